@@ -109,6 +109,19 @@ class ReadContext:
         raise InvalidArgumentError(f"There is no episode {purpose}: {why}{refresh_hint(self.snapshot)}")
 
 
+class ContextView:
+    """The base of views, and the argument of functions that are their methods.
+
+    Attributes:
+        context: the episodes, as the rest of the library reads them.
+    """
+
+    context: ReadContext
+
+    def __init__(self, context: ReadContext) -> None:
+        self.context = context
+
+
 def refresh_hint(snapshot: Snapshot) -> str:
     """Return a hint that a newer version exists, for errors about a missing name; else nothing."""
     newer = snapshot.newer_version()

@@ -22,7 +22,7 @@ from ..store.layout import Layout
 from ..store.maintenance.annotations import annotation_list
 from ..store.maintenance.tags import read_tags
 from ..store.manifest import Manifest, read_card
-from .context import Parameters, ReadContext
+from .context import ContextView, Parameters
 from .frames import episodes_frame, runs_frame, steps_frame, transitions_only
 from .namespaces import EpisodeLazyFrame
 from .replaying.run_envs import of_saved
@@ -37,10 +37,8 @@ STORE_ONLY = (
 )
 
 
-class DescribedView:
+class DescribedView(ContextView):
     """The part of a view that describes its store and version, and answers in dataframes and SQL."""
-
-    context: ReadContext
 
     # Type checkers find names that are not there by themselves.
     if not TYPE_CHECKING:

@@ -16,18 +16,18 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from ..store.common.arguments import whole_number
+from ..store.common.arguments import flag, whole_number
 from ..store.errors import CorruptStoreError, EpisodeNotFoundError, InvalidArgumentError
 from ..store.snapshot import Selection
 from .agents import make_episode
 from .amounts import counted
 from .blocks import Block, BlockReader
-from .context import ReadContext, refresh_hint
+from .context import ContextView, ReadContext, refresh_hint
 from .episode import Episode
 from .frames import POSITION, collect_episodes, episodes_frame, positioned_episodes
 from .replaying.environment import remake_env
 from .replaying.replay import ReplayReport
-from .replaying.run_envs import chosen_run, run_envs_of
+from .replaying.run_envs import chosen_env, chosen_run, run_envs_of
 
 
 def find_episode(context: ReadContext, key: int | str) -> Episode:
@@ -112,8 +112,21 @@ def _position_of_id(context: ReadContext, episode_id: str) -> int:
     return int(positions[0])
 
 
-def sample_episodes(context: ReadContext, n: int, seed: int | None, *, replace: bool) -> list[Episode]:
-    """Draw episodes; see `EpisodeView.sample_episodes`."""
+def sample_episodes(
+    view: ContextView, n: int, seed: int | None = None, replace: bool = False
+) -> list[Episode]:
+    """Draw `n` episodes, each with the same probability.
+
+    Args:
+        n: how many.
+        seed: the same seed and the same view give the same episodes.
+        replace: allow an episode to be drawn more than once.
+
+    Raises:
+        InvalidArgumentError: `n` is no number of episodes, or more than there are (without `replace`);
+            `seed` is none.
+    """
+    replace, context = flag("replace", replace), view.context
     count = len(context)
     n = whole_number("n", n, 0)
     if n > count and not (replace and count):
@@ -182,8 +195,9 @@ def checked_positions(given: Sequence[int] | np.ndarray | pl.Series, count: int)
     return chosen
 
 
-def selection_of(context: ReadContext) -> Selection:
-    """Return the episodes as a merge takes them."""
+def selection(view: ContextView) -> Selection:
+    """Return these episodes as a merge takes them."""
+    context = view.context
     if context.positions is None:
         return Selection(context.snapshot)
     frame = episodes_frame(context.snapshot, context.positions).select("episode_id")
@@ -252,8 +266,14 @@ def _holds(block: Block, path: object, start: int, count: int) -> bool:
     return block.file.path == path and block.first <= start and start + count <= block.first + block.count
 
 
-def replay_all(context: ReadContext, env: Any, rtol: float, atol: float) -> list[ReplayReport]:
-    """Replay every episode; see `EpisodeView.replay`."""
+def replay(view: ContextView, env: Any = None, *, rtol: float = 0.0, atol: float = 0.0) -> list[ReplayReport]:
+    """Replay every episode of this view; see `Episode.replay`.
+
+    Args:
+        env: used for all of them; None to make the environment of each run again.
+        rtol, atol: as for `Episode.replay`.
+    """
+    context = view.context
     if env is not None:
         return [episode.replay(env, rtol=rtol, atol=atol) for episode in iterate(context)]
     envs = run_envs_of(context)
@@ -263,7 +283,45 @@ def replay_all(context: ReadContext, env: Any, rtol: float, atol: float) -> list
         for episode in iterate(context):
             run_id = episode.run_id
             if run_id not in made:
-                again = remake_env(context.snapshot, chosen_run(envs, run_id), stacklevel=3)
+                again = remake_env(context.snapshot, chosen_run(envs, run_id), stacklevel=2)
                 made[run_id] = stack.enter_context(contextlib.closing(again))
             reports.append(episode.replay(made[run_id], rtol=rtol, atol=atol))
     return reports
+
+
+def make_env(
+    view: ContextView,
+    run: str | None = None,
+    *,
+    trust: bool = False,
+    strict: bool = False,
+    render_mode: str | None = None,
+    **changes: Any,
+) -> gymnasium.Env:
+    """Make the environment of a run again, or a saved one, by `gymnasium.make`, with wrappers and files.
+
+    Nothing is unpickled. Without trust only environments and wrappers of Gymnasium itself are made, with
+    arguments that name no paths; see docs/environments.md. Files that the run kept are unpacked into a
+    temporary folder, which goes with the environment. It shows nothing on the screen, and films nothing.
+
+    Args:
+        run: a run's id or name, or the name of a saved environment (`"pole"` for its newest version,
+            `"pole@2"` for that one); None if all runs of these episodes have the same environment.
+        trust: you trust the author of the store: import the modules that the spec names.
+        strict: packages of other versions are an error, not a warning.
+        render_mode: another render mode than the recorded one ("human" is not taken over).
+        changes: other arguments than the recorded ones, and `max_episode_steps` or
+            `disable_env_checker`, as `gymnasium.make` takes them.
+
+    Raises:
+        EnvUnavailableError: something was not kept or is not installed; the message names it.
+        UntrustedEnvError: it needs trust; the message says what for. Nothing was imported.
+        InvalidArgumentError: there is no such run or saved environment, or several match.
+        CorruptStoreError: what the run kept is damaged.
+    """
+    trust = flag("trust", trust)
+    strict = flag("strict", strict)
+    options = {"trust": trust, "strict": strict, "render_mode": render_mode, "changes": changes}
+    snapshot = view.context.snapshot
+    chosen = chosen_env(snapshot.layout, run_envs_of(view.context), run)
+    return remake_env(snapshot, chosen, stacklevel=2, **options)

@@ -6,8 +6,7 @@ DuckDB computes them from the store's files, so memory holds a few numbers per e
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from ..store.common.arguments import discount_factor, real_number, whole_number
 from ..store.common.suggestions import suggest
 from ..store.errors import InvalidArgumentError
 from ..store.manifest import read_card
-from .context import ReadContext
+from .context import ContextView, ReadContext
 from .described import DescribedView
 from .sql.session import QuerySession
 from .sql.text import quote
@@ -46,33 +45,6 @@ MEASURES = frozenset(
 )
 
 
-@dataclass(frozen=True)
-class QualityOptions:
-    """See `EpisodeView.quality`."""
-
-    by: Sequence[str]
-    state: str | None
-    gamma: float
-    reference: ReadContext | None
-    scores: tuple[float, float] | None
-    alpha: float
-    neighbours: int
-    samples: int
-    seed: int
-
-    def __post_init__(self) -> None:
-        checked = {
-            "gamma": discount_factor("gamma", self.gamma),
-            "alpha": real_number("alpha", self.alpha),
-            "neighbours": whole_number("neighbours", self.neighbours, 2, _LARGEST),
-            "samples": whole_number("samples", self.samples, 2, _LARGEST),
-            "seed": whole_number("seed", self.seed, 0, _LARGEST),
-            "scores": None if self.scores is None else _scores(self.scores),
-        }
-        for name, value in checked.items():
-            object.__setattr__(self, name, value)
-
-
 def _scores(value: Any) -> tuple[float, float]:
     """Return the scores of a random and of an expert policy."""
     if isinstance(value, tuple | list | np.ndarray) and len(value) == 2:
@@ -84,23 +56,80 @@ def _scores(value: Any) -> tuple[float, float]:
     )
 
 
-def measure_quality(context: ReadContext, options: QualityOptions) -> pl.DataFrame:
-    """Return one row for each group of episodes; see `EpisodeView.quality`."""
+def quality(
+    view: ContextView,
+    by: str | Sequence[str] = (),
+    *,
+    state: str | None = None,
+    gamma: float = 1.0,
+    reference: ContextView | None = None,
+    scores: tuple[float, float] | None = None,
+    alpha: float = 0.7,
+    neighbours: int = 10,
+    samples: int = 2000,
+    seed: int = 0,
+) -> pl.DataFrame:
+    """Measure how good these episodes are to learn from.
+
+    Args:
+        by: columns of `episodes` or `runs`, such as "run_id" or "metadata.level"; each combination
+            of their values is measured on its own.
+        state: an SQL expression over `transitions` for what counts as a state, such as
+            `"round(observation[1], 1)"`; by default all of the observation. Continuous observations are
+            hardly ever equal, so coverage means something only if you round them.
+        gamma: the discount factor of returns, from 0 to 1.
+        reference: the episodes whose distinct pairs of state and action are the full coverage; by default
+            this view.
+        scores: the returns of a random and of an expert policy; by default `ref_min_score` and
+            `ref_max_score` of the card.
+        alpha, neighbours: of the entropy; from 0 and from 2 (a state is its own nearest neighbour).
+        samples: how many states of each group the entropy is estimated from, drawn with `seed`.
+        seed: the same seed and the same episodes give the same entropy.
+
+    Returns:
+        One row for each group, after the columns `by`:
+
+        - `episodes`, `transitions`: counts.
+        - `average_return`: the mean discounted return.
+        - `trajectory_quality`: (average_return - low) / (high - low) with the scores; NULL without them
+          (Schweighofer et al., "A Dataset Perspective on Offline Reinforcement Learning", 2022).
+        - `estimated_return_improvement`: (largest - mean) / mean of the returns, all less the smallest; 0
+          if they are equal (Swazinna, Udluft and Runkler, "Measuring Data Quality for Dataset Selection
+          in Offline Reinforcement Learning", 2021).
+        - `unique_state_actions`: distinct pairs of state and action, compared by 64-bit hashes.
+        - `state_action_coverage`: the same over those of the reference (SACo, Schweighofer et al.).
+        - `duplicates`: episodes whose steps are those of an earlier one of the group.
+        - `near_duplicates`: episodes that share about 90 % or more of their distinct pairs of state and
+          action with an earlier one of the group, duplicates included (MinHash of 64 values).
+        - `behavioural_entropy`: see `readers.quality.behavioural_entropy`; NULL unless the states are
+          numbers, of one shape and none NULL.
+
+    Raises:
+        InvalidArgumentError: an argument is out of its range; there is no such column; the view has no
+            episode; the store has several agents or objectives.
+        QueryError: `state` is no SQL expression over `transitions`.
+    """
+    context = view.context
+    span = reference_scores(read_card(context.snapshot.layout)) if scores is None else _scores(scores)
+    gamma, alpha = discount_factor("gamma", gamma), real_number("alpha", alpha)
+    neighbours = whole_number("neighbours", neighbours, 2, _LARGEST)
+    samples, seed = whole_number("samples", samples, 2, _LARGEST), whole_number("seed", seed, 0, _LARGEST)
     schema = context.snapshot.schema
     if schema.groups or schema.reward_shape:
         kind = "several agents" if schema.groups else "several objectives"
         raise InvalidArgumentError(f"quality() needs one return per episode; the store has {kind}.")
     if not len(context):
         raise InvalidArgumentError("The view has no episode, so there is nothing to measure.")
-    measures = _Measures(context, options)
+    columns = (by,) if isinstance(by, str) else tuple(by)
+    measures = _Measures(context, state, columns)
     return (
-        measures.returns()
-        .join(measures.coverage(), on="group")
+        measures.returns(gamma, span)
+        .join(measures.coverage(context if reference is None else reference.context), on="group")
         .join(measures.repetition(), on="group")
-        .join(measures.entropy(), on="group")
+        .join(measures.entropy(alpha, neighbours, samples, seed), on="group")
         .sort("group")
         .unnest("group")
-        .rename({f"_{place}": name for place, name in enumerate(options.by)})
+        .rename({f"_{place}": name for place, name in enumerate(columns)})
         .drop("_")
     )
 
@@ -108,34 +137,26 @@ def measure_quality(context: ReadContext, options: QualityOptions) -> pl.DataFra
 class _Measures:
     """Each method returns a frame with one row per group, its key in the struct column `group`."""
 
-    def __init__(self, context: ReadContext, options: QualityOptions) -> None:
+    def __init__(self, context: ReadContext, state: str | None, by: Sequence[str]) -> None:
         self._session = QuerySession(context, read_only=False)
-        self._context = context
-        self._options = options
-        self._groups = _groups(context, options.by)
-        fields = context.snapshot.schema.observation.fields
-        self._state = options.state or ", ".join(quote(field.name) for field in fields) or "NULL"
-        self._action = (
-            ", ".join(quote(field.name) for field in context.snapshot.schema.action.fields) or "NULL"
-        )
+        self._groups = _groups(context, by)
+        self._schema = schema = context.snapshot.schema
+        self._given_state = state
+        self._state = state or _listed(schema.observation.fields)
+        self._action = _listed(schema.action.fields)
 
     def _query(self, text: str) -> pl.DataFrame:
         return self._session.query(f"WITH _groups AS ({self._groups}) {text}")
 
-    def returns(self) -> pl.DataFrame:
+    def returns(self, gamma: float, scores: tuple[float, float] | None) -> pl.DataFrame:
         """Count episodes and transitions, and average their discounted returns."""
-        gamma, scores = (
-            self._options.gamma,
-            self._options.scores or reference_scores(read_card(self._context.snapshot.layout)),
-        )
         # The order of a sum decides its last digit, and threads finish in any order.
         discounted = "SELECT episode_id, episode_return AS value FROM episodes"
         if gamma != 1:
             value = f"sum(reward * pow({gamma!r}, t) ORDER BY t)"
             discounted = f"SELECT episode_id, {value} AS value FROM transitions GROUP BY episode_id"
         mean, least = pl.col("average_return"), pl.col("_least")
-        span = None if scores is None else scores[1] - scores[0]
-        low = None if scores is None else scores[0]
+        low, span = (None, None) if scores is None else (scores[0], scores[1] - scores[0])
         return (
             self._query(
                 f"""SELECT any_value(grouped) AS "group", count(*) AS episodes, sum(length) AS transitions,
@@ -152,20 +173,19 @@ class _Measures:
             .drop("_least", "_most")
         )
 
-    def coverage(self) -> pl.DataFrame:
+    def coverage(self, reference: ReadContext) -> pl.DataFrame:
         """Count distinct pairs of state and action."""
         pairs = f"SELECT episode_id, hash({self._state}, {self._action}) AS pair FROM transitions"
         found = self._query(
             f"""SELECT any_value(grouped) AS "group", count(DISTINCT pair) AS unique_state_actions
             FROM _groups JOIN ({pairs}) USING (episode_id) GROUP BY grouped"""
         )
-        reference = self._options.reference or self._context
         count = QuerySession(reference, read_only=False).query(f"SELECT count(DISTINCT pair) FROM ({pairs})")
         return found.with_columns(state_action_coverage=pl.col("unique_state_actions") / float(count.item()))
 
     def repetition(self) -> pl.DataFrame:
         """Count episodes that repeat an earlier one of their group, exactly or nearly."""
-        columns = ", ".join(quote(name) for name in self._context.snapshot.schema.steps.names[1:])
+        columns = ", ".join(quote(name) for name in self._schema.steps.names[1:])
         hashes = ", ".join(f"min(hash(xor(pair, {number}::UBIGINT)))" for number in _salts())
         episodes = self._query(
             f"""SELECT grouped AS "group", started_at, rows, xored, summed::VARCHAR AS summed, signature
@@ -188,18 +208,17 @@ class _Measures:
         ]
         return pl.DataFrame(rows, schema_overrides={"group": episodes.schema["group"]})
 
-    def entropy(self) -> pl.DataFrame:
+    def entropy(self, alpha: float, neighbours: int, samples: int, seed: int) -> pl.DataFrame:
         """Estimate the behavioural entropy of a sample of states."""
-        options = self._options
         vector = self._vector()
         drawn = self._query(
-            f"""SELECT any_value(grouped) AS "group", arg_min(state, place, {options.samples}) AS states
+            f"""SELECT any_value(grouped) AS "group", arg_min(state, place, {samples}) AS states
             FROM _groups JOIN (SELECT episode_id, {vector or "NULL::DOUBLE[]"} AS state,
-                hash(episode_id, t, {options.seed}) AS place FROM transitions) USING (episode_id)
+                hash(episode_id, t, {seed}) AS place FROM transitions) USING (episode_id)
             GROUP BY grouped"""
         )
         values = [
-            behavioural_entropy(np.array(states), options.alpha, options.neighbours)
+            behavioural_entropy(np.array(states), alpha, neighbours)
             if vector is not None and _are_points(states)
             else None
             for states in drawn["states"].to_list()
@@ -208,8 +227,8 @@ class _Measures:
 
     def _vector(self) -> str | None:
         """Return an SQL expression for the state as a list of numbers; None if it is no such list."""
-        if self._options.state is None:
-            fields = self._context.snapshot.schema.observation.fields
+        if self._given_state is None:
+            fields = self._schema.observation.fields
             parts = [(quote(field.name), field.type) for field in fields]
         else:
             relation = self._session.sql(f"SELECT {self._state} FROM transitions")
@@ -221,6 +240,10 @@ class _Measures:
                 return None
             found.append(f"{text}::DOUBLE[]" if inner is not kind else f"[{text}::DOUBLE]")
         return f"flatten([{', '.join(found)}])" if found else None
+
+
+def _listed(fields: Iterable[pa.Field]) -> str:
+    return ", ".join(quote(field.name) for field in fields) or "NULL"
 
 
 def _are_points(states: list[list[float | None]] | None) -> bool:

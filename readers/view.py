@@ -12,18 +12,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from os import PathLike
 from typing import Any, ClassVar, overload
 
-import gymnasium
 import numpy as np
 import polars as pl
 
 from ..store.common.arguments import flag
 from ..store.common.progress import Progress, progress_meter
-from ..store.snapshot import Selection
+from . import episodes, quality
 from .amounts import counted
 from .choosing import check_episodes, filter_episodes, sort_episodes
-from .columns.column_stats import Stats
-from .columns.measuring import QUANTILES, compute_stats
-from .context import Parameters, ReadContext, SqlCondition
+from .columns import measuring
+from .context import Parameters, SqlCondition
 from .described import DescribedView
 from .episode import Episode
 from .episodes import (
@@ -33,32 +31,25 @@ from .episodes import (
     find_episode,
     has_episode,
     iterate,
-    replay_all,
-    sample_episodes,
-    selection_of,
 )
 from .exporting.conversions import Conversions
 from .exporting.export import ExportReport, export_view
 from .loading.feeding import FeedingView
 from .plots.accessor import Plots
-from .quality import QualityOptions, measure_quality
-from .replaying.environment import remake_env
-from .replaying.replay import ReplayReport
-from .replaying.run_envs import chosen_env, run_envs_of
 
 
 class EpisodeView(DescribedView, FeedingView):
-    """Some episodes of a snapshot, in an order, with length, positions, slices and iteration.
-
-    Attributes:
-        context: the episodes, as the rest of the library reads them.
-    """
+    """Some episodes of a snapshot, in an order, with length, positions, slices and iteration."""
 
     #: Copies views to a new store, which the package of open stores knows how to make.
     copier: ClassVar[Callable[..., Any]]
 
-    def __init__(self, context: ReadContext) -> None:
-        self.context = context
+    sample_episodes = episodes.sample_episodes
+    selection = episodes.selection
+    make_env = episodes.make_env
+    replay = episodes.replay
+    stats = measuring.stats
+    quality = quality.quality
 
     def __len__(self) -> int:
         """Return the number of episodes."""
@@ -174,172 +165,6 @@ class EpisodeView(DescribedView, FeedingView):
             InvalidArgumentError: `descending` is neither True nor False, nor a list of them.
         """
         return EpisodeView(sort_episodes(self.context, by, descending=descending))
-
-    def sample_episodes(self, n: int, seed: int | None = None, replace: bool = False) -> list[Episode]:
-        """Draw `n` episodes, each with the same probability.
-
-        Args:
-            n: how many.
-            seed: the same seed and the same view give the same episodes.
-            replace: allow an episode to be drawn more than once.
-
-        Raises:
-            InvalidArgumentError: `n` is no number of episodes, or more than there are (without `replace`);
-                `seed` is none.
-        """
-        replace = flag("replace", replace)
-        return sample_episodes(self.context, n, seed, replace=replace)
-
-    def selection(self) -> Selection:
-        """Return these episodes as a merge takes them."""
-        return selection_of(self.context)
-
-    # Environments
-
-    def make_env(
-        self,
-        run: str | None = None,
-        *,
-        trust: bool = False,
-        strict: bool = False,
-        render_mode: str | None = None,
-        **changes: Any,
-    ) -> gymnasium.Env:
-        """Make the environment of a run again, or a saved one, by `gymnasium.make`, with wrappers and files.
-
-        Nothing is unpickled. Without trust only environments and wrappers of Gymnasium itself are made, with
-        arguments that name no paths; see docs/environments.md. Files that the run kept are unpacked into a
-        temporary folder, which goes with the environment. It shows nothing on the screen, and films nothing.
-
-        Args:
-            run: a run's id or name, or the name of a saved environment (`"pole"` for its newest version,
-                `"pole@2"` for that one); None if all runs of these episodes have the same environment.
-            trust: you trust the author of the store: import the modules that the spec names.
-            strict: packages of other versions are an error, not a warning.
-            render_mode: another render mode than the recorded one ("human" is not taken over).
-            changes: other arguments than the recorded ones, and `max_episode_steps` or
-                `disable_env_checker`, as `gymnasium.make` takes them.
-
-        Raises:
-            EnvUnavailableError: something was not kept or is not installed; the message names it.
-            UntrustedEnvError: it needs trust; the message says what for. Nothing was imported.
-            InvalidArgumentError: there is no such run or saved environment, or several match.
-            CorruptStoreError: what the run kept is damaged.
-        """
-        trust = flag("trust", trust)
-        strict = flag("strict", strict)
-        options = {"trust": trust, "strict": strict, "render_mode": render_mode, "changes": changes}
-        snapshot = self.context.snapshot
-        chosen = chosen_env(snapshot.layout, run_envs_of(self.context), run)
-        return remake_env(snapshot, chosen, stacklevel=2, **options)
-
-    def replay(self, env: Any = None, *, rtol: float = 0.0, atol: float = 0.0) -> list[ReplayReport]:
-        """Replay every episode of this view; see `Episode.replay`.
-
-        Args:
-            env: used for all of them; None to make the environment of each run again.
-            rtol, atol: as for `Episode.replay`.
-        """
-        return replay_all(self.context, env, rtol, atol)
-
-    # Looking
-
-    def stats(
-        self,
-        columns: Sequence[str] | None = None,
-        *,
-        quantiles: Sequence[float] = QUANTILES,
-        cache_folder: str | PathLike[str] | None = None,
-        agent: str | None = None,
-        group: str | None = None,
-    ) -> Stats:
-        """Exact statistics of columns: count, mean, standard deviation, extremes and true quantiles.
-
-        They are those of this version and these episodes, and are kept on disk by column, so that asking
-        again costs nothing. A column is read whole, one at a time (frames in parts). What `ColumnStats` says
-        of a column holds for parts of nested ones too, which stand under their dotted names.
-
-        Args:
-            columns: names; None for observations, actions, rewards and all columns of infos, policy and users
-                that are numbers or arrays of one shape.
-            quantiles: their probabilities.
-            cache_folder: where they are kept; None for the environment variable EPISODELAKE_CACHE, or else
-                the user's cache directory. One that cannot be written to is a `RuntimeWarning`.
-            agent, group: measure the rows of one agent, or of all agents of a group; a store of several
-                agents needs one of them.
-
-        Raises:
-            InvalidArgumentError: there is no such column (the message names those that are), a probability
-                is not from 0 to 1, or the view has no episode.
-            CorruptStoreError: a file of the store is damaged.
-        """
-        return compute_stats(self.context, columns, quantiles, cache_folder, agent, group)
-
-    def quality(
-        self,
-        by: str | Sequence[str] = (),
-        *,
-        state: str | None = None,
-        gamma: float = 1.0,
-        reference: EpisodeView | None = None,
-        scores: tuple[float, float] | None = None,
-        alpha: float = 0.7,
-        neighbours: int = 10,
-        samples: int = 2000,
-        seed: int = 0,
-    ) -> pl.DataFrame:
-        """Measure how good these episodes are to learn from.
-
-        Args:
-            by: columns of `episodes` or `runs`, such as "run_id" or "metadata.level"; each combination
-                of their values is measured on its own.
-            state: an SQL expression over `transitions` for what counts as a state, such as
-                `"round(observation[1], 1)"`; by default all of the observation. Continuous observations are
-                hardly ever equal, so coverage means something only if you round them.
-            gamma: the discount factor of returns, from 0 to 1.
-            reference: the episodes whose distinct pairs of state and action are the full coverage; by default
-                this view.
-            scores: the returns of a random and of an expert policy; by default `ref_min_score` and
-                `ref_max_score` of the card.
-            alpha, neighbours: of the entropy; from 0 and from 2 (a state is its own nearest neighbour).
-            samples: how many states of each group the entropy is estimated from, drawn with `seed`.
-            seed: the same seed and the same episodes give the same entropy.
-
-        Returns:
-            One row for each group, after the columns `by`:
-
-            - `episodes`, `transitions`: counts.
-            - `average_return`: the mean discounted return.
-            - `trajectory_quality`: (average_return - low) / (high - low) with the scores; NULL without them
-              (Schweighofer et al., "A Dataset Perspective on Offline Reinforcement Learning", 2022).
-            - `estimated_return_improvement`: (largest - mean) / mean of the returns, all less the smallest; 0
-              if they are equal (Swazinna, Udluft and Runkler, "Measuring Data Quality for Dataset Selection
-              in Offline Reinforcement Learning", 2021).
-            - `unique_state_actions`: distinct pairs of state and action, compared by 64-bit hashes.
-            - `state_action_coverage`: the same over those of the reference (SACo, Schweighofer et al.).
-            - `duplicates`: episodes whose steps are those of an earlier one of the group.
-            - `near_duplicates`: episodes that share about 90 % or more of their distinct pairs of state and
-              action with an earlier one of the group, duplicates included (MinHash of 64 values).
-            - `behavioural_entropy`: see `readers.quality.behavioural_entropy`; NULL unless the states are
-              numbers, of one shape and none NULL.
-
-        Raises:
-            InvalidArgumentError: an argument is out of its range; there is no such column; the view has no
-                episode; the store has several agents or objectives.
-            QueryError: `state` is no SQL expression over `transitions`.
-        """
-        options = QualityOptions(
-            by=(by,) if isinstance(by, str) else tuple(by),
-            state=state,
-            gamma=gamma,
-            reference=None if reference is None else reference.context,
-            scores=scores,
-            alpha=alpha,
-            neighbours=neighbours,
-            samples=samples,
-            seed=seed,
-        )
-        return measure_quality(self.context, options)
 
     @property
     def plot(self) -> Plots:

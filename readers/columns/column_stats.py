@@ -239,7 +239,7 @@ class StatsCache:
                 f"Statistics could not be kept in {self._folder}: {error.strerror or error}. They will be "
                 f"measured again next time. Choose another folder with cache_folder=... or {VARIABLE}.",
                 RuntimeWarning,
-                stacklevel=4,
+                stacklevel=3,
             )
 
     def _path(self, key: Mapping[str, Any]) -> Path:

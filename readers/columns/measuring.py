@@ -19,7 +19,7 @@ from ...store.errors import InvalidArgumentError
 from ...store.names import is_observation
 from ...store.schema import ACTION, OBSERVATION, REWARD
 from ...store.snapshot import Snapshot
-from ..context import ReadContext
+from ..context import ContextView
 from .column_stats import ColumnStats, Stats, StatsCache, cache_key
 from .selection import EpisodeIndex, Selection, select
 from .specs import Column, DynamicColumn, ObservedColumn, check_names, choose_columns, dynamic_fields
@@ -261,30 +261,51 @@ def _parts(index: EpisodeIndex, bytes_of_row: int) -> Iterator[slice]:
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 
 
-def compute_stats(
-    context: ReadContext,
+def stats(
+    view: ContextView,
     columns: Sequence[str] | None = None,
+    *,
     quantiles: Sequence[float] = QUANTILES,
     cache_folder: str | PathLike[str] | None = None,
     agent: str | None = None,
     group: str | None = None,
 ) -> Stats:
-    """Return exact statistics of columns; see `EpisodeView.stats`."""
+    """Exact statistics of columns: count, mean, standard deviation, extremes and true quantiles.
+
+    They are those of this version and these episodes, and are kept on disk by column, so that asking
+    again costs nothing. A column is read whole, one at a time (frames in parts). What `ColumnStats` says
+    of a column holds for parts of nested ones too, which stand under their dotted names.
+
+    Args:
+        columns: names; None for observations, actions, rewards and all columns of infos, policy and users
+            that are numbers or arrays of one shape.
+        quantiles: their probabilities.
+        cache_folder: where they are kept; None for the environment variable EPISODELAKE_CACHE, or else
+            the user's cache directory. One that cannot be written to is a `RuntimeWarning`.
+        agent, group: measure the rows of one agent, or of all agents of a group; a store of several
+            agents needs one of them.
+
+    Raises:
+        InvalidArgumentError: there is no such column (the message names those that are), a probability
+            is not from 0 to 1, or the view has no episode.
+        CorruptStoreError: a file of the store is damaged.
+    """
+    context = view.context
     snapshot, positions = context.snapshot, context.all_positions
     asked = _checked(quantiles)
     if not len(positions):
         raise InvalidArgumentError("There is no episode to measure: the view is empty. Check the filter.")
     selection = select(snapshot, positions, agent, group)
     cache, source = StatsCache(cache_folder), ColumnSource(context.blocks, selection, ())
-    stats = {}
+    columns_stats = {}
     for column in _columns(snapshot, selection, columns):
         key = cache_key(snapshot, selection.pointers, column, asked)
         measured = cache.load(key)
         if measured is None:
             measured = measure(source, column, asked)
             cache.save(key, measured)
-        stats.update((each.name, each) for each in measured)
-    return Stats(stats)
+        columns_stats.update((each.name, each) for each in measured)
+    return Stats(columns_stats)
 
 
 def _columns(snapshot: Snapshot, selection: Selection, names: Sequence[str] | None) -> list[Column]:

@@ -18,7 +18,7 @@ from ..columns.mapped import Cache, CacheKind, map_arrays
 from ..columns.selection import select
 from ..columns.specs import choose_columns, unknown_column
 from ..columns.step_arrays import ColumnSource, read_arrays
-from ..context import ReadContext
+from ..context import ContextView, ReadContext
 from .config import LoaderConfig, Weights, check_selection, choose_units, evaluate_weights
 from .feed import ArrayFeed, Batches, BatchSource
 from .following.loader import following_loader
@@ -40,10 +40,8 @@ _BUFFER_BYTES = 1 << 30
 _ORDER_BYTES, _DERIVED_BYTES = 4, 8
 
 
-class FeedingView:
+class FeedingView(ContextView):
     """The part of a view that feeds learners."""
-
-    context: ReadContext
 
     def loader(
         self,
