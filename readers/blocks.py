@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache, partial
 from threading import Lock
 from typing import Any
 
@@ -317,6 +318,11 @@ def _size(values: Any) -> int:
     return 64 + len(values) * (64 + _size(values[0])) if isinstance(values, list) and values else 64
 
 
+def _opened(snapshot: Snapshot, name: str) -> SegmentFile:
+    snapshot.check_segment(name)
+    return SegmentFile(snapshot.segment_path(name))
+
+
 class BlockReader:
     """Opens the segments of one snapshot and makes blocks; keeps the most recently used files open, and the
     most recently used blocks of `shared`.
@@ -326,27 +332,14 @@ class BlockReader:
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
-        self._files: OrderedDict[str, SegmentFile] = OrderedDict()
+        #: Returns the open file of a segment, by name.
+        self.file = lru_cache(_OPEN_FILES)(partial(_opened, snapshot))
         self._blocks: OrderedDict[tuple[str, int, int], Block] = OrderedDict()
         self._lock = Lock()
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Open files are not taken along."""
         return BlockReader, (self.snapshot,)
-
-    def file(self, name: str) -> SegmentFile:
-        """Return the open file of a segment."""
-        with self._lock:
-            if name in self._files:
-                self._files.move_to_end(name)
-                return self._files[name]
-        self.snapshot.check_segment(name)
-        opened = SegmentFile(self.snapshot.segment_path(name))
-        with self._lock:
-            self._files[name] = opened
-            while len(self._files) > _OPEN_FILES:
-                self._files.popitem(last=False)
-        return opened
 
     def single(self, position: int) -> tuple[Block, int]:
         """Return the same as `shared`; a part with the episode alone if its row group was not asked for yet.

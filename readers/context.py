@@ -6,11 +6,9 @@ holds one and delegates to all of them.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from threading import Lock
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -142,8 +140,8 @@ class EpisodeRowReader:
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
         self._stops = np.cumsum([file.rows for file in snapshot.episode_files], dtype=np.int64)
-        self._tables: OrderedDict[int, pa.Table] = OrderedDict()
-        self._lock = Lock()
+        # Of the snapshot alone: a method of the reader would keep the reader, and the rows, in a cycle.
+        self._rows = lru_cache(_KEPT_FILES)(partial(_checked_rows, snapshot))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Rows in memory stay in this process."""
@@ -157,39 +155,32 @@ class EpisodeRowReader:
         """
         index = int(np.searchsorted(self._stops, position, side="right"))
         first = int(self._stops[index - 1]) if index else 0
-        with self._lock:
-            if index not in self._tables:
-                self._tables[index] = self._read(index)
-                while len(self._tables) > _KEPT_FILES:
-                    self._tables.popitem(last=False)
-            self._tables.move_to_end(index)
-            return self._tables[index], position - first
+        return self._rows(index), position - first
 
-    def _read(self, index: int) -> pa.Table:
-        file = self.snapshot.episode_files[index]
-        path = self.snapshot.layout.table(EPISODES) / file.name
-        try:
-            rows = open_parquet(path).read()
-        except (pa.ArrowException, OSError) as error:
-            raise reading_error(path, error) from error
-        if rows.num_rows != file.rows:
-            raise CorruptStoreError(f"{path} has {rows.num_rows} rows; {file.rows} were committed.")
-        missing = {field.name for field in self.snapshot.schema.episodes}.difference(rows.column_names)
-        if missing:
-            raise CorruptStoreError(
-                f"{path} has no column {', '.join(sorted(missing))}. The file is damaged."
-            )
-        check_listed(path, file, self.snapshot.episodes_schema)
-        if rows.column("episode_id").null_count or not self._fitting(rows):
-            raise CorruptStoreError(f"{path} has an episode without an id, or with an impossible length.")
-        try:
-            return align_to_schema(rows, self.snapshot.episodes_schema)
-        except pa.ArrowException as error:
-            raise reading_error(path, error) from error
 
-    def _fitting(self, rows: pa.Table) -> bool:
-        """Return whether the lengths go with the numbers of rows."""
-        schema = self.snapshot.schema
-        if schema.groups:
-            return not lanes_of(rows, schema.groups).bad.any()
-        return np.array_equal(rows.column("length").to_numpy() + 1, rows.column("row_count").to_numpy())
+def _checked_rows(snapshot: Snapshot, index: int) -> pa.Table:
+    file = snapshot.episode_files[index]
+    path = snapshot.layout.table(EPISODES) / file.name
+    try:
+        rows = open_parquet(path).read()
+    except (pa.ArrowException, OSError) as error:
+        raise reading_error(path, error) from error
+    if rows.num_rows != file.rows:
+        raise CorruptStoreError(f"{path} has {rows.num_rows} rows; {file.rows} were committed.")
+    missing = {field.name for field in snapshot.schema.episodes}.difference(rows.column_names)
+    if missing:
+        raise CorruptStoreError(f"{path} has no column {', '.join(sorted(missing))}. The file is damaged.")
+    check_listed(path, file, snapshot.episodes_schema)
+    if rows.column("episode_id").null_count or not _fitting(snapshot, rows):
+        raise CorruptStoreError(f"{path} has an episode without an id, or with an impossible length.")
+    try:
+        return align_to_schema(rows, snapshot.episodes_schema)
+    except pa.ArrowException as error:
+        raise reading_error(path, error) from error
+
+
+def _fitting(snapshot: Snapshot, rows: pa.Table) -> bool:
+    """Return whether the lengths go with the numbers of rows."""
+    if snapshot.schema.groups:
+        return not lanes_of(rows, snapshot.schema.groups).bad.any()
+    return np.array_equal(rows.column("length").to_numpy() + 1, rows.column("row_count").to_numpy())

@@ -10,6 +10,7 @@ The frame methods take frames like `store.steps` and find the episodes by `episo
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, Generic, TypeVar
 
 import polars as pl
 
@@ -100,20 +101,28 @@ class EpisodeExpr:
         return pl.col(t).filter(self._expression).min()
 
 
-class EpisodeLazyFrame:
-    """`store.steps.rl`: frames computed for whole episodes. Every method gives a new LazyFrame."""
+Frame = TypeVar("Frame", pl.LazyFrame, pl.DataFrame)
 
-    def __init__(self, frame: pl.LazyFrame) -> None:
-        self._frame = frame
 
-    def transitions(self) -> pl.LazyFrame:
+class _Frame(Generic[Frame]):
+    """Methods for whole episodes; each gives a new frame of the kind of its own."""
+
+    def __init__(self, frame: Frame) -> None:
+        self._frame = frame.lazy()
+        self._eager = isinstance(frame, pl.DataFrame)
+
+    def _given(self, frame: pl.LazyFrame) -> Frame:
+        given: Any = frame.collect() if self._eager else frame
+        return given
+
+    def transitions(self) -> Frame:
         """Return the rows that have a transition: all but the last of each episode, or of each agent in
         it.
         """
         self._keys("terminated")
-        return self._frame.filter(pl.col("terminated").is_not_null())
+        return self._given(self._frame.filter(pl.col("terminated").is_not_null()))
 
-    def with_next_observation(self) -> pl.LazyFrame:
+    def with_next_observation(self) -> Frame:
         """Return the transitions with what came with the next observation: `next_observation`, or a column
         for each part of it, `next_info.<key>` and `next_policy.<key>`.
 
@@ -137,9 +146,9 @@ class EpisodeLazyFrame:
         kept = pl.col("terminated").is_not_null() & pl.col(_FOLLOWED).map_batches(
             _all_followed, return_dtype=pl.Boolean, is_elementwise=True
         )
-        return self._frame.with_columns(*following, complete).filter(kept).drop(_FOLLOWED)
+        return self._given(self._frame.with_columns(*following, complete).filter(kept).drop(_FOLLOWED))
 
-    def returns_to_go(self, gamma: float = 1.0, name: str = "return_to_go") -> pl.LazyFrame:
+    def returns_to_go(self, gamma: float = 1.0, name: str = "return_to_go") -> Frame:
         """Return the frame with the discounted sum of the rewards from each row to its episode's end.
 
         A list of them where rewards are vectors. To know how long those are, one reward is read at once.
@@ -150,7 +159,7 @@ class EpisodeLazyFrame:
         """
         return self._with_sums(name, lambda reward: EpisodeExpr(reward).discounted(gamma))
 
-    def n_step(self, n: int, gamma: float = 1.0, name: str = "n_step_return") -> pl.LazyFrame:
+    def n_step(self, n: int, gamma: float = 1.0, name: str = "n_step_return") -> Frame:
         """Return the frame with the discounted sum of each reward and the n - 1 after it in its episode.
 
         Args:
@@ -160,7 +169,7 @@ class EpisodeLazyFrame:
         """
         return self._with_sums(name, lambda reward: EpisodeExpr(reward).n_step(n, gamma))
 
-    def discounted_return(self, gamma: float = 1.0) -> pl.LazyFrame:
+    def discounted_return(self, gamma: float = 1.0) -> Frame:
         """Return one row per episode (or agent): its keys and `discounted_return`, of `gamma^t * reward`."""
         gamma = discount_factor("gamma", gamma)
         keys = self._keys("t", "reward")
@@ -172,9 +181,10 @@ class EpisodeLazyFrame:
             term = pl.when(reward.is_finite()).then(reward * weight).otherwise(reward)
             return pl.when(counted).then(term).sum()
 
-        return self._frame.group_by(keys).agg(self._each_objective(total).alias("discounted_return"))
+        summed = self._each_objective(total).alias("discounted_return")
+        return self._given(self._frame.group_by(keys).agg(summed))
 
-    def first_hit(self, condition: pl.Expr) -> pl.LazyFrame:
+    def first_hit(self, condition: pl.Expr) -> Frame:
         """Return one row per episode (and agent): its keys, and the first `t` at which a condition holds;
         else null.
 
@@ -184,9 +194,10 @@ class EpisodeLazyFrame:
         """
         if not isinstance(condition, pl.Expr):
             raise InvalidArgumentError(f"condition={condition!r}: expected a Polars expression.")
-        return self._frame.group_by(self._keys("t")).agg(EpisodeExpr(condition).first_hit())
+        hits = self._frame.group_by(self._keys("t")).agg(EpisodeExpr(condition).first_hit())
+        return self._given(hits)
 
-    def step_percentiles(self, value: pl.Expr | str) -> pl.LazyFrame:
+    def step_percentiles(self, value: pl.Expr | str) -> Frame:
         """Return how a value is spread over the episodes at each `t`, in the order of `t`.
 
         Columns: `t`, `episodes` (how many have the value there), `mean`, `minimum`, `p10`, `p25`, `median`,
@@ -194,7 +205,7 @@ class EpisodeLazyFrame:
         """
         self._keys("t")
         chosen = (pl.col(value) if isinstance(value, str) else value).cast(pl.Float64)
-        found = self._frame.select("t", chosen.alias("value")).filter(pl.col("value").is_not_null())
+        given = self._frame.select("t", chosen.alias("value")).filter(pl.col("value").is_not_null())
         named = {
             "minimum": 0.0,
             "p10": 0.1,
@@ -206,9 +217,9 @@ class EpisodeLazyFrame:
         }
         spread = [pl.col("value").quantile(at, "linear").alias(name) for name, at in named.items()]
         counted = [pl.len().alias("episodes"), pl.col("value").mean().alias("mean")]
-        return found.group_by("t").agg(*counted, *spread).sort("t")
+        return self._given(given.group_by("t").agg(*counted, *spread).sort("t"))
 
-    def moving_return(self, episodes: int = 100) -> pl.LazyFrame:
+    def moving_return(self, episodes: int = 100) -> Frame:
         """Return a frame of episodes with `moving_return`: the mean return of each and those before it in its
         run.
 
@@ -221,12 +232,12 @@ class EpisodeLazyFrame:
             lambda value: value.rolling_mean(count, min_samples=1).over("run_id", order_by="number"),
             "episode_return",
         )
-        return self._frame.with_columns(mean.alias("moving_return"))
+        return self._given(self._frame.with_columns(mean.alias("moving_return")))
 
-    def _with_sums(self, name: str, sums: Callable[[pl.Expr], pl.Expr]) -> pl.LazyFrame:
+    def _with_sums(self, name: str, sums: Callable[[pl.Expr], pl.Expr]) -> Frame:
         keys = self._keys("t", "reward")
         expression = self._each_objective(lambda reward: sums(reward).over(keys, order_by="t"))
-        return self._frame.with_columns(expression.alias(name))
+        return self._given(self._frame.with_columns(expression.alias(name)))
 
     @property
     def _schema(self) -> pl.Schema:
@@ -258,43 +269,12 @@ class EpisodeLazyFrame:
         return pl.when(parts[0].is_not_null()).then(together) if column == "reward" else together
 
 
-class EpisodeFrame:
+class EpisodeLazyFrame(_Frame[pl.LazyFrame]):
+    """`store.steps.rl`: frames computed for whole episodes. Every method gives a new LazyFrame."""
+
+
+class EpisodeFrame(_Frame[pl.DataFrame]):
     """`frame.rl`: the methods of `EpisodeLazyFrame` on a DataFrame, carried out at once."""
-
-    def __init__(self, frame: pl.DataFrame) -> None:
-        self._lazy = EpisodeLazyFrame(frame.lazy())
-
-    def transitions(self) -> pl.DataFrame:
-        """See `EpisodeLazyFrame.transitions`."""
-        return self._lazy.transitions().collect()
-
-    def with_next_observation(self) -> pl.DataFrame:
-        """See `EpisodeLazyFrame.with_next_observation`."""
-        return self._lazy.with_next_observation().collect()
-
-    def returns_to_go(self, gamma: float = 1.0, name: str = "return_to_go") -> pl.DataFrame:
-        """See `EpisodeLazyFrame.returns_to_go`."""
-        return self._lazy.returns_to_go(gamma, name).collect()
-
-    def n_step(self, n: int, gamma: float = 1.0, name: str = "n_step_return") -> pl.DataFrame:
-        """See `EpisodeLazyFrame.n_step`."""
-        return self._lazy.n_step(n, gamma, name).collect()
-
-    def discounted_return(self, gamma: float = 1.0) -> pl.DataFrame:
-        """See `EpisodeLazyFrame.discounted_return`."""
-        return self._lazy.discounted_return(gamma).collect()
-
-    def first_hit(self, condition: pl.Expr) -> pl.DataFrame:
-        """See `EpisodeLazyFrame.first_hit`."""
-        return self._lazy.first_hit(condition).collect()
-
-    def step_percentiles(self, value: pl.Expr | str) -> pl.DataFrame:
-        """See `EpisodeLazyFrame.step_percentiles`."""
-        return self._lazy.step_percentiles(value).collect()
-
-    def moving_return(self, episodes: int = 100) -> pl.DataFrame:
-        """See `EpisodeLazyFrame.moving_return`."""
-        return self._lazy.moving_return(episodes).collect()
 
 
 def _discounted(values: pl.Expr, gamma: float) -> pl.Expr:
