@@ -7,11 +7,10 @@ from ._importing import import_dataset
 from ._store import EpisodeStore, create, merge, recover
 from ._store import open_store as open
 from .exchange.table.mapping import FILE, ColumnMapping
-from .readers.agents import AgentEpisode, MultiAgentEpisode
 from .readers.columns.mapped import Cache
-from .readers.episode import Episode
+from .readers.episode import AgentEpisode, Episode, MultiAgentEpisode
 from .readers.loading.feed import Batches
-from .readers.loading.following.window import Follow
+from .readers.loading.follow_window import Follow
 from .readers.loading.loader import Loader
 from .readers.loading.mixing import mix
 from .readers.loading.outputs import Output
@@ -22,7 +21,7 @@ from .readers.loading.transforms.key_transforms import Cast, Clip, Flatten, OneH
 from .readers.loading.transforms.normalize import Normalize
 from .readers.loading.transforms.on_read import DerivedColumns
 from .readers.loading.transforms.torch_module import TorchModule
-from .readers.loading.transitions import Deltas, NSteps, Transitions
+from .readers.loading.units import Deltas, NSteps, Transitions
 from .readers.loading.windows import WholeEpisodes, Windows, unpadded
 from .readers.quality import normalized_score
 from .readers.view import EpisodeView

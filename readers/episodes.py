@@ -19,15 +19,21 @@ import pyarrow as pa
 from ..store.common.arguments import flag, whole_number
 from ..store.errors import CorruptStoreError, EpisodeNotFoundError, InvalidArgumentError
 from ..store.snapshot import Selection
-from .agents import make_episode
 from .amounts import counted
 from .blocks import Block, BlockReader
-from .context import ContextView, ReadContext, refresh_hint
-from .episode import Episode
+from .context import ContextView, EpisodeRowReader, ReadContext, refresh_hint
+from .episode import Episode, MultiAgentEpisode
 from .frames import POSITION, collect_episodes, episodes_frame, positioned_episodes
 from .replaying.environment import remake_env
 from .replaying.replay import ReplayReport
 from .replaying.run_envs import chosen_env, chosen_run, run_envs_of
+
+
+def make_episode(rows: EpisodeRowReader, position: int, block: Block, start: int, count: int) -> Episode:
+    """Return the episode at a position, whose `count` rows begin at row `start` of a block."""
+    if rows.snapshot.schema.groups:
+        return MultiAgentEpisode(rows, position, block, start, count)
+    return Episode(rows, position, block, start, count - 1)
 
 
 def find_episode(context: ReadContext, key: int | str) -> Episode:

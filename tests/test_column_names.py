@@ -21,7 +21,7 @@ from episodelake.explorer.charts import OVERVIEWS, episode_spec, overview_spec
 from episodelake.explorer.listing import POSITION, Choice, EpisodeList, SeriesColors
 from episodelake.explorer.moments import moment_of
 from episodelake.explorer.queries import Queries
-from episodelake.readers.loading.transitions import Deltas, NSteps, Transitions
+from episodelake.readers.loading.units import Deltas, NSteps, Transitions
 from episodelake.readers.loading.windows import WholeEpisodes, Windows
 from episodelake.readers.sql.macros import macros_of
 from episodelake.store.names import RESERVED

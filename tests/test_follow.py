@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 import episodelake as el
 from checkout import REPOSITORY
 from effort import examples
-from episodelake.readers.loading.following import feed as follow_feed
+from episodelake.readers.loading import follow_feed
 from episodelake.writers.rows import step_rows
 from episodelake.writers.session import session
 from test_loader_priorities import chi_squared_fits

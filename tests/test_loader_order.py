@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 import episodelake as el
 from episodelake.readers.columns.selection import EpisodeIndex
 from episodelake.readers.loading.orders import Permutation
-from episodelake.readers.loading.unit import UnitIndex
+from episodelake.readers.loading.units import UnitIndex
 from episodelake.readers.loading.windows import Windows
 from test_loader_units import BOX, random_store
 

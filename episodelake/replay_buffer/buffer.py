@@ -18,8 +18,7 @@ from ..readers.loading.config import choose_units
 from ..readers.loading.orders import hash_words, uniforms
 from ..readers.loading.outputs import Output, OutputName
 from ..readers.loading.priorities import Priorities, Prioritized, checked_update
-from ..readers.loading.transitions import NSteps
-from ..readers.loading.unit import Batch
+from ..readers.loading.units import Batch, NSteps
 from ..store.common.arguments import whole_number
 from ..store.errors import InvalidArgumentError, RecorderStateError
 from ..store.handle import StoreHandle

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..readers.columns.gather import take_rows
 from ..readers.columns.specs import Column
-from ..readers.columns.tree import Tree, leaves, map_leaves
+from ..readers.columns.tree import Tree, leaves, map_leaves, take_rows
 
 #: The number of a row that does not exist.
 NO_ROW = -1

@@ -21,14 +21,12 @@ from ..columns.selection import EpisodeIndex, Selection
 from ..frames import POSITION, collect_episodes, positioned_episodes
 from ..sql.conditions import invalid_expression
 from .feed import Batches
-from .jax_output import JaxOutput
 from .orders import Drawn, Order, Sequential, Shuffled
-from .outputs import BatchOutput
+from .outputs import BatchOutput, JaxOutput
 from .priorities import Prioritized
 from .shard import Shard
 from .transforms.on_read import TransformPipeline
-from .transitions import NSteps, Transitions
-from .unit import Units, source_of
+from .units import NSteps, Transitions, Units, source_of
 from .windows import Windows
 
 #: Of a weight, as a power of two: the sum over 2**63 units stays within float64, either way.

@@ -24,7 +24,7 @@ from ..columns.tree import leaves, map_leaves
 from .orders import Order
 from .priorities import Priorities, checked_update, read_priorities
 from .shard import Shard, ShardSlice
-from .unit import Batch, Chosen, UnitIndex, Units
+from .units import Batch, Chosen, UnitIndex, Units
 
 #: The numbers of so many units are computed at a time; a batch is a slice of them.
 _PLANNED = 1 << 14

@@ -21,8 +21,8 @@ from ..columns.step_arrays import ColumnSource, read_arrays
 from ..context import ContextView, ReadContext
 from .config import LoaderConfig, Weights, check_selection, choose_units, evaluate_weights
 from .feed import ArrayFeed, Batches, BatchSource
-from .following.loader import following_loader
-from .following.window import Follow
+from .follow_loader import following_loader
+from .follow_window import Follow
 from .joint import joint_keys, joint_source, select_joint, teams_of
 from .loader import Loader, PrioritizedLoader
 from .orders import Order
@@ -32,7 +32,7 @@ from .shard import Shard
 from .stream import StreamFeed, StreamOrder, blocks_of
 from .transforms.on_read import BatchTransform, EpisodeTransform, TransformPipeline
 from .transforms.torch_module import TorchModule
-from .unit import UnitIndex, Units
+from .units import UnitIndex, Units
 
 #: Of a stream: decoded values at a time by default.
 _BUFFER_BYTES = 1 << 30

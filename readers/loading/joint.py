@@ -26,7 +26,7 @@ from ..columns.specs import Column, choose_columns
 from ..columns.step_arrays import ColumnSource, read_arrays
 from ..columns.tree import Tree, map_leaves
 from ..frames import collect_episodes, positioned_episodes
-from .unit import Units
+from .units import Units
 
 
 @dataclass(frozen=True)

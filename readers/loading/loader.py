@@ -12,12 +12,12 @@ from ...store.common.optional_packages import require
 from ...store.common.prefetch import prefetch
 from ...store.errors import InvalidArgumentError, LoaderStateError
 from .feed import BatchSource, transformed
+from .orders import EpochPosition, make_state, read_state
 from .outputs import BatchOutput
 from .priorities import Priorities
 from .shard import ShardSlice
-from .state import EpochPosition, make_state, read_state
 from .transforms.torch_module import ModuleOutput, TorchModule, run_modules
-from .unit import Batch, Units
+from .units import Batch, Units
 
 if TYPE_CHECKING:
     from .torch_loading import BatchDataset, TorchWorkers, UnitDataset

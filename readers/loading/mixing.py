@@ -23,9 +23,8 @@ from ...store.errors import InvalidArgumentError, LoaderStateError
 from ...store.names import SOURCE
 from ..columns.tree import leaves
 from .loader import Loader
-from .orders import hash_words, uniforms
-from .state import EpochPosition, make_state, read_state
-from .unit import Batch
+from .orders import EpochPosition, hash_words, make_state, read_state, uniforms
+from .units import Batch
 
 _MIX = 5
 

@@ -27,7 +27,7 @@ from .feed import Feed
 from .orders import Permutation, hash_words, mix64
 from .shard import ShardSlice
 from .transforms.on_read import TransformPipeline
-from .unit import Batch, Chosen, UnitIndex, Units
+from .units import Batch, Chosen, UnitIndex, Units
 
 _LANES = 64
 #: Chunks are ordered by the reversed bits of their lanes, so those of every second lane are adjacent.

@@ -22,11 +22,10 @@ from ...store.common.arguments import whole_number
 from ...store.errors import InvalidArgumentError, LoaderStateError, UnitNotFoundError
 from ..columns.tree import Tree, map_leaves
 from .feed import ArrayFeed, BatchSource, transformed
-from .orders import Sequential
+from .orders import Sequential, make_state, read_state
 from .outputs import BatchOutput, NumpyOutput
-from .state import make_state, read_state
 from .torch_output import PackedBatch, TorchOutput, needs_pinning, pack
-from .unit import Batch
+from .units import Batch
 
 
 def torch_output(output: BatchOutput) -> TorchOutput:

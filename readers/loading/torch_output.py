@@ -18,7 +18,7 @@ import torch
 
 from ...store.errors import InvalidArgumentError
 from ..columns.tree import Tree, lay_out, leaves, map_leaves, unpack
-from .unit import Batch
+from .units import Batch
 
 #: Devices that fetch from pinned memory by themselves.
 _PINNING = ("cuda", "xpu")

@@ -23,11 +23,10 @@ from ...store.names import (
     STEP,
     is_observation,
 )
-from ..columns.gather import blank, take_stretches
 from ..columns.selection import EpisodeIndex
 from ..columns.step_arrays import StepArrays
-from ..columns.tree import Tree, map_leaves
-from .unit import Batch, Chosen, Computed, ReadKey, Units, end_reasons
+from ..columns.tree import Tree, blank, map_leaves, take_stretches
+from .units import Batch, Chosen, Computed, ReadKey, Units, end_reasons
 
 Pad = Literal["left", "right"]
 

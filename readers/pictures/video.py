@@ -31,8 +31,15 @@ from ..replaying.environment import remake_env
 from ..replaying.replay import ReplayReport, SoloGame, check_spaces
 from ..replaying.run_envs import RunEnv, chosen_run, run_envs
 from ..replaying.team_replay import team_game
-from .images import Steps, chosen_steps, image_column, image_columns, recorded_frames, small_images
-from .rendered import RenderedFrames
+from .images import (
+    RenderedFrames,
+    Steps,
+    chosen_steps,
+    image_column,
+    image_columns,
+    recorded_frames,
+    small_images,
+)
 from .writing import FORMATS, SHEET_FRAMES, write_gif, write_mp4, write_png
 
 FPS = 30.0

@@ -25,7 +25,7 @@ from ray.rllib.offline.offline_prelearner import OfflinePreLearner
 from ray.rllib.utils import flatten_dict
 from ray.rllib.utils.spaces.space_utils import get_base_struct_from_space
 
-from ...readers import agents
+from ...readers import episode as episodes
 from ...readers.episode import Episode
 from ...readers.view import EpisodeView
 from ...store.errors import InvalidArgumentError
@@ -62,7 +62,7 @@ def to_rllib(episode: Episode, start: int, stop: int, options: EpisodeOptions) -
     Raises:
         InvalidArgumentError: an output of the policy that `options` names is not there at every step.
     """
-    if isinstance(episode, agents.MultiAgentEpisode):
+    if isinstance(episode, episodes.MultiAgentEpisode):
         return _team(episode, options)
     return _single(episode, start, stop, options, id_=episode.id)
 
@@ -71,7 +71,7 @@ def _single(
     episode: Episode, start: int, stop: int, options: EpisodeOptions, **names: Any
 ) -> SingleAgentEpisode:
     first = max(0, start - options.lookback)
-    schema = episode.agent_schema if isinstance(episode, agents.AgentEpisode) else episode.schema
+    schema = episode.agent_schema if isinstance(episode, episodes.AgentEpisode) else episode.schema
     ended = stop == episode.length
 
     def buffer(values: Any, end: int) -> InfiniteLookbackBuffer:
@@ -139,7 +139,7 @@ def is_numeric(values: Any) -> bool:
     return bool(leaves) and all(isinstance(leaf, np.ndarray) and leaf.dtype.kind in "biuf" for leaf in leaves)
 
 
-def _team(episode: agents.MultiAgentEpisode, options: EpisodeOptions) -> MultiAgentEpisode:
+def _team(episode: episodes.MultiAgentEpisode, options: EpisodeOptions) -> MultiAgentEpisode:
     """Return the episode of a team. An agent that left before it acted has no transition and is left out."""
     team = MultiAgentEpisode(
         episode.id,

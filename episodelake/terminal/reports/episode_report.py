@@ -18,9 +18,8 @@ import polars.exceptions
 import pyarrow as pa
 
 from ..._store import EpisodeStore
-from ...readers.agents import AgentEpisode, MultiAgentEpisode
 from ...readers.amounts import counted
-from ...readers.episode import Episode
+from ...readers.episode import AgentEpisode, Episode, MultiAgentEpisode
 from ...readers.replaying.replay import ReplayReport
 from ...readers.signals import ROOTS, Signal, signals_of
 from ...store.errors import CorruptStoreError, EpisodeNotFoundError

@@ -11,12 +11,11 @@ import numpy as np
 from ....store.common.arguments import discount_factor, one_of, whole_number
 from ....store.errors import InvalidArgumentError
 from ....store.names import FLAGS, NEXT_OBSERVATION, OBSERVATION, REWARD, TERMINATED
-from ...columns.gather import StackedRows, take_rows
 from ...columns.selection import EpisodeIndex
 from ...columns.specs import PRESENT
 from ...columns.step_arrays import StepArrays
-from ...columns.tree import map_leaves
-from .keys import replace_part
+from ...columns.tree import StackedRows, map_leaves, take_rows
+from .key_transforms import replace_part
 from .on_read import DerivedColumns, EpisodeTransform
 
 

@@ -12,8 +12,8 @@ from ....store.common.arguments import one_of
 from ....store.errors import InvalidArgumentError
 from ...columns.column_stats import ColumnStats, Stats
 from ...columns.tree import Tree, leaves
-from ..unit import Batch
-from .keys import change, key_tuple
+from ..units import Batch
+from .key_transforms import change, key_tuple
 
 Method = Literal["standard", "range", "quantiles"]
 

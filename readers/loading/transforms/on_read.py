@@ -18,7 +18,7 @@ from ....store.errors import InvalidArgumentError
 from ...columns.specs import check_names
 from ...columns.step_arrays import StepArrays
 from ...columns.tree import Tree, leaves, map_leaves
-from ..unit import Batch, Units
+from ..units import Batch, Units
 from .torch_module import TorchModule
 
 #: A transform of batches; the others are applied on reading.

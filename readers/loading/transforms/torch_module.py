@@ -16,8 +16,8 @@ from ....store.errors import InvalidArgumentError
 from ....store.names import MASK, is_observation
 from ...columns.tree import Tree, leaves, map_leaves
 from ..outputs import BatchOutput
-from ..unit import Batch
-from .keys import key_tuple, part_of
+from ..units import Batch
+from .key_transforms import key_tuple, part_of
 
 if TYPE_CHECKING:
     import torch

@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 
-from ....store.errors import InvalidArgumentError
-from ...columns.mapped import Cache
-from ...columns.selection import select
-from ...columns.specs import choose_columns
-from ...context import ReadContext
-from ..config import LoaderConfig
-from ..feed import BatchSource
-from ..loader import Loader
-from ..priorities import Prioritized
-from .feed import FollowFeed
-from .window import Follow
+from ...store.errors import InvalidArgumentError
+from ..columns.mapped import Cache
+from ..columns.selection import select
+from ..columns.specs import choose_columns
+from ..context import ReadContext
+from .config import LoaderConfig
+from .feed import BatchSource
+from .follow_feed import FollowFeed
+from .follow_window import Follow
+from .loader import Loader
+from .priorities import Prioritized
 
 
 class FollowingLoader(Loader):

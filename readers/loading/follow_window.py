@@ -10,18 +10,18 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from ....store.common.arguments import is_real, whole_number
-from ....store.delta.files import TableFile
-from ....store.errors import InvalidArgumentError
-from ....store.layout import EPISODES
-from ....store.snapshot import Snapshot
-from ...choosing import filter_episodes
-from ...columns.selection import END_TYPE, EpisodeIndex, Selection
-from ...columns.step_arrays import StepArrays
-from ...columns.tree import Tree, leaves, map_leaves
-from ...context import ReadContext, SqlCondition
-from ...frames import POSITION, collect_episodes, positioned_episodes, table_frame
-from ..unit import Units
+from ...store.common.arguments import is_real, whole_number
+from ...store.delta.files import TableFile
+from ...store.errors import InvalidArgumentError
+from ...store.layout import EPISODES
+from ...store.snapshot import Snapshot
+from ..choosing import filter_episodes
+from ..columns.selection import END_TYPE, EpisodeIndex, Selection
+from ..columns.step_arrays import StepArrays
+from ..columns.tree import Tree, leaves, map_leaves
+from ..context import ReadContext, SqlCondition
+from ..frames import POSITION, collect_episodes, positioned_episodes, table_frame
+from .units import Units
 
 _ID = "episode_id"
 

@@ -11,19 +11,19 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from ....store.errors import CorruptStoreError, EpisodeTimeoutError, LoaderStateError
-from ....store.names import EPISODE, UNIT, WEIGHT
-from ....store.snapshot import Snapshot
-from ...columns.specs import Column, choose_columns
-from ...columns.step_arrays import ColumnSource, StepArrays, read_arrays
-from ...context import ReadContext
-from ..config import LoaderConfig, evaluate_weights
-from ..feed import Feed
-from ..orders import Drawn
-from ..priorities import Priorities, checked_update, read_priorities
-from ..shard import ShardSlice
-from ..unit import Batch, Chosen, UnitIndex
-from .window import Contents, EpisodeWindow, Follow, WindowReader, no_contents, places_among
+from ...store.errors import CorruptStoreError, EpisodeTimeoutError, LoaderStateError
+from ...store.names import EPISODE, UNIT, WEIGHT
+from ...store.snapshot import Snapshot
+from ..columns.specs import Column, choose_columns
+from ..columns.step_arrays import ColumnSource, StepArrays, read_arrays
+from ..context import ReadContext
+from .config import LoaderConfig, evaluate_weights
+from .feed import Feed
+from .follow_window import Contents, EpisodeWindow, Follow, WindowReader, no_contents, places_among
+from .orders import Drawn
+from .priorities import Priorities, checked_update, read_priorities
+from .shard import ShardSlice
+from .units import Batch, Chosen, UnitIndex
 
 #: Draws do not end; so many are never made.
 _NO_END = 1 << 62

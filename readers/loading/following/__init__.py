@@ -1,1 +1,0 @@
-"""Loaders that follow a store while it grows."""
