@@ -28,8 +28,8 @@ from .replaying.replay import ReplayReport, replay
 from .replaying.team_replay import replay_team
 
 if TYPE_CHECKING:
+    from .charts.chart import AnyChart
     from .pictures.video import Video
-    from .plots.chart import AnyChart
 
 
 class Episode(EpisodeData):
@@ -76,7 +76,7 @@ class Episode(EpisodeData):
             CorruptStoreError: the steps are damaged.
         """
         require("altair", "A chart", EXPLORE)
-        from .plots.episode_chart import draw_episode
+        from .charts.episode_chart import draw_episode
 
         return draw_episode(self, signals)
 
@@ -157,7 +157,7 @@ class Episode(EpisodeData):
 
     def _repr_html_(self) -> str:
         """Return a card: what is known of the episode, its signals, and some frames of images."""
-        from .cards.episode_card import episode_card
+        from .charts.cards import episode_card
 
         return episode_card(self)
 

@@ -19,6 +19,7 @@ from ..store.common.arguments import flag
 from ..store.common.progress import Progress, progress_meter
 from . import episodes, quality
 from .amounts import counted
+from .charts.plots import Plots
 from .choosing import check_episodes, filter_episodes, sort_episodes
 from .columns import measuring
 from .context import Parameters, SqlCondition
@@ -35,7 +36,6 @@ from .episodes import (
 from .exporting.conversions import Conversions
 from .exporting.export import ExportReport, export_view
 from .loading.feeding import FeedingView
-from .plots.accessor import Plots
 
 
 class EpisodeView(DescribedView, FeedingView):
@@ -256,7 +256,7 @@ class EpisodeView(DescribedView, FeedingView):
 
     def _repr_html_(self) -> str:
         """Return a card: how much there is, how episodes ended, their returns, runs and spaces."""
-        from .cards.view_card import view_card
+        from .charts.cards import view_card
 
         return view_card(self.context, type(self).__name__, lambda: self[0])
 

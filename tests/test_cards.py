@@ -20,8 +20,8 @@ from playwright.sync_api import sync_playwright
 import episodelake as el
 from agent_environments import Comings
 from episodelake.readers.blocks import SegmentFile
-from episodelake.readers.cards import drawings, html
-from episodelake.readers.cards.html import duration, number
+from episodelake.readers.charts import html
+from episodelake.readers.charts.html import duration, number
 from picture_stores import HOSTILE, Page, cartpole, is_harmless, pictures, raw, scores
 from plain_agents import play_parallel, random_policy
 
@@ -279,10 +279,10 @@ def test_drawings_are_well_formed(values: list[float], counts: list[int]) -> Non
     """Whatever the numbers, a drawing is XML whose coordinates are finite and inside."""
     array = np.array(values, np.float64)
     for drawing in (
-        drawings.line_chart(array, label="<a&b>"),
-        drawings.line_chart(array, stepped=True),
-        drawings.band_chart(array, array - 1, array + 1),
-        drawings.bar_chart(counts),
+        html.line_chart(array, label="<a&b>"),
+        html.line_chart(array, stepped=True),
+        html.band_chart(array, array - 1, array + 1),
+        html.bar_chart(counts),
     ):
         root = ElementTree.fromstring(drawing)
         width, height = float(root.get("width", "nan")), float(root.get("height", "nan"))
@@ -296,7 +296,7 @@ def test_drawings_are_well_formed(values: list[float], counts: list[int]) -> Non
 
 def test_a_drawing_is_the_line(store: el.EpisodeStore) -> None:
     """A line goes through its values in proportion, and breaks where there is none."""
-    drawing = drawings.line_chart(np.array([0.0, 1.0, math.nan, 0.5]), width=106, height=26)
+    drawing = html.line_chart(np.array([0.0, 1.0, math.nan, 0.5]), width=106, height=26)
     path = ElementTree.fromstring(drawing).find("{http://www.w3.org/2000/svg}path")
     assert path is not None
     assert path.get("d") == "M3.0 23.0L36.3 3.0M103.0 13.0"

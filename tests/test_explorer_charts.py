@@ -10,7 +10,7 @@ from gymnasium.spaces import Box, Discrete
 import episodelake as el
 from episodelake.explorer.charts import OVERVIEWS, episode_spec, overview_spec, result_spec
 from episodelake.explorer.listing import SeriesColors, Watch
-from episodelake.readers.plots.theme import END_COLORS, PALETTE
+from episodelake.readers.charts.theme import END_COLORS, PALETTE
 
 
 def add_run(store: el.EpisodeStore, name: str, returns: list[float]) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from ..readers.charts.theme import PALETTE, shown
 from ..readers.episode import Episode
-from ..readers.plots.theme import PALETTE, shown
 from ..readers.sql.text import quote
 from ..readers.view import EpisodeView
 from ..store.errors import InvalidArgumentError
@@ -223,7 +223,7 @@ def result_spec(
     """
     import altair as alt
 
-    from ..readers.plots.chart import finished, values_of
+    from ..readers.charts.chart import finished, values_of
 
     wanted = [name for name in (x, None if kind == "histogram" else y, color) if name is not None]
     columns, rows = _drawable_part(table, list(dict.fromkeys(wanted)))

@@ -18,7 +18,7 @@ import numpy as np
 import polars as pl
 
 from .._store import EpisodeStore
-from ..readers.plots.theme import END_COLORS, PALETTE, shown
+from ..readers.charts.theme import END_COLORS, PALETTE, shown
 from ..readers.sql.text import literal, quote
 from ..readers.view import EpisodeView
 from ..store.card import known_entries

@@ -17,8 +17,8 @@ import polars as pl
 import typer
 
 from ...readers.amounts import counted
-from ...readers.plots.series import LENGTH, RETURN, RUN, VALUED, check_any, episode_bench, value_episodes
-from ...readers.plots.steps import elements_of
+from ...readers.charts.series import LENGTH, RETURN, RUN, VALUED, check_any, episode_bench, value_episodes
+from ...readers.charts.steps import elements_of
 from ...readers.view import EpisodeView
 from ...store.common.optional_packages import EXPLORE, require
 from ...store.errors import InvalidArgumentError, NothingToDrawError
@@ -78,7 +78,7 @@ def _visits(view: EpisodeView) -> list[dict[str, Any]]:
         return []
     # Imported where it is kind: it brings Altair.
     require("altair", "Visitation", EXPLORE)
-    from ...readers.plots.actions import visits
+    from ...readers.charts.actions import visits
 
     return visits(view.context)
 

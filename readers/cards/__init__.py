@@ -1,1 +1,0 @@
-"""Cards: HTML summaries of stores, views and episodes in a notebook."""
