@@ -9,13 +9,12 @@ from ._store import open_store as open
 from .exchange.table.mapping import FILE, ColumnMapping
 from .readers.columns.mapped import Cache
 from .readers.episode import AgentEpisode, Episode, MultiAgentEpisode
-from .readers.loading.feed import Batches
+from .readers.loading.feed import Batches, Shard
 from .readers.loading.follow_window import Follow
 from .readers.loading.loader import Loader
 from .readers.loading.mixing import mix
 from .readers.loading.outputs import Output
 from .readers.loading.priorities import Prioritized
-from .readers.loading.shard import Shard
 from .readers.loading.transforms.episode_transforms import GAE, FrameStack, Relabel, ReturnToGo
 from .readers.loading.transforms.key_transforms import Cast, Clip, Flatten, OneHot, RenameKeys, SelectKeys
 from .readers.loading.transforms.normalize import Normalize

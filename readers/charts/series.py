@@ -21,10 +21,10 @@ from ...store.errors import CorruptStoreError, InvalidArgumentError, NothingToDr
 from ...store.layout import EPISODES, RUNS, TABLES
 from ...store.snapshot import Snapshot
 from ..amounts import counted
+from ..choosing import available_episodes
 from ..context import ReadContext, refresh_hint
 from ..damaged_files import check_readable, name_damaged
 from ..page_guard import check_plan
-from ..sql.conditions import available_episodes
 from ..sql.connections import connect
 from ..sql.session import plan_with
 from ..sql.sources import run_interruptible

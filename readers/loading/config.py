@@ -16,15 +16,14 @@ from ...store.common.arguments import step_count
 from ...store.errors import InvalidArgumentError
 from ...store.names import OBSERVATION_PRESENT, UNIT, WEIGHT, free_name, next_name
 from ...store.snapshot import Snapshot
+from ..choosing import invalid_expression
 from ..columns.mapped import Cache
 from ..columns.selection import EpisodeIndex, Selection
 from ..frames import POSITION, collect_episodes, positioned_episodes
-from ..sql.conditions import invalid_expression
-from .feed import Batches
+from .feed import Batches, Shard
 from .orders import Drawn, Order, Sequential, Shuffled
 from .outputs import BatchOutput, JaxOutput
 from .priorities import Prioritized
-from .shard import Shard
 from .transforms.on_read import TransformPipeline
 from .units import NSteps, Transitions, Units, source_of
 from .windows import Windows

@@ -20,7 +20,7 @@ from ..columns.specs import choose_columns, unknown_column
 from ..columns.step_arrays import ColumnSource, read_arrays
 from ..context import ContextView, ReadContext
 from .config import LoaderConfig, Weights, check_selection, choose_units, evaluate_weights
-from .feed import ArrayFeed, Batches, BatchSource
+from .feed import ArrayFeed, Batches, BatchSource, Shard
 from .follow_loader import following_loader
 from .follow_window import Follow
 from .joint import joint_keys, joint_source, select_joint, teams_of
@@ -28,7 +28,6 @@ from .loader import Loader, PrioritizedLoader
 from .orders import Order
 from .outputs import Output, OutputName
 from .priorities import Priorities, Prioritized
-from .shard import Shard
 from .stream import StreamFeed, StreamOrder, blocks_of
 from .transforms.on_read import BatchTransform, EpisodeTransform, TransformPipeline
 from .transforms.torch_module import TorchModule

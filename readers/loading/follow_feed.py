@@ -18,11 +18,10 @@ from ..columns.specs import Column, choose_columns
 from ..columns.step_arrays import ColumnSource, StepArrays, read_arrays
 from ..context import ReadContext
 from .config import LoaderConfig, evaluate_weights
-from .feed import Feed
+from .feed import Feed, ShardSlice
 from .follow_window import Contents, EpisodeWindow, Follow, WindowReader, no_contents, places_among
 from .orders import Drawn
 from .priorities import Priorities, checked_update, read_priorities
-from .shard import ShardSlice
 from .units import Batch, Chosen, UnitIndex
 
 #: Draws do not end; so many are never made.

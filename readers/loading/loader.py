@@ -11,11 +11,10 @@ from ...store.common.arguments import whole_number
 from ...store.common.optional_packages import require
 from ...store.common.prefetch import prefetch
 from ...store.errors import InvalidArgumentError, LoaderStateError
-from .feed import BatchSource, transformed
+from .feed import BatchSource, ShardSlice, transformed
 from .orders import EpochPosition, make_state, read_state
 from .outputs import BatchOutput
 from .priorities import Priorities
-from .shard import ShardSlice
 from .transforms.torch_module import ModuleOutput, TorchModule, run_modules
 from .units import Batch, Units
 

@@ -23,9 +23,8 @@ from typing import Any
 import numpy as np
 
 from ..columns.step_arrays import ColumnSource, StepArrays, empty_arrays, pooled, read_arrays
-from .feed import Feed
+from .feed import Feed, ShardSlice
 from .orders import Permutation, hash_words, mix64
-from .shard import ShardSlice
 from .transforms.on_read import TransformPipeline
 from .units import Batch, Chosen, UnitIndex, Units
 
