@@ -37,7 +37,6 @@ from ...store.files.system import (
     open_plain,
     pread,
     try_lock,
-    unlock,
     wait_for_lock,
 )
 from ...store.manifest import check_outside_stores
@@ -140,25 +139,55 @@ class CacheFolder:
             path.unlink(missing_ok=True)
             file.close()
 
-    def drafts(self, sizes: Mapping[str, int], kept: frozenset[str]) -> dict[str, Draft]:
-        """Begin files of given sizes, after making room for all of them.
+    def add(
+        self,
+        files: Mapping[str, tuple[int, Mapping[str, Any]]],
+        kept: frozenset[str],
+        fill: Callable[[dict[str, mmap.mmap]], None],
+    ) -> dict[str, mmap.mmap]:
+        """Add files, all or none of which `fill` completes; each is durable before it gets its name.
 
         Args:
-            sizes: bytes by key.
+            files: size and description by key.
             kept: keys of files that must not go to make room.
+            fill: writes the contents, given by key.
+
+        Returns:
+            The contents by key, locked as those of `open`.
 
         Raises:
             StoreAccessError: the disk is full, the folder may not be written, or the limit is too low.
         """
-        drafts: dict[str, Draft] = {}
-        with self.building("room"), contextlib.ExitStack() as undo, self._guarded("write"):
-            self._make_room(sum(sizes.values()), kept | sizes.keys())
-            for key, size in sizes.items():
-                drafts[key] = draft = Draft(self, key, size)
-                undo.callback(draft.close)
-                draft.allocate()
-            undo.pop_all()
-        return drafts
+        drafts: dict[str, tuple[Path, BinaryIO]] = {}
+        contents: dict[str, mmap.mmap] = {}
+        with contextlib.ExitStack() as undo:
+            with self.building("room"), self._guarded("write"):
+                self._make_room(sum(size for size, _ in files.values()), kept | files.keys())
+                for key, (size, _) in files.items():
+                    path = self.path / f"{key}.{secrets.token_hex(4)}{_UNFINISHED}"
+                    file = undo.enter_context(open(path, "x+b", opener=_private))
+                    undo.callback(path.unlink, missing_ok=True)
+                    wait_for_lock(file)
+                    # Writing to a mapping on a full disk would kill the process.
+                    allocate(file.fileno(), size)
+                    drafts[key], contents[key] = (path, file), mmap.mmap(file.fileno(), size)
+            fill(contents)
+            with self._guarded("write"):
+                for key, (size, facts) in files.items():
+                    contents[key].flush()
+                    self._finish(key, *drafts[key], _end_of(facts, contents[key], size), size)
+        return contents
+
+    def _finish(self, key: str, path: Path, file: BinaryIO, end: bytes, size: int) -> None:
+        """Complete a file and give it its name, in place of an older file of that name."""
+        file.seek(size)
+        file.write(end)
+        file.flush()
+        os.fsync(file.fileno())
+        # The mapping has a copy of the descriptor, and with it keeps the lock.
+        wait_for_lock(file, shared=True)
+        os.replace(path, self.path / (key + _ENDING))
+        sync_path(self.path)
 
     def entries(self) -> list[CacheEntry]:
         """Return the files in the folder, the least recently used first, without leftovers."""
@@ -252,53 +281,10 @@ class CacheFolder:
             ) from error
 
 
-class Draft:
-    """A file of the cache under construction; see `CacheFolder.drafts`.
-
-    Attributes:
-        content: its bytes, mapped for writing.
-    """
-
-    content: mmap.mmap
-
-    def __init__(self, folder: CacheFolder, key: str, size: int) -> None:
-        self._folder = folder
-        self._key = key
-        self._size = size
-        self._path = folder.path / f"{key}.{secrets.token_hex(4)}{_UNFINISHED}"
-        self._file: BinaryIO = open(self._path, "x+b", opener=_private)  # noqa: SIM115 - closed by close()
-        wait_for_lock(self._file)
-
-    def allocate(self) -> None:
-        """Allocate disk space: writing to a mapping on a full disk would kill the process."""
-        allocate(self._file.fileno(), self._size)
-        self.content = mmap.mmap(self._file.fileno(), self._size)
-
-    def finish(self, facts: Mapping[str, Any]) -> None:
-        """Make it durable under its name, in place of an older file of that name.
-
-        It stays locked, so that it can be opened before it can be removed, until `close`.
-
-        Raises:
-            StoreAccessError: it could not be written.
-        """
-        text = json.dumps({"facts": facts, "sums": _sums(self.content, self._size)}).encode()
-        with self._folder._guarded("write"):
-            self.content.flush()
-            self._file.seek(self._size)
-            self._file.write(text + _END.pack(len(text), checksum(text), CACHE_MARKS[0]))
-            self._file.flush()
-            os.fsync(self._file.fileno())
-            os.replace(self._path, self._folder.path / (self._key + _ENDING))
-            sync_path(self._folder.path)
-            wait_for_lock(self._file, shared=True)
-
-    def close(self) -> None:
-        """Close the file, and remove it unless it was finished."""
-        self._path.unlink(missing_ok=True)
-        # The mapping would hold the lock for as long as a part of it is referenced.
-        unlock(self._file)
-        self._file.close()
+def _end_of(facts: Mapping[str, Any], content: mmap.mmap, size: int) -> bytes:
+    """Return the end of a file: the description of its content, with checksums of both."""
+    text = json.dumps({"facts": facts, "sums": _sums(content, size)}).encode()
+    return text + _END.pack(len(text), checksum(text), CACHE_MARKS[0])
 
 
 def _mapped(file: BinaryIO, facts: Mapping[str, Any]) -> mmap.mmap | None:

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ...store.common.arguments import whole_number
-from ...store.errors import CorruptStoreError, InvalidArgumentError, StoreAccessError, VersionNotFoundError
+from ...store.errors import CorruptStoreError, InvalidArgumentError, VersionNotFoundError
 from ...store.snapshot import Snapshot
 from .cache_folder import CacheFolder, chosen_folder
 from .selection import rows_digest
@@ -147,8 +147,8 @@ class ColumnFile:
         """Bytes of all leaves, at least 1: an empty file cannot be mapped."""
         return max(self._layout[1], 1)
 
-    def arrays(self, content: mmap.mmap) -> Tree:
-        """Return the leaves as arrays that share the mapping's memory."""
+    def arrays(self, content: mmap.mmap | memoryview) -> Tree:
+        """Return the leaves as arrays that share the content's memory."""
         return unpack(self._layout[0], np.frombuffer(content, np.uint8))
 
 
@@ -181,7 +181,7 @@ def map_arrays(source: ColumnSource, folder: CacheFolder) -> MappedArrays:
             forget_vacuumed(source.blocks.snapshot, folder)
             missing = [file for file in missing if file.key not in contents]
             contents |= _build(source, folder, missing, frozenset(file.key for file in files))
-    columns = {file.column.name: file.arrays(contents[file.key]) for file in files}
+    columns = {file.column.name: file.arrays(memoryview(contents[file.key]).toreadonly()) for file in files}
     return MappedArrays(source.index, columns, source, folder)
 
 
@@ -210,26 +210,12 @@ def forget_vacuumed(snapshot: Snapshot, folder: CacheFolder) -> None:
 def _build(
     source: ColumnSource, folder: CacheFolder, missing: Sequence[ColumnFile], kept: frozenset[str]
 ) -> dict[str, mmap.mmap]:
-    """Decode columns into new files, and map these."""
+    """Decode columns into new files, and return their contents."""
     if not missing:
         return {}
-    drafts = folder.drafts({file.key: file.size for file in missing}, kept)
-    try:
-        into = {file.column.name: file.arrays(drafts[file.key].content) for file in missing}
+
+    def fill(contents: Mapping[str, mmap.mmap]) -> None:
+        into = {file.column.name: file.arrays(contents[file.key]) for file in missing}
         read_arrays(replace(source, columns=tuple(file.column for file in missing)), into)
-        for file in missing:
-            drafts[file.key].finish(file.facts)
-        return {file.key: _opened(folder, file) for file in missing}
-    finally:
-        for draft in drafts.values():
-            draft.close()
 
-
-def _opened(folder: CacheFolder, file: ColumnFile) -> mmap.mmap:
-    content = folder.open(file.key, file.facts)
-    if content is None:
-        raise StoreAccessError(
-            f"A file of the cache folder {folder.path} was damaged or removed while it was made. Choose "
-            "another folder with el.Cache('mmap', folder=...), or load with cache='memory'."
-        )
-    return content
+    return folder.add({file.key: (file.size, file.facts) for file in missing}, kept, fill)

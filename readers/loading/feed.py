@@ -2,7 +2,8 @@
 
 Everything that makes batches, here, in a thread or in another process, asks a `BatchSource` for those of an
 epoch from a position on. It cuts a feed's units into batches and transforms them. It holds no state, so any
-number of readers can share one, and it can be pickled.
+number of readers can share one, and it can be pickled. A `Shard` is the part of an epoch that one of several
+readers takes.
 """
 
 from __future__ import annotations
