@@ -104,7 +104,7 @@ def _scanned(plan: Any) -> tuple[set[str], list[str], bool] | None:
     """Columns and conditions that a plan reads from Parquet, and whether it chooses rows; None for none."""
     projected: set[str] = set()
     filters: list[str] = []
-    found = selective = False
+    scans = selective = False
     nodes = list(plan)
     while nodes:
         node = nodes.pop()
@@ -112,11 +112,11 @@ def _scanned(plan: Any) -> tuple[set[str], list[str], bool] | None:
         about = node.get("extra_info", {})
         selective |= "LIMIT" in node["name"] or "TOP_N" in node["name"]
         if node["name"].strip() in _SCANS or about.get("Function") in _SCANS:
-            found = True
+            scans = True
             projected.update(name for name in _texts(about.get("Projections")) if name)
             filters += _texts(about.get("Filters"))
     selective |= any(not text.rstrip(")").endswith("IS NOT NULL") for text in filters)
-    return (projected, filters, selective) if found else None
+    return (projected, filters, selective) if scans else None
 
 
 def _texts(value: str | list[str] | None) -> list[str]:
@@ -171,8 +171,8 @@ def _rows(frame: pl.LazyFrame, predicate: pl.Expr | None, asked: set[str], rows:
     index = "_row"
     while index in asked:
         index += "_"
-    found = frame.select(sorted(asked)).with_row_index(index).filter(predicate).select(index)
-    return (found if rows is None else found.head(rows)).collect()[index].to_numpy()
+    matches = frame.select(sorted(asked)).with_row_index(index).filter(predicate).select(index)
+    return (matches if rows is None else matches.head(rows)).collect()[index].to_numpy()
 
 
 def _needed(files: Sequence[FilePages], rows: np.ndarray) -> list[FilePages]:

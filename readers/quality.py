@@ -176,12 +176,14 @@ class _Measures:
     def coverage(self, reference: ReadContext) -> pl.DataFrame:
         """Count distinct pairs of state and action."""
         pairs = f"SELECT episode_id, hash({self._state}, {self._action}) AS pair FROM transitions"
-        found = self._query(
+        distinct = self._query(
             f"""SELECT any_value(grouped) AS "group", count(DISTINCT pair) AS unique_state_actions
             FROM _groups JOIN ({pairs}) USING (episode_id) GROUP BY grouped"""
         )
         count = QuerySession(reference, read_only=False).query(f"SELECT count(DISTINCT pair) FROM ({pairs})")
-        return found.with_columns(state_action_coverage=pl.col("unique_state_actions") / float(count.item()))
+        return distinct.with_columns(
+            state_action_coverage=pl.col("unique_state_actions") / float(count.item())
+        )
 
     def repetition(self) -> pl.DataFrame:
         """Count episodes that repeat an earlier one of their group, exactly or nearly."""
@@ -233,13 +235,13 @@ class _Measures:
         else:
             relation = self._session.sql(f"SELECT {self._state} FROM transitions")
             parts = [(f"({self._state})", relation.limit(0).to_arrow_table().schema.field(0).type)]
-        found = []
+        lists = []
         for text, kind in parts:
             inner = kind.value_type if pa.types.is_list(kind) else kind
             if not (pa.types.is_integer(inner) or pa.types.is_floating(inner) or pa.types.is_boolean(inner)):
                 return None
-            found.append(f"{text}::DOUBLE[]" if inner is not kind else f"[{text}::DOUBLE]")
-        return f"flatten([{', '.join(found)}])" if found else None
+            lists.append(f"{text}::DOUBLE[]" if inner is not kind else f"[{text}::DOUBLE]")
+        return f"flatten([{', '.join(lists)}])" if lists else None
 
 
 def _listed(fields: Iterable[pa.Field]) -> str:

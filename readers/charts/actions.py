@@ -29,9 +29,9 @@ def draw_actions(context: ReadContext, by: str | None, column: str | None) -> An
         elements = _chosen(context, column)
         rows = step_rows(bench, by or (AGENT if bench.snapshot.schema.groups else None), "transitions")
         panels = [
-            _panel(element, rows, found)
+            _panel(element, rows, shares)
             for element in elements[:MOST_PANELS]
-            if (found := _shares(bench, element))
+            if (shares := _shares(bench, element))
         ]
     if not panels:
         raise NothingToDrawError(
@@ -56,18 +56,18 @@ def _chosen(context: ReadContext, column: str | None) -> list[Element]:
         )
     if column is None:
         return elements
-    found = [
+    chosen = [
         each
         for each in elements
         if column in (each.name, each.column) or each.column.startswith(f"{column}.")
     ]
-    if not found:
+    if not chosen:
         known = list(dict.fromkeys(each.column for each in elements))
         raise InvalidArgumentError(
             f"column={column!r} is no part of the action.{suggest(column, known)} "
             f"Its parts are: {', '.join(known)}."
         )
-    return found
+    return chosen
 
 
 def _shares(bench: Workbench, element: Element) -> list[dict[str, Any]]:
@@ -76,15 +76,15 @@ def _shares(bench: Workbench, element: Element) -> list[dict[str, Any]]:
     bins = bins_of(bench, element, BINS, MOST_KINDS)
     if bins is None:
         return []
-    found = bench.rows(
+    rows = bench.rows(
         f"SELECT _series AS series, {bins.sql(value)} AS bin, count(*) AS transitions, "
         "count(*) / sum(count(*)) OVER (PARTITION BY _series) AS share "
         f"FROM counted WHERE {finite(value)} GROUP BY _series, bin ORDER BY bin, series"
     )
-    return [{**row, **edges_of(bins, row["bin"])} for row in found]
+    return [{**row, **edges_of(bins, row["bin"])} for row in rows]
 
 
-def _panel(element: Element, rows: StepRows, found: list[dict[str, Any]]) -> Any:
+def _panel(element: Element, rows: StepRows, shares: list[dict[str, Any]]) -> Any:
     legend = alt.selection_point(fields=["series"], bind="legend", name="legend")
     strength = 0.9 if _is_kinds(element) or len(rows.names) == 1 else 0.5
     seen = alt.when(legend).then(alt.value(strength)).otherwise(alt.value(0.06))
@@ -97,10 +97,10 @@ def _panel(element: Element, rows: StepRows, found: list[dict[str, Any]]) -> Any
     if _is_kinds(element):
         labels = [f"{element.start + index}" for index in range(element.kinds)]
         # Agents of other groups do not act here, and get no room.
-        acting = {row["series"] for row in found}
+        acting = {row["series"] for row in shares}
         here = [shown(name) for name in rows.names if name in acting]
         bars = (
-            alt.Chart(values_of(found))
+            alt.Chart(values_of(shares))
             .mark_bar()
             .encode(
                 alt.X(
@@ -119,7 +119,7 @@ def _panel(element: Element, rows: StepRows, found: list[dict[str, Any]]) -> Any
         return bars.add_params(legend).properties(width=WIDTH, height=180)
     zoom = alt.selection_interval(bind="scales", encodings=["x"], name="zoom")
     bars = (
-        alt.Chart(values_of(heights(found, "share", ())))
+        alt.Chart(values_of(heights(shares, "share", ())))
         .mark_rect(clip=True)
         .encode(
             alt.X("from:Q", title=shown(element.name), scale=alt.Scale(zero=False, nice=False, padding=6)),
@@ -147,13 +147,15 @@ def draw_visitation(context: ReadContext, x: str | None, y: str | None, bins: in
     bins = whole_number("bins", bins, 1, MOST_BINS)
     axes, cells, rows = _visits(context, x, y, bins)
     elements = [element for element, _ in axes.values()]
-    found = [{"visits": cell["visits"], **_cell(cell, axes)} for cell in cells]
-    subtitle = [" ".join((counted(sum(row["visits"] for row in found), "observation"), *rows.notes))]
+    visits_by_cell = [{"visits": cell["visits"], **_cell(cell, axes)} for cell in cells]
+    subtitle = [" ".join((counted(sum(row["visits"] for row in visits_by_cell), "observation"), *rows.notes))]
     if len(elements) == 1:
-        return finished(_bars(elements[0], found), f"Visits by {elements[0].name}", subtitle)
-    told = f"Visits by {elements[0].name} and {elements[1].name}"
+        return finished(_bars(elements[0], visits_by_cell), f"Visits by {elements[0].name}", subtitle)
+    title = f"Visits by {elements[0].name} and {elements[1].name}"
     return finished(
-        _heat_map(elements, found), told, [*subtitle, "colour: number of observations, on a log scale"]
+        _heat_map(elements, visits_by_cell),
+        title,
+        [*subtitle, "colour: number of observations, on a log scale"],
     )
 
 
@@ -234,12 +236,12 @@ def _cell(row: dict[str, Any], axes: _Axes) -> dict[str, Any]:
     return cell
 
 
-def _heat_map(elements: list[Element], found: list[dict[str, Any]]) -> Any:
+def _heat_map(elements: list[Element], visited: list[dict[str, Any]]) -> Any:
     # The ends of the scheme would vanish on black or on white.
     scale = alt.Scale(type="log", scheme=alt.SchemeParams("plasma", extent=[0.25, 0.88]))
     legend = alt.Legend(gradientLength=200, tickCount=5)
     cells = (
-        alt.Chart(values_of(found))
+        alt.Chart(values_of(visited))
         .mark_rect(clip=True, strokeWidth=0)
         .encode(
             alt.X(
@@ -260,9 +262,9 @@ def _heat_map(elements: list[Element], found: list[dict[str, Any]]) -> Any:
     return cells.add_params(zoom).properties(width=WIDTH * 3 // 4, height=WIDTH * 3 // 4)
 
 
-def _bars(element: Element, found: list[dict[str, Any]]) -> Any:
+def _bars(element: Element, cells: list[dict[str, Any]]) -> Any:
     bars = (
-        alt.Chart(values_of(found))
+        alt.Chart(values_of(cells))
         .mark_rect(clip=True, color=PALETTE[0])
         .encode(
             alt.X("x_from:Q", title=shown(element.name), scale=alt.Scale(zero=False, nice=False, padding=6)),

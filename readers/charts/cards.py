@@ -139,9 +139,9 @@ def _agents(episode: EpisodeData) -> str:
 
 def _signals(episode: EpisodeData) -> str:
     roots = ("reward",) if episode_agents(episode) else ("reward", "action", "observation")
-    found = signals_of(episode, roots)
+    signals = signals_of(episode, roots)
     rows = []
-    for signal in found[:_SIGNALS]:
+    for signal in signals[:_SIGNALS]:
         low, high = html.span_of([signal.values])
         finite = bool(len(signal.values)) and (low, high) != (0.0, 0.0)
         spread = html.number(low) if low == high else f"{html.number(low)} to {html.number(high)}"
@@ -153,7 +153,7 @@ def _signals(episode: EpisodeData) -> str:
         rows.append((html.text(signal.name, 60), line, html.text(words)))
     if not rows:
         return ""
-    left = len(found) - len(rows)
+    left = len(signals) - len(rows)
     more = f'<span class="el-dim">{left:,} more are not drawn.</span>' if left else ""
     return html.part("Over its steps", html.table((), rows) + more)
 
@@ -228,11 +228,11 @@ def _contents(context: ReadContext, first: Callable[[], EpisodeData]) -> str:
 def _view_figures(context: ReadContext, bench: Workbench) -> str:
     snapshot = bench.snapshot
     transitions = "row_count - len(agents)" if snapshot.schema.groups else "length"
-    (told,) = bench.rows(
+    (counts,) = bench.rows(
         f"SELECT count(*) AS episodes, sum({transitions})::BIGINT AS transitions, "
         "count(DISTINCT run_id) AS runs FROM episodes"
     )
-    pairs = [(name, html.number(told[name])) for name in ("episodes", "transitions", "runs")]
+    pairs = [(name, html.number(counts[name])) for name in ("episodes", "transitions", "runs")]
     if snapshot.schema.groups:
         (agents,) = bench.rows(
             "SELECT count(DISTINCT agent) AS n FROM (SELECT unnest(agents) AS agent FROM episodes)"
@@ -247,10 +247,10 @@ def _view_figures(context: ReadContext, bench: Workbench) -> str:
 
 
 def _ends(bench: Workbench) -> str:
-    found = bench.rows(
+    reasons = bench.rows(
         "SELECT end_reason AS reason, count(*) AS n FROM episodes GROUP BY 1 ORDER BY n DESC, 1"
     )
-    total = sum(each["n"] for each in found)
+    total = sum(each["n"] for each in reasons)
     rows = [
         (
             html.text(each["reason"]),
@@ -258,7 +258,7 @@ def _ends(bench: Workbench) -> str:
             html.share_bar(each["n"] / total, END_COLORS.get(each["reason"], "#7d8794")),
             f"{each['n'] / total:.1%}",
         )
-        for each in found
+        for each in reasons
     ]
     return html.part("How episodes ended", html.table((), rows, (1, 3)))
 
@@ -276,7 +276,7 @@ def _measures(bench: Workbench) -> str:
 def _quantile_rows(bench: Workbench, what: str, by: str) -> list[tuple[str, ...]]:
     """Return a row for each objective, of several agents for each of them."""
     value_episodes(bench, what, by)
-    found = bench.rows(
+    quantiles = bench.rows(
         f"SELECT {'series' if by == AGENT else 'NULL'} AS agent, panel, min(value) FILTER ({FITS}) AS least, "
         f"quantile_cont(value, {list(_QUANTILES)}) FILTER ({FITS}) AS quantiles, "
         f"max(value) FILTER ({FITS}) AS most, avg(value / 4) FILTER ({FITS}) * 4 AS mean, "
@@ -284,7 +284,7 @@ def _quantile_rows(bench: Workbench, what: str, by: str) -> list[tuple[str, ...]
         f"FROM {VALUED} GROUP BY 1, 2 ORDER BY count(*) DESC, 1, len(panel), panel"
     )
     rows = []
-    for each in found:
+    for each in quantiles:
         low, median, high = each["quantiles"] or (None,) * 3
         name = (f"{what} of {each['agent']}" if by == AGENT else what) + (
             f", {each['panel']}" if each["panel"] else ""
@@ -303,18 +303,18 @@ def _charts(bench: Workbench) -> str:
         return ""
     panel = series.panels[0]
     title = "Return" + (f", {panel}" if panel else "")
-    bins, (low, high), found = count_bins(bench, panel, _BINS, VALUED)
+    bins, (low, high), bars_of_runs = count_bins(bench, panel, _BINS, VALUED)
     counts = [0] * bins.count
-    for each in found:
+    for each in bars_of_runs:
         counts[each["bin"]] += each["episodes"]
-    told = f"from {html.number(low)} to {html.number(high)}"
-    line, words = _over_time(bench, series, f"{title} over time, {told}")
-    bars = html.bar_chart(counts, label=f"How often each return is, {told}")
+    span = f"from {html.number(low)} to {html.number(high)}"
+    line, words = _over_time(bench, series, f"{title} over time, {span}")
+    bars = html.bar_chart(counts, label=f"How often each return is, {span}")
     caption = '<span class="el-dim">{}</span>'
     return html.row(
         [
             html.part(f"{title} over time", line + caption.format(words)),
-            html.part("How often each return is", bars + caption.format(html.text(told))),
+            html.part("How often each return is", bars + caption.format(html.text(span))),
         ]
     )
 
@@ -323,16 +323,16 @@ def _over_time(bench: Workbench, series: Series, label: str) -> tuple[str, str]:
     """Return a line for each of the largest runs, with a band if there is one run; and the caption, as
     HTML.
     """
-    found = means_over(bench, _RANK, f"least({_STRETCHES}, greatest(n // 4, least(n, 20)))")
-    found = [each for each in found if each["panel"] == series.panels[0]]
+    means = means_over(bench, _RANK, f"least({_STRETCHES}, greatest(n // 4, least(n, 20)))")
+    means = [each for each in means if each["panel"] == series.panels[0]]
     if series.total == 1:
         middle, low, high = (
-            np.array([each[key] for each in found], np.float64) for key in ("value", "low", "high")
+            np.array([each[key] for each in means], np.float64) for key in ("value", "low", "high")
         )
         chart = html.band_chart(middle, low, high, label=label)
         return chart, "mean, and 10 % to 90 %, in the order of ends"
     names = series.names[:_RUNS]
-    lines = [[(each["x"], each["value"]) for each in found if each["series"] == name] for name in names]
+    lines = [[(each["x"], each["value"]) for each in means if each["series"] == name] for name in names]
     left = f" The {_RUNS} largest of {series.total:,} runs." if series.total > _RUNS else ""
     keys = " ".join(f"{html.color_key(index)}&nbsp;{html.text(name, 40)}" for index, name in enumerate(names))
     return html.lines_chart(lines, label=label), f"mean by episode of each run: {keys}.{left}"
@@ -341,7 +341,7 @@ def _over_time(bench: Workbench, series: Series, label: str) -> tuple[str, str]:
 def _runs(bench: Workbench) -> str:
     scalar = not bench.snapshot.schema.reward_shape
     mean = "avg(episode_return) FILTER (isfinite(episode_return))" if scalar else "NULL"
-    found = bench.rows(
+    runs = bench.rows(
         f"SELECT run_id, any_value(name) AS name, count(*) AS episodes, {mean} AS mean, "
         "strftime(max(episodes.ended_at), '%Y-%m-%d %H:%M') AS ended "
         "FROM episodes LEFT JOIN runs USING (run_id) "
@@ -349,7 +349,7 @@ def _runs(bench: Workbench) -> str:
     )
     envs = run_envs(bench.snapshot)
     rows = []
-    for each in found[:_RUNS]:
+    for each in runs[:_RUNS]:
         env = envs[each["run_id"]].title if each["run_id"] in envs else ""
         rows.append(
             (html.text(each["name"] or each["run_id"], 80), html.number(each["episodes"]))
@@ -357,7 +357,7 @@ def _runs(bench: Workbench) -> str:
             + (html.text(env, 80), html.text(each["ended"]))
         )
     headers = ("run", "episodes", *(("mean return",) if scalar else ()), "environment", "last episode (UTC)")
-    more = f", the last {_RUNS} of {len(found):,}" if len(found) > _RUNS else ""
+    more = f", the last {_RUNS} of {len(runs):,}" if len(runs) > _RUNS else ""
     return html.part(f"Runs{more}", html.table(headers, rows, (1, 2) if scalar else (1,)))
 
 

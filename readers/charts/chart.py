@@ -175,13 +175,13 @@ def color_channel(field: str, title: str, names: Sequence[str]) -> Any:
 
     End reasons have colours of their own, so a single one has a legend too.
     """
-    told = [shown(name) for name in names]
+    labels = [shown(name) for name in names]
     colors = [PALETTE[index % len(PALETTE)] for index in range(len(names))]
     reasons = bool(names) and set(names) <= set(END_COLORS)
     if reasons:
         colors = [END_COLORS[name] for name in names]
-    legend = alt.Legend(title=shown(title)) if reasons or len(told) > 1 else None
-    return alt.Color(f"{field}:N", scale=alt.Scale(domain=told, range=colors), legend=legend)
+    legend = alt.Legend(title=shown(title)) if reasons or len(labels) > 1 else None
+    return alt.Color(f"{field}:N", scale=alt.Scale(domain=labels, range=colors), legend=legend)
 
 
 def tooltip_of(*fields: tuple[str, str]) -> list[alt.Tooltip]:
@@ -223,15 +223,15 @@ def stacked(panels: Sequence[Any], *, own_colors: bool = False) -> Any:
 
 def _lifted(panels: Sequence[Any]) -> list[alt.TopLevelSelectionParameter]:
     """Take the selections out of panels; those of one name become one, over the views that had it."""
-    found: dict[str, dict[str, Any]] = {}
+    lifted: dict[str, dict[str, Any]] = {}
     for index, panel in enumerate(panels):
         for view in _selecting(panel):
             view.name = f"panel_{index}"
         for param in panel.params:
             own = param.to_dict()
-            found.setdefault(own["name"], {**own, "views": []})["views"].append(f"panel_{index}")
+            lifted.setdefault(own["name"], {**own, "views": []})["views"].append(f"panel_{index}")
         panel.params = alt.Undefined
-    return [alt.TopLevelSelectionParameter(**each) for each in found.values()]
+    return [alt.TopLevelSelectionParameter(**each) for each in lifted.values()]
 
 
 def _selecting(panel: Any) -> list[Any]:

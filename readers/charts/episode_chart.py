@@ -61,10 +61,10 @@ def _chosen(episode: EpisodeData, wanted: Sequence[str] | None) -> list[Signal]:
     if isinstance(wanted, str):
         wanted = [wanted]
     roots = ROOTS if wanted is None else [_column(name) for name in wanted]
-    found = signals_of(episode, roots)
+    signals = signals_of(episode, roots)
     if wanted is not None:
         for name in wanted:
-            if name not in _KINDS and not any(_asked(signal, name) for signal in found):
+            if name not in _KINDS and not any(_asked(signal, name) for signal in signals):
                 there = signals_of(episode, _KINDS)
                 known = [signal.name for signal in there]
                 listed = ", ".join(known[:20]) or "none"
@@ -73,14 +73,14 @@ def _chosen(episode: EpisodeData, wanted: Sequence[str] | None) -> list[Signal]:
                     f"{episode.id!r} has no signal {name!r}.{suggest(name, [*columns, *known])} "
                     f"Its signals are: {listed}."
                 )
-        found = [signal for signal in found if any(_asked(signal, name) for name in wanted)]
-    found = [signal for signal in found if len(signal.t)]
-    if not found:
+        signals = [signal for signal in signals if any(_asked(signal, name) for name in wanted)]
+    signals = [signal for signal in signals if len(signal.t)]
+    if not signals:
         raise NothingToDrawError(
             f"There is nothing to draw: no column of {episode.id!r} holds a few numbers at every step. "
             "For images, look at episode.video()."
         )
-    return found
+    return signals
 
 
 def _column(name: str) -> str:
@@ -96,11 +96,11 @@ def _asked(signal: Signal, name: str) -> bool:
 
 def _panels(signals: list[Signal], *, by_element: bool) -> dict[str, list[Signal]]:
     """Return the signals by panel: those of one element, or of one column, of all agents together."""
-    found: dict[str, list[Signal]] = {}
+    panels: dict[str, list[Signal]] = {}
     for signal in signals:
         element = "[" + signal.name.rpartition("[")[2] if signal.name.endswith("]") else ""
-        found.setdefault(signal.column + element * by_element, []).append(signal)
-    return found
+        panels.setdefault(signal.column + element * by_element, []).append(signal)
+    return panels
 
 
 def _panel(index: int, name: str, signals: list[Signal], zoom: Any, span: list[int], *, last: bool) -> Any:

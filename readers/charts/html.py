@@ -125,8 +125,8 @@ def card(kind: str, name: str, more: str, body: str) -> str:
 
 def fault(what: str, error: BaseException) -> str:
     """Return the error of a part that cannot be shown."""
-    told = text(str(error) or type(error).__name__, 600)
-    return f'<div class="el-part el-fault"><strong>{text(what)} cannot be shown.</strong> {told}</div>'
+    reason = text(str(error) or type(error).__name__, 600)
+    return f'<div class="el-part el-fault"><strong>{text(what)} cannot be shown.</strong> {reason}</div>'
 
 
 _FRAMES = 6
@@ -305,15 +305,15 @@ def _points(
 ) -> list[tuple[float, float] | None]:
     """Return where values stand in the drawing; None for a gap."""
     across = (width - 2 * _PAD) / max(count - 1, 1)
-    found: list[tuple[float, float] | None] = []
+    points: list[tuple[float, float] | None] = []
     for place, value in kept:
         if not np.isfinite(value):
-            found.append(None)
+            points.append(None)
             continue
         # Halves first: the span of two finite numbers need not be finite.
         share = (value / 2 - low / 2) / (high / 2 - low / 2) if high > low else 0.5
-        found.append((_PAD + place * across, height - _PAD - share * (height - 2 * _PAD)))
-    return found
+        points.append((_PAD + place * across, height - _PAD - share * (height - 2 * _PAD)))
+    return points
 
 
 def _path(points: Sequence[tuple[float, float] | None], *, stepped: bool = False) -> str:
@@ -347,8 +347,8 @@ def _stroke(index: int) -> str:
 
 
 def _svg(width: int, height: int, label: str, body: str) -> str:
-    told = f"<title>{text(label)}</title>" if label else ""
+    title = f"<title>{text(label)}</title>" if label else ""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
-        f'viewBox="0 0 {width} {height}" role="img">{told}{body}</svg>'
+        f'viewBox="0 0 {width} {height}" role="img">{title}{body}</svg>'
     )

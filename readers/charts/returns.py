@@ -167,12 +167,12 @@ def draw_distribution(context: ReadContext, what: str, by: str | None, bins: int
 def beside(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> list[dict[str, Any]]:
     """Rows of bars over each other as bars side by side: each series has its part of the room of a bin."""
     ranks = {name: rank for rank, name in enumerate(names)}
-    found = []
+    bars = []
     for row in rows:
         each = (row["to"] - row["from"]) / len(names)
         start = row["from"] + ranks[row["series"]] * each
-        found.append({**row, "from": start, "to": start + each * 0.94})
-    return found
+        bars.append({**row, "from": start, "to": start + each * 0.94})
+    return bars
 
 
 def edges_of(bins: Bins, index: int) -> dict[str, Any]:
@@ -229,28 +229,28 @@ def _axis(bins: Bins) -> alt.Axis:
 
 def _outline(bins: Bins, rows: Sequence[dict[str, Any]], names: Sequence[str]) -> list[dict[str, Any]]:
     """Return the upper edge of the bars of each series, from the ground to the ground."""
-    found = []
+    edges = []
     for name in names:
         counts = {row["bin"]: row["episodes"] for row in rows if row["series"] == name}
         if not counts:
             continue
         first, last = min(counts), max(counts)
-        found.append({"series": name, "from": bins.edges(first)[0], "episodes": 0})
-        found += [
+        edges.append({"series": name, "from": bins.edges(first)[0], "episodes": 0})
+        edges += [
             {"series": name, "from": bins.edges(index)[0], "episodes": counts.get(index, 0)}
             for index in range(first, last + 1)
         ]
-        found.append({"series": name, "from": bins.edges(last)[1], "episodes": 0})
-    return found
+        edges.append({"series": name, "from": bins.edges(last)[1], "episodes": 0})
+    return edges
 
 
 def heights(rows: Sequence[dict[str, Any]], field: str, order: Sequence[str]) -> list[dict[str, Any]]:
     """Rows with where their bar begins and ends: each from 0; of series in an order, one upon the other."""
     tops: dict[Any, float] = {}
-    found = []
+    bars = []
     ranks = {name: rank for rank, name in enumerate(order)}
     for row in sorted(rows, key=lambda row: ranks.get(row["series"], 0)):
         bottom = tops.get(row["bin"], 0) if order else 0
         tops[row["bin"]] = bottom + row[field]
-        found.append({**row, "bottom": bottom, "top": bottom + row[field]})
-    return found
+        bars.append({**row, "bottom": bottom, "top": bottom + row[field]})
+    return bars

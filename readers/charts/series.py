@@ -251,8 +251,8 @@ def episode_series(bench: Workbench, what: str, by: str | None) -> Series:
         f"CREATE OR REPLACE TEMP VIEW {DRAWN} AS SELECT * FROM {VALUED} WHERE {FITS} "
         f"AND series IN (SELECT name FROM sizes ORDER BY values DESC, name LIMIT {MOST_SERIES})"
     )
-    found = bench.rows("SELECT * FROM sizes ORDER BY values DESC, name")
-    sizes, wild = [row for row in found if row["values"]], sum(row["wild"] for row in found)
+    counts = bench.rows("SELECT * FROM sizes ORDER BY values DESC, name")
+    sizes, wild = [row for row in counts if row["values"]], sum(row["wild"] for row in counts)
     if not sizes:
         raise NothingToDrawError(f"There is nothing to draw: the {what}s of these episodes are not finite.")
     panels = [

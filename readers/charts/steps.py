@@ -40,13 +40,15 @@ class Element:
 
 def elements_of(schema: StepSchema, root: str) -> list[Element]:
     """Return the numbers of the fixed parts of the observation or the action; frames are no numbers here."""
-    found = []
+    elements = []
     for part in schema.parts:
         codec: SpaceCodec = part.action if root == ACTION else part.observation
         for leaf in codec.leaves:
             if not leaf.binary:
-                found += [_element(leaf.column, leaf.space, leaf.shape, index) for index in range(leaf.size)]
-    return found
+                elements += [
+                    _element(leaf.column, leaf.space, leaf.shape, index) for index in range(leaf.size)
+                ]
+    return elements
 
 
 def _element(column: str, space: gymnasium.Space, shape: tuple[int, ...], index: int) -> Element:

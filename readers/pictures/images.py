@@ -108,13 +108,13 @@ def image_column(schema: StepSchema, column: str | None, layout: str | None) -> 
             )
         column = known[0]
     root = f"{schema.observation.root}."
-    found = [leaf for leaf in leaves if column in (leaf.column, leaf.column.removeprefix(root))]
-    if not found:
+    matches = [leaf for leaf in leaves if column in (leaf.column, leaf.column.removeprefix(root))]
+    if not matches:
         raise InvalidArgumentError(
             f"column={column!r} is no part of the observation with a fixed shape. "
             f"Images are: {', '.join(known) or 'none'}."
         )
-    return _image(found[0], layout)
+    return _image(matches[0], layout)
 
 
 def _image(leaf: FixedNode, layout: str | None) -> ImageColumn:
@@ -246,14 +246,14 @@ def chosen_steps(episode: EpisodeData, steps: Steps, count: int) -> range | list
         return range(count)
     if isinstance(steps, slice):
         try:
-            found: range | list[int] = range(count)[steps]
+            chosen: range | list[int] = range(count)[steps]
         except (TypeError, ValueError) as error:
             raise InvalidArgumentError(f"steps={steps!r} is no slice of steps: {error}.") from error
     else:
-        found = [_step(step, count) for step in ([steps] if np.ndim(steps) == 0 else list(steps))]  # type: ignore[arg-type]
-    if not len(found):
+        chosen = [_step(step, count) for step in ([steps] if np.ndim(steps) == 0 else list(steps))]  # type: ignore[arg-type]
+    if not len(chosen):
         raise InvalidArgumentError(f"steps={steps!r} chooses none of the {count} steps of {episode.id}.")
-    return found
+    return chosen
 
 
 def _step(step: Any, count: int) -> int:

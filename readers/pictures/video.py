@@ -210,13 +210,13 @@ def _check_ascending(steps: Sequence[int]) -> None:
 
 def all_frames(video: Video) -> np.ndarray:
     """Return all frames of a video in one array."""
-    found, count = np.empty(0, np.uint8), 0
+    frames, count = np.empty(0, np.uint8), 0
     for _, frame in _any_frames(video):
         if not count:
-            found = np.empty((len(video), *frame.shape), np.uint8)
-        found[count] = frame
+            frames = np.empty((len(video), *frame.shape), np.uint8)
+        frames[count] = frame
         count += 1
-    return found[:count]
+    return frames[:count]
 
 
 def _any_frames(video: Video) -> Iterator[tuple[int, np.ndarray]]:
@@ -268,8 +268,8 @@ def _made_env(episode: EpisodeData) -> gymnasium.Env:
 
 
 def _fps_of(metadata: Any) -> float:
-    found = metadata.get("render_fps") if isinstance(metadata, dict) else None
-    return float(found) if isinstance(found, int | float) and 0 < found <= 1000 else FPS
+    fps = metadata.get("render_fps") if isinstance(metadata, dict) else None
+    return float(fps) if isinstance(fps, int | float) and 0 < fps <= 1000 else FPS
 
 
 def _recorded_fps(episode: EpisodeData) -> float:
@@ -289,9 +289,9 @@ def _recorded_fps(episode: EpisodeData) -> float:
 def _page(video: Video) -> str:
     every = -(-len(video) // SHOWN_FRAMES)
     part = video.chosen(video.steps[::every]) if every > 1 else video
-    told = [escape(f"{len(video):,} frames of {video.source}, {video.fps:g} fps")]
+    caption = [escape(f"{len(video):,} frames of {video.source}, {video.fps:g} fps")]
     if every > 1:
-        told.append(f"every {every}th frame is shown; save() writes all")
+        caption.append(f"every {every}th frame is shown; save() writes all")
     with tempfile.TemporaryDirectory(prefix="episodelake-video-") as folder:
         path = Path(folder) / "video.mp4"
         try:
@@ -307,20 +307,20 @@ def _page(video: Video) -> str:
             return f"<p>{large}: save it with .save(path), or choose fewer steps.</p>"
         content = base64.b64encode(path.read_bytes()).decode()
     if video.report is not None:
-        told.append(_checked(video.report))
+        caption.append(_checked(video.report))
     return (
         '<figure style="margin:0"><video controls loop muted autoplay playsinline '
         'style="max-width:100%;max-height:480px;min-width:240px;image-rendering:pixelated" '
         f'src="data:video/mp4;base64,{content}"></video>'
-        f'<figcaption style="font-size:0.85em;opacity:0.75">{"; ".join(told)}</figcaption></figure>'
+        f'<figcaption style="font-size:0.85em;opacity:0.75">{"; ".join(caption)}</figcaption></figure>'
     )
 
 
 def _checked(report: ReplayReport) -> str:
     """Return the result of a replay as HTML."""
     if not report.same:
-        found = escape(str(report.first_difference))
-        return f"<strong>the replay differs from the record</strong>: {found}"
+        difference = escape(str(report.first_difference))
+        return f"<strong>the replay differs from the record</strong>: {difference}"
     if report.compared < report.transitions:
         return f"the replay is the same as the record up to step {report.compared:,}"
     return "the replay is the same as the record"

@@ -88,9 +88,9 @@ def write_gif(frames: Frames, path: Path, fps: float, scale: int | None) -> None
 def write_png(frames: Frames, path: Path, scale: int | None) -> None:
     """Write a single frame, or a sheet of several with their steps below."""
     images: Any = require("PIL.Image", "A PNG", EXPLORE)
-    found = list(frames)
-    single = len(found) == 1
-    picture = images.fromarray(*_frames(found, scale)) if single else _sheet(images, found, scale)
+    chosen = list(frames)
+    single = len(chosen) == 1
+    picture = images.fromarray(*_frames(chosen, scale)) if single else _sheet(images, chosen, scale)
     with _replacing(path) as temporary:
         picture.save(temporary, format="png")
 
@@ -101,27 +101,27 @@ def image_bytes(frames: np.ndarray, kind: str = "png") -> list[bytes]:
     PNG is compressed at level 1: a fourth of the time of Pillow's default, for files a sixth larger.
     """
     images: Any = require("PIL.Image", f"An image as {kind}", EXPLORE)
-    found = []
+    files = []
     for pixels in frames:
         target = io.BytesIO()
         image = images.fromarray(pixels[..., 0] if pixels.shape[2:] == (1,) else pixels)
         image.save(target, kind, compress_level=1)
-        found.append(target.getvalue())
-    return found
+        files.append(target.getvalue())
+    return files
 
 
 def _sheet(images: Any, frames: Frames, scale: int | None) -> Any:
     """Return a contact sheet without a background."""
     drawing: Any = require("PIL.ImageDraw", "A PNG", EXPLORE)
     font = require("PIL.ImageFont", "A PNG", EXPLORE).load_default(size=_LABEL_SIZE)
-    found = list(_numbered(frames, scale, _SMALL_SHEET_SIDE))
-    height, width = found[0][1].shape[:2]
-    columns = min(_SHEET_COLUMNS, len(found))
-    rows = -(-len(found) // columns)
+    numbered = list(_numbered(frames, scale, _SMALL_SHEET_SIDE))
+    height, width = numbered[0][1].shape[:2]
+    columns = min(_SHEET_COLUMNS, len(numbered))
+    rows = -(-len(numbered) // columns)
     size = (columns * (width + _SHEET_GAP) - _SHEET_GAP, rows * (height + _LABEL + _SHEET_GAP) - _SHEET_GAP)
     sheet = images.new("RGBA", size, (0, 0, 0, 0))
     pen = drawing.Draw(sheet)
-    for number, (t, frame) in enumerate(found):
+    for number, (t, frame) in enumerate(numbered):
         left = number % columns * (width + _SHEET_GAP)
         top = number // columns * (height + _LABEL + _SHEET_GAP)
         sheet.paste(images.fromarray(frame), (left, top))
@@ -162,8 +162,8 @@ def _palette(frame: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return numbers.reshape(frame.shape[:2]).astype(np.uint8), table
     images: Any = require("PIL.Image", "A GIF of more than 256 colours", EXPLORE)
     reduced = images.fromarray(frame).quantize(256, dither=images.Dither.NONE)
-    found = np.array(reduced.getpalette("RGB"), np.uint8).reshape(-1, 3)
-    table[: len(found), 1:] = found
+    palette = np.array(reduced.getpalette("RGB"), np.uint8).reshape(-1, 3)
+    table[: len(palette), 1:] = palette
     return np.array(reduced), table
 
 

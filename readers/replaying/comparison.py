@@ -91,7 +91,7 @@ class Comparison:
         # A replay shows one more observation than an episode has whose last one is missing.
         seen = min(stop, episode._observation_count)
         recorded = slice_batch(episode.observations, start, seen)
-        found = self._columns(self._schema.observation, recorded, got[: seen - start])
+        differences = self._columns(self._schema.observation, recorded, got[: seen - start])
         stepped = [value for value in values if value.flags is not None]
         skipped = len(values) - len(stepped)
         first = start + skipped - 1
@@ -102,9 +102,9 @@ class Comparison:
             recorded = (episode.terminations, episode.truncations)[number][first:last]
             flags = np.array([value.flags[number] for value in stepped if value.flags], bool)
             later += self._leaf(name, recorded, flags)
-        found += [_moved(difference, skipped) for difference in later]
-        earliest = min((difference.step for difference in found), default=0)
-        return [_moved(difference, start) for difference in found if difference.step == earliest]
+        differences += [_moved(difference, skipped) for difference in later]
+        earliest = min((difference.step for difference in differences), default=0)
+        return [_moved(difference, start) for difference in differences if difference.step == earliest]
 
     def _columns(self, codec: SpaceCodec, recorded: Any, got: list[Any]) -> list[Difference]:
         """Differences in the columns of one space; steps count from 0."""
@@ -217,10 +217,10 @@ class GameComparison:
         """Return all differences at the first step that has any, among all values that came so far."""
         for name, values in self._came.items():
             if values:
-                found = self._comparisons[name].compare(values, self._compared[name])
+                differences = self._comparisons[name].compare(values, self._compared[name])
                 moments = self._moments[name]
                 self._differences += [
-                    replace(each, step=int(moments[each.step]), agent=name) for each in found
+                    replace(each, step=int(moments[each.step]), agent=name) for each in differences
                 ]
                 self._compared[name] += len(values)
                 self._came[name] = []

@@ -88,8 +88,8 @@ def read_recipe(run: RunEnv, where: str, folder: Path, changes: Mapping[str, Any
     if run.spec is None:
         made_by = f"it was made by calling {run.bundle.made_by}" if run.bundle else "the run has none"
         problems = run.bundle.problems if run.bundle else ()
-        told = " ".join([f"{made_by}.", *problems, HINT])
-        raise EnvUnavailableError(f"{where} has no spec, as gymnasium.make gives it: {told}")
+        reasons = " ".join([f"{made_by}.", *problems, HINT])
+        raise EnvUnavailableError(f"{where} has no spec, as gymnasium.make gives it: {reasons}")
     content = _checked_spec(run, where)
     if "pettingzoo" in content:
         raise EnvUnavailableError(
@@ -212,11 +212,11 @@ class _Reading:
 
     def arguments(self, kwargs: Mapping[str, Any], what: str, changes: Mapping[str, Any]) -> dict[str, Any]:
         """Keyword arguments; those that the caller changes are left out."""
-        found = {}
+        decoded_arguments = {}
         for name, value in kwargs.items():
             if name in changes:
                 continue
-            found[name] = decoded = decode_argument(value, self._where, self._file)
+            decoded_arguments[name] = decoded = decode_argument(value, self._where, self._file)
             if isinstance(decoded, CodedValue) and not is_codec(decoded.codec):
                 self._recipe.missing.append(
                     f"{what} {name!r} has the codec {decoded.codec[:50]!r}, which is not registered here; "
@@ -229,7 +229,7 @@ class _Reading:
                     continue
                 if "/" in text or "\\" in text or text.startswith((".", "~")):
                     self._recipe.distrusted.append(f"{what} {name!r} may be a path: {text[:200]!r}.")
-        return found
+        return decoded_arguments
 
     def _file(self, name: str) -> Path:
         if name not in self._files:
@@ -250,5 +250,5 @@ def _entry_points_of_gymnasium() -> set[str]:
 
 def _wrapper_of_gymnasium(name: str) -> str | None:
     """Return where Gymnasium itself has a wrapper that it exports."""
-    found = getattr(gymnasium.wrappers, name, None)
-    return f"{found.__module__}:{name}" if isinstance(found, type) else None
+    wrapper = getattr(gymnasium.wrappers, name, None)
+    return f"{wrapper.__module__}:{name}" if isinstance(wrapper, type) else None

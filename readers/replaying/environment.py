@@ -67,7 +67,7 @@ def make_run_env(
                 f"{where} needs your trust: {' '.join(recipe.distrusted)} If you trust the author of the "
                 "store, call make_env(trust=True) and pass the environment on; or make it yourself."
             )
-        told = _compare_versions(run, where, strict=strict)
+        versions = _compare_versions(run, where, strict=strict)
         if recipe.files and run.bundle is not None:
             unpack(snapshot.layout, run.bundle.files, folder)
             _decode(recipe.spec, where)
@@ -78,7 +78,7 @@ def make_run_env(
     if other is not None and strict:
         env.close()
         raise EnvUnavailableError(f"{other} {HINT}")
-    return env, " ".join(filter(None, (told, other))) or None
+    return env, " ".join(filter(None, (versions, other))) or None
 
 
 def _decode(spec: EnvSpec, where: str) -> None:
@@ -101,9 +101,9 @@ def remake_env(snapshot: Snapshot, run: RunEnv, *, stacklevel: int, **options: A
     Raises:
         EnvUnavailableError, UntrustedEnvError, CorruptStoreError: as for `make_run_env`.
     """
-    env, told = make_run_env(snapshot, run, **options)
-    if told is not None:
-        warnings.warn(told, RuntimeWarning, stacklevel=stacklevel + 1)
+    env, differences = make_run_env(snapshot, run, **options)
+    if differences is not None:
+        warnings.warn(differences, RuntimeWarning, stacklevel=stacklevel + 1)
     return env
 
 
@@ -202,7 +202,7 @@ def _compare_versions(run: RunEnv, where: str, *, strict: bool) -> str | None:
         )
     if not other:
         return None
-    told = f"{where} was recorded with other versions of packages: {', '.join(other)}."
+    differences = f"{where} was recorded with other versions of packages: {', '.join(other)}."
     if strict:
-        raise EnvUnavailableError(f"{told} Install those, or leave strict=True out.")
-    return f"{told} It may behave differently."
+        raise EnvUnavailableError(f"{differences} Install those, or leave strict=True out.")
+    return f"{differences} It may behave differently."

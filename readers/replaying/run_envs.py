@@ -79,8 +79,8 @@ class RunEnv:
     @property
     def env_id(self) -> str | None:
         """The id of its spec, as Gymnasium registers it; None without one, or where the spec is damaged."""
-        found = self.part_of_spec("id")
-        return found if isinstance(found, str) else None
+        env_id = self.part_of_spec("id")
+        return env_id if isinstance(env_id, str) else None
 
     def part_of_spec(self, *keys: str) -> Any:
         """Return a value of its spec; None without one, or where the spec is damaged."""
@@ -110,17 +110,17 @@ def run_envs(snapshot: Snapshot) -> dict[str, RunEnv]:
     Raises:
         CorruptStoreError: a file of the runs cannot be read, or has columns of other types.
     """
-    return {found.run_id: found for found in map(_run_env, _rows(snapshot))}
+    return {env.run_id: env for env in map(_run_env, _rows(snapshot))}
 
 
 def run_envs_of(context: ReadContext) -> dict[str, RunEnv]:
     """Return the same of the runs that some episodes come from; of a whole snapshot, of all its runs."""
-    found = run_envs(context.snapshot)
+    envs = run_envs(context.snapshot)
     if context.positions is None:
-        return found
+        return envs
     frame = episodes_frame(context.snapshot, context.positions)
     here = set(collect_episodes(context.snapshot, frame.select("run_id").unique())["run_id"].to_list())
-    return {run_id: env for run_id, env in found.items() if run_id in here}
+    return {run_id: env for run_id, env in envs.items() if run_id in here}
 
 
 def _rows(snapshot: Snapshot) -> Iterator[dict[str, Any]]:
@@ -150,16 +150,16 @@ def chosen_run(envs: Mapping[str, RunEnv], run: str | None) -> RunEnv:
     Raises:
         InvalidArgumentError: there is no such run, or there are several environments to choose from.
     """
-    found = [each for each in envs.values() if run is None or run in (each.run_id, each.name)]
-    exact = [each for each in found if each.run_id == run]
-    found = exact or found
-    if found and len({(each.spec, each.bundle_text) for each in found}) == 1:
-        return found[-1]
+    matches = [each for each in envs.values() if run is None or run in (each.run_id, each.name)]
+    exact = [each for each in matches if each.run_id == run]
+    matches = exact or matches
+    if matches and len({(each.spec, each.bundle_text) for each in matches}) == 1:
+        return matches[-1]
     known = ", ".join(repr(each) for each in sorted(envs)[:10]) or "none"
-    if not found:
+    if not matches:
         raise InvalidArgumentError(f"There is no run {run!r} here. Its runs are: {known}.")
     raise InvalidArgumentError(
-        f"The runs here have {len(found)} environments that are not all the same. Name one: {known}."
+        f"The runs here have {len(matches)} environments that are not all the same. Name one: {known}."
     )
 
 

@@ -56,9 +56,9 @@ def team_game(episode: EpisodeData, env: Any, rtol: float = 0.0, atol: float = 0
 
 
 def _api(env: object) -> str:
-    found = not isinstance(env, gymnasium.Env | type)
+    instance = not isinstance(env, gymnasium.Env | type)
     for api, names in (("aec", _AEC), ("parallel", _PARALLEL)):
-        if found and all(callable(getattr(env, name, None)) for name in names):
+        if instance and all(callable(getattr(env, name, None)) for name in names):
             return api
     raise InvalidArgumentError(
         f"env is {type(env).__name__}; expected an environment of PettingZoo, since the episode has several "
@@ -203,13 +203,13 @@ class _Turns(TeamGame):
             for agent, flags in ((agent, self._flags(agent)) for agent in agents if agent in env.terminations)
             if self._comparison.expects(agent, self.made)
         }
-        told: dict[str, Played] = {}
+        last_seen: dict[str, Played] = {}
         while env.agents and any(self._flags(agent := env.agent_selection)):
-            if agent in owed and agent not in told:
-                told[agent] = self._outcome(agent, *env.last()[:4])
+            if agent in owed and agent not in last_seen:
+                last_seen[agent] = self._outcome(agent, *env.last()[:4])
             env.step(None)
         for agent, played in owed.items():
-            self._comparison.add_either(agent, self.made, told.get(agent, played), played)
+            self._comparison.add_either(agent, self.made, last_seen.get(agent, played), played)
 
     def _flags(self, agent: str) -> tuple[bool, bool]:
         return bool(self._env.terminations[agent]), bool(self._env.truncations[agent])

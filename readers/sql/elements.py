@@ -250,11 +250,11 @@ def _number(value: float) -> str:
 def _by_bin(parts: Sequence[str]) -> str:
     numbers = " UNION ALL ".join(f"SELECT {rank} AS rank, * FROM ({part})" for rank, part in enumerate(parts))
     return f"""
-        WITH numbers AS MATERIALIZED ({numbers}), found AS (
+        WITH numbers AS MATERIALIZED ({numbers}), spans AS (
             SELECT rank, place, action, coalesce(any_value(lowest), min(x) FILTER (isfinite(x))) AS low,
                 coalesce(any_value(highest), max(x) FILTER (isfinite(x))) AS high, count(*) AS total
             FROM numbers GROUP BY ALL
-        ), ends AS (SELECT *, {_PARTS} AS parts, {_SCALE} AS scale FROM found), counted AS (
+        ), ends AS (SELECT *, {_PARTS} AS parts, {_SCALE} AS scale FROM spans), counted AS (
             SELECT rank, place, count(*) AS count, {_BIN} AS bin
             FROM numbers JOIN ends USING (rank, place) WHERE isfinite(x) GROUP BY ALL
         )

@@ -236,13 +236,13 @@ def _transitions_of(schema: StepSchema, columns: Sequence[str]) -> str:
         "id of an episode; at a position stands (SELECT episode_id FROM episode_at(0))')::VARCHAR END"
     )
     # An id that no episode has would else look like an episode without transitions. It is looked up in a part
-    # of its own, so that the steps keep a condition that files are pruned by; what is no text is told there.
+    # of its own, so that the steps keep a condition that files are pruned by; what is no text is refused there.
     # Where there is no episode at all, no id is a mistake.
     known = (
         f"typeof(_episode) <> 'VARCHAR' OR EXISTS (FROM {EPISODES} WHERE episode_id = _episode::VARCHAR) "
         f"OR NOT EXISTS (FROM {EPISODES})"
     )
-    told = (
+    unknown = (
         "'transitions_of: there is no episode ' || coalesce(_episode::VARCHAR, 'NULL') || ' here; "
         f"FROM {EPISODES} has the ids'"
     )
@@ -252,7 +252,7 @@ def _transitions_of(schema: StepSchema, columns: Sequence[str]) -> str:
                 SELECT * FROM {STEPS} WHERE episode_id = {id_given}
                 UNION ALL
                 SELECT _nothing.* FROM (SELECT 1) LEFT JOIN (FROM {STEPS} WHERE false) AS _nothing ON true
-                WHERE CASE WHEN {known} THEN false ELSE error({told})::BOOLEAN END
+                WHERE CASE WHEN {known} THEN false ELSE error({unknown})::BOOLEAN END
             ) WINDOW following AS (PARTITION BY {keys} ORDER BY t)
         ) WHERE terminated IS NOT NULL ORDER BY {keys}, t"""
 
