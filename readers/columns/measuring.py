@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from fractions import Fraction
-from math import isqrt
 from os import PathLike
 
 import numpy as np
@@ -66,7 +64,8 @@ class Histograms:
             present: bool, one per row: whether it was added.
             quantiles: probabilities.
         """
-        numbers = np.array([_histogram_numbers(counts, quantiles) for counts in self._counts], np.float64).T
+        counted = ((np.flatnonzero(counts), counts[counts > 0]) for counts in self._counts)
+        numbers = np.array([_numbers(values, quantiles, counts) for values, counts in counted]).T
         shape = {None: (), 0: (len(self._counts), 1, 1), 2: (len(self._counts),)}[self._axis]
         return ColumnStats.of(name, np.empty((0, *self._shape), np.uint8), present, numbers, shape, quantiles)
 
@@ -83,37 +82,6 @@ def _counted(values: np.ndarray) -> np.ndarray:
         counts = np.bincount(pairs[first : first + _AT_ONCE], minlength=1 << 16).reshape(256, 256)
         total += counts.sum(axis=0) + counts.sum(axis=1)
     return total
-
-
-def _histogram_numbers(counts: np.ndarray, quantiles: Sequence[float]) -> list[float]:
-    """Return count, NaN (0), mean, deviation, minimum, maximum and quantiles, from exact sums."""
-    numbers = [int(number) for number in counts]
-    count = sum(numbers)
-    if not count:
-        return [0, 0, *[np.nan] * (4 + len(quantiles))]
-    summed = sum(value * number for value, number in enumerate(numbers))
-    squared = sum(value * value * number for value, number in enumerate(numbers))
-    spread = count * squared - summed * summed
-    upto = np.cumsum(counts)
-
-    def value_at(place: int) -> int:
-        return int(np.searchsorted(upto, place, side="right"))
-
-    present = np.flatnonzero(counts)
-    return [
-        count,
-        0,
-        float(Fraction(summed, count)),
-        _root(spread) / count,
-        int(present[0]),
-        int(present[-1]),
-        *(_quantile(count, value_at, probability) for probability in quantiles),
-    ]
-
-
-def _root(number: int) -> float:
-    """Return the square root of a whole number that may be too long for a float."""
-    return isqrt(number << 64) / 2**32
 
 
 #: Frames are read in parts of about so many bytes.
@@ -173,33 +141,45 @@ def _measured(name: str, values: np.ndarray, present: np.ndarray, quantiles: Seq
     return ColumnStats.of(name, values, present, measured, values.shape[1:], quantiles)
 
 
-def _numbers(values: np.ndarray, quantiles: Sequence[float]) -> np.ndarray:
-    """Return count, NaN, mean, deviation, minimum, maximum, quantiles of a vector; sort it in place."""
+def _numbers(values: np.ndarray, quantiles: Sequence[float], weights: np.ndarray | None = None) -> np.ndarray:
+    """Return count, NaN, mean, deviation, minimum, maximum, quantiles of a vector; sort it in place.
+
+    Args:
+        values: numbers.
+        quantiles: probabilities.
+        weights: int64: how often each of the values occurs, which ascend; None for once.
+    """
     values.sort()
-    count = len(values)
+    there = len(values)
     if values.dtype.kind == "f":
-        count -= int(np.count_nonzero(np.isnan(values)))
-    nan = len(values) - count
-    values = values[:count]  # NaN is sorted to the end
-    if not count:
+        there -= int(np.count_nonzero(np.isnan(values)))
+    nan = len(values) - there
+    values = values[:there]  # NaN is sorted to the end
+    if not there:
         return np.array([0, nan, *[np.nan] * (4 + len(quantiles))])
+    upto = None if weights is None else np.cumsum(weights)
+    count = there if upto is None else int(upto[-1])
+
+    def value_at(place: int) -> float:
+        return values[place if upto is None else np.searchsorted(upto, place, side="right")].item()
+
     wide = values.astype(np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
-        mean = _mean(wide)
-        std = _deviation(wide, mean) if np.isfinite(mean) else np.nan
-    between = [_quantile(count, values.item, probability) for probability in quantiles]
+        mean = _mean(wide, weights)
+        std = _deviation(wide, mean, weights) if np.isfinite(mean) else np.nan
+    between = [_quantile(count, value_at, probability) for probability in quantiles]
     return np.array([count, nan, mean, std, values[0], values[-1], *between])
 
 
-def _mean(values: np.ndarray) -> float:
+def _mean(values: np.ndarray, weights: np.ndarray | None) -> float:
     """Return the mean of sorted numbers, whose sum may be too large for a float64."""
-    mean = float(values.mean())
+    mean = float(np.average(values, weights=weights))
     if not np.isfinite(mean) and np.isfinite(values[0]) and np.isfinite(values[-1]):
         mean = float((values / len(values)).sum())
     return min(max(mean, values[0]), values[-1]) if np.isfinite(mean) else mean
 
 
-def _deviation(values: np.ndarray, mean: float) -> float:
+def _deviation(values: np.ndarray, mean: float, weights: np.ndarray | None) -> float:
     """Return the standard deviation of float64 numbers, which are overwritten."""
     values -= mean
     # Their squares may be too large or too small for a float64.
@@ -208,9 +188,9 @@ def _deviation(values: np.ndarray, mean: float) -> float:
         return abs(float(peak))
     values /= peak
     # Two passes: subtract the rounding error of the mean from the sum of squares.
-    rest = values.mean()
+    rest = np.average(values, weights=weights)
     np.square(values, out=values)
-    return float(peak * np.sqrt(max(values.mean() - rest * rest, 0.0)))
+    return float(peak * np.sqrt(max(np.average(values, weights=weights) - rest * rest, 0.0)))
 
 
 def _quantile(count: int, value_at: Callable[[int], float], probability: float) -> float:

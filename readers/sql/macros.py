@@ -236,8 +236,8 @@ def _transitions_of(schema: StepSchema, columns: Sequence[str]) -> str:
         "id of an episode; at a position stands (SELECT episode_id FROM episode_at(0))')::VARCHAR END"
     )
     # An id that no episode has would else look like an episode without transitions. It is looked up in a part
-    # of its own, so that the steps keep a condition that files are pruned by; what is no text is refused there.
-    # Where there is no episode at all, no id is a mistake.
+    # of its own, so that the steps keep a condition that files are pruned by, and only if it is a text. Where
+    # there is no episode at all, no id is a mistake.
     known = (
         f"typeof(_episode) <> 'VARCHAR' OR EXISTS (FROM {EPISODES} WHERE episode_id = _episode::VARCHAR) "
         f"OR NOT EXISTS (FROM {EPISODES})"
