@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 from ...store.common.suggestions import near_names
 from ...store.layout import EPISODES, RUNS, STEPS, TABLES
@@ -92,33 +91,40 @@ _CANDIDATES = re.compile(r"\nCandidate (?:bindings|tables): [^\n]*")
 _DOTTED = re.compile(r'(?<![\w".])([A-Za-z_]\w*(?:\.\w+)+)')
 
 
-@dataclass(frozen=True)
 class _Asked:
-    """A query that failed, and what it could have named.
+    """A query that failed, and the names that it could have used.
 
     Attributes:
-        snapshot: the version that was queried.
         text: the query.
+        words: those in it.
         reason: the engine's message.
         macros: those that the query could have used.
         tables: the tables that it could have used.
+        stored: the columns of each table of the store.
+        columns: the same of the tables that it could have used.
+        following: the columns of the next row.
+        of_steps: a macro in the text whose brackets see the columns of steps alone.
+        named: the columns of the tables that the text names; of all, where it names none.
+        singles: macros omitted for scalar columns, mapped to the column.
     """
 
-    snapshot: Snapshot
-    text: str
-    reason: str
-    macros: Sequence[Macro]
-    tables: Collection[str]
-
-    @property
-    def columns(self) -> dict[str, list[str]]:
-        """The columns of each table."""
-        return {name: list(self.snapshot.shown_schema(name).names) for name in self.tables}
-
-    @property
-    def columns_anywhere(self) -> dict[str, list[str]]:
-        """The columns of each table and of runs, which a query over episodes may read in a subquery."""
-        return {**self.columns, RUNS: list(self.snapshot.shown_schema(RUNS).names)}
+    def __init__(
+        self, snapshot: Snapshot, text: str, reason: str, macros: Sequence[Macro], tables: Collection[str]
+    ) -> None:
+        self.text, self.reason, self.macros, self.tables = text, reason, macros, tables
+        self.words = words = named_words(text)
+        self.stored = {name: list(snapshot.shown_schema(name).names) for name in TABLES}
+        self.columns = {name: self.stored[name] for name in tables}
+        self.following = list(next_columns(self.stored[STEPS]).values())
+        self.of_steps = next((name for name in _OF_STEPS if name in words), None)
+        reads_transitions = not words.isdisjoint({TRANSITIONS, WITH_NEXT})
+        reads = {*words, STEPS} if reads_transitions or self.of_steps else words
+        self.named = {name: names for name, names in self.columns.items() if name in reads} or {
+            **self.columns
+        }
+        if reads_transitions:
+            self.named[WITH_NEXT] = self.following
+        self.singles = without_elements(snapshot.schema)
 
     @property
     def views(self) -> list[str]:
@@ -126,26 +132,9 @@ class _Asked:
         return [*self.tables, TRANSITIONS, WITH_NEXT] if len(self.tables) > 1 else list(self.tables)
 
     @property
-    def functions(self) -> list[str]:
-        """The names of the macros."""
-        return list(dict.fromkeys(macro.name for macro in self.macros))
-
-    @property
-    def of_steps(self) -> str | None:
-        """A macro in the text whose brackets see the columns of steps alone."""
-        words = named_words(self.text)
-        return next((name for name in _OF_STEPS if name in words), None)
-
-    @property
-    def columns_named(self) -> dict[str, list[str]]:
-        """The columns of the tables that the text names; of all, where it names none."""
-        words = named_words(self.text)
-        reads_steps = not words.isdisjoint({TRANSITIONS, WITH_NEXT}) or self.of_steps
-        named = {name for name in self.tables if name in words} | ({STEPS} if reads_steps else set())
-        columns = {name: names for name, names in self.columns.items() if name in named} or self.columns
-        if not words.isdisjoint({TRANSITIONS, WITH_NEXT}):
-            columns[WITH_NEXT] = [*next_columns(self.columns[STEPS]).values()]
-        return columns
+    def columns_anywhere(self) -> dict[str, list[str]]:
+        """The columns of each table and of runs, which a query over episodes may read in a subquery."""
+        return {**self.columns, RUNS: self.stored[RUNS]}
 
 
 def advice(
@@ -189,7 +178,7 @@ def _of_others(asked: _Asked, wrong: str) -> str | None:
     for table, key in ((RUNS, "run_id"), (STEPS, "episode_id")):
         if table in asked.tables:
             continue
-        names = asked.snapshot.shown_schema(table).names
+        names = asked.stored[table]
         behind = re.search(rf"\b{table}\.(\w+)", asked.text) if wrong == table else None
         plain = behind[1] if behind else wrong
         name = plain if plain in names else _meant_as_one(asked.text, wrong, {table: names})
@@ -203,11 +192,11 @@ def _of_others(asked: _Asked, wrong: str) -> str | None:
 
 def _unquoted(asked: _Asked, wrong: str) -> str | None:
     """Return the message for a name with a dot that lacks quotes."""
-    known = {**asked.columns, **asked.columns_named}
+    known = {**asked.columns, **asked.named}
     name = _meant_as_one(asked.text, wrong, known)
     if name is None:
         return None
-    misplaced = name not in (each for names in asked.columns_named.values() for each in names)
+    misplaced = name not in (each for names in asked.named.values() for each in names)
     elsewhere = _misplaced(asked, name) if misplaced else None
     return " ".join(
         filter(None, [f"{name} is one name: write it in double quotes, as {quote(name)}.", elsewhere])
@@ -216,16 +205,16 @@ def _unquoted(asked: _Asked, wrong: str) -> str | None:
 
 def _misplaced(asked: _Asked, wrong: str) -> str | None:
     """Return the message for a column that exists in another table than the query reads."""
-    if wrong in next_columns(asked.snapshot.shown_schema(STEPS).names).values():
+    if wrong in asked.following:
         return f"{wrong} is a column of the view {WITH_NEXT}; write FROM {WITH_NEXT}."
     elsewhere = [name for name, names in asked.columns.items() if wrong in names]
     if elsewhere:
-        of_steps = asked.of_steps
-        if of_steps and STEPS not in elsewhere:
+        if asked.of_steps and STEPS not in elsewhere:
             key = "run_id" if EPISODES not in elsewhere else "episode_id"
             return (
-                f"{wrong} is a column of {elsewhere[0]}, and {of_steps}(...) works on steps, whose columns "
-                f"are {', '.join(asked.columns[STEPS])}. JOIN {elsewhere[0]} USING ({key}) to ask for both."
+                f"{wrong} is a column of {elsewhere[0]}, and {asked.of_steps}(...) works on steps, whose "
+                f"columns are {', '.join(asked.columns[STEPS])}. JOIN {elsewhere[0]} USING ({key}) to ask "
+                "for both."
             )
         hint = " obs(...) and act(...) read such columns." if elsewhere == [STEPS] else ""
         return (
@@ -237,16 +226,15 @@ def _misplaced(asked: _Asked, wrong: str) -> str | None:
 
 def _way_to(asked: _Asked, table: str) -> str:
     """Return advice on reading another table: with a JOIN, where its rows match, or instead."""
-    named = named_words(asked.text)
-    if table == RUNS and EPISODES in named:
+    if table == RUNS and EPISODES in asked.words:
         return "JOIN runs USING (run_id) to ask for both."
-    if table == EPISODES and not named.isdisjoint({STEPS, TRANSITIONS, WITH_NEXT}):
+    if table == EPISODES and not asked.words.isdisjoint({STEPS, TRANSITIONS, WITH_NEXT}):
         return "JOIN episodes USING (episode_id) to ask for both."
     return f"Write FROM {table}."
 
 
 def _column(asked: _Asked, wrong: str) -> list[str]:
-    named = asked.columns_named
+    named = asked.named
     names = [name for of_table in named.values() for name in of_table]
     near = near_names(wrong, names)
     if not near:
@@ -271,10 +259,10 @@ def _table(asked: _Asked, wrong: str) -> list[str]:
 
 
 def _function(asked: _Asked, wrong: str) -> list[str]:
-    single = without_elements(asked.snapshot.schema).get(wrong.casefold())
+    single = asked.singles.get(wrong.casefold())
     if single is not None:
         return [f"{single} is a single number here, without elements: write {single}."]
-    near = near_names(wrong, asked.functions)
+    near = near_names(wrong, [macro.name for macro in asked.macros])
     if near:
         return [_no("macro", wrong, near)]
     # It guesses whatever the name.
