@@ -4,7 +4,7 @@ from ._importing import ImportReport
 from ._saved import Artifacts
 from .readers.columns.column_stats import ColumnStats, Stats
 from .readers.exporting.export import ExportReport
-from .readers.loading.follow_loader import FollowingLoader
+from .readers.loading.feeding import FollowingLoader
 from .readers.loading.loader import PrioritizedLoader
 from .readers.loading.mixing import MixedLoader
 from .readers.namespaces import EpisodeExpr, EpisodeFrame, EpisodeLazyFrame

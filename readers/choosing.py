@@ -25,9 +25,8 @@ from ..store.layout import EPISODES, RUNS, STEPS, TABLES
 from ..store.snapshot import Snapshot
 from .amounts import counted
 from .context import Parameters, ReadContext, SqlCondition, refresh_hint
-from .damaged_files import name_damaged, steps_places
+from .damaged_files import check_plan, name_damaged, steps_places
 from .frames import POSITION, collect_episodes, episodes_frame, positioned_episodes
-from .page_guard import check_plan
 from .sql.advice import advice
 from .sql.connections import add_macros, add_steps, create_view, macros_for
 from .sql.macros import TRANSITIONS, WITH_NEXT

@@ -17,8 +17,7 @@ from ..store.files import Place
 from ..store.layout import EPISODES, RUNS, STEPS
 from ..store.snapshot import Snapshot
 from ..store.tables.overflow import Overflow
-from .damaged_files import check_files, steps_places
-from .page_guard import guarded_scan
+from .damaged_files import check_files, guarded_scan, steps_places
 
 POSITION = "_position"
 _ROW = "_row"

@@ -15,13 +15,13 @@ import pyarrow.parquet as pq
 import pytest
 
 import episodelake as el
-from episodelake.readers import page_guard
+from episodelake.readers import damaged_files
 from episodelake.store.files import locate
 from episodelake.store.parquet import page_checks
 from episodelake.store.schema import check_stored_type
 from real_environments import numbered_store
 
-#: Limits of `page_guard` (bytes of a small table, bytes that a selective query checks): each path is taken.
+#: Limits of `damaged_files` (bytes of a small table, bytes that a selective query checks), for each path.
 LIMITS = {"small": (32 << 20, 1 << 30), "by columns": (0, 1 << 30), "by row groups": (0, 0)}
 READERS: dict[str, Callable[[el.EpisodeStore], Any]] = {
     "polars": lambda store: store.steps.select(pl.col("reward").sum()).collect().item(),
@@ -49,8 +49,8 @@ ERRORS = (el.errors.CorruptStoreError, el.errors.QueryError, pl.exceptions.Compu
 def limits(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """How much the guard checks at once."""
     few, most = LIMITS[request.param]
-    monkeypatch.setattr(page_guard, "_FEW_BYTES", few)
-    monkeypatch.setattr(page_guard, "_MOST_BYTES", most)
+    monkeypatch.setattr(damaged_files, "_FEW_BYTES", few)
+    monkeypatch.setattr(damaged_files, "_MOST_BYTES", most)
     return request.param
 
 

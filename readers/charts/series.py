@@ -23,8 +23,7 @@ from ...store.snapshot import Snapshot
 from ..amounts import counted
 from ..choosing import available_episodes
 from ..context import ReadContext, refresh_hint
-from ..damaged_files import check_readable, name_damaged
-from ..page_guard import check_plan
+from ..damaged_files import check_plan, check_readable, name_damaged
 from ..sql.connections import connect
 from ..sql.session import plan_with
 from ..sql.sources import run_interruptible

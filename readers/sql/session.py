@@ -23,9 +23,8 @@ from ...store.layout import EPISODES, RUNS, STEPS, TABLES
 from ...store.names import has_utf8
 from ...store.snapshot import Snapshot
 from ..context import Parameters, ReadContext
-from ..damaged_files import name_damaged, steps_places
+from ..damaged_files import check_plan, name_damaged, steps_places
 from ..frames import collect_table, table_frame
-from ..page_guard import check_plan
 from .advice import advice
 from .connections import add_macros, connect, macros_for, step_columns
 from .macros import TRANSITIONS, WITH_NEXT, next_columns

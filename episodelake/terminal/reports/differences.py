@@ -17,7 +17,7 @@ import typer
 
 from ..._store import EpisodeStore
 from ...readers.amounts import counted
-from ...readers.page_guard import check_plan
+from ...readers.damaged_files import check_plan
 from ...readers.sql.sources import run_interruptible, type_name
 from ...readers.sql.text import quote
 from ...store.common.compatibility import json_plan
