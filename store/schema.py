@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from .agents import AgentGroup, GroupedCodec, column_prefix
+from .dynamic import logical_types as kinds
 from .dynamic.column_groups import POLICY
 from .errors import CorruptStoreError, SpaceMismatchError
 from .manifest import Manifest
@@ -252,3 +253,33 @@ def check_stored_type(table: object, column: pa.Field) -> None:
             f"Its log is damaged, or another program wrote it. Expected {expected}, or lists of them: keep "
             "other values as an annotation of such a type."
         )
+
+
+def checked_schema(table: object, schema: pa.Schema, standard: pa.Schema) -> pa.Schema:
+    """Return the columns of a table.
+
+    Args:
+        table: named in errors.
+        schema: the columns that its log has.
+        standard: those that it must have.
+
+    Raises:
+        CorruptStoreError: a standard column is missing or has another type; a column has a type that no store
+            has; a kind does not fit its type.
+    """
+    known = {column.name: column.type for column in schema}
+    for column in standard:
+        if known.get(column.name) != column.type:
+            raise CorruptStoreError(
+                f"The table {table} has {known.get(column.name, 'nothing')} as its column "
+                f"{column.name!r}; expected {column.type}. Its log is damaged."
+            )
+    for column in schema:
+        check_stored_type(table, column)
+        kind = kinds.field_kind(column)
+        if kind is not None and kinds.physical_type(kind) != column.type:
+            raise CorruptStoreError(
+                f"The column {column.name!r} of {table} has the type {column.type}, but its kind "
+                f"{kind!r} has {kinds.physical_type(kind)}. The table's log is damaged."
+            )
+    return schema

@@ -25,7 +25,7 @@ from .files import Place, guard_access
 from .layout import EPISODES, RUNS, STEPS, Layout
 from .manifest import Manifest, check_identity
 from .parquet.files import open_parquet, read_parquet
-from .schema import LAST_OBSERVATION, MISSING, RUNS_SCHEMA, StepSchema, check_stored_type
+from .schema import LAST_OBSERVATION, MISSING, RUNS_SCHEMA, StepSchema, checked_schema
 from .segments.file_checks import check_beside, check_listed, check_pages
 from .tables.annotation_files import PROPERTY, AnnotationFiles, parse_annotations
 from .tables.overflow import Overflow, overflow_of
@@ -113,12 +113,12 @@ class Snapshot:
     @cached_property
     def episodes_schema(self) -> pa.Schema:
         """Columns of the episodes table with their kinds."""
-        return checked_schema(self._episodes, self.schema.episodes)
+        return checked_schema(self._episodes.path, self._episodes.schema, self.schema.episodes)
 
     @cached_property
     def steps_schema(self) -> pa.Schema:
         """Columns of the steps table with their kinds; of an older version, as its own files have them."""
-        schema = checked_schema(self._steps, self.schema.steps)
+        schema = checked_schema(self._steps.path, self._steps.schema, self.schema.steps)
         if not any(map(kinds.former_kinds, schema)):
             return schema
         listed = {file.name for file in self.listed_steps}
@@ -133,7 +133,7 @@ class Snapshot:
     @cached_property
     def runs_schema(self) -> pa.Schema:
         """Columns of the runs table with their kinds."""
-        return checked_schema(self._runs, RUNS_SCHEMA)
+        return checked_schema(self._runs.path, self._runs.schema, RUNS_SCHEMA)
 
     @cached_property
     def last_missing(self) -> np.ndarray | None:
@@ -400,32 +400,6 @@ class Snapshot:
                 f"Version {self.version} of {self.layout.root} was vacuumed: some of its files are gone. "
                 "Open the newest version, or a tagged one."
             )
-
-
-def checked_schema(table: TableVersion, standard: pa.Schema) -> pa.Schema:
-    """Return the columns of a table.
-
-    Raises:
-        CorruptStoreError: a standard column is missing or has another type; a column has a type that no store
-            has; a kind does not fit its type.
-    """
-    schema = table.schema
-    known = {column.name: column.type for column in schema}
-    for column in standard:
-        if known.get(column.name) != column.type:
-            raise CorruptStoreError(
-                f"The table {table.path} has {known.get(column.name, 'nothing')} as its column "
-                f"{column.name!r}; expected {column.type}. Its log is damaged."
-            )
-    for column in schema:
-        check_stored_type(table.path, column)
-        kind = kinds.field_kind(column)
-        if kind is not None and kinds.physical_type(kind) != column.type:
-            raise CorruptStoreError(
-                f"The column {column.name!r} of {table.path} has the type {column.type}, but its kind "
-                f"{kind!r} has {kinds.physical_type(kind)}. The table's log is damaged."
-            )
-    return schema
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,15 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 from ..checksums import CHECKPOINT_MARK, PARQUET_END, checked_end, checksum, checksum_of_end
 from ..errors import CorruptStoreError, StoreAccessError
-from ..files import Place, guard_access, is_absent
+from ..files import Place, guard_access, is_absent, oversized_error
+from ..files.system import is_link
 
 #: A table with this property has a checksum in every commit and every checkpoint.
 PROPERTY = "episodelake.sums"
@@ -30,6 +33,8 @@ _KEY_BYTES = f'"{KEY}"'.encode()
 _END = re.compile(rb'"episodelake\.crc32": "([0-9a-f]{8})"\}\}')
 _END_BYTES = len('"episodelake.crc32": "01234567"}}')
 _TAIL_BYTES = len('01234567"}}')
+_LARGEST_HINT = 1 << 20
+_READERS = 8
 _COMMIT = re.compile(r"[0-9]{20}\.json")
 _CHECKPOINT = re.compile(r"[0-9]{20}\.checkpoint\.parquet")
 
@@ -116,6 +121,43 @@ def first_version(names: Sequence[str]) -> int:
     return next((version for version in checkpoints if version in commits), checkpoints[0])
 
 
+def check_log(table: Place) -> list[str]:
+    """Return the names of the files of a log, after a check of the folders and of the files' sizes.
+
+    Raises:
+        CorruptStoreError: there are no commits, a link is in the place of a folder, or a file is empty or
+            too large to read.
+    """
+    log = table / "_delta_log"
+    with guard_access("read", log):
+        for folder in (table, log):
+            if folder.local is not None and is_link(folder.local):
+                raise CorruptStoreError(f"{folder} is a link; a store has folders of its own only.")
+        # Listing objects tells their sizes; those of a folder's files are looked up one by one.
+        sizes = {} if log.local is not None else {entry.name: entry.size for entry in log.entries()}
+        try:
+            names = log.names() if log.local is not None else sorted(sizes)
+        except NotADirectoryError:
+            names = []
+        commits = {commit_name(version) for version in commits_of(names)}
+        if not commits:
+            raise CorruptStoreError(
+                f"The table {table} is missing: its log has no commits. If its disk is not mounted or it was "
+                "moved, bring it back; else restore it from a copy of the store. Nothing was changed."
+            )
+        summed_up = max((name for name in names if ".checkpoint" in name), default="")[:20]
+        for name in names:
+            # Other readers read these files whole.
+            if name >= summed_up and (name[:20].isdigit() or name == HINT):
+                size = sizes[name] if name in sizes else (log / name).size()
+                most = _LARGEST_HINT if name == HINT else LARGEST
+                if size > most:
+                    raise oversized_error(log / name, size, most)
+                if not size and name in commits:
+                    raise CorruptStoreError(f"The log of the table {table} is damaged: {name} is empty.")
+        return names
+
+
 def read_commit(table: Place, version: int, *, summed: bool = True) -> bytes:
     """Return the bytes of a commit; a checksum that it has must match.
 
@@ -134,6 +176,19 @@ def read_commit(table: Place, version: int, *, summed: bool = True) -> bytes:
     if (summed or _KEY_BYTES in data) and not commit_fits(table.name, version, data):
         raise changed_error(place)
     return data
+
+
+def read_commits(table: Place, versions: Sequence[int], *, summed: bool = False) -> Iterable[bytes]:
+    """Return the bytes of commits, in order; those of object stores are read several at a time.
+
+    Raises:
+        CorruptStoreError, StoreAccessError: see `read_commit`.
+    """
+    read = partial(read_commit, table, summed=summed)
+    if table.local is not None:
+        return map(read, versions)
+    with ThreadPoolExecutor(_READERS, "episodelake log") as pool:
+        return list(pool.map(read, versions))
 
 
 def find_commit(table: Place, version: int, *, summed: bool = False) -> bytes | None:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, TypeVar
@@ -22,26 +21,23 @@ from deltalake import Schema
 
 from ..checksums import CHECKPOINT_MARK, checksum_of_end
 from ..errors import CorruptStoreError, FormatVersionError, StoreAccessError, VersionNotFoundError
-from ..files import Place, guard_access, is_absent, oversized_error
-from ..files.system import is_link
+from ..files import Place, guard_access, is_absent
 from .files import TableFile
 from .log import (
-    HINT,
-    LARGEST,
     PROPERTY,
     changed_error,
+    check_log,
     checkpoint_fits,
     checkpoint_name,
     checkpoints_of,
     commit_actions,
     commit_fits,
-    commit_name,
     commit_place,
     commits_of,
     find_commit,
     first_version,
     read_checkpoint,
-    read_commit,
+    read_commits,
     reading_commit,
 )
 
@@ -51,10 +47,8 @@ _APPEND_ONLY = "delta.appendOnly"
 _CONSTRAINTS = "delta.constraints."
 #: Commits after which opening a table again costs less than following each.
 _MOST_FOLLOWED = 100
-_LARGEST_HINT = 1 << 20
 _PAUSE_SECONDS = 0.02
 _LOOKS = 10
-_READERS = 8
 _FILE = ("path", "size", "modificationTime", "stats")
 _CHECKPOINT_COLUMNS = ["protocol", "metaData", "txn", *(f"add.{name}" for name in _FILE)]
 _Result = TypeVar("_Result")
@@ -270,7 +264,7 @@ def _follow_log(state: LogState) -> LogState | None:
 
 
 def _open_log(table: Place, version: int | None) -> tuple[LogState, bool]:
-    names = _check_log(table)
+    names = check_log(table)
     first, commits, checkpoints = first_version(names), commits_of(names), checkpoints_of(names)
     newest = max(commits[-1:] + checkpoints[-1:])
     wanted = newest if version is None else version
@@ -311,19 +305,6 @@ def _gap_error(table: Place, version: int) -> CorruptStoreError:
     )
 
 
-def read_commits(table: Place, versions: Sequence[int], *, summed: bool = False) -> Iterable[bytes]:
-    """Return the bytes of commits, in order; those of object stores are read several at a time.
-
-    Raises:
-        CorruptStoreError, StoreAccessError: see `read_commit`.
-    """
-    read = partial(read_commit, table, summed=summed)
-    if table.local is not None:
-        return map(read, versions)
-    with ThreadPoolExecutor(_READERS, "episodelake log") as pool:
-        return list(pool.map(read, versions))
-
-
 def _add_checkpoint(state: LogState, version: int) -> list[Place]:
     """Apply a checkpoint; return its file if its checksum does not match."""
     table = state.table
@@ -351,43 +332,6 @@ def _add_checkpoint(state: LogState, version: int) -> list[Place]:
         ) from error
     state.version = version
     return [] if fits else [place]
-
-
-def _check_log(table: Place) -> list[str]:
-    """Return the names of the files of a log, after a check of the folders and of the files' sizes.
-
-    Raises:
-        CorruptStoreError: there are no commits, a link is in the place of a folder, or a file is empty or
-            too large to read.
-    """
-    log = table / "_delta_log"
-    with guard_access("read", log):
-        for folder in (table, log):
-            if folder.local is not None and is_link(folder.local):
-                raise CorruptStoreError(f"{folder} is a link; a store has folders of its own only.")
-        # Listing objects tells their sizes; those of a folder's files are looked up one by one.
-        sizes = {} if log.local is not None else {entry.name: entry.size for entry in log.entries()}
-        try:
-            names = log.names() if log.local is not None else sorted(sizes)
-        except NotADirectoryError:
-            names = []
-        commits = {commit_name(version) for version in commits_of(names)}
-        if not commits:
-            raise CorruptStoreError(
-                f"The table {table} is missing: its log has no commits. If its disk is not mounted or it was "
-                "moved, bring it back; else restore it from a copy of the store. Nothing was changed."
-            )
-        summed_up = max((name for name in names if ".checkpoint" in name), default="")[:20]
-        for name in names:
-            # Other readers read these files whole.
-            if name >= summed_up and (name[:20].isdigit() or name == HINT):
-                size = sizes[name] if name in sizes else (log / name).size()
-                most = _LARGEST_HINT if name == HINT else LARGEST
-                if size > most:
-                    raise oversized_error(log / name, size, most)
-                if not size and name in commits:
-                    raise CorruptStoreError(f"The log of the table {table} is damaged: {name} is empty.")
-        return names
 
 
 def retry_log_read(table: Place, look: Callable[[], _Result]) -> _Result:

@@ -13,8 +13,8 @@ import pyarrow as pa
 from ..errors import CorruptStoreError
 from ..files import Place, guard_access
 from .files import TableFile
-from .log import commit_actions, first_version
-from .state import LogGapError, follow_log, open_log, read_commits, retry_log_read
+from .log import commit_actions, first_version, read_commits
+from .state import LogGapError, follow_log, open_log, retry_log_read
 
 #: The year 10000, in milliseconds.
 _LATEST = 253_402_300_800_000

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from ..delta.files import TableFile
 from ..delta.version import TableVersion
-from ..dynamic import logical_types as kinds
+from ..dynamic.logical_types import field_kind
 from ..errors import CorruptStoreError, EpisodelakeError, StoreAccessError
 from ..files import Place, guard_access, is_absent
 from ..files.locks import is_held, other_host
@@ -41,7 +41,7 @@ from ..layout import (
 )
 from ..manifest import read_card, read_manifest
 from ..parquet.files import open_parquet, read_footer, reading_error
-from ..schema import ENV_BUNDLE, LAST_OBSERVATION
+from ..schema import ENV_BUNDLE, LAST_OBSERVATION, checked_schema
 from ..segments.file_checks import check_listed
 from ..tables.annotation_files import ANNOTATION_KEY
 
@@ -195,36 +195,17 @@ def check_manifest(handle: StoreHandle, findings: Findings) -> None:
 
 
 def check_schema(listing: Listing, standard: pa.Schema, findings: Findings) -> None:
-    """Check that a table has the standard columns with their types, and no unknown types."""
+    """Check the columns of a table as readers do, and that each is of the format or marked."""
     file = f"{listing.name}/{_LOG}"
-    known = {column.name: column for column in listing.schema}
-    for column in standard:
-        if column.name not in known:
-            findings.add("schema", file, f"The table has no column {column.name!r}.")
-        elif known[column.name].type != column.type:
-            found = known[column.name].type
-            findings.add(
-                "schema", file, f"The column {column.name!r} has the type {found}; expected {column.type}."
-            )
-    for name in known.keys() - set(standard.names):
-        if (listing.name, known[name]) in ((RUNS, ENV_BUNDLE), (EPISODES, LAST_OBSERVATION)):
-            continue
-        problem = _dynamic_problem(known[name])
-        if problem:
-            findings.add("schema", file, f"The column {name!r} {problem}.")
-
-
-def _dynamic_problem(column: pa.Field) -> str | None:
-    kind = kinds.field_kind(column)
-    if kind is None:
-        return None if (column.metadata or {}).get(ANNOTATION_KEY) else "is neither of the format nor marked"
     try:
-        expected = kinds.physical_type(kind)
-    except CorruptStoreError:
-        return f"is marked with the unknown kind {kind[:100]!r}"
-    return (
-        None if column.type == expected else f"has the type {column.type}; its kind {kind!r} has {expected}"
-    )
+        checked_schema(listing.place, listing.schema, standard)
+    except CorruptStoreError as error:
+        findings.add("schema", file, str(error))
+    optional = {RUNS: (ENV_BUNDLE,), EPISODES: (LAST_OBSERVATION,)}.get(listing.name, ())
+    for column in listing.schema:
+        known = column.name in standard.names or column in optional
+        if not known and field_kind(column) is None and not (column.metadata or {}).get(ANNOTATION_KEY):
+            findings.add("schema", file, f"The column {column.name!r} is neither of the format nor marked.")
 
 
 def check_file(
@@ -274,17 +255,9 @@ def check_file(
 
 
 def read_groups(
-    parquet: pq.ParquetFile,
-    place: Place,
-    file: str,
-    findings: Findings,
-    columns: Sequence[str] | None = None,
+    parquet: pq.ParquetFile, place: Place, file: str, findings: Findings
 ) -> Iterator[pa.Table | None]:
-    """Yield every row group, each page of all columns decoded; None for one that is damaged.
-
-    Args:
-        columns: those that are wanted; None for all.
-    """
+    """Yield every row group, each page of all columns decoded; None for one that is damaged."""
     for index in range(parquet.metadata.num_row_groups):
         try:
             table = parquet.read_row_group(index)
@@ -296,7 +269,7 @@ def read_groups(
             findings.add("unreadable", file, f"Its row groups cannot be read ({error})", [f"number {index}"])
             yield None
         else:
-            yield table if columns is None else table.select(columns)
+            yield table
 
 
 def column_types(parquet: pq.ParquetFile) -> dict[str, pa.DataType]:
