@@ -108,12 +108,12 @@ def _resized(part: Any, height: int) -> Any:
         return [_resized(each, height) for each in part]
     if not isinstance(part, dict):
         return part
-    found = {
+    resized = {
         key: value if key in ("data", "datasets") else _resized(value, height) for key, value in part.items()
     }
     if ("layer" in part or "mark" in part) and isinstance(part.get("height"), int):
-        found["height"] = min(part["height"], height)
-    return found
+        resized["height"] = min(part["height"], height)
+    return resized
 
 
 def conditions_of(name: str, chosen: dict[str, tuple[float, float]]) -> list[str]:
@@ -123,11 +123,11 @@ def conditions_of(name: str, chosen: dict[str, tuple[float, float]]) -> list[str
     ['"number" BETWEEN 10.2 AND 20']
     """
     columns = OVERVIEWS[name].columns
-    found = {}
+    conditions = {}
     for field, (low, high) in chosen.items():
         if field in columns:
-            found[columns[field]] = f"{quote(columns[field])} BETWEEN {low:.9g} AND {high:.9g}"
-    return list(found.values())
+            conditions[columns[field]] = f"{quote(columns[field])} BETWEEN {low:.9g} AND {high:.9g}"
+    return list(conditions.values())
 
 
 def episode_spec(episode: Episode) -> dict[str, Any]:

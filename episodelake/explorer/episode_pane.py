@@ -229,8 +229,8 @@ class EpisodePane:
 
 def _has_environment(episode: Episode) -> bool:
     """Return whether its run kept what its environment was."""
-    found = run_envs(episode._rows.snapshot).get(episode.run_id)
-    return found is not None and found.spec is not None
+    environment = run_envs(episode._rows.snapshot).get(episode.run_id)
+    return environment is not None and environment.spec is not None
 
 
 def _signals_spec(episode: Episode) -> dict[str, Any]:

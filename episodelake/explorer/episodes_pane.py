@@ -265,15 +265,15 @@ class EpisodesPane:
         """Show other episodes; an invalid condition changes nothing and is reported."""
         together = replace(wanted, conditions=tuple(filter(None, (*wanted.conditions, *brushed))))
         try:
-            found = await run.io_bound(self.page.shown.episodes.positions, together)
+            positions = await run.io_bound(self.page.shown.episodes.positions, together)
         except EpisodelakeError as error:
             self._problem.set_text(str(error))
             self._problem.set_visibility(True)
             return False
-        if found is None:
+        if positions is None:
             return False
         self._problem.set_visibility(False)
-        self.choice, self.brushed, self.positions = wanted, brushed, found
+        self.choice, self.brushed, self.positions = wanted, brushed, positions
         self._tell_brush()
         self._show()
         return True

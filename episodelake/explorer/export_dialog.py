@@ -66,7 +66,7 @@ class ExportDialog:
                     .mark("write")
                 )
             self._problem = ui.label().classes("problem w-full").mark("export-problem")
-            self._told = ui.label().classes("w-full").style("color: var(--strong)").mark("export-done")
+            self._message = ui.label().classes("w-full").style("color: var(--strong)").mark("export-done")
 
     def open(self) -> None:
         """Show the dialog for what is chosen now."""
@@ -76,7 +76,7 @@ class ExportDialog:
             options["marked"] = f"The rows that are ticked ({len(marked):,})"
         self._what.set_options(options, value="marked" if marked else "list")
         self._problem.set_visibility(False)
-        self._told.set_visibility(False)
+        self._message.set_visibility(False)
         self._tell()
         self._dialog.open()
 
@@ -116,7 +116,7 @@ class ExportDialog:
 
     async def _write(self) -> None:
         """Write a store with these episodes; the one that is explored is only read."""
-        self._told.set_visibility(False)
+        self._message.set_visibility(False)
         self._save.props("loading")
         try:
             target = export_folder(self._folder.value or "", self.page.exports)
@@ -128,8 +128,8 @@ class ExportDialog:
         finally:
             self._save.props(remove="loading")
         self._problem.set_visibility(False)
-        self._told.set_text(f"Wrote {count:,} episodes to {target}")
-        self._told.set_visibility(True)
+        self._message.set_text(f"Wrote {count:,} episodes to {target}")
+        self._message.set_visibility(True)
 
 
 def _copied(store: EpisodeStore, target: Path, ids: list[str]) -> int:

@@ -103,10 +103,10 @@ class Gate:
     def _kept(self, text: str) -> str:
         """Return the secret in the cookies of a request."""
         try:
-            found = SimpleCookie(text).get(self._cookie)
+            cookie = SimpleCookie(text).get(self._cookie)
         except CookieError:
             return ""
-        return found.value if found else ""
+        return cookie.value if cookie else ""
 
     def _guarded(self, send: Send, host: str) -> Send:
         """Answers get headers that keep the browser from reaching elsewhere."""
@@ -136,12 +136,12 @@ class _Headers:
     """The headers of a request, by name in lower case; of several with one name all values."""
 
     def __init__(self, scope: Scope) -> None:
-        self._found: dict[str, list[str]] = {}
+        self._values: dict[str, list[str]] = {}
         for name, value in scope.get("headers", ()):
-            self._found.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
+            self._values.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
 
     def get(self, name: str) -> str:
-        return "; ".join(self._found.get(name, ()))
+        return "; ".join(self._values.get(name, ()))
 
 
 async def _refuse(scope: Scope, send: Send, status: int, text: str) -> None:

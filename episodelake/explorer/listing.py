@@ -122,9 +122,9 @@ class EpisodeList:
             "options",
         ]
         names = [name for name in self.frame.columns if name != POSITION]
-        told = [name for name in names if name in always or self.frame[name].null_count() < len(self)]
-        middle = [name for name in told if name not in first and name not in last]
-        return [name for name in (*first, *middle, *last) if name in told]
+        filled = [name for name in names if name in always or self.frame[name].null_count() < len(self)]
+        middle = [name for name in filled if name not in first and name not in last]
+        return [name for name in (*first, *middle, *last) if name in filled]
 
     def sortable(self, column: str) -> bool:
         """Return whether the list can be sorted by a column: not by lists."""
@@ -197,12 +197,12 @@ class EpisodeList:
             if key in self._arrays:
                 self._arrays[key] = self._arrays.pop(key)
                 return self._arrays[key]
-        found = make()
+        array = make()
         with self._lock:
-            self._arrays[key] = found
+            self._arrays[key] = array
             while len(self._arrays) > _KEPT_ARRAYS:
                 del self._arrays[next(iter(self._arrays))]
-        return found
+        return array
 
     def rows(self, positions: Sequence[int] | np.ndarray) -> list[dict[str, Any]]:
         """Return the rows at some positions, each with its position."""
@@ -215,10 +215,10 @@ class EpisodeList:
         Raises:
             EpisodeNotFoundError: it is not in this version.
         """
-        found = self.frame["episode_id"].index_of(episode_id)
-        if found is None:
+        position = self.frame["episode_id"].index_of(episode_id)
+        if position is None:
             raise EpisodeNotFoundError(f"Version {self.version} has no episode {episode_id!r} any more.")
-        return found
+        return position
 
     @property
     def version(self) -> int:

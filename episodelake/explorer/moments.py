@@ -107,7 +107,7 @@ def _text(value: Any) -> str:
 
 def summary_of(episode: Episode) -> dict[str, str]:
     """Return the facts about an episode without its steps."""
-    found = {
+    facts = {
         "episode": episode.id,
         "run": episode.run_id,
         "position": str(episode.position),
@@ -122,10 +122,10 @@ def summary_of(episode: Episode) -> dict[str, str]:
         "ended": text_of(episode.ended_at) + " UTC",
     }
     if episode.env_index is not None:
-        found["environment"] = str(episode.env_index)
+        facts["environment"] = str(episode.env_index)
     if episode.agents:
-        found["agents"] = ", ".join(map(text_of, episode.agents))
-    return found
+        facts["agents"] = ", ".join(map(text_of, episode.agents))
+    return facts
 
 
 def metadata_of(episode: Episode) -> dict[str, str]:

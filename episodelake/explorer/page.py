@@ -37,10 +37,10 @@ _COLORS = {
 }
 #: Only the browser knows whether the page is dark, since it may follow the system.
 _TELL_DARK = """
-let told = null;
+let sent = null;
 const tell = () => {
   const dark = document.body.classList.contains("body--dark");
-  if (dark !== told) emitEvent("dark", (told = dark));
+  if (dark !== sent) emitEvent("dark", (sent = dark));
 };
 new MutationObserver(tell).observe(document.body, { attributeFilter: ["class"] });
 tell();

@@ -132,15 +132,15 @@ def listen(host: str, port: int | None) -> socket.socket:
 
 def _bound(host: str, port: int) -> socket.socket:
     family, kind, protocol, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-    found = socket.socket(family, kind, protocol)
+    listener = socket.socket(family, kind, protocol)
     try:
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        found.bind(place)
-        found.listen(128)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(place)
+        listener.listen(128)
     except BaseException:
-        found.close()
+        listener.close()
         raise
-    return found
+    return listener
 
 
 def is_loopback(host: str) -> bool:
@@ -165,7 +165,7 @@ def hosts_of(host: str) -> tuple[str, ...]:
     if not is_loopback(host):
         own = {socket.gethostname(), socket.getfqdn()}
         with contextlib.suppress(OSError):
-            own.update(str(found[4][0]) for found in socket.getaddrinfo(socket.gethostname(), None))
+            own.update(str(entry[4][0]) for entry in socket.getaddrinfo(socket.gethostname(), None))
         names += [_in_url(name) for name in sorted(own)]
     return tuple(dict.fromkeys(name.lower() for name in names))
 

@@ -74,7 +74,7 @@ class SqlPane:
             with ui.button("Examples", icon="menu_book").props("dense no-caps flat"), ui.menu():
                 for name in EXAMPLES:
                     ui.menu_item(name, partial(self._text.set_value, EXAMPLES[name]))
-            self._told = ui.label(tables).classes("muted").mark("sql-told")
+            self._message = ui.label(tables).classes("muted").mark("sql-told")
             ui.space()
             self._take = ui.button("Show these episodes", icon="view_list", on_click=self._to_list)
             self._take.props("dense no-caps flat").mark("to-list")
@@ -123,7 +123,7 @@ class SqlPane:
         except EpisodelakeError as error:
             self._problem.set_text(text_of(str(error), 4000))
             self._problem.set_visibility(True)
-            self._told.set_text("")
+            self._message.set_text("")
             self._clear()
             return
         finally:
@@ -136,7 +136,7 @@ class SqlPane:
         self._run.set_visibility(not running)
         self._stop.set_visibility(running)
         if running:
-            self._told.set_text("Running …")
+            self._message.set_text("Running …")
 
     def stop(self) -> None:
         """End the running query."""
@@ -171,7 +171,7 @@ class SqlPane:
         self._download.set_visibility(True)
         self._take.set_visibility("episode_id" in names and bool(rows))
         more = "" if result.complete else f"; the first {MOST_ROWS:,} rows are shown"
-        self._told.set_text(f"{len(rows):,} rows in {result.seconds:.2f} s{more}")
+        self._message.set_text(f"{len(rows):,} rows in {result.seconds:.2f} s{more}")
         self._offer_axes(result)
 
     def _offer_axes(self, result: Result) -> None:

@@ -77,11 +77,11 @@ class Drawing(ui.element, component="vega.js"):
 
 def _chosen(event: GenericEventArguments) -> dict[str, tuple[float, float]]:
     """Return the intervals of numbers of a brush."""
-    found = {}
+    intervals = {}
     for name, value in (event.args or {}).items():
         if isinstance(value, list) and len(value) == 2 and all(isinstance(end, int | float) for end in value):
-            found[name] = (float(min(value)), float(max(value)))
-    return found
+            intervals[name] = (float(min(value)), float(max(value)))
+    return intervals
 
 
 class PageOwner(Protocol):
