@@ -308,7 +308,8 @@ def run(*words, **options):
         signal.pause()
     except KeyboardInterrupt:
         print("raised")
-maintenance.list_cache = run
+        sys.exit()
+maintenance.cached_columns = run
 sys.argv[1:] = ["cache", "list"]
 app.main()
 """

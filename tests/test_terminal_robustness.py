@@ -14,11 +14,11 @@ import pytest
 from gymnasium import spaces
 
 import episodelake as el
+from episodelake.terminal.commands.querying import _query_text
 from episodelake.terminal.output.exporting import _write_csv
 from episodelake.terminal.output.grid import Grid, clean, fitted
 from episodelake.terminal.output.page import json_of
 from episodelake.terminal.reports.listing import IMPORTANT
-from episodelake.terminal.reports.querying import _query_text
 from test_cli import call, no_terminal, printed, refused, table
 
 __all__ = ["no_terminal"]

@@ -14,10 +14,10 @@ from typing import Annotated
 import typer
 
 from .command import BEGIN, INTERRUPTED, app, command
-from .commands import checking, exchanging, keeping, looking
+from .commands import checking, exchanging, keeping, looking, querying
 from .completion import escape_for_bash
 
-__all__ = ["app", "checking", "exchanging", "keeping", "looking", "main"]
+__all__ = ["app", "checking", "exchanging", "keeping", "looking", "main", "querying"]
 
 
 def _print_version(wanted: bool) -> None:
@@ -72,6 +72,15 @@ def _interrupted(number: int, frame: FrameType | None) -> None:
     Modules may swallow a KeyboardInterrupt during their import, or print it with a traceback. The handler
     stays installed: restoring Python's own would remove that of Polars, which calls this one.
     """
-    if "episodelake.terminal.output.page" not in sys.modules:
+    if "episodelake.terminal.output.page" not in sys.modules or _is_loading(frame):
         os._exit(INTERRUPTED)
     signal.default_int_handler(number, frame)
+
+
+def _is_loading(frame: FrameType | None) -> bool:
+    """Return whether the function of a command is at one of its imports, which come before its work."""
+    importing, commands = False, (__name__, f"{__package__}.commands")
+    while frame is not None and not str(frame.f_globals.get("__name__")).startswith(commands):
+        importing = frame.f_code.co_filename.startswith("<frozen importlib")
+        frame = frame.f_back
+    return importing

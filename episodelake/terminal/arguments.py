@@ -5,7 +5,7 @@ A PATH is a folder or a URL, optionally with `@` and a version or a tag.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
@@ -17,7 +17,6 @@ StorePath = Annotated[
     typer.Argument(
         metavar="PATH",
         help="The store: a folder, or a URL (s3://...); PATH@VERSION or PATH@TAG for an older version.",
-        show_default=False,
         autocompletion=complete_stores,
     ),
 ]
@@ -25,10 +24,7 @@ StorePath = Annotated[
 WritablePath = Annotated[
     str,
     typer.Argument(
-        metavar="PATH",
-        help="The store: a folder, or a URL (s3://...).",
-        show_default=False,
-        autocompletion=complete_stores,
+        metavar="PATH", help="The store: a folder, or a URL (s3://...).", autocompletion=complete_stores
     ),
 ]
 StorageOptions = Annotated[
@@ -38,7 +34,6 @@ StorageOptions = Annotated[
         metavar="KEY=VALUE",
         help="How to reach an object store, such as aws_region=eu-central-1; may be repeated. Give secrets "
         "by environment variables instead, such as AWS_SECRET_ACCESS_KEY.",
-        show_default=False,
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON; docs/terminal.md has its shape.")]
@@ -47,7 +42,6 @@ EpisodeKey = Annotated[
     typer.Argument(
         metavar="EPISODE",
         help="An episode's id, which may be shortened, or its position: 0 is the first, -1 the last.",
-        show_default=False,
         autocompletion=complete_episodes,
     ),
 ]
@@ -57,7 +51,6 @@ Condition = Annotated[
         "--filter",
         metavar="CONDITION",
         help='Only episodes that fulfil this SQL condition, such as "length < 15".',
-        show_default=False,
     ),
 ]
 Columns = Annotated[
@@ -67,27 +60,14 @@ Columns = Annotated[
         "-c",
         metavar="NAMES",
         help="Columns to show, separated by commas; may be repeated.",
-        show_default=False,
         autocompletion=complete_columns,
     ),
 ]
 
 
 Trust = Annotated[
-    bool,
-    typer.Option("--trust", help="With --frames: a replay may import the modules that the store names."),
+    bool, typer.Option("--trust", help="With --frames: a replay may import the modules that the store names.")
 ]
-
-
-def one_of(*choices: str) -> Callable[[str], str]:
-    """Return the callback of an option that takes some words only; others are an error of usage."""
-
-    def check(value: str) -> str:
-        if value not in choices:
-            raise typer.BadParameter(f"{value!r} is unknown; expected {', '.join(choices)}.")
-        return value
-
-    return check
 
 
 def episode_key(text: str) -> int | str:

@@ -1,4 +1,4 @@
-"""Names that commands take: tables with their columns, charts, and the numbers of episodes in ids.
+"""Names that commands take: tables with their columns, charts, rules of imports, and the numbers in ids.
 
 Completion by the shell loads this module, so it imports nothing of the library.
 """
@@ -29,6 +29,30 @@ class Chart(StrEnum):
     HISTOGRAM = "histogram"
     ACTIONS = "actions"
     VISITATION = "visitation"
+
+
+class LastObservation(StrEnum):
+    """Rules of `import` for a source that lacks the observation after the last action."""
+
+    DROP = "drop"
+    REPEAT = "repeat"
+    MISSING = "missing"
+
+
+class Cast(StrEnum):
+    """The casts that `import` makes."""
+
+    NO = "no"
+    SAFE = "safe"
+    SAME_KIND = "same_kind"
+
+
+class OnChanged(StrEnum):
+    """Rules of `import` for episodes that the store has with other values."""
+
+    ERROR = "error"
+    KEEP = "keep"
+    REPLACE = "replace"
 
 
 #: Length of the number at the end of an id.

@@ -51,13 +51,13 @@ def complete_stores(incomplete: str) -> list[tuple[str, str]]:
     The shell adds a space behind a single candidate. If that is a folder on the way to a store, offer its
     contents instead.
     """
-    found = _folders(incomplete)
-    while len(found) == 1 and found[0][0].endswith("/"):
-        within = _folders(found[0][0])
+    folders = _folders(incomplete)
+    while len(folders) == 1 and folders[0][0].endswith("/"):
+        within = _folders(folders[0][0])
         if not within:
             break
-        found = within
-    return found
+        folders = within
+    return folders
 
 
 def _folders(incomplete: str) -> list[tuple[str, str]]:
@@ -66,14 +66,14 @@ def _folders(incomplete: str) -> list[tuple[str, str]]:
     base = Path(f"{folder}/" if folder or incomplete.startswith("/") else ".").expanduser()
     prefix = incomplete[: len(incomplete) - len(start)]
     try:
-        found = sorted(entry for entry in base.iterdir() if entry.is_dir() and entry.name.startswith(start))
+        folders = sorted(entry for entry in base.iterdir() if entry.is_dir() and entry.name.startswith(start))
     except OSError:
         return []
     return [
         (f"{prefix}{entry.name}", "a store")
         if (entry / MANIFEST).exists()
         else (f"{prefix}{entry.name}/", "")
-        for entry in found
+        for entry in folders
         if start.startswith(".") or not entry.name.startswith(".")
     ]
 
@@ -109,11 +109,11 @@ def _offered(store: EpisodeStore, begin: str, typed: str) -> list[tuple[str, str
     import polars as pl
 
     ids = pl.col("episode_id")
-    found = store.episodes.filter(ids.str.starts_with(begin))
-    rows = found.select("episode_id", "length", "end_reason").head(OFFERED + 1).collect().rows()
+    episodes = store.episodes.filter(ids.str.starts_with(begin))
+    rows = episodes.select("episode_id", "length", "end_reason").head(OFFERED + 1).collect().rows()
     if len(rows) <= OFFERED:
         return [(typed + each.removeprefix(begin), f"{length} steps, {end}") for each, length, end in rows]
-    every, cut = found.select(ids).collect()["episode_id"], 1
+    every, cut = episodes.select(ids).collect()["episode_id"], 1
     while cut < DIGITS and every.str.head(-cut).n_unique() > OFFERED:
         cut += 1
     counts = every.str.head(-cut).value_counts(name="episodes").sort("episode_id").head(OFFERED)

@@ -11,8 +11,8 @@ import re
 _TRUSTED = 'Then: episode.video(env=store.make_env(trust=True, render_mode="rgb_array")).'
 #: Patterns in messages, and their replacements.
 _WORDS = tuple(
-    (re.compile(pattern), told)
-    for pattern, told in (
+    (re.compile(pattern), replacement)
+    for pattern, replacement in (
         (
             r"Create one with episodelake\.create\.",
             "Check the path; `episodelake demo` makes stores.",
@@ -60,6 +60,6 @@ def for_shell(message: str) -> str:
     >>> for_shell("There are several images. Name one with column=: a, b.")
     'There are several images. Name one with --column: a, b.'
     """
-    for pattern, told in _WORDS:
-        message = pattern.sub(told, message)
+    for pattern, replacement in _WORDS:
+        message = pattern.sub(replacement, message)
     return message

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ..arguments import AsJson, EpisodeKey, StorageOptions, StorePath, WritablePath, episode_key
-from ..command import CHECK, app, command
+from ..command import CHECK, FAILED, app, command
 from ..completion import complete_stores
 
 
@@ -24,8 +24,7 @@ def replay(
     path: StorePath,
     episode: EpisodeKey,
     trust: Annotated[
-        bool,
-        typer.Option("--trust", help="Import the modules that the store names: you trust its author."),
+        bool, typer.Option("--trust", help="Import the modules that the store names: you trust its author.")
     ] = False,
     rtol: Annotated[float, typer.Option(min=0, help="Relative tolerance of numbers.")] = 0.0,
     atol: Annotated[float, typer.Option(min=0, help="Absolute tolerance of numbers.")] = 0.0,
@@ -38,7 +37,10 @@ def replay(
     """
     from ..reports.showing import replay_episode
 
-    replay_episode(path, storage, episode_key(episode), (rtol, atol), trust=trust, as_json=as_json)
+    tolerances = (rtol, atol)
+    report = replay_episode(path, storage, episode_key(episode), tolerances, trust=trust, as_json=as_json)
+    if not report.same:
+        raise typer.Exit(FAILED)
 
 
 @command(
@@ -59,15 +61,14 @@ def diff(
         typer.Argument(
             metavar="[OTHER]",
             help="The other store; without it, the same store (see --version-a and --version-b).",
-            show_default=False,
             autocompletion=complete_stores,
         ),
     ] = None,
     version_a: Annotated[
-        str | None, typer.Option(metavar="VERSION", help="Version or tag of the first.", show_default=False)
+        str | None, typer.Option(metavar="VERSION", help="Version or tag of the first.")
     ] = None,
     version_b: Annotated[
-        str | None, typer.Option(metavar="VERSION", help="Version or tag of the second.", show_default=False)
+        str | None, typer.Option(metavar="VERSION", help="Version or tag of the second.")
     ] = None,
     episodes_only: Annotated[
         bool, typer.Option("--episodes-only", help="Do not compare steps: only episodes, runs and columns.")
@@ -87,10 +88,17 @@ def diff(
     """
     if other is None and version_a is None and version_b is None:
         raise typer.BadParameter("give another store, or --version-a or --version-b.", param_hint="OTHER")
-    from ..reports.differences import compare_stores
+    from ..output.page import emit
+    from ..reports.differences import compared, write_comparison
+    from ..reports.opening import interruptible
 
     sides = ((path, version_a), (path if other is None else other, version_b))
-    compare_stores(sides, storage, steps=not episodes_only, quiet=quiet, as_json=as_json)
+    with interruptible():
+        report = compared(sides, storage, steps=not episodes_only)
+    if as_json or not quiet:
+        emit(report, write_comparison, as_json=as_json)
+    if not report["same"]:
+        raise typer.Exit(FAILED)
 
 
 @command(
@@ -110,6 +118,17 @@ def verify(
 
     Each fault is named with its file. The exit status is 1 if faults remain.
     """
-    from ..reports.maintenance import verify_store
+    from ..output.page import emit
+    from ..reports.maintenance import write_faults
+    from ..reports.opening import interruptible, open_newest, unchanged
 
-    verify_store(path, storage, repair=repair, as_json=as_json)
+    mended = "What was mended stays mended; call again to go on."
+    with interruptible((lambda: mended) if repair else unchanged):
+        report = open_newest(path, storage).verify(repair=repair, progress=True)
+        emit(
+            {"ok": report.ok, **vars(report)},
+            lambda page, _: write_faults(page, report, repair=repair),
+            as_json=as_json,
+        )
+    if not report.ok:
+        raise typer.Exit(FAILED)

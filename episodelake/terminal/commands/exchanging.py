@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from ..arguments import AsJson, Condition, StorageOptions, StorePath, WritablePath, one_of
+from ..arguments import AsJson, Condition, StorageOptions, StorePath, WritablePath
+from ..choices import Cast, LastObservation, OnChanged
 from ..command import EXCHANGE, app, command
 
 
@@ -22,15 +23,11 @@ episodelake import log.csv trips --map observation=x,v --map action=u""",
 )
 def import_(
     sources: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="SOURCE", help="A file, a folder, a pattern, or several files.", show_default=False
-        ),
+        list[str], typer.Argument(metavar="SOURCE", help="A file, a folder, a pattern, or several files.")
     ],
     path: WritablePath,
     format: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="The format; recognised by default.", show_default=False),
+        str | None, typer.Option(metavar="NAME", help="The format; recognised by default.")
     ] = None,
     mapping: Annotated[
         list[str] | None,
@@ -38,7 +35,6 @@ def import_(
             "--map",
             metavar="KEY=COLUMNS",
             help="Columns of a table: observation=x,y; observation.arm=a,b; episode=id; may be repeated.",
-            show_default=False,
         ),
     ] = None,
     dry_run: Annotated[
@@ -48,33 +44,24 @@ def import_(
         bool, typer.Option("--skip-errors", help="Leave out episodes that cannot be read, and list them.")
     ] = False,
     last_observation: Annotated[
-        str,
+        LastObservation,
         typer.Option(
             metavar="RULE",
             help="Where the observation after the last action is missing: drop, repeat or missing.",
-            callback=one_of("drop", "repeat", "missing"),
         ),
-    ] = "drop",
+    ] = LastObservation.DROP,
     cast: Annotated[
-        str,
-        typer.Option(
-            metavar="RULE",
-            help="Cast values to the spaces' dtypes: no, safe or same_kind.",
-            callback=one_of("no", "safe", "same_kind"),
-        ),
-    ] = "no",
+        Cast, typer.Option(metavar="RULE", help="Cast values to the spaces' dtypes: no, safe or same_kind.")
+    ] = Cast.NO,
     trust: Annotated[
-        bool,
-        typer.Option("--trust", help="Read what needs code of the source, or stands outside of it."),
+        bool, typer.Option("--trust", help="Read what needs code of the source, or stands outside of it.")
     ] = False,
     on_changed: Annotated[
-        str,
+        OnChanged,
         typer.Option(
-            metavar="RULE",
-            help="Episodes that the store has with other values: error, keep or replace.",
-            callback=one_of("error", "keep", "replace"),
+            metavar="RULE", help="Episodes that the store has with other values: error, keep or replace."
         ),
-    ] = "error",
+    ] = OnChanged.ERROR,
     name: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Name the dataset in source keys; else its file and place do."),
@@ -95,22 +82,29 @@ def import_(
     The store is created if there is none. An import is visible whole or not at all; importing again adds only
     what is new.
     """
-    from ..reports.exchange import Import, import_source
+    from ..._importing import import_dataset
+    from ..output.page import emit
+    from ..reports.exchange import import_report, mapping_of, write_import
+    from ..reports.opening import interruptible, storage_options
 
-    wanted = Import(
-        sources[0] if len(sources) == 1 else sources,
-        format,
-        mapping or (),
-        dry_run,
-        skip_errors,
-        on_changed,
-        name,
-        last_observation,
-        cast,
-        trust,
-        max_bytes,
-    )
-    import_source(wanted, path, storage, as_json=as_json)
+    with interruptible(lambda: "The store is as it was; the same command goes on from here."):
+        report = import_dataset(
+            sources[0] if len(sources) == 1 else sources,
+            path,
+            format=format,
+            mapping=mapping_of(mapping or ()),
+            dry_run=dry_run,
+            on_error="skip" if skip_errors else "raise",
+            on_changed=on_changed.value,
+            name=name,
+            last_observation=last_observation.value,
+            cast=cast.value,
+            trust=trust,
+            max_bytes=max_bytes,
+            storage_options=storage_options(storage),
+            progress=True,
+        )
+    emit(import_report(report), lambda page, _: write_import(page, report), as_json=as_json)
 
 
 @command(
@@ -122,19 +116,12 @@ episodelake export data/cartpole long --format minari --filter "length > 400" --
 )
 def export(
     path: StorePath,
-    target: Annotated[
-        Path, typer.Argument(metavar="TARGET", help="A new file or folder.", show_default=False)
-    ],
+    target: Annotated[Path, typer.Argument(metavar="TARGET", help="A new file or folder.")],
     format: Annotated[str, typer.Option(metavar="NAME", help="The format; see `episodelake formats`.")],
     condition: Condition = None,
     option: Annotated[
         list[str] | None,
-        typer.Option(
-            "--option",
-            metavar="KEY=VALUE",
-            help="An option of the format; may be repeated.",
-            show_default=False,
-        ),
+        typer.Option("--option", metavar="KEY=VALUE", help="An option of the format; may be repeated."),
     ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace an unchanged export at TARGET.")
@@ -146,24 +133,28 @@ def export(
     storage: StorageOptions = None,
 ) -> None:
     """Write episodes as a dataset of another library."""
-    from ..reports.exchange import export_store
+    from ..output.page import emit
+    from ..reports.exchange import options_of, write_export
+    from ..reports.opening import interruptible, open_store_at
 
-    export_store(
-        path,
-        storage,
-        target,
-        format,
-        condition,
-        option or (),
-        overwrite=overwrite,
-        strict=strict,
-        as_json=as_json,
-    )
+    with interruptible(lambda: f"There is nothing new at {target}."):
+        store = open_store_at(path, storage)
+        view = store if condition is None else store.filter(condition)
+        report = view.export(
+            target,
+            format=format,
+            overwrite=overwrite,
+            strict=strict,
+            progress=True,
+            **options_of(option or ()),
+        )
+    emit(report, write_export, as_json=as_json)
 
 
-@command(app, EXCHANGE, "episodelake formats")
-def formats(as_json: AsJson = False) -> None:
+@command(app, EXCHANGE, "episodelake formats", name="formats")
+def formats_command(as_json: AsJson = False) -> None:
     """List the formats of import and export."""
-    from ..reports.exchange import list_formats
+    from ..._formats import formats
+    from ..output.page import Page, emit
 
-    list_formats(as_json=as_json)
+    emit(formats(), Page.frame, as_json=as_json)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -25,9 +26,9 @@ def size_of(text: str) -> int:
     >>> size_of("256MB"), size_of("1.5 GiB"), size_of("4096")
     (256000000, 1610612736, 4096)
     """
-    found = _SIZE.fullmatch(text.strip())
-    if found is not None:
-        number, decimal, binary = found.groups()
+    match = _SIZE.fullmatch(text.strip())
+    if match is not None:
+        number, decimal, binary = match.groups()
         unit = _BINARY_UNITS[binary.lower()] if binary else _UNITS[decimal.lower()]
         if (size := int(float(number) * unit)) > 0:
             return size
@@ -42,10 +43,10 @@ def span_of(text: str) -> timedelta:
     """
     if text == "0":
         return timedelta(0)
-    found = _SPAN.fullmatch(text)
-    if found is None:
+    match = _SPAN.fullmatch(text)
+    if match is None:
         raise typer.BadParameter(f"{text!r} is no span of time; expected one such as 7d, 12h, 30m or 0.")
-    return timedelta(**{_SPANS[found[2]]: float(found[1])})
+    return timedelta(**{_SPANS[match[2]]: float(match[1])})
 
 
 @command(
@@ -66,7 +67,6 @@ def compact(
         typer.Option(
             metavar="COLUMN",
             help="Sort all episodes by this column of episodes; positions then follow the new order.",
-            show_default=False,
         ),
     ] = None,
     descending: Annotated[
@@ -81,9 +81,15 @@ def compact(
     """
     if descending and order_by is None:
         raise typer.BadParameter("it needs --order-by COLUMN.", param_hint="--descending")
-    from ..reports.maintenance import compact_store
+    from ..output.page import emit
+    from ..reports.maintenance import write_compaction
+    from ..reports.opening import changed
 
-    compact_store(path, storage, segment_size, order_by, descending=descending, as_json=as_json)
+    with changed(path, storage, "compact") as store:
+        report = store.compact(
+            segment_bytes=segment_size, order_by=order_by, descending=descending, progress=True
+        )
+        emit(report, write_compaction, as_json=as_json)
 
 
 @command(
@@ -98,9 +104,7 @@ def delete(
     condition: Annotated[
         str,
         typer.Argument(
-            metavar="FILTER",
-            help='An SQL condition over the columns of episodes, such as "length < 15".',
-            show_default=False,
+            metavar="FILTER", help='An SQL condition over the columns of episodes, such as "length < 15".'
         ),
     ],
     dry_run: Annotated[
@@ -145,9 +149,14 @@ def vacuum(
     storage: StorageOptions = None,
 ) -> None:
     """Delete the files that no retained version needs."""
-    from ..reports.maintenance import vacuum_store
+    from ..output.page import emit
+    from ..reports.maintenance import write_vacuum
+    from ..reports.opening import interruptible, open_newest, unchanged
 
-    vacuum_store(path, storage, older_than, dry_run=dry_run, as_json=as_json)
+    kept = "Every file that a retained version needs is there; call again to delete the rest."
+    with interruptible(unchanged if dry_run else lambda: kept):
+        report = open_newest(path, storage).vacuum(older_than, dry_run=dry_run, progress=True)
+        emit(report, partial(write_vacuum, dry_run=dry_run), as_json=as_json)
 
 
 @command(app, KEEP, "episodelake recover data/cartpole")
@@ -167,9 +176,11 @@ def recover(
 
     Live writers are not touched. The next writer on the store does the same by itself.
     """
-    from ..reports.maintenance import recover_store
+    from ..reports.maintenance import recover_runs
+    from ..reports.opening import interruptible
 
-    recover_store(path, storage, other_hosts=other_hosts, as_json=as_json)
+    with interruptible(lambda: "Nothing is lost; call again to go on."):
+        recover_runs(path, storage, other_hosts=other_hosts, as_json=as_json)
 
 
 @command(
@@ -186,9 +197,16 @@ def history(
     storage: StorageOptions = None,
 ) -> None:
     """List the versions, newest first."""
-    from ..reports.maintenance import list_versions
+    from ..output.page import Page, emit
+    from ..reports.opening import interruptible, open_store_at
 
-    list_versions(path, storage, limit, as_json=as_json)
+    with interruptible():
+        versions = open_store_at(path, storage).history()
+    shown = versions.head(limit) if limit else versions
+    emit(shown, Page.frame, as_json=as_json)
+    if versions.height > shown.height:
+        more = versions.height - shown.height
+        Page().note(f"{more} more versions; show more with --limit N, all with --limit 0.")
 
 
 @command(
@@ -202,12 +220,10 @@ episodelake tag data/cartpole v1.0 --remove""",
 def tag(
     path: WritablePath,
     name: Annotated[
-        str | None,
-        typer.Argument(metavar="NAME", help="The tag; without it, tags are listed.", show_default=False),
+        str | None, typer.Argument(metavar="NAME", help="The tag; without it, tags are listed.")
     ] = None,
     version: Annotated[
-        int | None,
-        typer.Option(min=0, help="The version to tag; the default is the newest.", show_default=False),
+        int | None, typer.Option(min=0, help="The version to tag; the default is the newest.")
     ] = None,
     remove: Annotated[bool, typer.Option("--remove", help="Remove the tag; the version stays.")] = False,
     as_json: AsJson = False,
@@ -221,17 +237,36 @@ def tag(
         raise typer.BadParameter("it is missing.", param_hint="NAME")
     if remove and version is not None:
         raise typer.BadParameter("it does not go with --remove.", param_hint="--version")
-    from ..reports.maintenance import change_tags
+    from ..output.grid import Grid
+    from ..output.page import Page, emit
+    from ..reports.maintenance import table_or_note
+    from ..reports.opening import interruptible, open_store_at
 
-    change_tags(path, storage, name, version, remove=remove, as_json=as_json)
+    with interruptible(lambda: "Whether the tag changed, `episodelake tag` shows."):
+        store = open_store_at(path, storage)
+        if name is not None and remove:
+            store.untag(name)
+            Page().note(f"The tag {name} is gone; its version stays until it is vacuumed.")
+        elif name is not None:
+            store.tag(name, version)
+            Page().note(f"{name} is version {store.tags[name]}.")
+        tags = [{"tag": each, "version": number} for each, number in store.tags.items()]
+        grid = Grid.of(("tag", "version"), list(store.tags.items()), (False, True))
+        if name is None or as_json:
+            emit(tags, table_or_note(grid, "The store has no tags."), as_json=as_json)
 
 
 @command(app, KEEP, "episodelake annotations data/cartpole", name="annotations")
 def annotations_command(path: StorePath, as_json: AsJson = False, storage: StorageOptions = None) -> None:
     """List the annotations: columns that were added later."""
-    from ..reports.maintenance import list_annotations
+    from ..output.page import Page, emit
+    from ..reports.maintenance import table_or_note
+    from ..reports.opening import interruptible, open_store_at
 
-    list_annotations(path, storage, as_json=as_json)
+    with interruptible():
+        columns = open_store_at(path, storage).annotations
+    grid = Page().grid(columns)
+    emit(columns, table_or_note(grid, "The store has no annotations."), as_json=as_json)
 
 
 cache = typer.Typer(
@@ -250,14 +285,24 @@ Folder = Annotated[
 @command(cache, KEEP, "episodelake cache list --json", name="list")
 def list_command(folder: Folder = None, as_json: AsJson = False) -> None:
     """List the cached columns, the least recently used first."""
-    from ..reports.maintenance import list_cache
+    from ...readers.columns.cache_folder import CacheFolder, chosen_folder
+    from ..output.page import emit
+    from ..reports.maintenance import cached_columns, write_cached
 
-    list_cache(folder, as_json=as_json)
+    cached = CacheFolder(chosen_folder(folder))
+    emit(cached_columns(cached), partial(write_cached, folder=cached), as_json=as_json)
 
 
 @command(cache, KEEP, "episodelake cache clear", name="clear")
 def clear_command(folder: Folder = None, as_json: AsJson = False) -> None:
     """Remove the cached columns that no process uses; loaders make them again when they need them."""
-    from ..reports.maintenance import clear_cache
+    from ...readers.amounts import counted, size_text
+    from ...readers.columns.cache_folder import CacheFolder, chosen_folder
+    from ..output.page import emit
 
-    clear_cache(folder, as_json=as_json)
+    cached = CacheFolder(chosen_folder(folder))
+    removed = cached.clear()
+    freed = sum(entry.bytes for entry in removed)
+    message = f"Removed {counted(len(removed), 'file')} of {cached.path}; {size_text(freed)} are free again."
+    report = {"path": cached.path, "files": len(removed), "bytes": freed}
+    emit(report, lambda page, _: page.note(message), as_json=as_json)

@@ -1,9 +1,10 @@
-"""Commands that look at episodes: `info | ls | head | show | stats | plot | sql | explore`."""
+"""Commands that look at episodes: `info | ls | head | show | stats | plot`."""
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,8 +21,13 @@ from ..arguments import (
     step_range,
 )
 from ..choices import Chart, Table
-from ..command import LOOK, app, command
+from ..command import LOOK, app, command, failure
 from ..completion import complete_columns, complete_measured
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from ..output.page import Page
 
 
 @command(
@@ -38,9 +44,16 @@ def info(path: StorePath, as_json: AsJson = False, storage: StorageOptions = Non
     Amounts, spaces, runs, ends, and columns with their sizes on disk. No step is decoded. If a file is
     damaged, the rest is shown and the file is named.
     """
-    from ..reports.info import show_store
+    from ..output.page import emit, report_warning
+    from ..reports.info import info_of, write_info
+    from ..reports.opening import explored
 
-    show_store(path, storage, as_json=as_json)
+    report, reported = explored(
+        path, storage, lambda opened: (info_of(opened), len(opened.damaged)), name_live=False
+    )
+    emit(report, write_info, as_json=as_json)
+    for each in report["damaged"][reported:]:
+        report_warning(each)
 
 
 @command(
@@ -60,7 +73,6 @@ def ls(
         typer.Option(
             metavar="COLUMN",
             help="Sort by this column of episodes; NULLs come last.",
-            show_default=False,
             autocompletion=complete_columns,
         ),
     ] = None,
@@ -71,7 +83,6 @@ def ls(
             min=0,
             help="Show this many episodes; 0 shows all. The default is a screenful, in a pipe 100, with "
             "--json all.",
-            show_default=False,
         ),
     ] = None,
     offset: Annotated[int, typer.Option(min=0, help="Skip this many episodes first.")] = 0,
@@ -83,10 +94,14 @@ def ls(
 
     `show` takes the column position as well as the id.
     """
-    from ..reports.listing import list_episodes
+    from ..output.page import Page, emit
+    from ..reports.listing import Listing, row_limit, write_episodes
+    from ..reports.opening import explored
 
-    order, part = (order_by, descending), (offset, limit)
-    list_episodes(path, storage, condition, order, part, column_names(columns), as_json=as_json)
+    count = row_limit(Page(), limit, as_json=as_json)
+    listing = Listing(condition, order_by, descending, offset, count, column_names(columns))
+    rows, total = explored(path, storage, listing.rows)
+    emit(rows, partial(write_episodes, listing=listing, total=total), as_json=as_json)
 
 
 @command(
@@ -106,9 +121,21 @@ def head(
     storage: StorageOptions = None,
 ) -> None:
     """Show the first rows of a table."""
-    from ..reports.listing import list_rows
+    from ..output.page import emit
+    from ..reports.listing import first_rows
+    from ..reports.opening import explored_steps
 
-    list_rows(path, storage, table, limit, column_names(columns), as_json=as_json)
+    def write(page: Page, rows: pl.DataFrame) -> None:
+        page.frame(rows)
+        if limit and rows.is_empty():
+            page.note(f"The table {table} has no rows.")
+
+    explored_steps(
+        path,
+        storage,
+        lambda opened: first_rows(opened.store, table, limit, column_names(columns)),
+        lambda rows: emit(rows, write, as_json=as_json),
+    )
 
 
 # An episode may be -1, which is no option.
@@ -130,23 +157,17 @@ def show(
         typer.Option(
             metavar="FILE",
             help="Write its frames to this file: .png for a contact sheet, .gif or .mp4 for a film.",
-            show_default=False,
         ),
     ] = None,
     steps: Annotated[
         str | None,
         typer.Option(
-            metavar="FROM:TO:STRIDE",
-            help="With --frames: only these steps, such as 100:200 or ::4.",
-            show_default=False,
+            metavar="FROM:TO:STRIDE", help="With --frames: only these steps, such as 100:200 or ::4."
         ),
     ] = None,
-    agent: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only this agent of several.", show_default=False)
-    ] = None,
+    agent: Annotated[str | None, typer.Option(metavar="NAME", help="Only this agent of several.")] = None,
     column: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="With --frames: the images of this column.", show_default=False),
+        str | None, typer.Option(metavar="NAME", help="With --frames: the images of this column.")
     ] = None,
     trust: Trust = False,
     as_json: AsJson = False,
@@ -162,10 +183,15 @@ def show(
     for name, given in (("--steps", steps), ("--column", column)):
         if frames is None and given is not None:
             raise typer.BadParameter("it needs --frames FILE.", param_hint=name)
+    from ..reports.opening import explored
     from ..reports.showing import Film, show_episode
 
-    film = None if frames is None else Film(frames, part, column, trust)
-    show_episode(path, storage, key, agent, film, as_json=as_json)
+    if frames is not None:
+        Film(frames, part, column, trust).save(path, storage, key, agent, as_json=as_json)
+        return
+    lost = explored(path, storage, lambda opened: show_episode(opened, key, agent, as_json=as_json))
+    if lost is not None:
+        raise failure(str(lost))
 
 
 @command(
@@ -186,7 +212,6 @@ def stats(
             metavar="NAMES",
             help="Columns of steps to measure, or elements such as observation[2], separated by commas; may "
             "be repeated.",
-            show_default=False,
             autocompletion=complete_measured,
         ),
     ] = None,
@@ -201,10 +226,17 @@ def stats(
 
     All numbers are exact. The measurements of a column are cached on this machine.
     """
-    from ..reports.statistics import show_statistics
+    from ..output.page import emit
+    from ..reports.opening import explored_steps
+    from ..reports.statistics import measured, write_statistics
 
     wanted = [] if episodes_only else column_names(columns)
-    show_statistics(path, storage, condition, wanted, as_json=as_json)
+    explored_steps(
+        path,
+        storage,
+        lambda opened: measured(opened, condition, wanted),
+        lambda report: emit(report, write_statistics, as_json=as_json),
+    )
 
 
 @command(
@@ -224,7 +256,6 @@ def plot(
             metavar="KIND",
             help="returns and lengths over time by run, histogram of returns, actions taken, or visitation "
             "of observations.",
-            show_default=False,
         ),
     ],
     output: Annotated[
@@ -234,7 +265,6 @@ def plot(
             "-o",
             metavar="FILE",
             help="Write the chart to a .svg, .png or .html file; needs episodelake[explore].",
-            show_default=False,
         ),
     ] = None,
     condition: Condition = None,
@@ -245,114 +275,16 @@ def plot(
 
     To a file, or without one with characters.
     """
-    from ..reports.plotting import draw_chart
+    from ..output.page import emit
+    from ..reports.opening import explored_steps
+    from ..reports.plotting import drawn, save_chart
 
-    draw_chart(path, storage, kind, output, condition, as_json=as_json)
-
-
-@command(
-    app,
-    LOOK,
-    """\
-episodelake sql data/cartpole "SELECT end_reason, count(*) FROM episodes GROUP BY 1"
-episodelake sql data/cartpole "FROM episodes" --csv > episodes.csv
-episodelake sql data/cartpole "FROM transitions WHERE reward < 0" --parquet b.parquet
-episodelake sql data/cartpole < question.sql
-episodelake sql data/cartpole                   a prompt, with completion and history""",
-)
-def sql(
-    path: StorePath,
-    query: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="QUERY",
-            help="A DuckDB query over the tables runs, episodes, steps and transitions; - reads it from "
-            "standard input, as does a pipe. Without it, a terminal gets a prompt.",
-            show_default=False,
-        ),
-    ] = None,
-    limit: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            help="At most this many rows; 0 for all. The default is 100 in a table, all in files, CSV and "
-            "JSON.",
-            show_default=False,
-        ),
-    ] = None,
-    csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
-    as_json: AsJson = False,
-    parquet: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write the result to a Parquet file.", show_default=False),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            metavar="FILE",
-            help="Write the result to a file: .csv, .json or .parquet.",
-            show_default=False,
-        ),
-    ] = None,
-    storage: StorageOptions = None,
-) -> None:
-    """Run an SQL query; without one, open a prompt.
-
-    The result is printed, or written to a file.
-
-    Column names with a dot need double quotes: SELECT "info.x" FROM steps.
-    If the output is not a terminal, cells are separated by tabs and numbers are written in full.
-    """
-    from ..output.exporting import chosen_export
-    from ..reports.querying import run_query
-
-    export = chosen_export(csv=csv, as_json=as_json, parquet=parquet, output=output)
-    run_query(path, storage, query, limit, export)
-
-
-@command(
-    app,
-    LOOK,
-    """\
-episodelake explore data/cartpole
-episodelake explore data/cartpole@v1.0 --no-browser --port 9000""",
-)
-def explore(
-    path: StorePath,
-    host: Annotated[
-        str, typer.Option(help="The address to listen on. Beyond 127.0.0.1, others reach the page too.")
-    ] = "127.0.0.1",
-    port: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            max=65535,
-            help="The port; 0 for any free one.",
-            show_default="8642, or any free one",
-        ),
-    ] = None,
-    browser: Annotated[
-        bool, typer.Option("--browser/--no-browser", help="Open the page in the browser.")
-    ] = True,
-    token: Annotated[
-        str | None,
-        typer.Option(
-            envvar="EPISODELAKE_TOKEN",
-            show_envvar=True,
-            help="The secret that opens the page; at least 16 letters and digits.",
-            show_default="a new one each time",
-        ),
-    ] = None,
-    storage: StorageOptions = None,
-) -> None:
-    """Explore a store in the browser, on this machine.
-
-    Filter episodes, step through them, chart runs, ask in SQL, export a selection. The page reads the
-    store and changes nothing. It follows running writers, unless PATH names a version or a tag.
-    Ctrl-C ends it.
-    """
-    from ..reports.explore import open_explorer
-
-    open_explorer(path, storage, host, port, browser=browser, token=token)
+    if output is not None:
+        save_chart(path, storage, kind, output, condition, as_json=as_json)
+        return
+    explored_steps(
+        path,
+        storage,
+        lambda opened: drawn(opened.chosen(condition), kind, as_json=as_json),
+        lambda drawing: emit(drawing.rows, drawing.write, as_json=as_json),
+    )

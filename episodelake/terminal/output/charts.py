@@ -105,12 +105,12 @@ def histogram(series: Mapping[str, np.ndarray], width: int, height: int, glyphs:
     else:
         cell, edges = 1, np.linspace(low, high, width + 1)
         axis = _axis(low, high, width)
-    found = {name: np.histogram(values, edges)[0] for name, values in series.items()}
+    occurrences = {name: np.histogram(values, edges)[0] for name, values in series.items()}
     return Histogram(
-        bars={name: _bars(counts, cell, height, glyphs) for name, counts in found.items()},
+        bars={name: _bars(counts, cell, height, glyphs) for name, counts in occurrences.items()},
         axis=axis,
-        highest={name: int(counts.max()) for name, counts in found.items()},
-        counts={name: _count_line(counts, cell) if whole else "" for name, counts in found.items()},
+        highest={name: int(counts.max()) for name, counts in occurrences.items()},
+        counts={name: _count_line(counts, cell) if whole else "" for name, counts in occurrences.items()},
     )
 
 

@@ -10,7 +10,6 @@ import contextlib
 import csv
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,7 +23,7 @@ from ...store.errors import QueryError, StoreAccessError
 from ...store.files import guard_access, replacing
 from ...store.manifest import check_outside_stores
 from .grid import clean, writer
-from .page import Page, json_of, write_object
+from .page import Page, emit, json_of
 
 BATCH_ROWS = 20_000
 FORMATS = ("csv", "json", "parquet")
@@ -94,7 +93,9 @@ class _Stream:
             ) from error
 
 
-def chosen_export(*, csv: bool, as_json: bool, parquet: Path | None, output: Path | None) -> Export | None:
+def chosen_export(
+    *, csv: bool, as_json: bool, parquet: Path | None, output: Path | None, limit: int
+) -> Export | None:
     """Return the target that the options name; None for a table on the page."""
     wanted = [name for name, given in (("csv", csv), ("json", as_json), ("parquet", parquet)) if given]
     if len(wanted) > 1:
@@ -102,14 +103,14 @@ def chosen_export(*, csv: bool, as_json: bool, parquet: Path | None, output: Pat
     if parquet is not None and output is not None:
         raise typer.BadParameter("--parquet names the file already.", param_hint="--output")
     if output is None:
-        return Export(wanted[0], parquet) if wanted else None
-    found = wanted[0] if wanted else output.suffix.removeprefix(".").lower()
-    if found not in FORMATS:
+        return Export(wanted[0], parquet, limit) if wanted else None
+    format = wanted[0] if wanted else output.suffix.removeprefix(".").lower()
+    if format not in FORMATS:
         raise typer.BadParameter(
             f"{str(output)!r} does not say the format; expected a name that ends in .csv, .json or .parquet.",
             param_hint="--output",
         )
-    return Export(found, output)
+    return Export(format, output, limit)
 
 
 def check_target(file: Path) -> None:
@@ -121,23 +122,22 @@ def check_target(file: Path) -> None:
     check_outside_stores(file)
     with guard_access("write the result", file):
         if file.is_dir():
-            told = f"it is a folder. Name a file in it, such as {file / 'result'}{file.suffix or '.csv'}."
+            reason = f"it is a folder. Name a file in it, such as {file / 'result'}{file.suffix or '.csv'}."
         elif not file.parent.is_dir():
-            told = f"there is no folder {file.parent}. Make it first, or choose another."
+            reason = f"there is no folder {file.parent}. Make it first, or choose another."
         elif file.exists() and not file.is_file():
-            told = "it is no ordinary file. Leave it out and redirect the output: ... --csv > FILE."
+            reason = "it is no ordinary file. Leave it out and redirect the output: ... --csv > FILE."
         else:
             return
-    raise StoreAccessError(f"Could not write the result at {file}: {told}")
+    raise StoreAccessError(f"Could not write the result at {file}: {reason}")
 
 
-def report_file(page: Page, said: str, file: Path, facts: Mapping[str, Any], *, as_json: bool) -> None:
-    """Report the file that a command wrote."""
+def report_file(beginning: str, file: Path, facts: Mapping[str, Any], *, as_json: bool) -> None:
+    """Report the file that a command wrote: facts and the file as JSON, or a sentence with this beginning."""
     size = file.stat().st_size
-    if as_json:
-        write_object(page, {**facts, "file": str(file), "bytes": size})
-    else:
-        page.note(f"{said} {file} ({size_text(size)}).")
+    sentence = f"{beginning} {file} ({size_text(size)})."
+    report = {**facts, "file": file, "bytes": size}
+    emit(report, lambda page, _: page.note(sentence), as_json=as_json)
 
 
 @contextlib.contextmanager
@@ -157,14 +157,14 @@ def _write_csv(batches: pa.RecordBatchReader | _Stream, file: IO[str]) -> int:
     """CSV (RFC 4180) with a header; NULL is empty, and lists and structs are JSON."""
     lines = csv.writer(file, lineterminator="\n")
     lines.writerow(batches.schema.names)
+    # No text of a store may control a terminal.
+    shown = clean if file.isatty() else str
     write = [_cell_writer(field.type) for field in batches.schema]
-    if file.isatty():
-        # No text of a store may control a terminal.
-        write = [partial(_cleaned, cell) for cell in write]
     rows = 0
     for batch in batches:
         columns = [
-            list(map(cell, column.to_pylist())) for cell, column in zip(write, batch.columns, strict=True)
+            [shown(cell(value)) for value in column.to_pylist()]
+            for cell, column in zip(write, batch.columns, strict=True)
         ]
         lines.writerows(zip(*columns, strict=True))
         rows += batch.num_rows
@@ -176,10 +176,6 @@ def _cell_writer(kind: pa.DataType) -> Any:
         return lambda value: "" if value is None else json_of(value).strip('"')
     write = writer(kind, exact=True)
     return lambda value: "" if value is None else write(value)
-
-
-def _cleaned(cell: Any, value: Any) -> str:
-    return clean(cell(value))
 
 
 def _write_json(batches: pa.RecordBatchReader | _Stream, file: IO[str]) -> int:
@@ -209,9 +205,9 @@ def write_result(page: Page, session: QuerySession, text: str, limit: int) -> No
     """Carry out a query and write its result as a table of at most `limit` rows; 0 for all."""
     relation = session.bind(text)
     # One row more tells whether there are more, so that only then they are counted.
-    found = session.carry_out((relation.limit(limit + 1) if limit else relation).to_arrow_table)
-    shown = found.slice(0, limit) if limit else found
+    rows = session.carry_out((relation.limit(limit + 1) if limit else relation).to_arrow_table)
+    shown = rows.slice(0, limit) if limit else rows
     page.frame(shown)
-    if found.num_rows > shown.num_rows:
+    if rows.num_rows > shown.num_rows:
         rest = session.carry_out(lambda: relation.aggregate("count(*)").fetchall())[0][0] - shown.num_rows
         page.note(f"{counted(rest, 'more row')}; show more with --limit N, all with --limit 0.")

@@ -84,9 +84,7 @@ def grid_of(table: pa.Table, exact: bool) -> Grid:
 def _values(column: pa.ChunkedArray) -> list[Any]:
     if pa.types.is_timestamp(column.type) and column.type.unit != "ns":
         # pyarrow would import pandas for timestamps, which takes a quarter of a second.
-        found = pl.from_arrow(column)
-        assert isinstance(found, pl.Series)
-        return found.to_list()
+        return pl.Series(column).to_list()
     return column.to_pylist()
 
 

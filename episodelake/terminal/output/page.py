@@ -14,7 +14,8 @@ import contextlib
 import json
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -99,21 +100,21 @@ class Page:
         else:
             self._plain(f"== {clean(text)} ==")
 
-    def pairs(self, pairs: Sequence[tuple[str, str]]) -> None:
-        """Write names with their values, one a line; a value may have several lines."""
+    def pairs(self, pairs: Sequence[tuple[str, object]]) -> None:
+        """Write names with their values, one a line; a text may have several lines."""
+        texts = [(clean(name), self.number(value)) for name, value in pairs]
         if not self.is_terminal:
-            for name, value in pairs:
-                self._plain(f"{clean(name)}\t{clean(value)}")
+            for name, text in texts:
+                self._plain(f"{name}\t{clean(text)}")
             return
         table = Table.grid(padding=(0, GAP))
         table.add_column(style="cyan", no_wrap=True)
         table.add_column(overflow="fold")
-        for name, value in pairs:
-            lines = [clean(line) for line in value.split("\n")]
-            table.add_row(clean(name), Text("\n".join(lines)))
+        for name, text in texts:
+            table.add_row(name, Text("\n".join(map(clean, text.split("\n")))))
         self._print(table, width=self.width)
 
-    def table(self, grid: Grid, style: str = "") -> None:
+    def table(self, grid: Grid) -> None:
         """Write a table."""
         if not grid.headers:
             return
@@ -128,10 +129,10 @@ class Page:
         rule = self.glyphs.rule * max(len(line) for line in lines)
         self._print(Text(rule[: self.width], "bright_black"), no_wrap=True)
         for line in lines[1:]:
-            self._print(Text(line, style), no_wrap=True, overflow="crop")
+            self._print(Text(line), no_wrap=True, overflow="crop")
         if left_out:
-            what = "1 column does" if len(left_out) == 1 else f"{len(left_out)} columns do"
-            self.note(f"{what} not fit: {', '.join(left_out)}. A wider window or fewer columns show them.")
+            columns = "1 column does" if len(left_out) == 1 else f"{len(left_out)} columns do"
+            self.note(f"{columns} not fit: {', '.join(left_out)}. A wider window or fewer columns show them.")
 
     def grid(self, data: pl.DataFrame | pa.Table) -> Grid:
         """Return data as a table of texts: rounded on a terminal, in full elsewhere."""
@@ -147,15 +148,9 @@ class Page:
         """Return a number as text: shortened for people, in full for scripts."""
         if value is None:
             return NULL
-        if not self.is_terminal:
-            return str(value)
-        return (
-            number_text(value)
-            if isinstance(value, float)
-            else f"{value:,}"
-            if isinstance(value, int)
-            else str(value)
-        )
+        if self.is_terminal and isinstance(value, float):
+            return number_text(value)
+        return f"{value:,}" if self.is_terminal and isinstance(value, int) else str(value)
 
     def size(self, size: int) -> str:
         """Return a number of bytes as text."""
@@ -233,6 +228,8 @@ def plain(value: Any) -> Any:
         return value if math.isfinite(value) else _unbounded(value)
     if isinstance(value, Mapping):
         return {str(name): plain(part) for name, part in value.items()}
+    if is_dataclass(value):
+        return {field.name: plain(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, np.generic | np.ndarray):
         return plain(value.tolist())
     if isinstance(value, list | tuple | set | frozenset):
@@ -261,15 +258,19 @@ def json_of(value: Any, indent: int | None = None) -> str:
     return text.translate(_CONTROLS)
 
 
-def write_object(page: Page, report: Mapping[str, Any]) -> None:
-    """Print one object."""
-    page.raw(json_of(report, indent=2))
+def emit(report: Any, write: Callable[[Page, Any], None], *, as_json: bool) -> None:
+    """Print a report: as JSON, or as text by a function of the page and the report.
 
-
-def write_rows(page: Page, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Print a list of objects, one a line, as they come."""
-    before = "["
-    for row in rows:
-        page.raw(before + json_of(row), end="")
-        before = ",\n "
-    page.raw("[]" if before == "[" else "]")
+    JSON is one object for a mapping or a dataclass, and a list of objects, one a line, for a list or a frame.
+    """
+    page = Page()
+    if not as_json:
+        write(page, report)
+    elif isinstance(report, pl.DataFrame | list):
+        before = "["
+        for row in report.iter_rows(named=True) if isinstance(report, pl.DataFrame) else report:
+            page.raw(before + json_of(row), end="")
+            before = ",\n "
+        page.raw("[]" if before == "[" else "]")
+    else:
+        page.raw(json_of(report, indent=2))

@@ -29,7 +29,7 @@ from ...store.layout import ANNOTATIONS, ARTIFACTS, CARD, JOURNAL, MANIFEST, TAB
 from ...writers.collecting.collect import collect
 from ..output.grid import Grid
 from ..output.page import INDENT, Page
-from .plotting import RunSeries, draw_histogram
+from .plotting import RunSeries, histogram_drawing
 
 POLICIES = ("random", "scripted")
 MARK = "demo.json"
@@ -137,10 +137,11 @@ def run_demo(page: Page, path: Path, episodes: int) -> bool:
         page.line()
         page.line(f"{task.env_id}: how often each return occurs", "bold")
         returns = stores[task.name].query(RETURNS)
-        by_policy = {policy: returns.filter(policy=policy)["episode_return"] for policy in POLICIES}
-        draw_histogram(
-            page, [RunSeries(name, values.to_numpy()) for name, values in by_policy.items()], write=True
-        )
+        series = [
+            RunSeries(policy, returns.filter(policy=policy)["episode_return"].to_numpy())
+            for policy in POLICIES
+        ]
+        histogram_drawing(series).write(page)
     page.heading("4  Rebuild all episodes and replay them")
     same = _replay_all(page, path, stores)
     page.heading("5  Try next")

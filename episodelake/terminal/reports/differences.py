@@ -7,41 +7,37 @@ that no step is held in memory.
 
 from __future__ import annotations
 
+import filecmp
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import polars as pl
-import pyarrow as pa
-import typer
 
 from ..._store import EpisodeStore
 from ...readers.amounts import counted
-from ...readers.damaged_files import check_plan
-from ...readers.sql.sources import run_interruptible, type_name
+from ...readers.sql.sources import type_name
 from ...readers.sql.text import quote
-from ...store.common.compatibility import json_plan
 from ...store.common.progress import progress_meter
 from ...store.dynamic.column_groups import EXTRA, INFO, POLICY
 from ...store.errors import CorruptStoreError
 from ...store.files import Place
 from ...store.layout import STEPS, TABLES
 from ...store.maintenance.operation import Progress
-from ..command import FAILED
 from ..output.grid import Grid
-from ..output.page import Page, write_object
-from .opening import READING_ERRORS, interruptible, open_store_at, unchanged
+from ..output.page import Page
+from .opening import READING_ERRORS, open_store_at
 from .store_figures import store_figures
 
 #: The places of rows, which compaction changes.
-PLACES = {"segment", "row_start", "row_count"}
-_CHUNK = 1 << 22
+PLACES = ("segment", "row_start", "row_count")
 #: JSON columns of steps, and the attributes of an episode with their values.
 _JSON_VALUES = {
     INFO.json_column: "infos",
     POLICY.json_column: "policy",
     EXTRA.json_column: "extra",
 }
+_SIDES = ("only_a", "only_b", "differing")
 
 
 def compare(
@@ -54,12 +50,18 @@ def compare(
         steps: compare steps too.
         progress: called with the segments that were looked at, and all of them.
     """
-    columns = _columns(first, second)
+    columns = [
+        {"table": table, "column": name, "a": one, "b": other}
+        for table in TABLES
+        for name, one, other in _unequal(*(_types(store, table) for store in (first, second)))
+    ]
     runs = _rows_compared(first.runs, second.runs, "run_id")
     episodes = _rows_compared(first.episodes, second.episodes, "episode_id")
     if steps:
         _add_steps(first, second, episodes, progress)
-    spaces = _spaces(first, second)
+    spaces = [
+        {"name": name, "a": one, "b": other} for name, one, other in _unequal(_spaces(first), _spaces(second))
+    ]
     differs = any((spaces, columns, *(part[side] for part in (runs, episodes) for side in _SIDES)))
     return {
         "same": not differs,
@@ -73,7 +75,24 @@ def compare(
     }
 
 
-_SIDES = ("only_a", "only_b", "differing")
+def _unequal(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    """Return the names with other values in one mapping than in the other, and both values."""
+    pairs = [(name, first.get(name), second.get(name)) for name in {**first, **second}]
+    return [pair for pair in pairs if pair[1] != pair[2]]
+
+
+def _types(store: EpisodeStore, table: str) -> dict[str, str]:
+    schema = store.selection().snapshot.shown_schema(table)
+    return {field.name: type_name(field.type) for field in schema}
+
+
+def _spaces(store: EpisodeStore) -> dict[str, str]:
+    return {
+        "observation": " ".join(str(store.observation_space).split()),
+        "action": " ".join(str(store.action_space).split()),
+        "reward_shape": str(store.reward_shape),
+        **{f"agents of {group.name}": ", ".join(group.agents) for group in store.agent_groups},
+    }
 
 
 def _figures(store: EpisodeStore) -> dict[str, Any]:
@@ -91,72 +110,34 @@ def _figures(store: EpisodeStore) -> dict[str, Any]:
     }
 
 
-def _spaces(first: EpisodeStore, second: EpisodeStore) -> list[dict[str, Any]]:
-    sides = [_described(first), _described(second)]
-    names = dict.fromkeys([*sides[0], *sides[1]])
-    return [
-        {"name": name, "a": sides[0].get(name), "b": sides[1].get(name)}
-        for name in names
-        if sides[0].get(name) != sides[1].get(name)
-    ]
-
-
-def _described(store: EpisodeStore) -> dict[str, str]:
-    found = {
-        "observation": " ".join(str(store.observation_space).split()),
-        "action": " ".join(str(store.action_space).split()),
-        "reward_shape": str(store.reward_shape),
-    }
-    for group in store.agent_groups:
-        found[f"agents of {group.name}"] = ", ".join(group.agents)
-    return found
-
-
-def _columns(first: EpisodeStore, second: EpisodeStore) -> list[dict[str, Any]]:
-    """Return the columns that only one of them has, or that have another type."""
-    rows = []
-    for table in TABLES:
-        sides = [
-            {field.name: type_name(field.type) for field in store.selection().snapshot.shown_schema(table)}
-            for store in (first, second)
-        ]
-        for name in dict.fromkeys([*sides[0], *sides[1]]):
-            types = [side.get(name) for side in sides]
-            if types[0] != types[1]:
-                rows.append({"table": table, "column": name, "a": types[0], "b": types[1]})
-    return rows
-
-
 def _rows_compared(first: pl.LazyFrame, second: pl.LazyFrame, key: str) -> dict[str, Any]:
     """Ids of rows that only one side has, and of those that differ, with the columns that do."""
-    schemas = [frame.collect_schema() for frame in (first, second)]
+    kinds = second.collect_schema()
     names = [
         name
-        for name, kind in schemas[0].items()
-        if name != key and name not in PLACES and schemas[1].get(name) == kind
+        for name, kind in first.collect_schema().items()
+        if name not in (key, *PLACES) and kinds.get(name) == kind
     ]
-    left = first.select(key, *names)
-    right = second.select(key, *names)
-    differs = [
-        pl.col(name).ne_missing(pl.col(f"{name}_b")).fill_null(False).alias(f"{name}_differs")
-        for name in names
-    ]
-    both = left.join(right, on=key, how="inner", suffix="_b").select(key, *differs).collect()
-    changed = both.filter(pl.any_horizontal(f"{name}_differs" for name in names)) if names else both.head(0)
+    left, right = (frame.select(key, *names) for frame in (first, second))
+    both = left.join(right, on=key, suffix="_b").select(key, columns=_changed_columns(names)).collect()
+    changed = both.filter(pl.col("columns").list.len() > 0).sort(key)
     return {
         "only_a": _only(left, right, key),
         "only_b": _only(right, left, key),
-        "differing": [
-            {"id": row[key], "columns": [name for name in names if row[f"{name}_differs"]]}
-            for row in changed.sort(key).iter_rows(named=True)
-        ],
+        "differing": [{"id": identity, "columns": columns} for identity, columns in changed.iter_rows()],
         "same": both.height - changed.height,
     }
 
 
+def _changed_columns(names: Sequence[str]) -> pl.Expr:
+    """Return the names of the columns that differ from those of the other side, which end in _b."""
+    differing = [pl.when(pl.col(name).ne_missing(pl.col(f"{name}_b"))).then(pl.lit(name)) for name in names]
+    return pl.concat_list(differing).list.drop_nulls()
+
+
 def _only(here: pl.LazyFrame, there: pl.LazyFrame, key: str) -> list[str]:
-    found = here.select(key).join(there.select(key), on=key, how="anti").sort(key).collect()
-    return found[key].to_list()
+    ids = here.select(key).join(there.select(key), on=key, how="anti").sort(key).collect()
+    return ids[key].to_list()
 
 
 # Steps
@@ -166,27 +147,18 @@ def _add_steps(
     first: EpisodeStore, second: EpisodeStore, episodes: dict[str, Any], progress: Progress | None
 ) -> None:
     """Find the episodes of both whose steps differ, and count them among those that differ."""
-    open_question = _possibly_different(first, second, progress)
-    differing = _steps_differing(first, second, open_question)
-    known = {each["id"]: each for each in episodes["differing"]}
-    for identity, columns in differing.items():
-        told = [f"steps.{name}" for name in columns]
-        if identity in known:
-            known[identity]["columns"] += told
-        else:
-            episodes["differing"].append({"id": identity, "columns": told})
+    known = {each["id"]: each["columns"] for each in episodes["differing"]}
+    for identity, columns in _steps_differing(first, second, _candidates(first, second, progress)):
+        if identity not in known:
             episodes["same"] -= 1
-    episodes["differing"].sort(key=lambda each: each["id"])
+        known.setdefault(identity, []).extend(f"steps.{name}" for name in columns)
+    episodes["differing"] = [{"id": identity, "columns": known[identity]} for identity in sorted(known)]
 
 
-def _possibly_different(first: EpisodeStore, second: EpisodeStore, progress: Progress | None) -> pl.DataFrame:
-    """Ids of episodes of both that do not stand in the same rows of equal files."""
-    pointers = ["episode_id", "segment", "row_start", "row_count"]
-    both = (
-        first.episodes.select(pointers)
-        .join(second.episodes.select(pointers), on="episode_id", how="inner", suffix="_b")
-        .collect()
-    )
+def _candidates(first: EpisodeStore, second: EpisodeStore, progress: Progress | None) -> pl.Series:
+    """Return the ids of episodes of both that are not in the same rows of equal files."""
+    rows = [store.episodes.select("episode_id", "segment", "row_start") for store in (first, second)]
+    both = rows[0].join(rows[1], on="episode_id", suffix="_b").collect()
     snapshots = [store.selection().snapshot for store in (first, second)]
     alike = (pl.col("segment") == pl.col("segment_b")) & (pl.col("row_start") == pl.col("row_start_b"))
     shared = both.filter(alike)["segment"].unique().sort().to_list()
@@ -198,65 +170,53 @@ def _possibly_different(first: EpisodeStore, second: EpisodeStore, progress: Pro
             equal.append(name)
         if progress is not None:
             progress(done, len(shared))
-    if _annotated(first) or _annotated(second):
-        # Annotations lie in other files.
+    if any(snapshot.annotation_files.annotations for snapshot in snapshots):
+        # Annotations are in other files.
         equal = []
-    return both.filter(~(alike & pl.col("segment").is_in(equal))).select("episode_id")
-
-
-def _annotated(store: EpisodeStore) -> bool:
-    return bool(store.selection().snapshot.annotation_files.annotations)
+    return both.filter(~(alike & pl.col("segment").is_in(equal)))["episode_id"]
 
 
 def _same_bytes(first: Place, second: Place) -> bool:
-    """Return whether two files are one, or have the same bytes; files that are not on this machine may
-    differ.
-    """
+    """Return whether two files are one, or have the same bytes; False if they are not on this machine."""
     if str(first) == str(second):
         return True
-    if first.local is None or second.local is None or first.size() != second.size():
+    if first.local is None or second.local is None:
         return False
-    if first.local.samefile(second.local):
-        return True
-    with open(first.local, "rb") as left, open(second.local, "rb") as right:
-        while chunk := left.read(_CHUNK):
-            if chunk != right.read(_CHUNK):
-                return False
-    return True
+    return first.local.samefile(second.local) or filecmp.cmp(first.local, second.local, shallow=False)
 
 
-def _steps_differing(first: EpisodeStore, second: EpisodeStore, ids: pl.DataFrame) -> dict[str, list[str]]:
-    """By id the columns of steps that differ; `rows` where there are more or fewer of them."""
+def _steps_differing(
+    first: EpisodeStore, second: EpisodeStore, ids: pl.Series
+) -> list[tuple[str, list[str]]]:
+    """Return ids with the columns of steps that differ; `rows` where there are more or fewer of them."""
     if ids.is_empty():
-        return {}
-    schemas = [store.selection().snapshot.shown_schema(STEPS) for store in (first, second)]
-    keys = [name for name, _ in first.selection().snapshot.schema.step_keys]
-    names = [
-        field.name
-        for field in schemas[0]
-        if field.name not in keys
-        and field.name in schemas[1].names
-        and schemas[1].field(field.name).type == field.type
+        return []
+    kinds = [
+        {field.name: field.type for field in store.selection().snapshot.shown_schema(STEPS)}
+        for store in (first, second)
     ]
-    sums = [_sums(store, ids, keys, names) for store in (first, second)]
-    joined = sums[0].join(sums[1], on="episode_id", how="inner", suffix="_b")
-    found: dict[str, list[str]] = {}
-    for name in ("rows", *names):
-        changed = joined.filter(pl.col(name) != pl.col(f"{name}_b"))["episode_id"]
-        for identity in changed.to_list():
-            if name not in _JSON_VALUES or not _same_values(first, second, identity, _JSON_VALUES[name]):
-                found.setdefault(identity, []).append(name)
-    return found
+    keys = [name for name, _ in first.selection().snapshot.schema.step_keys]
+    names = [name for name, kind in kinds[0].items() if name not in keys and kinds[1].get(name) == kind]
+    left, right = (_sums(store, ids, keys, names) for store in (first, second))
+    both = left.join(right, on="episode_id", suffix="_b")
+    changed = both.select("episode_id", _changed_columns(["rows", *names])).rows()
+    differing = [
+        (identity, [name for name in columns if not _same_values(first, second, identity, name)])
+        for identity, columns in changed
+    ]
+    return [(identity, columns) for identity, columns in differing if columns]
 
 
-def _same_values(first: EpisodeStore, second: EpisodeStore, identity: str, attribute: str) -> bool:
+def _same_values(first: EpisodeStore, second: EpisodeStore, identity: str, column: str) -> bool:
     """Return whether an episode gives the same infos, policy values or own columns in both stores.
 
     A JSON column may differ where values do not: it also has the integers of a column of doubles, and what
-    goes there depends on which type a run recorded first.
+    goes there depends on which type a run recorded first. Other columns hold the values themselves.
     """
-    sides = [getattr(store[identity], attribute) for store in (first, second)]
-    return _canonical(sides[0]) == _canonical(sides[1])
+    if column not in _JSON_VALUES:
+        return False
+    one, other = (_canonical(getattr(store[identity], _JSON_VALUES[column])) for store in (first, second))
+    return one == other
 
 
 def _canonical(value: Any) -> Any:
@@ -272,72 +232,55 @@ def _canonical(value: Any) -> Any:
     return (type(value).__name__, repr(value))
 
 
-def _sums(store: EpisodeStore, ids: pl.DataFrame, keys: Sequence[str], names: Sequence[str]) -> pl.DataFrame:
+def _sums(store: EpisodeStore, ids: pl.Series, keys: Sequence[str], names: Sequence[str]) -> pl.DataFrame:
     """Return a hash per episode and column over its values and their places."""
     place = ", ".join(quote(name) for name in keys if name != "episode_id")
-    parts = ", ".join(f"bit_xor(hash({quote(name)}, {place})) AS {quote(name)}" for name in names)
-    store.selection().snapshot.places(STEPS)
-    connection = store.connect()
-    try:
-        connection.register("_asked", pa.table(ids.to_arrow()))
-        text = f"""SELECT episode_id, count(*) AS rows{", " if parts else ""}{parts}
-            FROM steps SEMI JOIN _asked USING (episode_id) GROUP BY episode_id"""
-        relation = connection.sql(text)
-        check_plan(store.selection().snapshot, json_plan(relation), [STEPS], None)
-        found = run_interruptible(relation.pl, connection.interrupt)
-    finally:
-        connection.close()
-    return found
+    sums = [f"bit_xor(hash({quote(name)}, {place})) AS {quote(name)}" for name in names]
+    chosen = store.filter(pl.col("episode_id").is_in(ids.implode()))
+    columns = ", ".join(["episode_id", "count(*) AS rows", *sums])
+    return chosen.query(f"SELECT {columns} FROM steps GROUP BY episode_id")
+
+
+# The page
 
 
 IDS_SHOWN = 10
 
 
-def compare_stores(
-    sides: Sequence[tuple[str, str | None]],
-    storage: Sequence[str] | None,
-    *,
-    steps: bool,
-    quiet: bool,
-    as_json: bool,
-) -> None:
-    """Compare two stores, given by path and version; see `episodelake diff`."""
-    page = Page()
-    with interruptible(unchanged):
-        first, second = (open_store_at(path, storage, version) for path, version in sides)
-        with progress_meter(True, "Comparing", "files") as progress:
-            try:
-                report = compare(first, second, steps=steps, progress=progress)
-            except READING_ERRORS as error:
-                raise _damaged((first, second), error) from error
-    if as_json:
-        write_object(page, report)
-    elif not quiet:
-        _write(page, report)
-    if not report["same"]:
-        raise typer.Exit(FAILED)
+def compared(
+    sides: Sequence[tuple[str, str | None]], storage: Sequence[str] | None, *, steps: bool
+) -> dict[str, Any]:
+    """Compare two stores, given by path and version, with a meter.
 
-
-def _damaged(stores: Sequence[EpisodeStore], error: Exception) -> Exception:
-    """Return what is wrong with the files that ended a comparison: an engine may not have said which they
-    are.
+    Raises:
+        CorruptStoreError: files that are needed are damaged; it names them.
     """
-    told = [each for store in stores for each in store.leave_out_damaged(steps=True)]
-    return CorruptStoreError(" ".join(dict.fromkeys(told))) if told else error
+    stores = [open_store_at(path, storage, version) for path, version in sides]
+    with progress_meter(True, "Comparing", "files") as progress:
+        try:
+            return compare(stores[0], stores[1], steps=steps, progress=progress)
+        except READING_ERRORS as error:
+            # An engine may not have named the files.
+            damaged = dict.fromkeys(each for store in stores for each in store.leave_out_damaged(steps=True))
+            raise (CorruptStoreError(" ".join(damaged)) if damaged else error) from error
 
 
-def _write(page: Page, report: Mapping[str, Any]) -> None:
+def write_comparison(page: Page, report: Mapping[str, Any]) -> None:
+    """Write the differences: figures, spaces and columns side by side, then ids."""
     if report["same"]:
         page.line(f"No difference in {counted(report['episodes']['same'], 'episode')}.", "bold green")
         return
     _write_figures(page, report["a"], report["b"])
-    if report["spaces"]:
-        page.heading("Spaces")
-        _write_sides(page, "space", report["spaces"], "name")
-    if report["columns"]:
-        page.heading("Columns")
-        rows = [{**each, "name": f"{each['table']}.{each['column']}"} for each in report["columns"]]
-        _write_sides(page, "column", rows, "name")
+    tables = {
+        "space": [(row["name"], row["a"], row["b"]) for row in report["spaces"]],
+        "column": [(f"{row['table']}.{row['column']}", row["a"], row["b"]) for row in report["columns"]],
+    }
+    for title, rows in tables.items():
+        if rows:
+            page.heading(f"{title.capitalize()}s")
+            page.table(
+                Grid.of((title, "A", "B"), [["-" if cell is None else cell for cell in row] for row in rows])
+            )
     for kind in ("runs", "episodes"):
         _write_ids(page, kind, report[kind])
 
@@ -345,54 +288,37 @@ def _write(page: Page, report: Mapping[str, Any]) -> None:
 def _write_figures(page: Page, first: Mapping[str, Any], second: Mapping[str, Any]) -> None:
     sides = [_labelled(side) for side in (first, second)]
     rows = []
-    for name in dict.fromkeys([*sides[0], *sides[1]]):
-        left, right = (_figure(page, side.get(name)) for side in sides)
+    for name in {**sides[0], **sides[1]}:
+        left, right = ("-" if side.get(name) is None else page.number(side[name]) for side in sides)
         rows.append((name, left, right, "" if left == right else "differs"))
     page.table(Grid.of(("", "A", "B", "difference"), rows))
 
 
 def _labelled(figures: Mapping[str, Any]) -> dict[str, Any]:
     """Return the figures by the words that people read; a list has a line for each of its values."""
-    told: dict[str, Any] = {}
+    labelled: dict[str, Any] = {}
     for name, value in figures.items():
         label = name.replace("_", " ")
         if name == "end_reasons":
-            told |= {f"ended: {reason}": count for reason, count in value.items()}
+            labelled |= {f"ended: {reason}": count for reason, count in value.items()}
         elif isinstance(value, list):
-            told |= {f"{label}[{index}]": each for index, each in enumerate(value)}
+            labelled |= {f"{label}[{index}]": each for index, each in enumerate(value)}
         else:
-            told[label] = value
-    return told
-
-
-def _figure(page: Page, value: Any) -> str:
-    return "-" if value is None else page.number(value)
-
-
-def _write_sides(page: Page, title: str, rows: Sequence[Mapping[str, Any]], name: str) -> None:
-    cells = [(row[name], _side(row["a"]), _side(row["b"])) for row in rows]
-    page.table(Grid.of((title, "A", "B"), cells))
-
-
-def _side(value: Any) -> str:
-    return "-" if value is None else str(value)
+            labelled[label] = value
+    return labelled
 
 
 def _write_ids(page: Page, kind: str, report: Mapping[str, Any]) -> None:
-    told = {"only in A": report["only_a"], "only in B": report["only_b"]}
-    rows = [(where, identity, "") for where, ids in told.items() for identity in _first(page, ids)]
-    differing = report["differing"]
-    rows += [
-        ("differs", each["id"], ", ".join(each["columns"]))
-        for each in (differing[:IDS_SHOWN] if page.is_terminal else differing)
-    ]
+    parts = {
+        "only in A": [(identity, "") for identity in report["only_a"]],
+        "only in B": [(identity, "") for identity in report["only_b"]],
+        "differs": [(each["id"], ", ".join(each["columns"])) for each in report["differing"]],
+    }
+    shown = IDS_SHOWN if page.is_terminal else None
+    rows = [(where, *row) for where, part in parts.items() for row in part[:shown]]
     if not rows:
         return
     page.heading(kind.capitalize())
     page.table(Grid.of(("where", "id", "columns that differ"), rows))
-    counts = ", ".join(f"{len(ids):,} {where}" for where, ids in told.items())
-    page.note(f"{counts}, {len(differing):,} differ, {report['same']:,} the same.")
-
-
-def _first(page: Page, ids: Sequence[str]) -> Sequence[str]:
-    return ids[:IDS_SHOWN] if page.is_terminal else ids
+    one, other, differing = map(len, parts.values())
+    page.note(f"{one:,} only in A, {other:,} only in B, {differing:,} differ, {report['same']:,} the same.")

@@ -1,4 +1,4 @@
-"""One episode for `episodelake show` and `replay`: found by id or position, as text and as JSON.
+"""One episode for `episodelake show` and `replay`: by id or position, as text and as JSON.
 
 Only the columns that are shown are read.
 """
@@ -11,7 +11,6 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-import gymnasium
 import numpy as np
 import polars as pl
 import polars.exceptions
@@ -35,6 +34,8 @@ from .opening import Explored
 END_ROWS = 3
 SIGNALS = 16
 _METADATA = "metadata."
+_SUMMARY = ("run_id", "length", "episode_return", "end_reason", "terminated", "truncated", "seed")
+_SUMMARY += ("options", "env_index", "started_at", "ended_at", "metadata")
 #: The most ids that a message names, and the most that are compared with an unknown one.
 NEAREST = 3
 COMPARED = 20_000
@@ -135,30 +136,16 @@ def _ids(store: EpisodeStore, fits: pl.Expr, limit: int = NEAREST + 1) -> list[s
 def episode_report(look: EpisodeLook, agent: str | None) -> dict[str, Any]:
     """Return the report of `show`, as `--json` prints it."""
     episode = look.episode
-    summary = {
-        "episode_id": episode.id,
-        "position": look.position,
-        "run_id": episode.run_id,
-        "length": episode.length,
-        "episode_return": episode.episode_return,
-        "end_reason": episode.end_reason,
-        "terminated": episode.terminated,
-        "truncated": episode.truncated,
-        "seed": episode.seed,
-        "options": episode.options,
-        "env_index": episode.env_index,
-        "started_at": episode.started_at,
-        "ended_at": episode.ended_at,
-        "metadata": episode.metadata,
-        "run_metadata": look.run_metadata,
-        "annotations": episode.annotations,
-    }
     signals = [
         {"name": signal.name, "values": len(signal.values), **_figures(signal.values)}
         for signal in look.signals
     ]
     return {
-        **summary,
+        "episode_id": episode.id,
+        "position": look.position,
+        **{name: getattr(episode, name) for name in _SUMMARY},
+        "run_metadata": look.run_metadata,
+        "annotations": episode.annotations,
         "agent": agent,
         "agents": [] if look.lost else _agent_rows(episode),
         "signals": signals,
@@ -169,16 +156,10 @@ def episode_report(look: EpisodeLook, agent: str | None) -> dict[str, Any]:
 def _agent_rows(episode: Episode) -> list[dict[str, Any]]:
     if not isinstance(episode, MultiAgentEpisode):
         return []
-    members = [episode.agent(name) for name in episode.agents]
+    names = ("group", "length", "episode_return", "end_reason")
     return [
-        {
-            "agent": member.agent_id,
-            "group": member.group,
-            "length": member.length,
-            "episode_return": member.episode_return,
-            "end_reason": member.end_reason,
-        }
-        for member in members
+        {"agent": name, **{fact: getattr(episode.agent(name), fact) for fact in names}}
+        for name in episode.agents
     ]
 
 
@@ -216,16 +197,18 @@ def write_episode(page: Page, look: EpisodeLook) -> None:
         page.note(f"{counted(len(signals) - SIGNALS, 'more signal')} not drawn.")
 
 
-def write_replay(page: Page, report: ReplayReport, env: gymnasium.Env) -> None:
+def write_replay(page: Page, report: ReplayReport, env: str) -> None:
     """Write the result of a replay, and every value that differs at the first different step."""
-    pairs = [
-        ("episode", report.episode_id),
-        ("environment", str(env)),
-        ("seed", "NULL: it may have started elsewhere" if report.seed is None else str(report.seed)),
-        ("transitions", page.number(report.transitions)),
-        ("same", page.number(report.compared)),
-    ]
-    page.pairs(pairs)
+    seed = "NULL: it may have started elsewhere" if report.seed is None else str(report.seed)
+    page.pairs(
+        [
+            ("episode", report.episode_id),
+            ("environment", env),
+            ("seed", seed),
+            ("transitions", report.transitions),
+            ("same", report.compared),
+        ]
+    )
     if report.same:
         page.line("No difference.", "bold green")
         return
@@ -238,15 +221,15 @@ def write_replay(page: Page, report: ReplayReport, env: gymnasium.Env) -> None:
     page.table(Grid.of(headers, rows))
 
 
-def _summary(page: Page, look: EpisodeLook) -> list[tuple[str, str]]:
+def _summary(page: Page, look: EpisodeLook) -> list[tuple[str, object]]:
     episode = look.episode
     ended = [name for name in ("terminated", "truncated") if getattr(episode, name)]
-    pairs = [
+    pairs: list[tuple[str, object]] = [
         ("episode", episode.id),
         ("position", str(look.position)),
         ("run", episode.run_id),
-        ("steps of the environment" if episode.agents else "transitions", page.number(episode.length)),
-        ("return", page.number(episode.episode_return)),
+        ("steps of the environment" if episode.agents else "transitions", episode.length),
+        ("return", episode.episode_return),
         ("end reason", episode.end_reason),
         ("flags", ", ".join(ended) or "none"),
         ("seed", "NULL" if episode.seed is None else str(episode.seed)),
@@ -332,17 +315,7 @@ def _agents_of(page: Page, episode: MultiAgentEpisode) -> Grid:
     rows = []
     for name in episode.agents:
         agent = episode.agent(name)
-        steps = agent.env_steps
-        rows.append(
-            (
-                name,
-                agent.group,
-                agent.length,
-                page.number(agent.episode_return),
-                agent.end_reason,
-                steps[0],
-                steps[-1],
-            )
-        )
+        row = (name, agent.group, agent.length, page.number(agent.episode_return), agent.end_reason)
+        rows.append((*row, agent.env_steps[0], agent.env_steps[-1]))
     headers = ("agent", "group", "transitions", "return", "end reason", "from env_step", "to env_step")
     return Grid.of(headers, rows, (False, False, True, True, False, True, True))

@@ -6,7 +6,7 @@ It reads a few columns of the episodes table and the footers of the other files;
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import polars as pl
@@ -14,29 +14,18 @@ import polars as pl
 from ..._store import EpisodeStore
 from ...readers.amounts import counted, size_text
 from ...readers.replaying.run_envs import RunEnv, run_envs
+from ...store.agents import AgentGroup
 from ...store.card import CARD_KEYS, entry_text, known_entries
 from ...store.errors import CorruptStoreError
 from ...store.files.locks import other_host
 from ...store.journal.run_journal import DAMAGED_SUFFIX, journal_folders, lock_path
 from ...store.layout import EPISODES, FORMAT_VERSION, STEPS, Layout
 from ..output.grid import Grid, number_text
-from ..output.page import Page, report_warning, write_object
-from .opening import Explored, explored, journal_runs, live_told
-from .store_figures import TableSize, store_figures, table_size
+from ..output.page import Page
+from .opening import Explored, journal_runs, live_message
+from .store_figures import store_figures, table_size
 
 RUNS_SHOWN = 10
-
-
-def show_store(path: str, storage: Sequence[str] | None, *, as_json: bool) -> None:
-    """Show a store; see `episodelake info`."""
-    page = Page()
-    report, told = explored(path, storage, lambda opened: (info_of(opened), opened.damaged), tell_live=False)
-    if as_json:
-        write_object(page, report)
-    else:
-        write_info(page, report)
-    for each in report["damaged"][len(told) :]:
-        report_warning(each)
 
 
 def info_of(opened: Explored) -> dict[str, Any]:
@@ -44,7 +33,7 @@ def info_of(opened: Explored) -> dict[str, Any]:
     store = opened.store
     snapshot = store.selection().snapshot
     figures = store_figures(store)
-    sizes = {STEPS: table_size(snapshot, STEPS), EPISODES: table_size(snapshot, EPISODES)}
+    sizes = [table_size(snapshot, table) for table in (STEPS, EPISODES)]
     files, size = _on_disk(store.handle.layout)
     card, lost = _card_of(store)
     return {
@@ -64,11 +53,11 @@ def info_of(opened: Explored) -> dict[str, Any]:
         "environments": _environments(store),
         "agents": figures.agents,
         "runs": figures.runs,
-        "columns": _columns(sizes),
-        "sizes_are_exact": all(found.exact for found in sizes.values()),
+        "columns": [column for each in sizes for column in each.columns],
+        "sizes_are_exact": all(each.exact for each in sizes),
         **_journals(store.handle.layout),
         "card": card,
-        "damaged": [*opened.damaged, *lost, *(each for found in sizes.values() for each in found.damaged)],
+        "damaged": [*opened.damaged, *lost, *(error for each in sizes for error in each.damaged)],
     }
 
 
@@ -78,14 +67,6 @@ def _card_of(store: EpisodeStore) -> tuple[dict[str, Any] | None, list[str]]:
         return store.card, []
     except CorruptStoreError as error:
         return None, [str(error)]
-
-
-def _columns(sizes: Mapping[str, TableSize]) -> list[dict[str, Any]]:
-    return [
-        {"table": table, "column": each.column, "type": each.type, "bytes": each.bytes}
-        for table, found in sizes.items()
-        for each in found.columns
-    ]
 
 
 def _on_disk(layout: Layout) -> tuple[int, int]:
@@ -110,8 +91,8 @@ def _journals(layout: Layout) -> dict[str, Any]:
 
 def _environments(store: EpisodeStore) -> list[str]:
     """Return the distinct environments of the runs, with their files."""
-    told = dict.fromkeys(map(_environment, run_envs(store.selection().snapshot).values()))
-    return [text for text in told if text]
+    texts = dict.fromkeys(map(_environment, run_envs(store.selection().snapshot).values()))
+    return [text for text in texts if text]
 
 
 def _environment(run: RunEnv) -> str:
@@ -148,42 +129,45 @@ def _identity(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(name, str(report[name])) for name in ("store", "path", "format", "version", "created")]
 
 
-def _amounts(page: Page, report: Mapping[str, Any]) -> list[tuple[str, str]]:
-    pairs = [
-        ("episodes", page.number(report["episodes"])),
-        ("transitions", page.number(report["transitions"])),
-        ("runs", page.number(len(report["runs"]))),
+def _amounts(page: Page, report: Mapping[str, Any]) -> list[tuple[str, object]]:
+    pairs: list[tuple[str, object]] = [
+        ("episodes", report["episodes"]),
+        ("transitions", report["transitions"]),
+        ("runs", len(report["runs"])),
         ("size", f"{page.size(report['bytes'])} in {report['files']:,} files"),
     ]
     for spread in report["returns"]:
         objective = spread["objective"]
-        pairs.append(("returns" if objective is None else f"returns of objective {objective}", _told(spread)))
+        pairs.append(
+            ("returns" if objective is None else f"returns of objective {objective}", _spread_text(spread))
+        )
     if report["lengths"]:
-        pairs.append(("lengths", _told(report["lengths"])))
+        pairs.append(("lengths", _spread_text(report["lengths"])))
     pairs += [("environment", text) for text in report["environments"]]
-    return pairs + _journal_pairs(report)
+    return [*pairs, *_journal_pairs(report)]
 
 
 def _journal_pairs(report: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Return lines about episodes that are recorded but not visible yet."""
     live, pairs = report["live_runs"], []
     if live:
-        pairs.append(("recording", live_told(live)))
+        pairs.append(("recording", live_message(live)))
     aside = report["damaged_journals"]
     elsewhere = report["other_hosts"]
     left = report["journals"] - len(live) - len(elsewhere) - aside
     if elsewhere:
-        told = ", ".join(f"{run} on {host}" for run, host in elsewhere.items())
-        pairs.append(("other hosts", f"{told}; if nothing writes there, `episodelake recover --other-hosts`"))
+        runs = ", ".join(f"{run} on {host}" for run, host in elsewhere.items())
+        pairs.append(("other hosts", f"{runs}; if nothing writes there, `episodelake recover --other-hosts`"))
     if left > 0:
-        told = f"{left} of writers that are gone; `episodelake recover` seals what they hold"
-        pairs.append(("journals", told))
+        pairs.append(
+            ("journals", f"{left} of writers that are gone; `episodelake recover` seals what they hold")
+        )
     if aside:
         pairs.append(("set aside", f"{counted(aside, 'damaged journal')}; `episodelake verify` tells where"))
     return pairs
 
 
-def _told(spread: Mapping[str, Any]) -> str:
+def _spread_text(spread: Mapping[str, Any]) -> str:
     def text(value: Any) -> str:
         return "NULL" if value is None else number_text(value) if isinstance(value, float) else f"{value:,}"
 
@@ -240,24 +224,14 @@ def _share(column: Mapping[str, Any], total: int) -> str:
 def _spaces_report(store: EpisodeStore) -> dict[str, Any]:
     """Return the spaces as texts, the shape of rewards, and of several agents those of each group."""
     groups = [
-        {
-            "group": group.name,
-            "agents": list(group.agents),
-            "observation_space": _one_line(group.observation_space),
-            "action_space": _one_line(group.action_space),
-        }
-        for group in store.agent_groups
+        {"group": group.name, "agents": group.agents, **_space_texts(group)} for group in store.agent_groups
     ]
-    return {
-        "observation_space": _one_line(store.observation_space),
-        "action_space": _one_line(store.action_space),
-        "reward_shape": list(store.reward_shape),
-        "groups": groups,
-    }
+    return {**_space_texts(store), "reward_shape": store.reward_shape, "groups": groups}
 
 
-def _one_line(space: object) -> str:
-    return " ".join(str(space).split())
+def _space_texts(source: EpisodeStore | AgentGroup) -> dict[str, str]:
+    names = ("observation_space", "action_space")
+    return {name: " ".join(str(getattr(source, name)).split()) for name in names}
 
 
 def _space_pairs(report: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -271,10 +245,7 @@ def _space_pairs(report: Mapping[str, Any]) -> list[tuple[str, str]]:
             (f"  action space of {name}", group["action_space"]),
         ]
     if not pairs:
-        pairs = [
-            ("observation space", report["observation_space"]),
-            ("action space", report["action_space"]),
-        ]
+        pairs = [(name.replace("_", " "), report[name]) for name in ("observation_space", "action_space")]
     if report["reward_shape"]:
         pairs.append(("reward shape", str(tuple(report["reward_shape"]))))
     return pairs

@@ -64,10 +64,15 @@ def open_store_at(
     Raises:
         StoreNotFoundError, VersionNotFoundError: there is none.
     """
-    place, found = split_version(path)
-    chosen = version if version is not None else found
+    place, within = split_version(path)
+    chosen = version if version is not None else within
     number: int | str | None = int(chosen) if chosen is not None and chosen.isdigit() else chosen
     return open_store(place, number, storage_options=storage_options(storage))
+
+
+def open_newest(path: str, storage: Sequence[str] | None) -> EpisodeStore:
+    """Open the newest version of a store, for commands that change it; PATH names no version."""
+    return open_store(path, storage_options=storage_options(storage))
 
 
 def split_version(path: str) -> tuple[str, str | None]:
@@ -77,12 +82,12 @@ def split_version(path: str) -> tuple[str, str | None]:
     (('data/cartpole', '12'), ('s3://user@host/store', None))
     """
     scheme, separator, rest = path.rpartition("://")
-    found = _VERSIONED.fullmatch(rest)
-    if found is None or (separator and "/" not in found["path"]):
+    match = _VERSIONED.fullmatch(rest)
+    if match is None or (separator and "/" not in match["path"]):
         return path, None
     if not separator and Path(path).exists():
         return path, None
-    return scheme + separator + found["path"], found["version"]
+    return scheme + separator + match["path"], match["version"]
 
 
 Result = TypeVar("Result")
@@ -123,12 +128,12 @@ class Explored:
         """
         if self.whole is None or isinstance(key, str) or not -self.count <= key < self.count:
             return key
-        found = np.flatnonzero(self.whole == key % self.count)
-        if not len(found):
+        positions = np.flatnonzero(self.whole == key % self.count)
+        if not len(positions):
             raise EpisodeNotFoundError(
                 f"The episode at position {key} is in a damaged file of episodes, which is left out."
             )
-        return int(found[0])
+        return int(positions[0])
 
     def position(self, here: int) -> int:
         """Return the position in the whole store of an episode among the remaining ones."""
@@ -136,45 +141,48 @@ class Explored:
 
 
 def explored(
-    path: str, storage: Sequence[str] | None, work: Callable[[Explored], Result], *, tell_live: bool = True
+    path: str, storage: Sequence[str] | None, work: Callable[[Explored], Result], *, name_live: bool = True
 ) -> Result:
     """Open a store and work on it; retry without the damaged files of its small tables, if there are any.
 
     Args:
         path, storage: the store, and how to reach it.
         work: a function of the open store.
-        tell_live: name the runs whose episodes wait for recovery, and for a store without episodes those that
+        name_live: name the runs whose episodes wait for recovery, and for a store without episodes those that
             are being recorded.
 
     Raises:
         CorruptStoreError: a file that the work needs is damaged.
     """
-    store = open_store_at(path, storage)
-    if tell_live:
-        _tell_live(store)
-    return _explored(store, work, steps=False)[0]
+    with interruptible():
+        return _explored(path, storage, work, steps=False, name_live=name_live)[0]
 
 
 def explored_steps(
-    path: str, storage: Sequence[str] | None, work: Callable[[Explored], Result]
-) -> tuple[Result, bool]:
-    """Return the same for work that reads steps of any episode: damaged files of steps are left out too.
+    path: str,
+    storage: Sequence[str] | None,
+    work: Callable[[Explored], Result],
+    show: Callable[[Result], object] = lambda result: None,
+) -> None:
+    """Show the result of work that reads steps of any episode: damaged files of steps are left out too.
 
-    Returns:
-        The result, and whether it has all steps; see `end`.
+    Raises:
+        typer.Exit: with status 1, after `show`, if a file of steps was left out.
     """
-    store = open_store_at(path, storage)
-    _tell_live(store)
-    return _explored(store, work, steps=True)
+    with interruptible():
+        result, complete = _explored(path, storage, work, steps=True, name_live=True)
+        show(result)
+    if not complete:
+        raise typer.Exit(FAILED)
 
 
-def live_told(runs: Sequence[str]) -> str:
+def live_message(runs: Sequence[str]) -> str:
     """Return the message that names the live runs."""
     when = "Episodes show once they are sealed, about a minute after they ended."
     return f"{counted(len(runs), 'live run')}: {_first(runs)}. {when}"
 
 
-def left_told(runs: Sequence[str], store: str) -> str:
+def left_message(runs: Sequence[str], store: str) -> str:
     """Return the message that names runs whose writers died."""
     how = f"`episodelake recover {shlex.quote(store)}` adds their last episodes"
     return f"{counted(len(runs), 'run')} ended without closing: {_first(runs)}; {how}."
@@ -202,24 +210,29 @@ def meant(name: str, known: Sequence[str]) -> str:
     return f"{suggest(name, known)} There are: {', '.join(known)}."
 
 
-def _tell_live(store: EpisodeStore) -> None:
+def _name_live(store: EpisodeStore) -> None:
     snapshot = store.selection().snapshot
     if not snapshot.newest:
         return
     live, left = journal_runs(snapshot.layout)
     if left:
-        report_warning(left_told(left, store.url))
+        report_warning(left_message(left, store.url))
     if live and not snapshot.episode_count:
-        report_warning(live_told(live))
+        report_warning(live_message(live))
 
 
-def end(complete: bool) -> None:
-    """End a command whose result is incomplete with status 1."""
-    if not complete:
-        raise typer.Exit(FAILED)
-
-
-def _explored(store: EpisodeStore, work: Callable[[Explored], Result], *, steps: bool) -> tuple[Result, bool]:
+def _explored(
+    path: str,
+    storage: Sequence[str] | None,
+    work: Callable[[Explored], Result],
+    *,
+    steps: bool,
+    name_live: bool,
+) -> tuple[Result, bool]:
+    """Return the result, and whether it has all steps."""
+    store = open_store_at(path, storage)
+    if name_live:
+        _name_live(store)
     try:
         return work(Explored(store)), True
     except READING_ERRORS:
@@ -243,8 +256,13 @@ def _whole(before: Snapshot, after: Snapshot) -> np.ndarray | None:
     return np.flatnonzero(np.concatenate(left))
 
 
+def unchanged() -> str:
+    """Return the message of a command that has changed nothing."""
+    return "The store is as it was."
+
+
 @contextlib.contextmanager
-def interruptible(told: Callable[[], str]) -> Iterator[None]:
+def interruptible(condition: Callable[[], str] = unchanged) -> Iterator[None]:
     """After Ctrl-C, report the condition of the store in one line, and end with status 130."""
     # Polars restarts system calls after Ctrl-C, so waiting for a lock or the terminal would not end.
     if hasattr(signal, "siginterrupt"):
@@ -252,43 +270,30 @@ def interruptible(told: Callable[[], str]) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        report_error(f"Interrupted. {told()}")
+        report_error(f"Interrupted. {condition()}")
         raise typer.Exit(INTERRUPTED) from None
 
 
-def unchanged() -> str:
-    """Return the message of a command that has changed nothing."""
-    return "The store is as it was."
+@contextlib.contextmanager
+def changed(path: str, storage: Sequence[str] | None, operation: str) -> Iterator[EpisodeStore]:
+    """Open a store for an operation of one commit; after Ctrl-C, report whether the commit was made.
 
-
-@dataclass
-class Change:
-    """An operation of one commit; after Ctrl-C it reports whether the commit was made.
-
-    Attributes:
-        path: the store.
-        storage: how to reach it.
+    Args:
+        path, storage: the store, and how to reach it.
         operation: the name of the commit in the history.
-        before: the version before the change; None until the store is open.
     """
-
-    path: str
-    storage: dict[str, str] | None
-    operation: str
     before: int | None = None
 
-    def open(self) -> EpisodeStore:
-        """Open the store, and note its version."""
-        store = open_store(self.path, storage_options=self.storage)
-        self.before = store.version
-        return store
-
-    def told(self) -> str:
-        """Return whether the commit was made."""
-        if self.before is None:
+    def condition() -> str:
+        if before is None:
             return unchanged()
-        history = open_store(self.path, storage_options=self.storage).history()
-        made = history.filter((pl.col("version") > self.before) & (pl.col("operation") == self.operation))
-        if made.height:
-            return f"The change was committed before that, as version {made['version'].min()}."
-        return unchanged()
+        history = open_newest(path, storage).history()
+        made = history.filter(pl.col("version") > before, operation=operation)
+        if made.is_empty():
+            return unchanged()
+        return f"The change was committed before that, as version {made['version'].min()}."
+
+    with interruptible(condition):
+        store = open_newest(path, storage)
+        before = store.version
+        yield store

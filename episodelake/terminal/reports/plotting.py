@@ -7,7 +7,7 @@ actions.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,8 @@ from ...store.schema import ACTION
 from ..output.charts import histogram, sparkline, stretches
 from ..output.exporting import check_target, replaced, report_file
 from ..output.grid import NARROWEST, Grid, number_text
-from ..output.page import Page, write_rows
-from .opening import end, explored_steps, interruptible, unchanged
+from ..output.page import Page
+from .opening import Explored, explored_steps
 
 SUFFIXES = (".svg", ".png", ".html")
 
@@ -36,40 +36,77 @@ SUFFIXES = (".svg", ".png", ".html")
 _METHODS = {"histogram": "return_histogram"}
 
 
-def draw_chart(
+@dataclass(frozen=True)
+class Drawing:
+    """A chart of characters.
+
+    Attributes:
+        rows: its numbers, as `--json` prints them.
+        draw: draws it; without any rows there is nothing to draw.
+    """
+
+    rows: list[dict[str, Any]]
+    draw: Callable[[Page], None] = lambda page: None
+
+    def write(self, page: Page, rows: object = None) -> None:
+        """Draw on a page.
+
+        Raises:
+            NothingToDrawError: there are no numbers.
+        """
+        if not self.rows:
+            raise NothingToDrawError("There is nothing to draw: these episodes have no such numbers.")
+        self.draw(page)
+
+
+def save_chart(
     path: str,
     storage: Sequence[str] | None,
     kind: str,
-    output: Path | None,
+    output: Path,
     condition: str | None,
     *,
     as_json: bool,
 ) -> None:
-    """Draw a chart; see `episodelake plot`."""
-    if output is not None:
-        if output.suffix.lower() not in SUFFIXES:
-            raise typer.BadParameter(
-                f"{str(output)!r}: expected a name that ends in {', '.join(SUFFIXES)}.", param_hint="--output"
-            )
-        check_target(output)
-    page = Page()
-    with interruptible(unchanged):
-        if output is None:
-            _, complete = explored_steps(
-                path, storage, lambda opened: _draw(page, opened.chosen(condition), kind, as_json)
-            )
-        else:
-            _, complete = explored_steps(
-                path, storage, lambda opened: _save(opened.chosen(condition), kind, output)
-            )
-            report_file(page, "The chart is in", output, {"kind": kind}, as_json=as_json)
-        end(complete)
+    """Write a chart to a file; see `episodelake plot`."""
+    if output.suffix.lower() not in SUFFIXES:
+        raise typer.BadParameter(
+            f"{str(output)!r}: expected a name that ends in {', '.join(SUFFIXES)}.", param_hint="--output"
+        )
+    check_target(output)
+
+    def save(opened: Explored) -> None:
+        chart = getattr(opened.chosen(condition).plot, _METHODS.get(kind, kind))()
+        with replaced(output) as draft:
+            chart.save(draft)
+
+    def report(_: None) -> None:
+        report_file("The chart is in", output, {"kind": kind}, as_json=as_json)
+
+    explored_steps(path, storage, save, report)
 
 
-def _save(view: EpisodeView, kind: str, output: Path) -> None:
-    chart = getattr(view.plot, _METHODS.get(kind, kind))()
-    with replaced(output) as draft:
-        chart.save(draft)
+def drawn(view: EpisodeView, kind: str, *, as_json: bool) -> Drawing:
+    """Return a chart of characters, or its numbers.
+
+    Raises:
+        NothingToDrawError: there is no episode, and the chart is not for programs.
+        InvalidArgumentError: characters cannot draw it.
+    """
+    if not as_json:
+        # As for a file; an empty list is an answer for programs.
+        check_any(view.context)
+    if kind == "visitation":
+        if not as_json:
+            raise InvalidArgumentError(
+                "Visitation is a picture, which characters cannot draw: give --output FILE.png, .svg or "
+                ".html, or --json for its numbers."
+            )
+        return Drawing(_visits(view))
+    if kind == "actions":
+        return actions_drawing(view)
+    series = drawn_series(view, LENGTH if kind == "lengths" else RETURN)
+    return histogram_drawing(series) if kind == "histogram" else time_drawing(series)
 
 
 def _visits(view: EpisodeView) -> list[dict[str, Any]]:
@@ -81,30 +118,6 @@ def _visits(view: EpisodeView) -> list[dict[str, Any]]:
     from ...readers.charts.actions import visits
 
     return visits(view.context)
-
-
-def _draw(page: Page, view: EpisodeView, kind: str, as_json: bool) -> None:
-    drawn: list[dict[str, Any]]
-    if not as_json:
-        # As for a file; an empty list is an answer for programs.
-        check_any(view.context)
-    if kind == "visitation":
-        if not as_json:
-            raise InvalidArgumentError(
-                "Visitation is a picture, which characters cannot draw: give --output FILE.png, .svg or "
-                ".html, or --json for its numbers."
-            )
-        drawn = _visits(view)
-    elif kind == "actions":
-        drawn = draw_actions(page, view, write=not as_json)
-    else:
-        series = drawn_series(view, LENGTH if kind == "lengths" else RETURN)
-        draw = draw_histogram if kind == "histogram" else draw_over_time
-        drawn = draw(page, series, write=not as_json)
-    if as_json:
-        write_rows(page, drawn)
-    elif not drawn:
-        raise NothingToDrawError("There is nothing to draw: these episodes have no such numbers.")
 
 
 #: The newest runs, which are drawn.
@@ -159,22 +172,21 @@ def drawn_series(view: EpisodeView, what: str) -> list[RunSeries]:
     ]
 
 
-def draw_over_time(page: Page, series: Sequence[RunSeries], *, write: bool) -> list[dict[str, Any]]:
-    """Draw a line per run, and return its numbers."""
-    rows = []
-    for each in series:
-        rows.append({**_counts_of(each), **_spread(each.values), "points": _means(each.values)})
-    if write and series:
+def time_drawing(series: Sequence[RunSeries]) -> Drawing:
+    """Draw a line per run."""
+    rows = [{**_counts_of(each), **_spread(each.values), "points": _means(each.values)} for each in series]
+
+    def draw(page: Page) -> None:
         _write_over_time(page, series, rows)
         if len(series) > 1:
             page.note("Each line has a scale of its own, from the lowest to the highest of its row.")
         _note_unbounded(page, rows)
-    return rows
+
+    return Drawing(rows, draw)
 
 
 def _write_over_time(page: Page, series: Sequence[RunSeries], rows: Sequence[Mapping[str, Any]]) -> None:
-    narrow = page.is_terminal and page.width < WIDE
-    drawn = "over time" if narrow else "from first to last episode"
+    drawn = "over time" if _is_narrow(page) else "from first to last episode"
     cells = [
         (
             row["run"],
@@ -189,9 +201,13 @@ def _write_over_time(page: Page, series: Sequence[RunSeries], rows: Sequence[Map
     page.table(replace(grid, first=(drawn, *(name for name in headers if name != drawn)), chart=drawn))
 
 
+def _is_narrow(page: Page) -> bool:
+    return page.is_terminal and page.width < WIDE
+
+
 def _line_width(page: Page) -> int:
     """Return the width of a sparkline beside other columns: a narrow terminal gets a short one."""
-    return NARROWEST if page.is_terminal and page.width < WIDE else LINE
+    return NARROWEST if _is_narrow(page) else LINE
 
 
 def _counts_of(series: RunSeries) -> dict[str, Any]:
@@ -222,18 +238,20 @@ def _means(values: np.ndarray) -> list[float]:
     return [float(part.mean()) for part in stretches(values, min(len(values), POINTS))]
 
 
-def draw_histogram(page: Page, series: Sequence[RunSeries], *, write: bool) -> list[dict[str, Any]]:
-    """Draw how often each value occurs, by run over the same axis, and return the counts."""
+def histogram_drawing(series: Sequence[RunSeries]) -> Drawing:
+    """Draw how often each value occurs, by run over the same axis."""
     finite = {each.name: each.values[np.isfinite(each.values)] for each in series}
     edges = _edges(np.concatenate(list(finite.values()))) if finite else np.zeros(0)
     rows = [
         {**_counts_of(each), "edges": edges.tolist(), "counts": _counts(finite[each.name], edges)}
         for each in series
     ]
-    if write:
+
+    def draw(page: Page) -> None:
         _write_histogram(page, {name: values for name, values in finite.items() if len(values)})
         _note_unbounded(page, rows)
-    return rows
+
+    return Drawing(rows, draw)
 
 
 def _edges(values: np.ndarray) -> np.ndarray:
@@ -266,8 +284,8 @@ def _counts(values: np.ndarray, edges: np.ndarray) -> list[int]:
 # Actions
 
 
-def draw_actions(page: Page, view: EpisodeView, *, write: bool) -> list[dict[str, Any]]:
-    """Draw and return the counts of actions: by value for few whole numbers, else in bins."""
+def actions_drawing(view: EpisodeView) -> Drawing:
+    """Draw the counts of actions: by value for few whole numbers, else in bins."""
     # Groups of agents may share columns.
     elements = {each.name: each for each in elements_of(view.context.snapshot.schema, ACTION)}
     drawn: Counter[str] = Counter()
@@ -276,9 +294,7 @@ def draw_actions(page: Page, view: EpisodeView, *, write: bool) -> list[dict[str
         if drawn[each.column] < ELEMENTS:
             drawn[each.column] += 1
             counts += _action_counts(view, each.name, each.sql)
-    if write and counts:
-        _write_actions(page, counts)
-    return counts
+    return Drawing(counts, lambda page: _write_actions(page, counts))
 
 
 def _action_counts(view: EpisodeView, name: str, values: str) -> list[dict[str, Any]]:

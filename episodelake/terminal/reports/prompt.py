@@ -162,16 +162,15 @@ class Prompt:
 
     def _save(self, file: str) -> None:
         path = Path(file).expanduser()
-        found = path.suffix.removeprefix(".").lower()
-        if not self._last or found not in FORMATS:
-            report_error(
-                "There is no result yet."
-                if not self._last
-                else f"{file!r}: expected a name that ends in .csv, .json or .parquet."
-            )
+        format = path.suffix.removeprefix(".").lower()
+        if not self._last:
+            report_error("There is no result yet.")
+            return
+        if format not in FORMATS:
+            report_error(f"{file!r}: expected a name that ends in .csv, .json or .parquet.")
             return
         relation = self._session.bind(self._last)
-        rows = self._session.carry_out(lambda: Export(found, path).write(self._page, relation))
+        rows = self._session.carry_out(lambda: Export(format, path).write(self._page, relation))
         self._page.note(f"{counted(rows, 'row')} in {path}.")
 
     def _refresh(self, _: str) -> None:
@@ -263,9 +262,9 @@ class SqlCompleter(Completer):
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:
         """Yield candidates for the cursor's place: columns first, then tables, functions and keywords."""
         before = document.text_before_cursor
-        found = _WORD.search(before)
-        assert found is not None
-        owner, start = found["owner"], found["start"]
+        word = _WORD.search(before)
+        assert word is not None
+        owner, start = word["owner"], word["start"]
         if owner:
             yield from _matching(self.columns_of(document.text, owner), start)
         elif start or complete_event.completion_requested:
@@ -281,10 +280,10 @@ class SqlCompleter(Completer):
     def columns_of(self, text: str, owner: str | None = None) -> dict[str, str]:
         """Columns of the tables that a query names (else of all), or of one table or alias in it."""
         named = {}
-        for found in _NAMED.finditer(text):
-            named[found["table"].lower()] = found["table"].lower()
-            if found["alias"]:
-                named[found["alias"].lower()] = found["table"].lower()
+        for match in _NAMED.finditer(text):
+            named[match["table"].lower()] = match["table"].lower()
+            if match["alias"]:
+                named[match["alias"].lower()] = match["table"].lower()
         if owner is not None:
             return self.tables.get(named.get(owner.lower(), owner.lower()), {})
         chosen = [self.tables[table] for table in dict.fromkeys(named.values()) if table in self.tables]
@@ -302,7 +301,7 @@ class SqlCompleter(Completer):
 
 def _matching(names: dict[str, str], start: str, *, call: bool = False) -> Iterator[Completion]:
     wanted = start.removeprefix('"').lower()
-    for name, told in names.items():
+    for name, kind in names.items():
         if name.lower().startswith(wanted):
             text = name if _PLAIN.fullmatch(name) and not start.startswith('"') else quote(name)
-            yield Completion(f"{text}(" if call else text, -len(start), display=name, display_meta=told)
+            yield Completion(f"{text}(" if call else text, -len(start), display=name, display_meta=kind)

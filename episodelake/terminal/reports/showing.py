@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,12 +11,12 @@ from pathlib import Path
 import typer
 
 from ...readers.episode import Episode
+from ...readers.replaying.replay import ReplayReport
 from ...store.errors import CorruptStoreError, NothingToDrawError, UntrustedEnvError
-from ..command import FAILED, failure
 from ..output.exporting import check_target, report_file
-from ..output.page import Page, write_object
+from ..output.page import Page, emit
 from .episode_report import EpisodeLook, episode_report, find_episode, write_episode, write_replay
-from .opening import Explored, explored, interruptible, open_store_at, unchanged
+from .opening import Explored, explored, open_store_at
 
 #: Formats of the frames of an episode.
 PICTURES = (".png", ".gif", ".mp4")
@@ -39,7 +38,22 @@ class Film:
     column: str | None
     trust: bool
 
-    def made(self, opened: Explored, episode: Episode) -> str:
+    def save(
+        self, path: str, storage: Sequence[str] | None, key: int | str, agent: str | None, *, as_json: bool
+    ) -> None:
+        """Write the file, and report it."""
+        if self.file.suffix.lower() not in PICTURES:
+            raise typer.BadParameter(
+                f"{str(self.file)!r} does not end in {', '.join(PICTURES)}.", param_hint="--frames"
+            )
+        check_target(self.file)
+        identity = explored(
+            path, storage, lambda opened: self._made(opened, find_episode(opened, key, agent))
+        )
+        beginning = f"The frames of {identity} are in"
+        report_file(beginning, self.file, {"episode_id": identity}, as_json=as_json)
+
+    def _made(self, opened: Explored, episode: Episode) -> str:
         """Write the file, and return the id of the episode."""
         try:
             episode.video(self.steps, column=self.column).save(self.file)
@@ -53,45 +67,11 @@ class Film:
 
 
 def show_episode(
-    path: str,
-    storage: Sequence[str] | None,
-    key: int | str,
-    agent: str | None,
-    film: Film | None,
-    *,
-    as_json: bool,
-) -> None:
-    """Show an episode, or write its frames; see `episodelake show`."""
-    if film is not None:
-        if film.file.suffix.lower() not in PICTURES:
-            raise typer.BadParameter(
-                f"{str(film.file)!r} does not end in {', '.join(PICTURES)}.", param_hint="--frames"
-            )
-        check_target(film.file)
-    page = Page()
-    with interruptible(unchanged):
-        if film is not None:
-            found = explored(
-                path, storage, lambda opened: film.made(opened, find_episode(opened, key, agent))
-            )
-            said = f"The frames of {found} are in"
-            report_file(page, said, film.file, {"episode_id": found}, as_json=as_json)
-            return
-        lost = explored(path, storage, lambda opened: _shown(page, opened, key, agent, as_json=as_json))
-    if lost is not None:
-        raise failure(str(lost))
-
-
-def _shown(
-    page: Page, opened: Explored, key: int | str, agent: str | None, *, as_json: bool
+    opened: Explored, key: int | str, agent: str | None, *, as_json: bool
 ) -> CorruptStoreError | None:
     """Show an episode, and return the error of its steps, if they cannot be read."""
-    episode = find_episode(opened, key, agent)
-    look = EpisodeLook.of(opened, episode)
-    if as_json:
-        write_object(page, episode_report(look, agent))
-    else:
-        write_episode(page, look)
+    look = EpisodeLook.of(opened, find_episode(opened, key, agent))
+    emit(episode_report(look, agent), lambda page, _: write_episode(page, look), as_json=as_json)
     return look.lost
 
 
@@ -103,22 +83,18 @@ def replay_episode(
     *,
     trust: bool,
     as_json: bool,
-) -> None:
+) -> ReplayReport:
     """Replay an episode; see `episodelake replay`."""
-    page = Page()
     store = open_store_at(path, storage)
-    found = find_episode(Explored(store), key)
-    with warnings.catch_warnings(record=True) as told:
+    episode = find_episode(Explored(store), key)
+    with warnings.catch_warnings(record=True) as noted:
         warnings.simplefilter("always", RuntimeWarning)
-        env = store.make_env(found.run_id, trust=trust)
+        env = store.make_env(episode.run_id, trust=trust)
     if not as_json:
-        for warning in told:
-            page.note(str(warning.message))
+        for warning in noted:
+            Page().note(str(warning.message))
     with contextlib.closing(env):
-        report = found.replay(env, rtol=tolerances[0], atol=tolerances[1])
-    if as_json:
-        write_object(page, {"same": report.same, "environment": str(env), **dataclasses.asdict(report)})
-    else:
-        write_replay(page, report, env)
-    if not report.same:
-        raise typer.Exit(FAILED)
+        report = episode.replay(env, rtol=tolerances[0], atol=tolerances[1])
+    facts = {"same": report.same, "environment": str(env), **vars(report)}
+    emit(facts, lambda page, _: write_replay(page, report, str(env)), as_json=as_json)
+    return report

@@ -22,8 +22,8 @@ from ...store.layout import EPISODES, STEPS
 from ...store.names import unescape
 from ...store.schema import ACTION, ENV_STEP, OBSERVATION, REWARD
 from ...store.snapshot import Snapshot
-from ..output.page import Page, write_object
-from .opening import Explored, end, explored_steps, interruptible, meant, unchanged
+from ..output.page import Page
+from .opening import Explored, meant
 
 #: As those of `EpisodeView.stats`: interpolated between two values.
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -32,44 +32,16 @@ MEDIAN = 0.5
 WIDE = 115
 
 
-def show_statistics(
-    path: str,
-    storage: Sequence[str] | None,
-    condition: str | None,
-    columns: Sequence[str] | None,
-    *,
-    as_json: bool,
-) -> None:
-    """Show statistics of episodes and columns; see `episodelake stats`.
+def measured(
+    opened: Explored, condition: str | None, columns: Sequence[str] | None
+) -> dict[str, list[dict[str, Any]]]:
+    """Return the figures of episodes and of columns of steps, as `--json` prints them.
 
     Args:
-        path, storage: the store.
+        opened: the store.
         condition: an SQL condition over the episodes.
         columns: the columns of steps to measure; None for all.
-        as_json: print JSON.
     """
-    page = Page()
-    with interruptible(unchanged):
-        report, complete = explored_steps(path, storage, lambda opened: _measured(opened, condition, columns))
-    if as_json:
-        write_object(page, report)
-    else:
-        _write(page, report, with_columns=columns != [])
-    end(complete)
-
-
-def _write(page: Page, report: Mapping[str, Any], *, with_columns: bool) -> None:
-    if not report["episodes"]:
-        page.note("There is no episode to measure.")
-        return
-    page.heading("Episodes")
-    page.table(_grid(page, report["episodes"]))
-    if with_columns:
-        page.heading("Columns of steps")
-        page.table(_grid(page, report["columns"]))
-
-
-def _measured(opened: Explored, condition: str | None, columns: Sequence[str] | None) -> dict[str, Any]:
     view = opened.chosen(condition)
     if not len(view):
         return {"episodes": [], "columns": []}
@@ -77,6 +49,18 @@ def _measured(opened: Explored, condition: str | None, columns: Sequence[str] | 
         "episodes": episode_figures(view, opened.store.reward_shape),
         "columns": [] if columns == [] else column_figures(_with_steps(view), columns),
     }
+
+
+def write_statistics(page: Page, report: Mapping[str, Any]) -> None:
+    """Write the figures as tables."""
+    if not report["episodes"]:
+        page.note("There is no episode to measure.")
+        return
+    page.heading("Episodes")
+    page.table(_grid(page, report["episodes"]))
+    if report["columns"]:
+        page.heading("Columns of steps")
+        page.table(_grid(page, report["columns"]))
 
 
 def _with_steps(view: EpisodeView) -> EpisodeView:
@@ -113,15 +97,15 @@ def episode_figures(view: EpisodeView, reward_shape: tuple[int, ...]) -> list[di
 def figures(values: pl.Series) -> dict[str, Any]:
     """Count, NaN, mean, deviation of the population, extremes and quantiles of numbers."""
     numbers = values.drop_nans()
-    told: dict[str, Any] = {
+    shown: dict[str, Any] = {
         "count": len(numbers),
         "nan": len(values) - len(numbers),
         "mean": numbers.mean(),
         "std": numbers.std(ddof=0),
         "minimum": numbers.min(),
     }
-    told |= {f"q{share:g}": numbers.quantile(share, interpolation="linear") for share in QUANTILES}
-    return {**told, "maximum": numbers.max()}
+    shown |= {f"q{share:g}": numbers.quantile(share, interpolation="linear") for share in QUANTILES}
+    return {**shown, "maximum": numbers.max()}
 
 
 def _grid(page: Page, rows: list[dict[str, Any]]) -> Any:
@@ -180,8 +164,8 @@ def column_figures(view: EpisodeView, columns: Sequence[str] | None) -> list[dic
 
 def _element_of(name: str, known: Sequence[str]) -> tuple[str, str | None]:
     """Return a column and an element of it, as `observation[2]` names them; None for the whole column."""
-    found = None if name in known else _ELEMENT.fullmatch(name)
-    return (name, None) if found is None else (found[1], found[2])
+    match = None if name in known else _ELEMENT.fullmatch(name)
+    return (name, None) if match is None else (match[1], match[2])
 
 
 def _columns_figures(view: EpisodeView, columns: Sequence[str] | None) -> list[dict[str, Any]]:
@@ -270,8 +254,8 @@ def _agents_figures(view: EpisodeView, name: str, kind: pa.DataType) -> list[dic
     missing = f"SELECT element::VARCHAR, count(*) FROM ({values}) WHERE isnan(v::DOUBLE) GROUP BY 1"
     nan = dict(view.query(missing).rows())
     rows = view.query(text).to_dicts()
-    told = {"column": name, "rows": there, "absent": all_rows - there}
-    return [_ordered({**told, **row, "nan": nan.get(row["element"], 0)}) for row in rows]
+    first = {"column": name, "rows": there, "absent": all_rows - there}
+    return [_ordered({**first, **row, "nan": nan.get(row["element"], 0)}) for row in rows]
 
 
 def _is_number(kind: pa.DataType) -> bool:

@@ -18,7 +18,7 @@ from ...readers.sql.sources import type_name
 from ...store.delta.files import TableFile
 from ...store.errors import CorruptStoreError
 from ...store.files import Place
-from ...store.layout import EPISODES, STEPS
+from ...store.layout import STEPS
 from ...store.parquet.files import read_footer
 from ...store.snapshot import Snapshot
 
@@ -60,7 +60,7 @@ def store_figures(store: EpisodeStore) -> StoreFigures:
     return StoreFigures(
         runs=_runs(store, episodes),
         returns=_returns(store, episodes) if episodes.height else [],
-        lengths=_lengths(episodes["length"]) if episodes.height else None,
+        lengths=_extremes(episodes["length"]) if episodes.height else None,
         end_reasons=dict(reasons.rows()),
         agents=_agents(store, episodes) if store.agent_groups else [],
     )
@@ -79,9 +79,9 @@ def _runs(store: EpisodeStore, episodes: pl.DataFrame) -> list[dict[str, Any]]:
         asked.append(pl.col("episode_return").fill_nan(None).mean().alias("mean_return"))
     by_run = episodes.group_by("run_id").agg(asked)
     runs = store.runs.select("run_id", "name", "started_at", "ended_at").collect()
-    found = runs.join(by_run, on="run_id", how="left")
-    found = found.with_columns(pl.col("episodes", "transitions").fill_null(0))
-    return found.sort("started_at", "run_id", descending=True, nulls_last=True).to_dicts()
+    figures = runs.join(by_run, on="run_id", how="left")
+    figures = figures.with_columns(pl.col("episodes", "transitions").fill_null(0))
+    return figures.sort("started_at", "run_id", descending=True, nulls_last=True).to_dicts()
 
 
 def _returns(store: EpisodeStore, episodes: pl.DataFrame) -> list[dict[str, Any]]:
@@ -93,15 +93,14 @@ def _returns(store: EpisodeStore, episodes: pl.DataFrame) -> list[dict[str, Any]
     return [{"objective": index, **_spread(returns.list.get(index))} for index in range(count)]
 
 
-def _lengths(lengths: pl.Series) -> dict[str, Any]:
-    return {"lowest": lengths.min(), "mean": lengths.mean(), "highest": lengths.max()}
+def _extremes(values: pl.Series) -> dict[str, Any]:
+    return {"lowest": values.min(), "mean": values.mean(), "highest": values.max()}
 
 
 def _spread(values: pl.Series) -> dict[str, Any]:
     """Return lowest, mean and highest without NaN, which is counted, as in `stats` and `plot`."""
     numbers = values.drop_nans()
-    missing = len(values) - len(numbers)
-    return {"lowest": numbers.min(), "mean": numbers.mean(), "highest": numbers.max(), "nan": missing}
+    return {**_extremes(numbers), "nan": len(values) - len(numbers)}
 
 
 def _agents(store: EpisodeStore, episodes: pl.DataFrame) -> list[dict[str, Any]]:
@@ -112,8 +111,8 @@ def _agents(store: EpisodeStore, episodes: pl.DataFrame) -> list[dict[str, Any]]
         columns["agent_returns"] = "total"
         asked.append(pl.col("total").fill_nan(None).mean().alias("mean_return"))
     rows = episodes.select(pl.col(old).alias(new) for old, new in columns.items()).explode(*columns.values())
-    found = rows.drop_nulls("agent").group_by("agent").agg(pl.col("group").first(), *asked)
-    return found.sort("episodes", "agent", descending=[True, False]).to_dicts()
+    agents = rows.drop_nulls("agent").group_by("agent").agg(pl.col("group").first(), *asked)
+    return agents.sort("episodes", "agent", descending=[True, False]).to_dicts()
 
 
 #: The most files of a table that are measured; a sample of this many stands for the others.
@@ -122,31 +121,17 @@ _READERS = 8
 
 
 @dataclass(frozen=True)
-class ColumnSize:
-    """One column of a table.
-
-    Attributes:
-        column: its name.
-        type: as DuckDB names it.
-        bytes: compressed, in all files that this version shows.
-    """
-
-    column: str
-    type: str
-    bytes: int
-
-
-@dataclass(frozen=True)
 class TableSize:
     """The columns of a table.
 
     Attributes:
-        columns: in their order.
+        columns: in their order: the table, the column, its type as DuckDB names it, and its compressed bytes
+            in all files that this version shows.
         exact: whether every file was measured.
         damaged: the errors of files whose footer cannot be read.
     """
 
-    columns: tuple[ColumnSize, ...]
+    columns: list[dict[str, Any]]
     exact: bool
     damaged: tuple[str, ...]
 
@@ -161,10 +146,15 @@ def table_size(snapshot: Snapshot, table: str) -> TableSize:
     scale = sum(file.size for file in files) / share if len(measured) < len(files) and share else 1.0
     if table == STEPS:
         sizes |= _annotation_sizes(snapshot)
-    columns = tuple(
-        ColumnSize(field.name, type_name(field.type), round(sizes.get(field.name, 0) * scale))
-        for field in snapshot.shown_schema({STEPS: STEPS}.get(table, EPISODES))
-    )
+    columns = [
+        {
+            "table": table,
+            "column": field.name,
+            "type": type_name(field.type),
+            "bytes": round(sizes.get(field.name, 0) * scale),
+        }
+        for field in snapshot.shown_schema(table)
+    ]
     return TableSize(columns, len(measured) == len(files), damaged)
 
 
@@ -185,11 +175,11 @@ def _sizes(places: Sequence[Place]) -> tuple[Counter[str], tuple[str, ...]]:
     total: Counter[str] = Counter()
     damaged = []
     with ThreadPoolExecutor(_READERS) as readers:
-        for found in readers.map(_file_sizes, places):
-            if isinstance(found, str):
-                damaged.append(found)
+        for sizes in readers.map(_file_sizes, places):
+            if isinstance(sizes, str):
+                damaged.append(sizes)
             else:
-                total.update(found)
+                total.update(sizes)
     return total, tuple(damaged)
 
 

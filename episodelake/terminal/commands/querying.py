@@ -1,0 +1,197 @@
+"""Commands that ask: `sql`, with a query from the command line, a file, a pipe or a prompt; and `explore`.
+
+A query runs on a connection that sees nothing but the store, in a thread of its own, so that Ctrl-C stops it
+at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ...store.errors import QueryError
+from ..arguments import AsJson, StorageOptions, StorePath
+from ..command import LOOK, app, command
+
+if TYPE_CHECKING:
+    from ...explorer.server import Address
+    from ..reports.opening import Explored
+
+SHOWN = 100
+_EXPOSED = (
+    "Warning: the page listens on {host}, so other machines can reach it. Anyone with the address and its "
+    "token can read the store and write new stores below the current folder, and the traffic is not "
+    "encrypted. An SSH tunnel to 127.0.0.1 is safer."
+)
+
+
+@command(
+    app,
+    LOOK,
+    """\
+episodelake sql data/cartpole "SELECT end_reason, count(*) FROM episodes GROUP BY 1"
+episodelake sql data/cartpole "FROM episodes" --csv > episodes.csv
+episodelake sql data/cartpole "FROM transitions WHERE reward < 0" --parquet b.parquet
+episodelake sql data/cartpole < question.sql
+episodelake sql data/cartpole                   a prompt, with completion and history""",
+)
+def sql(
+    path: StorePath,
+    query: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="QUERY",
+            help="A DuckDB query over the tables runs, episodes, steps and transitions; - reads it from "
+            "standard input, as does a pipe. Without it, a terminal gets a prompt.",
+        ),
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="At most this many rows; 0 for all. The default is 100 in a table, all in files, CSV and "
+            "JSON.",
+        ),
+    ] = None,
+    csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    as_json: AsJson = False,
+    parquet: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the result to a Parquet file.")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Write the result to a file: .csv, .json or .parquet."
+        ),
+    ] = None,
+    storage: StorageOptions = None,
+) -> None:
+    """Run an SQL query; without one, open a prompt.
+
+    The result is printed, or written to a file.
+
+    Column names with a dot need double quotes: SELECT "info.x" FROM steps.
+    If the output is not a terminal, cells are separated by tabs and numbers are written in full.
+    """
+    from ...readers.amounts import counted
+    from ...readers.sql.session import QuerySession
+    from ..output.exporting import check_target, chosen_export, write_result
+    from ..output.page import Page
+    from ..reports.opening import explored_steps, open_store_at
+
+    export = chosen_export(csv=csv, as_json=as_json, parquet=parquet, output=output, limit=limit or 0)
+    if export is not None and export.file is not None:
+        check_target(export.file)
+    page, rows = Page(), SHOWN if limit is None else limit
+    # Read before the store is opened: another program may still be writing to the pipe.
+    text = _query_text(query, prompt_fits=export is None)
+    if text is None:
+        # Slow to import.
+        from ..reports.prompt import run_prompt
+
+        run_prompt(page, open_store_at(path, storage), rows)
+        return
+
+    def answered(opened: Explored) -> int:
+        session = QuerySession(opened.store.context, keep_rows=False)
+        if export is None:
+            write_result(page, session, text, rows)
+            return 0
+        relation = session.bind(text)
+        limited = relation.limit(export.limit) if export.limit else relation
+        return session.carry_out(partial(export.write, page, limited))
+
+    def report(written: int) -> None:
+        if export is not None and export.file is not None:
+            page.note(f"{counted(written, 'row')} in {export.file}.")
+
+    explored_steps(path, storage, answered, report)
+
+
+@command(
+    app,
+    LOOK,
+    """\
+episodelake explore data/cartpole
+episodelake explore data/cartpole@v1.0 --no-browser --port 9000""",
+)
+def explore(
+    path: StorePath,
+    host: Annotated[
+        str, typer.Option(help="The address to listen on. Beyond 127.0.0.1, others reach the page too.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int | None,
+        typer.Option(
+            min=0, max=65535, help="The port; 0 for any free one.", show_default="8642, or any free one"
+        ),
+    ] = None,
+    browser: Annotated[
+        bool, typer.Option("--browser/--no-browser", help="Open the page in the browser.")
+    ] = True,
+    token: Annotated[
+        str | None,
+        typer.Option(
+            envvar="EPISODELAKE_TOKEN",
+            show_envvar=True,
+            help="The secret that opens the page; at least 16 letters and digits.",
+            show_default="a new one each time",
+        ),
+    ] = None,
+    storage: StorageOptions = None,
+) -> None:
+    """Explore a store in the browser, on this machine.
+
+    Filter episodes, step through them, chart runs, ask in SQL, export a selection. The page reads the
+    store and changes nothing. It follows running writers, unless PATH names a version or a tag.
+    Ctrl-C ends it.
+    """
+    from ..output.grid import clean
+
+    if sys.stderr.isatty():
+        # Loading the server may take seconds.
+        print(f"Opening {clean(path)} ...", file=sys.stderr, flush=True)
+    from ...explorer.server import Options, check_packages, serve
+    from ..output.page import Page
+    from ..reports.opening import open_store_at, split_version
+
+    check_packages()
+    store = open_store_at(path, storage)
+    page = Page()
+
+    def ready(address: Address) -> None:
+        page.line(f"Exploring {store.url}")
+        page.line(address.url)
+        if address.exposed:
+            page.note(_EXPOSED.format(host=host))
+        page.note("Ctrl-C ends it.")
+        page.console.file.flush()
+
+    options = Options(host, port, token, browser, Path.cwd(), pinned=split_version(path)[1] is not None)
+    serve(store, options, ready)
+    page.note("The explorer has ended.")
+
+
+def _query_text(query: str | None, *, prompt_fits: bool) -> str | None:
+    """Return the query; None if it is to be asked for at a prompt.
+
+    Raises:
+        QueryError: what standard input gives is no text.
+    """
+    if query not in (None, "-"):
+        return query
+    if query is None and sys.stdin.isatty():
+        if prompt_fits and sys.stdout.isatty():
+            return None
+        raise typer.BadParameter("it is missing; - reads it from standard input.", param_hint="QUERY")
+    try:
+        text = sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise QueryError(f"The query is no text in UTF-8: {error}. Give it as UTF-8.") from error
+    if not text.strip():
+        raise typer.BadParameter("it is missing, and standard input is empty.", param_hint="QUERY")
+    return text
