@@ -447,7 +447,7 @@ def _journal_with(path: Path, events: list[dict]) -> None:
     """A dead writer's journal of a store for `Comings`: one scout with one transition, and these events."""
     from episodelake.store.dynamic.column_groups import STEP_FAMILIES, ColumnSet
     from episodelake.store.journal.episodes import EpisodeFacts
-    from episodelake.store.journal.reading import RunHeader
+    from episodelake.store.journal.records import RunHeader
     from episodelake.store.journal.run_journal import PartWriter, part_path
     from episodelake.writers.rows.agent_arrivals import AgentArrivals, Arrival, LiveAgent
 

@@ -29,7 +29,8 @@ from episodelake.store.journal.packed_columns import (
     plain_bytes,
     unpack_all,
 )
-from episodelake.store.journal.reading import PartReader, RunHeader
+from episodelake.store.journal.reading import PartReader
+from episodelake.store.journal.records import RunHeader
 from episodelake.store.journal.run_journal import PartWriter, part_path
 from waiting import line_of
 

@@ -1,24 +1,7 @@
-"""Frames of a journal part, and their reader: batches without copying, events, the position of a torn end.
+"""Reader of a journal part: batches without copying, events, the position of a torn end.
 
 The file is mapped into memory; batches point into the mapping. `PartReader.release` gives the pages back to
 the operating system after use, so that a journal far larger than memory can be sealed.
-
-A part is a sequence of frames: a checked head, events as JSON, and one Arrow IPC message.
-
-    offset  bytes  what
-         0      4  "ELJ1"
-         4      4  CRC-32 (as in zlib) of all bytes from offset 8 to the end, unsigned, little-endian
-         8      1  kind: "S" schema, "B" batch, "E" end of the part
-         9      7  zero
-        16      8  bytes of the events, unsigned, little-endian
-        24      8  bytes of the body, the same
-        32      8  rows of the run before this batch, the same
-        40      8  number of the schema within its part: of this one, or of this batch's, the same
-        48     16  zero
-        64         events, body, each padded with zeros to a multiple of 64 bytes
-
-The checksum distinguishes a frame that a crash tore, or that was damaged later, from a whole one before any
-byte of it is used.
 """
 
 from __future__ import annotations
@@ -29,13 +12,12 @@ import os
 import stat
 import struct
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from ..checksums import checksum
 from ..dynamic.values import load_object
 from ..errors import DamagedJournalError
 from ..files import guard_access
@@ -43,6 +25,7 @@ from ..files.system import open_plain, state_of
 from ..spaces.arrow import STORED_TYPES, inner_type
 from .events import expanded
 from .packed_columns import PACKED, PackedRows, has_packed, packed_bytes, plain_bytes
+from .records import BATCH, END, HEADER_KEY, SCHEMA, PartRecord, RunHeader, decode, find_next
 
 _KEPT_BYTES = 32 << 20
 _UNREADABLE = (
@@ -71,44 +54,6 @@ _EVENT_TYPES = {
     "group": int,
     "flags": list,
 }
-SCHEMA, BATCH, END = b"S", b"B", b"E"
-_MAGIC = b"ELJ1"
-_HEAD = struct.Struct("<c7xQQQQ16x")
-_START = struct.Struct("<4sI")
-HEAD_BYTES = _START.size + _HEAD.size
-_ALIGNMENT = 64
-_SEARCH_PASSES = 16
-HEADER_KEY = b"episodelake.run"
-
-
-@dataclass(frozen=True)
-class RunHeader:
-    """The description of the run in every part, so that a part alone is enough to recover it.
-
-    Attributes:
-        run_id, name: see the runs table.
-        started_at: microseconds since 1970, UTC.
-        env_spec, versions: JSON texts, or None.
-        metadata: JSON text of the run's metadata.
-        env_bundle: JSON text, see `EnvBundle`; None in headers of earlier writers too.
-    """
-
-    run_id: str
-    name: str
-    started_at: int
-    env_spec: str | None
-    versions: str | None
-    metadata: str
-    env_bundle: str | None = None
-
-    def to_bytes(self) -> bytes:
-        """Return the header as schema metadata."""
-        return json.dumps(asdict(self)).encode()
-
-    @staticmethod
-    def from_bytes(data: bytes) -> RunHeader:
-        """Read schema metadata back; raises ValueError, TypeError or KeyError if it is none."""
-        return RunHeader(**json.loads(data))
 
 
 @dataclass(frozen=True)
@@ -131,7 +76,7 @@ class JournalBatch:
         """Return what happened to episodes with these rows: begin before them, end and discard after them.
 
         Raises:
-            CorruptStoreError: the frame is whole, but its events are not what a journal holds.
+            CorruptStoreError: the record is whole, but its events are not what a journal holds.
         """
         try:
             content = json.loads(self.events_json)
@@ -148,9 +93,9 @@ class PartReader:
     """One mapped part.
 
     Attributes:
-        header: the run's header, or None if no frame with one is whole.
-        torn_bytes: how many bytes belong to no whole frame; known once all batches were read.
-        damaged: whether whole frames stand behind such bytes, so that this is no end torn by a crash, or
+        header: the run's header, or None if no record with one is whole.
+        torn_bytes: how many bytes belong to no whole record; known once all batches were read.
+        damaged: whether whole records stand behind such bytes, so that this is no end torn by a crash, or
             all its rows were in parts before it; known then.
         ended: whether the part was closed in order; otherwise later batches may be lost. Known then.
         seen: rows of the run up to the end of this part; known then.
@@ -188,7 +133,7 @@ class PartReader:
             seen: rows of the run up to the end of the part before.
 
         Raises:
-            CorruptStoreError: a frame is whole, but its content is not what a journal holds.
+            CorruptStoreError: a record is whole, but its content is not what a journal holds.
         """
         self.rows = self.row_bytes = 0
         fresh_rows = 0
@@ -196,36 +141,36 @@ class PartReader:
         self.seen = seen
         released = 0
         gap = False
-        for frame in self._frames():
-            if frame is None:
+        for record in self._records():
+            if record is None:
                 gap = True
                 continue
             rows = None
             try:
-                if frame.kind == SCHEMA:
-                    schemas[frame.schema] = self._read_schema(frame)
-                elif frame.kind == BATCH and frame.schema in schemas:
-                    rows = _read_batch(frame, schemas[frame.schema])
+                if record.kind == SCHEMA:
+                    schemas[record.schema] = self._read_schema(record)
+                elif record.kind == BATCH and record.schema in schemas:
+                    rows = _read_batch(record, schemas[record.schema])
                 else:
-                    gap = gap or frame.kind == BATCH  # its schema was in a frame that is lost
+                    gap = gap or record.kind == BATCH  # its schema was in a record that is lost
             except MemoryError:
                 raise
             except _UNREADABLE as error:
                 raise _not_ours(self.path, str(error)) from error
             if rows is not None:
-                fresh = self._fresh(rows, frame.first)
-                self.seen = max(self.seen, frame.first + rows.num_rows)
-                # The frame's size, since asking a batch for its own touches every page of it again.
+                fresh = self._fresh(rows, record.first)
+                self.seen = max(self.seen, record.first + rows.num_rows)
+                # The record's size, since asking a batch for its own touches every page of it again.
                 self.rows += rows.num_rows
-                self.row_bytes += plain_bytes(rows, len(frame.body))
+                self.row_bytes += plain_bytes(rows, len(record.body))
                 fresh_rows += fresh.num_rows
                 # A part may lack its end mark although the rows of the next one follow on.
-                lost = gap or (after_gap and frame.first > seen)
-                yield JournalBatch(fresh, bytes(frame.events) or b"[]", lost, self.path)
+                lost = gap or (after_gap and record.first > seen)
+                yield JournalBatch(fresh, bytes(record.events) or b"[]", lost, self.path)
                 gap = after_gap = False
-            if frame.stop - released > _KEPT_BYTES:
+            if record.stop - released > _KEPT_BYTES:
                 self.release()
-                released = frame.stop
+                released = record.stop
         # A part that only repeats earlier rows has replaced the real one.
         self.damaged |= self.rows > 0 and not fresh_rows
 
@@ -236,19 +181,19 @@ class PartReader:
             return PackedRows.of(rows, self.path).unpacked().slice(known)
         return rows.slice(known)
 
-    def _frames(self) -> Iterator[Frame | None]:
-        """Yield every whole frame; None where bytes were passed over to find the next one."""
+    def _records(self) -> Iterator[PartRecord | None]:
+        """Yield every whole record; None where bytes were passed over to find the next one."""
         self.torn_bytes, self.damaged, self.ended = 0, False, False
         if self._map is None:
             return
         view = memoryview(self._map)
         at = 0
         while at < len(view):
-            frame = decode(view, at)
-            if frame is not None:
-                self.ended = frame.kind == END
-                at = frame.stop
-                yield frame
+            record = decode(view, at)
+            if record is not None:
+                self.ended = record.kind == END
+                at = record.stop
+                yield record
                 continue
             following = find_next(self._map, view, at + 1)
             self.torn_bytes += (len(view) if following is None else following) - at
@@ -258,8 +203,8 @@ class PartReader:
             at = following
             yield None
 
-    def _read_schema(self, frame: Frame) -> pa.Schema:
-        schema = pa.ipc.read_schema(pa.py_buffer(frame.body))
+    def _read_schema(self, record: PartRecord) -> pa.Schema:
+        schema = pa.ipc.read_schema(pa.py_buffer(record.body))
         wrong = [column.name for column in schema if not _is_known(column)]
         if wrong or len(set(schema.names)) < len(schema):
             raise ValueError(f"columns of types that no column has, or of one name: {wrong[:8]}")
@@ -275,7 +220,7 @@ class PartReader:
 def _not_ours(path: Path, problem: str) -> DamagedJournalError:
     return DamagedJournalError(
         f"The journal part {path} holds what no journal holds ({problem}). It was written by something else, "
-        "or its frames were changed on purpose."
+        "or its records were changed on purpose."
     )
 
 
@@ -309,13 +254,13 @@ def _checked_header(data: bytes, path: Path) -> RunHeader:
     return header
 
 
-def _read_batch(frame: Frame, schema: pa.Schema) -> pa.RecordBatch:
-    """Return the rows of a batch frame, pointing into it.
+def _read_batch(record: PartRecord, schema: pa.Schema) -> pa.RecordBatch:
+    """Return the rows of a batch record, pointing into it.
 
-    The checksum proves that a frame is as it was written, not that a journal wrote it. Arrow follows offsets
+    The checksum proves that a record is as it was written, not that a journal wrote it. Arrow follows offsets
     unchecked, so they are checked here, and compressed buffers are refused before they are unpacked.
     """
-    body = pa.py_buffer(frame.body)
+    body = pa.py_buffer(record.body)
     if _is_compressed(pa.ipc.read_message(body).metadata.to_pybytes()):
         raise ValueError("a compressed batch")
     rows = pa.ipc.read_record_batch(body, schema)
@@ -341,73 +286,3 @@ def _field_offset(metadata: bytes, table: int, number: int) -> int:
     (size,) = struct.unpack_from("<H", metadata, entries)
     entry = 4 + 2 * number
     return struct.unpack_from("<H", metadata, entries + entry)[0] if entry < size else 0
-
-
-@dataclass(frozen=True)
-class Frame:
-    """One whole frame; `events` and `body` are views of the memory it was read from."""
-
-    kind: bytes
-    first: int
-    schema: int
-    events: memoryview
-    body: memoryview
-    stop: int
-
-
-def encode(
-    kind: bytes, first: int, schema: int, events: bytes, body: bytes | memoryview
-) -> list[bytes | memoryview]:
-    """Return the pieces to write, one behind the other, for one frame."""
-    head = _HEAD.pack(kind, len(events), len(body), first, schema)
-    padded_events = events + bytes(_padding(len(events)))
-    padding = bytes(_padding(len(body)))
-    check = checksum(head, padded_events, body, padding)
-    return [_START.pack(_MAGIC, check) + head + padded_events, body, padding]
-
-
-def decode(data: memoryview, start: int) -> Frame | None:
-    """Return the frame that begins at `start`, or None if there is no whole, undamaged one."""
-    first = start + HEAD_BYTES
-    if len(data) < first:
-        return None
-    magic, check = _START.unpack_from(data, start)
-    kind, events_size, body_size, rows_before, schema = _HEAD.unpack_from(data, start + _START.size)
-    body_start = first + events_size + _padding(events_size)
-    stop = body_start + body_size + _padding(body_size)
-    if magic != _MAGIC or len(data) < stop:
-        return None
-    if checksum(data[start + _START.size : stop]) != check:
-        return None
-    events = data[first : first + events_size]
-    return Frame(kind, rows_before, schema, events, data[body_start : body_start + body_size], stop)
-
-
-def find_next(data: mmap.mmap, view: memoryview, start: int) -> int | None:
-    """Return where the next whole frame behind a damaged one begins, or None if there is none.
-
-    A part made to be slow could hold very many heads that each claim the rest of it; the search gives up when
-    computing the checksums of such heads has taken it over the part a number of times.
-    """
-    left = _SEARCH_PASSES * len(view)
-    at = data.find(_MAGIC, start)
-    while at >= 0 and left > 0:
-        if at % _ALIGNMENT == 0:
-            if decode(view, at) is not None:
-                return at
-            left -= _claimed_bytes(view, at)
-        at = data.find(_MAGIC, at + 1)
-    return None
-
-
-def _claimed_bytes(data: memoryview, start: int) -> int:
-    """Return how many bytes the checksum of a frame covers; 0 where it claims more than there are."""
-    if len(data) < start + HEAD_BYTES:
-        return 0
-    _, events_size, body_size, _, _ = _HEAD.unpack_from(data, start + _START.size)
-    size = HEAD_BYTES + events_size + body_size
-    return size if start + size <= len(data) else 0
-
-
-def _padding(size: int) -> int:
-    return -size % _ALIGNMENT

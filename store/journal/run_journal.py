@@ -3,7 +3,7 @@
 Each run has a directory `journal/<run id>/` of numbered parts, and beside it a file `<run id>.lock`, held
 for as long as the writer lives (see `locks`). The lock is beside the directory, so that the directory can
 come and go under it: a writer takes the lock before it makes the directory, and removes the directory before
-it releases the lock. A part is a sequence of checked frames (see `reading`): schemas, and batches of
+it releases the lock. A part is a sequence of checked records (see `records`): schemas, and batches of
 rows with the events of their episodes. Rows go into the journal in the order in which they arrived; the live
 writer, or recovery after a crash, makes segments of them.
 
@@ -35,7 +35,7 @@ from ..errors import CorruptStoreError, RecorderStateError
 from ..files import guard_access, is_denied, sync_path
 from ..files.locks import LOCK_SUFFIX
 from ..files.system import is_folder, is_link, open_plain, state_of
-from .reading import BATCH, END, HEADER_KEY, SCHEMA, RunHeader, encode
+from .records import BATCH, END, HEADER_KEY, SCHEMA, RunHeader, encode
 
 PART_SUFFIX = ".frames"
 DAMAGED_SUFFIX = ".damaged"

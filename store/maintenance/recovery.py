@@ -27,7 +27,8 @@ from ..files.system import is_folder, is_link, state_of
 from ..handle import StoreHandle
 from ..journal.episodes import EpisodeColumns, EpisodeRecord
 from ..journal.packed_columns import plain_type
-from ..journal.reading import JournalBatch, PartReader, RunHeader
+from ..journal.reading import JournalBatch, PartReader
+from ..journal.records import RunHeader
 from ..journal.row_index import RowSpans
 from ..journal.run_journal import (
     DAMAGED_SUFFIX,

@@ -26,7 +26,8 @@ from ..dynamic.logical_types import field
 from ..dynamic.values import load_json
 from ..handle import StoreHandle
 from ..journal.episodes import EpisodeColumns, LaneColumns
-from ..journal.reading import PartReader, RunHeader
+from ..journal.reading import PartReader
+from ..journal.records import RunHeader
 from ..journal.row_index import RowIndex
 from ..journal.run_journal import note_seal
 from ..layout import EPISODES, RUNS, STEPS, Layout, segment_name

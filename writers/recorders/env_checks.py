@@ -21,7 +21,7 @@ from ...store.common.compatibility import AutoresetMode
 from ...store.dynamic.values import IMMUTABLE
 from ...store.errors import InvalidArgumentError, SpaceMismatchError
 from ...store.handle import StoreHandle
-from ...store.journal.reading import RunHeader
+from ...store.journal.records import RunHeader
 from ...store.schema import StepSchema
 from ...store.spaces import same_space
 from ..session.environment import KeptEnv

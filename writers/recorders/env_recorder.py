@@ -18,7 +18,7 @@ from ...store.dynamic.values import load_json
 from ...store.errors import InvalidArgumentError, RecorderStateError
 from ...store.handle import OpenStore
 from ...store.journal.episodes import end_reason_of
-from ...store.journal.reading import RunHeader
+from ...store.journal.records import RunHeader
 from ..rows.arrivals import LiveEpisode
 from ..rows.block_rows import BlockRows
 from ..rows.step_rows import StepRows

@@ -23,7 +23,7 @@ from ...store.files.locks import FileLock, wait_for
 from ...store.files.system import state_of
 from ...store.handle import StoreHandle
 from ...store.journal.episodes import timestamp_now
-from ...store.journal.reading import RunHeader
+from ...store.journal.records import RunHeader
 from ...store.journal.run_journal import check_journals, lock_path
 from ...store.maintenance.operation import settle
 from ...store.maintenance.recovery import recover

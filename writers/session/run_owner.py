@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from ...store.handle import OpenStore
-from ...store.journal.reading import RunHeader
+from ...store.journal.records import RunHeader
 from .row_source import RowSource
 from .run import NotCopyable, SessionOptions
 from .session import RunSession

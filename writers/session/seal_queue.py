@@ -19,7 +19,7 @@ import pyarrow as pa
 from ...store.errors import StoreNotFoundError
 from ...store.handle import StoreHandle
 from ...store.journal.episodes import EpisodeColumns
-from ...store.journal.reading import RunHeader
+from ...store.journal.records import RunHeader
 from ...store.maintenance.reopening import seal_reopened
 from ...store.manifest import check_identity
 from ...store.segments.seal import Seal, Tables, commit_run, seal_segment

@@ -34,7 +34,7 @@ from ...store.dynamic.column_groups import STEP_FAMILIES, ColumnSet
 from ...store.errors import RecorderStateError, StoreAccessError
 from ...store.handle import StoreHandle
 from ...store.journal.episodes import timestamp_now
-from ...store.journal.reading import RunHeader
+from ...store.journal.records import RunHeader
 from ...store.journal.run_journal import remove_journal
 from ...store.layout import episode_id
 from ...store.manifest import check_identity
