@@ -1,4 +1,4 @@
-"""Files of a table's log: names, listing, CRC-32 checksums of commits and checkpoints.
+"""Files of a table's log: names, listing, actions, CRC-32 checksums of commits and checkpoints.
 
 Delta logs have no checksums of their own, and a flipped byte in one may name another file, hide one, or
 change the history. Every commit of ours ends with a CRC-32, the last entry of its commit info, which other
@@ -15,6 +15,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
+
+import pyarrow as pa
+from deltalake import Schema
 
 from ..checksums import CHECKPOINT_MARK, PARQUET_END, checked_end, checksum, checksum_of_end
 from ..errors import CorruptStoreError, StoreAccessError
@@ -73,6 +76,37 @@ def commit_text(
     lines.append(json.dumps({"commitInfo": {**information, KEY: "0" * 8}}))
     body = "\n".join(lines).encode()[:-_TAIL_BYTES]
     return body + b'%08x"}}' % _sum(table, commit_name(version), body)
+
+
+def commit_information(operation: str, moment: int, details: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entry of the history for a commit; `moment` is in milliseconds since 1970."""
+    entries = {key: str(value) for key, value in details.items()}
+    parameters = {"mode": "Append", "partitionBy": "[]"} if operation == "WRITE" else {}
+    return {"timestamp": moment, "operation": operation, "operationParameters": parameters, **entries}
+
+
+def metadata_of(schema: pa.Schema, configuration: Mapping[str, str | None]) -> dict[str, Any]:
+    """Return the part of a metaData action with a table's columns and properties."""
+    return {
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": _delta_schema(schema).to_json(),
+        "partitionColumns": [],
+        "configuration": dict(configuration),
+    }
+
+
+def removals(names: Sequence[str], moment: int) -> list[dict[str, Any]]:
+    """Return the actions that remove files."""
+    gone = {"deletionTimestamp": moment, "dataChange": True}
+    return [{"remove": {"path": name, **gone}} for name in names]
+
+
+def _delta_schema(schema: pa.Schema) -> Schema:
+    columns = []
+    for column in schema:
+        metadata = {key.decode(): value.decode() for key, value in (column.metadata or {}).items()}
+        columns.append(column.with_metadata(metadata))
+    return Schema.from_arrow(pa.schema(columns))
 
 
 def commit_fits(table: str, version: int, data: bytes) -> bool:

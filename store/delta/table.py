@@ -18,7 +18,6 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 import pyarrow as pa
-from deltalake import Schema
 from deltalake.exceptions import DeltaError
 
 from ..dynamic.logical_types import field_kind, with_overflow
@@ -34,7 +33,16 @@ from ..layout import RUNS, STEPS
 from ..names import time_ordered_suffix
 from .cleaning import clean_log, write_checkpoint
 from .files import NewFile
-from .log import PROPERTY, commit_place, commit_text, find_commit, first_version
+from .log import (
+    PROPERTY,
+    commit_information,
+    commit_place,
+    commit_text,
+    find_commit,
+    first_version,
+    metadata_of,
+    removals,
+)
 from .state import follow_log, open_log
 from .version import TableVersion
 
@@ -81,7 +89,7 @@ class Table(TableVersion):
         """
         path.make_folder()
         # A process that creates it at the same time makes the same table; the result is checked below.
-        _create_log(path, _metadata(schema, _CONFIGURATION))
+        _create_log(path, metadata_of(schema, _CONFIGURATION))
         there = Table(path)
         there.sync()
         columns = {column.name: column.type for column in there.schema}
@@ -168,7 +176,7 @@ class Table(TableVersion):
         def actions(moment: int) -> list[dict[str, Any]]:
             _check_listed(self.path, set(removed).difference(self._state.files))
             _check_kinds(self.path, self.schema, columns)
-            return [*_removals(removed, moment), *(file.action(self.path, moment) for file in added)]
+            return [*removals(removed, moment), *(file.action(self.path, moment) for file in added)]
 
         if not self._followed:
             self.refresh()
@@ -209,7 +217,7 @@ class Table(TableVersion):
                 check()
             new = [file.action(self.path, moment + index) for index, file in enumerate(added)]
             changed = [] if columns is None else [self._metadata(columns(self.schema))]
-            return [*changed, *_removals(removed, moment), *new]
+            return [*changed, *removals(removed, moment), *new]
 
         self._operate(actions, (operation, 0), details or {}, "commit")
 
@@ -242,7 +250,7 @@ class Table(TableVersion):
         """
         known = self._state.metadata
         kept = {key: known.content.get(key) for key in ("id", "name", "description", "createdTime")}
-        content = {**kept, **_metadata(schema, known.properties)}
+        content = {**kept, **metadata_of(schema, known.properties)}
         return {"metaData": {key: value for key, value in content.items() if value is not None}}
 
     def _operate(
@@ -289,7 +297,7 @@ class Table(TableVersion):
                 if lines is None:
                     return
                 lines.append({"txn": {"appId": application, "version": number}})
-                if self._append(lines, _information("WRITE", moment, details)):
+                if self._append(lines, commit_information("WRITE", moment, details)):
                     return
             self.refresh()
             time.sleep(_PAUSE_SECONDS * random.random() * min(attempt, 20))
@@ -361,7 +369,9 @@ def _create_log(table: Place, metadata: Mapping[str, Any]) -> bool:
     made = {"id": str(uuid.uuid4()), **metadata, "createdTime": moment}
     made["configuration"] = {**metadata["configuration"], PROPERTY: "1"}
     actions = [{"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}, {"metaData": made}]
-    return _write(table, 0, commit_text(table.name, 0, actions, _information("CREATE TABLE", moment, {})))
+    return _write(
+        table, 0, commit_text(table.name, 0, actions, commit_information("CREATE TABLE", moment, {}))
+    )
 
 
 def _write(table: Place, version: int, commit: bytes) -> bool:
@@ -373,12 +383,6 @@ def _write(table: Place, version: int, commit: bytes) -> bool:
         except FileExistsError:
             return False
     return True
-
-
-def _information(operation: str, moment: int, details: Mapping[str, Any]) -> dict[str, Any]:
-    entries = {key: str(value) for key, value in details.items()}
-    parameters = {"mode": "Append", "partitionBy": "[]"} if operation == "WRITE" else {}
-    return {"timestamp": moment, "operation": operation, "operationParameters": parameters, **entries}
 
 
 def _check_listed(path: Place, gone: AbstractSet[str]) -> None:
@@ -415,26 +419,3 @@ def _grown(schema: pa.Schema, columns: Sequence[pa.Field]) -> pa.Schema | None:
     if len(found) == len(known) and all(found[key] is known[key] for key in known):
         return None
     return pa.schema(list(found.values()))
-
-
-def _metadata(schema: pa.Schema, configuration: Mapping[str, str | None]) -> dict[str, Any]:
-    """Return the part of a metaData action with a table's columns and properties."""
-    return {
-        "format": {"provider": "parquet", "options": {}},
-        "schemaString": _delta_schema(schema).to_json(),
-        "partitionColumns": [],
-        "configuration": dict(configuration),
-    }
-
-
-def _removals(names: Sequence[str], moment: int) -> list[dict[str, Any]]:
-    gone = {"deletionTimestamp": moment, "dataChange": True}
-    return [{"remove": {"path": name, **gone}} for name in names]
-
-
-def _delta_schema(schema: pa.Schema) -> Schema:
-    columns = []
-    for column in schema:
-        metadata = {key.decode(): value.decode() for key, value in (column.metadata or {}).items()}
-        columns.append(column.with_metadata(metadata))
-    return Schema.from_arrow(pa.schema(columns))
