@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -288,7 +289,8 @@ def test_what_cannot_be_added(tmp_path: Path) -> None:
             stats + wrong
         with pytest.raises(TypeError):
             wrong + stats
-    two = el.types.CollectStats(1, 1, 0, 1, 0, np.zeros((1, 2)), np.ones(1, np.int64), 0.0)
+    returned = stats.ended["episode_return"].cast(pl.List(pl.Float64)).list.concat([1.0])
+    two = replace(stats, ended=stats.ended.with_columns(returned.cast(pl.Array(pl.Float64, 2))))
     with pytest.raises(el.errors.InvalidArgumentError, match="same number of objectives"):
         stats + two
 

@@ -267,5 +267,5 @@ class Collection:
             store.handle.manifest.reward_shape,
             unfinished=unfinished,
             interrupted=self.stop.asked,
-            run_ids=(recorder.run_id,),
+            run_id=recorder.run_id,
         )

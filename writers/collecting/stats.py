@@ -6,39 +6,18 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from functools import cached_property
+from typing import Any, Literal
 
 import numpy as np
 import polars as pl
 
 from ...store.errors import InvalidArgumentError
 from ...store.journal.episodes import Ends
+from ..recorders.callbacks import EpisodeSummary
+from ..rows.arrivals import LiveEpisode
 
 _MEASURES = ("mean", "std", "min", "max")
-
-
-class EndedEpisode(Protocol):
-    """Length, return and end of an episode, for the statistics."""
-
-    @property
-    def length(self) -> int:
-        """Transitions."""
-        ...
-
-    @property
-    def episode_return(self) -> Any:
-        """A number, or a list of one for each objective."""
-        ...
-
-    @property
-    def terminated(self) -> bool:
-        """The flag of its last transition."""
-        ...
-
-    @property
-    def truncated(self) -> bool:
-        """The flag of its last transition."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -71,15 +50,12 @@ class CollectStats:
 
     Attributes:
         steps: transitions that this call recorded; of episodes that were given up none.
-        episodes: episodes that ended in this call, by the environment or a step callback, and are recorded.
+        ended: the episodes that ended in this call, by the environment or a step callback, and are recorded:
+            a frame with one row for each, in the order of their ends, worker by worker, and with the columns
+            `length`, `episode_return`, `terminated` and `truncated`; of several agents also with the lists
+            `agents`, `agent_lengths` and `agent_returns`.
         unfinished: episodes that were still running at the end of it; they end as `cut` when the recorder
             closes.
-        terminated, truncated: how many of `episodes` ended with that flag; one may have both.
-        returns: float64, shape (episodes,), or (episodes, k) for k objectives: in the order of their ends,
-            worker by worker.
-        lengths: int64, shape (episodes,): transitions; of several agents the environment's steps.
-        agent_returns, agent_lengths: of several agents, as `returns` and `lengths`, by agent. An agent that
-            was not in an episode has NaN and 0 there.
         seconds: the whole call, sealing included where the call sealed.
         interrupted: whether Ctrl-C ended it early.
         run_ids: the runs that it wrote to; one, or one per worker.
@@ -87,18 +63,60 @@ class CollectStats:
     """
 
     steps: int
-    episodes: int
+    ended: pl.DataFrame = field(repr=False)
     unfinished: int
-    terminated: int
-    truncated: int
-    returns: np.ndarray = field(repr=False)
-    lengths: np.ndarray = field(repr=False)
     seconds: float
     interrupted: bool = False
     run_ids: tuple[str, ...] = ()
     workers: tuple[WorkerReport, ...] = ()
-    agent_returns: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
-    agent_lengths: Mapping[str, np.ndarray] = field(default_factory=dict, repr=False)
+
+    @property
+    def episodes(self) -> int:
+        """How many episodes ended in this call and are recorded."""
+        return self.ended.height
+
+    @property
+    def terminated(self) -> int:
+        """How many of them ended with this flag; one may have both."""
+        return int(self.ended["terminated"].sum())
+
+    @property
+    def truncated(self) -> int:
+        """How many of them ended with this flag; one may have both."""
+        return int(self.ended["truncated"].sum())
+
+    @cached_property
+    def returns(self) -> np.ndarray:
+        """Returns of the episodes: float64, shape (episodes,), or (episodes, k) for k objectives."""
+        return _frozen(self.ended["episode_return"].to_numpy())
+
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        """Transitions: int64, shape (episodes,); of several agents the environment's steps."""
+        return _frozen(self.ended["length"].to_numpy())
+
+    @cached_property
+    def agent_returns(self) -> Mapping[str, np.ndarray]:
+        """`returns` of several agents, by agent; NaN where an agent was not in an episode."""
+        return self._by_agent("agent_returns", np.full_like(self.returns, np.nan))
+
+    @cached_property
+    def agent_lengths(self) -> Mapping[str, np.ndarray]:
+        """`lengths` of several agents, by agent; 0 where an agent was not in an episode."""
+        return self._by_agent("agent_lengths", np.zeros_like(self.lengths))
+
+    def _by_agent(self, name: str, absent: np.ndarray) -> dict[str, np.ndarray]:
+        if "agents" not in self.ended.columns:
+            return {}
+        places = self.ended.select("agents", name).with_row_index("place")
+        arrays: dict[str, np.ndarray] = {}
+        for (agent,), rows in (
+            places.explode("agents", name).drop_nulls("agents").group_by("agents", maintain_order=True)
+        ):
+            arrays[str(agent)] = array = absent.copy()
+            array[rows["place"].to_numpy()] = rows[name].to_numpy()
+            _frozen(array)
+        return arrays
 
     @property
     def steps_per_second(self) -> float:
@@ -201,34 +219,15 @@ class CollectStats:
                 f"Returns of the shapes {self.returns.shape} and {later.returns.shape} cannot be added up: "
                 "expected the same number of objectives."
             )
-        returns = np.concatenate([self.returns, later.returns])
-        lengths = np.concatenate([self.lengths, later.lengths])
-        agents = dict.fromkeys([*self.agent_returns, *later.agent_returns])
-        parts = {agent: (self._of_agent(agent), later._of_agent(agent)) for agent in agents}
-        agent_returns = {agent: np.concatenate([old[0], new[0]]) for agent, (old, new) in parts.items()}
-        agent_lengths = {agent: np.concatenate([old[1], new[1]]) for agent, (old, new) in parts.items()}
-        _freeze(returns, lengths, *agent_returns.values(), *agent_lengths.values())
         return CollectStats(
             steps=self.steps + later.steps,
-            episodes=self.episodes + later.episodes,
+            ended=pl.concat([self.ended, later.ended], how="diagonal"),
             unfinished=later.unfinished,
-            terminated=self.terminated + later.terminated,
-            truncated=self.truncated + later.truncated,
-            returns=returns,
-            lengths=lengths,
             seconds=self.seconds + later.seconds,
             interrupted=self.interrupted or later.interrupted,
             run_ids=tuple(dict.fromkeys(self.run_ids + later.run_ids)),
             workers=self.workers + later.workers,
-            agent_returns=agent_returns,
-            agent_lengths=agent_lengths,
         )
-
-    def _of_agent(self, agent: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return the returns and lengths of an agent, which may have been in no episode."""
-        if agent in self.agent_returns:
-            return self.agent_returns[agent], self.agent_lengths[agent]
-        return np.full_like(self.returns, np.nan), np.zeros_like(self.lengths)
 
     def __radd__(self, zero: Literal[0]) -> CollectStats:
         """Return itself: `sum` begins with 0."""
@@ -257,9 +256,9 @@ class CollectStats:
         return "\n".join(lines)
 
 
-def _freeze(*arrays: np.ndarray) -> None:
-    for array in arrays:
-        array.flags.writeable = False
+def _frozen(array: np.ndarray) -> np.ndarray:
+    array.flags.writeable = False
+    return array
 
 
 def _line(name: str, values: np.ndarray) -> str:
@@ -284,95 +283,80 @@ def _measure(measure: str, values: np.ndarray) -> Any:
     return found if isinstance(found, np.ndarray) else found.item()
 
 
+def episode_schema(reward_shape: tuple[int, ...]) -> dict[str, Any]:
+    """Return the columns of `CollectStats.ended`, those of several agents included."""
+    returned = pl.Array(pl.Float64, reward_shape) if reward_shape else pl.Float64()
+    return {
+        "length": pl.Int64(),
+        "episode_return": returned,
+        "terminated": pl.Boolean(),
+        "truncated": pl.Boolean(),
+        "agents": pl.List(pl.String),
+        "agent_lengths": pl.List(pl.Int64),
+        "agent_returns": pl.List(returned),
+    }
+
+
 class Tally:
-    """Counts while a collection goes on."""
+    """Counts while a collection goes on.
+
+    Attributes:
+        steps: transitions.
+        episodes: episodes that have ended.
+        return_sum: of their returns, those of all objectives together.
+    """
 
     def __init__(self) -> None:
-        self.steps = 0
-        self.returns: list[Any] = []
-        self.lengths: list[int] = []
-        self.terminated = 0
-        self.truncated = 0
+        self.steps = self.episodes = 0
         self.return_sum = 0.0
-        # By agent: returns and lengths, each by the place of its episode.
-        self.agents: dict[str, dict[int, tuple[Any, int]]] = {}
+        # The columns of `CollectStats.ended`.
+        self._columns: dict[str, list[Any]] = {}
         self._start = time.perf_counter()
-
-    @property
-    def episodes(self) -> int:
-        """Episodes that have ended."""
-        return len(self.lengths)
 
     @property
     def seconds(self) -> float:
         """Since it was made."""
         return time.perf_counter() - self._start
 
-    def add(self, ended: Sequence[EndedEpisode] | Ends) -> None:
+    def add(self, ended: Sequence[LiveEpisode | EpisodeSummary] | Ends) -> None:
         """Count episodes that have ended."""
         if isinstance(ended, Ends):
-            self._add_columns(ended)
-            return
-        for episode in ended:
-            for agent, total in getattr(episode, "agent_returns", {}).items():
-                known = self.agents.setdefault(agent, {})
-                known[len(self.lengths)] = total, episode.agent_lengths[agent]  # type: ignore[attr-defined]
-            self.returns.append(episode.episode_return)
-            self.return_sum += float(np.sum(episode.episode_return))
-            self.lengths.append(episode.length)
-            self.terminated += bool(episode.terminated)
-            self.truncated += bool(episode.truncated)
-
-    def _add_columns(self, ended: Ends) -> None:
-        here = ended.lengths > 0
-        self.returns += ended.returns[here].tolist()
-        self.return_sum += float(ended.returns[here].sum())
-        self.lengths += ended.lengths[here].tolist()
-        self.terminated += int(ended.terminated[here].sum())
-        self.truncated += int(ended.truncated[here].sum())
-
-    def add_stats(self, stats: CollectStats) -> None:
-        """Count what somebody else has counted."""
-        for agent, returns in stats.agent_returns.items():
-            known = self.agents.setdefault(agent, {})
-            lengths = stats.agent_lengths[agent]
-            there = (lengths > 0) | ~np.isnan(returns).reshape(len(returns), -1).all(1)
-            for place in np.flatnonzero(there).tolist():
-                known[len(self.lengths) + place] = returns[place], int(lengths[place])
-        self.steps += stats.steps
-        self.terminated += stats.terminated
-        self.truncated += stats.truncated
-        self.returns += stats.returns.tolist()
-        self.lengths += stats.lengths.tolist()
+            here = ended.lengths > 0
+            columns = {
+                "length": ended.lengths[here].tolist(),
+                "episode_return": ended.returns[here].tolist(),
+                "terminated": ended.terminated[here].tolist(),
+                "truncated": ended.truncated[here].tolist(),
+            }
+        else:
+            columns = {
+                "length": [episode.length for episode in ended],
+                "episode_return": [episode.episode_return for episode in ended],
+                "terminated": [bool(episode.terminated) for episode in ended],
+                "truncated": [bool(episode.truncated) for episode in ended],
+            }
+            teams = [each for each in ended if isinstance(each, EpisodeSummary) and each.agent_returns]
+            if teams:
+                columns["agents"] = [list(team.agent_returns) for team in teams]
+                for name in ("agent_lengths", "agent_returns"):
+                    columns[name] = [list(getattr(team, name).values()) for team in teams]
+        self.episodes += len(columns["length"])
+        self.return_sum += float(np.sum(columns["episode_return"]))
+        for name, values in columns.items():
+            self._columns.setdefault(name, []).extend(values)
 
     def stats(
-        self,
-        reward_shape: tuple[int, ...],
-        *,
-        unfinished: int,
-        interrupted: bool,
-        run_ids: tuple[str, ...],
+        self, reward_shape: tuple[int, ...], *, unfinished: int, interrupted: bool, run_id: str
     ) -> CollectStats:
         """Return what was counted, up to now."""
-        returns = np.array(self.returns, np.float64).reshape(len(self.returns), *reward_shape)
-        lengths = np.array(self.lengths, np.int64)
-        agent_returns = {agent: np.full_like(returns, np.nan) for agent in self.agents}
-        agent_lengths = {agent: np.zeros_like(lengths) for agent in self.agents}
-        for agent, known in self.agents.items():
-            for place, (total, length) in known.items():
-                agent_returns[agent][place], agent_lengths[agent][place] = total, length
-        _freeze(returns, lengths, *agent_returns.values(), *agent_lengths.values())
+        schema = episode_schema(reward_shape)
+        if "agents" not in self._columns:
+            schema = {name: kind for name, kind in schema.items() if not name.startswith("agent")}
         return CollectStats(
-            steps=self.steps,
-            episodes=self.episodes,
-            unfinished=unfinished,
-            terminated=self.terminated,
-            truncated=self.truncated,
-            returns=returns,
-            lengths=lengths,
-            seconds=self.seconds,
+            self.steps,
+            pl.DataFrame(self._columns, schema),
+            unfinished,
+            self.seconds,
             interrupted=interrupted,
-            run_ids=run_ids,
-            agent_returns=agent_returns,
-            agent_lengths=agent_lengths,
+            run_ids=(run_id,),
         )

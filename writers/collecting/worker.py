@@ -1,4 +1,4 @@
-"""Results of a run, read from the episodes table, for a worker that died."""
+"""A worker process of `collect`, and the episodes of one that died, read from the episodes table."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ import sys
 import threading
 import traceback
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import Any, cast
+
+import polars as pl
 
 from ...store.delta.version import TableVersion
 from ...store.handle import StoreHandle
@@ -24,56 +26,27 @@ from .collection import Collection, RecordingOptions, opened
 from .display import CollectProgress, Display, StopSignal
 from .goal import Goal, Resets
 from .loop import Hooks, OnEpisode, OnStep
-
-_COLUMNS = ["run_id", "length", "episode_return", "terminated", "truncated", "end_reason", "ended_at"]
-_AGENTS = ["agents", "agent_returns", "agent_lengths"]
+from .stats import episode_schema
 
 
-@dataclass(frozen=True)
-class RecordedEpisode:
-    """An episode of the table.
-
-    Attributes:
-        length, episode_return, terminated, truncated, end_reason: its columns.
-        agent_returns, agent_lengths: of several agents, by agent.
-    """
-
-    length: int
-    episode_return: Any
-    terminated: bool
-    truncated: bool
-    end_reason: str
-    agent_returns: Mapping[str, Any] = field(default_factory=dict)
-    agent_lengths: Mapping[str, int] = field(default_factory=dict)
-
-    @property
-    def finished(self) -> bool:
-        """True if the environment ended it."""
-        return self.terminated or self.truncated
-
-
-def recorded_episodes(layout: Layout, run_id: str) -> list[RecordedEpisode]:
+def recorded_episodes(layout: Layout, run_id: str, reward_shape: tuple[int, ...]) -> pl.DataFrame:
     """Return the episodes of a run that readers can see now, in the order of their ends.
+
+    Returns:
+        A frame with the columns of `CollectStats.ended`.
 
     Raises:
         CorruptStoreError: a file of the table is damaged.
     """
-    rows: list[dict[str, Any]] = []
+    schema = {**episode_schema(reward_shape), "ended_at": pl.Datetime("us", "UTC")}
+    frames = [pl.DataFrame(schema=schema)]
     for file in TableVersion(layout.table(EPISODES)).files():
         if file.may_hold_run(run_id):
             parquet = open_parquet(layout.table(EPISODES) / file.name)
-            there = [name for name in _AGENTS if name in parquet.schema_arrow.names]
-            found = parquet.read(columns=[*_COLUMNS, *there]).to_pylist()
-            rows += [row for row in found if row["run_id"] == run_id]
-    rows.sort(key=lambda row: row["ended_at"])
-    return [_recorded(row) for row in rows]
-
-
-def _recorded(row: dict[str, Any]) -> RecordedEpisode:
-    values = {name: row[name] for name in _COLUMNS if name not in ("run_id", "ended_at")}
-    agents = row.get("agents") or []
-    returns, lengths = (dict(zip(agents, row.get(name) or [], strict=True)) for name in _AGENTS[1:])
-    return RecordedEpisode(**values, agent_returns=returns, agent_lengths=lengths)
+            names = [name for name in parquet.schema_arrow.names if name in schema]
+            rows = pl.DataFrame(parquet.read(columns=["run_id", *names])).filter(pl.col("run_id") == run_id)
+            frames.append(rows.select(pl.col(name).cast(schema[name]) for name in names))
+    return pl.concat(frames, how="diagonal").sort("ended_at", maintain_order=True).drop("ended_at")
 
 
 #: How long a worker whose parent is dead may still take to end by itself.

@@ -11,14 +11,18 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
+import operator
 import pickle
 import signal
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from typing import Any
+
+import polars as pl
 
 from ...store.errors import EpisodelakeError, InvalidArgumentError
 from ...store.files.system import state_of
@@ -28,8 +32,8 @@ from ..recorders.choice import is_source
 from .actor import PolicyConfig, derived_seed
 from .display import CollectProgress, Display, StopSignal
 from .goal import Goal, Resets
-from .stats import CollectStats, Tally, WorkerReport
-from .worker import RecordedEpisode, Share, WorkerConfig, recorded_episodes, work
+from .stats import CollectStats, WorkerReport
+from .worker import Share, WorkerConfig, recorded_episodes, work
 
 _PAUSE = 0.1
 _GRACE_SECONDS = 10.0
@@ -236,7 +240,7 @@ def collect_in_workers(
         )
         for index, part in enumerate(parts)
     ]
-    tally = Tally()
+    start = time.perf_counter()
     stop = StopSignal()
     with stop, display, WorkerPool(payload, shares) as crew:
         try:
@@ -245,7 +249,7 @@ def collect_in_workers(
             crew.kill()
             stop.ask()
             crew.watch(stop, Display(False), goal)
-    return _stats(tally, crew.hands, store.handle, stop)
+    return _stats(crew.hands, store.handle, stop, start)
 
 
 def _share_of(resets: Resets, index: int, workers: int) -> Resets:
@@ -296,7 +300,7 @@ def _unpicklable(parts: dict[str, Any]) -> Iterator[tuple[str, Exception]]:
             yield name, error
 
 
-def _stats(tally: Tally, hands: Sequence[_Worker], store: StoreHandle, stop: StopSignal) -> CollectStats:
+def _stats(hands: Sequence[_Worker], store: StoreHandle, stop: StopSignal, start: float) -> CollectStats:
     """Return the sum of what the workers recorded; the dead ones' journals are recovered first."""
     if any(hand.stats is None for hand in hands):
         _recover(hands, store)
@@ -304,26 +308,27 @@ def _stats(tally: Tally, hands: Sequence[_Worker], store: StoreHandle, stop: Sto
         raise InvalidArgumentError(
             f"None of {len(hands)} workers could begin. The first one said: {hands[0].death()}"
         )
-    unfinished, reports = 0, []
-    for hand in hands:
-        if hand.stats is not None:
-            report = WorkerReport(
-                hand.share.index, hand.run_id, hand.stats.steps, hand.stats.episodes, hand.process.exitcode
-            )
-            tally.add_stats(hand.stats)
-            unfinished += hand.stats.unfinished
-        else:
-            episodes = [] if hand.run_id is None else recorded_episodes(store.layout, hand.run_id)
-            report = _add_dead(tally, hand, episodes)
-            unfinished += len(episodes) - report.episodes
-        reports.append(report)
-    stats = tally.stats(
-        store.manifest.reward_shape,
-        unfinished=unfinished,
+    parts = [hand.stats or _of_dead(hand, store) for hand in hands]
+    reports = tuple(
+        WorkerReport(
+            index=hand.share.index,
+            run_id=hand.run_id,
+            steps=part.steps,
+            episodes=part.episodes,
+            exit_code=hand.process.exitcode,
+            failure=hand.death(),
+            recovered=hand.recovered,
+        )
+        for hand, part in zip(hands, parts, strict=True)
+    )
+    return replace(
+        reduce(operator.add, parts),
+        unfinished=sum(part.unfinished for part in parts),
+        seconds=time.perf_counter() - start,
         interrupted=stop.asked,
         run_ids=tuple(hand.run_id for hand in hands if hand.run_id is not None),
+        workers=reports,
     )
-    return replace(stats, workers=tuple(reports))
 
 
 def _recover(hands: Sequence[_Worker], store: StoreHandle) -> None:
@@ -355,17 +360,8 @@ def _has_journal(hand: _Worker, store: StoreHandle) -> bool:
         return True
 
 
-def _add_dead(tally: Tally, hand: _Worker, episodes: Sequence[RecordedEpisode]) -> WorkerReport:
-    finished = [episode for episode in episodes if episode.finished]
-    steps = sum(episode.length for episode in episodes)
-    tally.steps += steps
-    tally.add(finished)
-    return WorkerReport(
-        index=hand.share.index,
-        run_id=hand.run_id,
-        steps=steps,
-        episodes=len(finished),
-        exit_code=hand.process.exitcode,
-        failure=hand.death(),
-        recovered=hand.recovered,
-    )
+def _of_dead(hand: _Worker, store: StoreHandle) -> CollectStats:
+    """Return what a dead worker recorded; episodes that the environment did not end count as unfinished."""
+    episodes = recorded_episodes(store.layout, hand.run_id or "", store.manifest.reward_shape)
+    ended = episodes.filter(pl.col("terminated") | pl.col("truncated"))
+    return CollectStats(int(episodes["length"].sum()), ended, episodes.height - ended.height, 0.0)
