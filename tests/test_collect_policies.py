@@ -289,8 +289,8 @@ def test_what_cannot_be_added(tmp_path: Path) -> None:
             stats + wrong
         with pytest.raises(TypeError):
             wrong + stats
-    returned = stats.ended["episode_return"].cast(pl.List(pl.Float64)).list.concat([1.0])
-    two = replace(stats, ended=stats.ended.with_columns(returned.cast(pl.Array(pl.Float64, 2))))
+    returns = pl.Series("episode_return", np.zeros((stats.episodes, 2)))
+    two = replace(stats, ended=stats.ended.with_columns(returns))
     with pytest.raises(el.errors.InvalidArgumentError, match="same number of objectives"):
         stats + two
 

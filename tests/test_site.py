@@ -37,8 +37,8 @@ CLASSES = [
 ]
 # What `collect` asks of recorders; nobody else is to rely on it.
 INWARD = {
-    *("at_start", "collection", "discard", "ended", "episode", "record_step", "recording", "records_all"),
-    *("resetting", "running", "session", "step_choosing", "summary", "usable"),
+    *("at_start", "collection", "discard", "ended", "episode", "recording", "records_all"),
+    *("resetting", "running", "session", "summary", "usable"),
 }
 
 

@@ -435,26 +435,6 @@ def test_an_exception_in_an_episode_callback_keeps_the_step(tmp_path: Path) -> N
     assert_all(store, plain, SmallEnv())
 
 
-@pytest.mark.parametrize("mode", MODES, ids=MODE_NAMES)
-def test_a_step_may_be_recorded_in_two_parts(tmp_path: Path, mode: AutoresetMode) -> None:
-    """What is kept back of a step is recorded by a second call as if it had been one."""
-    makers: list[Maker] = [lambda n=n: SmallEnv(n) for n in (2, 1, 3, 9)]
-    envs = SyncVectorEnv(makers, autoreset_mode=mode)
-    taken = batches(envs, 10)
-    store = el.create(tmp_path / "store", envs)
-    rng = np.random.default_rng(0)
-    with store.record(envs) as recorder:
-        recorder.reset(seed=10)
-        for actions in taken:
-            result = recorder.env.step(actions)
-            first = rng.random(4) < 0.5
-            recorder.record_step(actions, result, keep=first)
-            recorder.record_step(actions, result, keep=~first)
-            if mode is AutoresetMode.DISABLED and result[2].any():
-                recorder.reset(options={"reset_mask": result[2]})
-    assert_all(store, alone(makers, taken, mode, envs.action_space), SmallEnv())
-
-
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
 def test_discarded_environments_are_silent_until_they_are_reset(tmp_path: Path, mode: AutoresetMode) -> None:
     """Nothing of their running episodes is stored, nor of those that autoreset begins, until a reset."""

@@ -6,7 +6,6 @@ With `episodes`, surplus episodes of the last batch are not recorded.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -40,9 +39,10 @@ class VectorBatch:
         self.info: Mapping[str, Any] = {}
         self._recorder = recorder
         self._mode = recorder.autoreset_mode
-        self._everyone = np.arange(recorder.num_envs)
-        self._none = self._everyone[:0]
+        self._none = np.arange(0)
         self._course = CollectProgressState.unbounded()
+        # Transitions that were recorded before this call.
+        self._before = 0
         self._resets = Resets()
         # Whether all are to be reset next, and the number of the episode that begins next.
         self._first = True
@@ -75,6 +75,7 @@ class VectorBatch:
             and np.array_equal(self._left[1], state.numbers)
         )
         self._course = course
+        self._before = self._recorder.recording.transitions
         self._recorder.recording.gathered.start(wanted=course.late)
         self._resets = resets
         self._look_who_is_recorded()
@@ -85,17 +86,19 @@ class VectorBatch:
 
     def leave(self, complete: bool) -> int:
         """End a call; with `episodes`, give up what is running."""
-        self._recorder.recording.gathered.start(wanted=False)
+        recording = self._recorder.recording
+        recording.gathered.start(wanted=False)
+        recording.episodes_left, recording.surplus = None, 0
         running = np.flatnonzero(self._running)
-        if self._course.goal.episodes is not None and complete:
-            if len(running):
-                # Their counted steps are not in the store.
-                state = self._recorder.recording.state
-                self._course.tally.steps -= int((state.tick - state.begun[running]).sum())
-                self._recorder.discard(running)
+        given_up = self._course.goal.episodes is not None and complete
+        if given_up and len(running):
+            self._recorder.discard(running)
+        # Without the steps of episodes that were given up.
+        self._course.tally.steps = recording.transitions - self._before
+        if given_up:
             self._left = None
             return 0
-        state = self._recorder.recording.state
+        state = recording.state
         self._left = state.tick, state.numbers
         return int(np.count_nonzero(state.begun[running] < state.tick))
 
@@ -198,60 +201,16 @@ class VectorBatch:
         running = None if self._all_recorded else self._running
         steps = self._acting if running is None else int(np.count_nonzero(running))
         left = self._course.episodes_left if self._course.quotas is None else None
-        if left is None or steps <= left:
-            result = self._recorder.step(action)
-        elif not self._recorder.records_all:
-            result, steps, ended = self._step_singly(action, columns)
-            self.observation, self.info = result[0], result[4]
-            self._note(_flags(result))
-            return Taken(steps, ended or (), result[1], result[2], result[3])
-        else:
-            result, steps = self._step_partly(action, left)
+        recording = self._recorder.recording
+        # No more than `steps` episodes can end.
+        recording.episodes_left = None if left is None or steps <= left else left
+        result = self._recorder.step(action)
+        steps -= recording.surplus
         self.observation, self.info = result[0], result[4]
         self._note(_flags(result))
         if self._all_recorded and (not self._any_done or self._course.late):
             return Taken(steps, (), result[1], result[2], result[3])
         return self._taken(steps, result)
-
-    def _step_partly(self, action: Any, left: int) -> tuple[tuple, int]:
-        """Step where more episodes may end than are wanted; those of the highest indices are left out.
-
-        Returns:
-            The result of the step, and how many transitions were recorded.
-        """
-        running = self._running
-        left_out = np.zeros_like(running)
-
-        def choose(result: tuple) -> np.ndarray | None:
-            left_out[np.flatnonzero(running & _flags(result))[left:]] = True
-            return ~left_out if left_out.any() else None
-
-        result = self._recorder.step_choosing(action, choose)
-        return result, int(np.count_nonzero(running & ~left_out))
-
-    def _step_singly(self, action: Any, columns: Mapping[str, Any]) -> tuple[tuple, int, Ends | None]:
-        """Step where a step callback may end more episodes than are wanted: record one after the other.
-
-        Returns:
-            What came back, how many transitions were recorded, and the episodes that ended.
-        """
-        recorder, running = self._recorder, self._running
-        # Logged for each of them anew, since a call of the recorder uses up what was logged.
-        kept = copy.deepcopy(action)
-        result = recorder.step_choosing(action, lambda result: ~running)
-        steps, ended = 0, [recorder.ended]
-        left = self._course.episodes_left or 0
-        for env in np.flatnonzero(running).tolist():
-            if not left:
-                break
-            chosen = self._everyone == env
-            if columns:
-                recorder.log(mask=chosen, **columns)
-            recorder.record_step(kept, result, chosen)
-            ended.append(recorder.ended)
-            steps += 1
-            left -= recorder.ended is not None and bool(recorder.ended.lengths.any())
-        return result, steps, Ends.joined(part for part in ended if part is not None)
 
     def _note(self, done: np.ndarray) -> None:
         """Note which environments reported done, and which are at an episode's first observation."""

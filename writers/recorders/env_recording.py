@@ -39,6 +39,8 @@ class EnvRecording:
         sub_envs: the environments, where they are in this process.
         everyone: the indices of all of them.
         plain: steps that are added in the shortest way, if any.
+        episodes_left: how many more episodes may be recorded; None for any number.
+        surplus: how many episodes beyond these the last call ended: they were discarded.
         silent: environments whose episodes are not recorded until the caller resets them.
         ended_early: environments whose episodes ended by a flag that only a step callback set.
         logged: policy values that were logged since the last call.
@@ -65,6 +67,8 @@ class EnvRecording:
         self._gathered = GatheredEnds()
         self._episodes = self._transitions = 0
         self._settling = threading.Lock()
+        self.episodes_left: int | None = None
+        self.surplus = 0
         self.silent = np.zeros(num_envs, bool)
         self.ended_early: set[int] = set()
         # Whether environments go on whose episodes were discarded.
@@ -119,7 +123,7 @@ class EnvRecording:
     def begin_call(self) -> None:
         """Begin a call that has ended no episode so far."""
         self.settle()
-        self._ended = None
+        self._ended, self.surplus = None, 0
 
     def block(self) -> VectorBuffer:
         """Return the block to fill by a call that is no plain step; raises as `BlockRows.block`."""
@@ -262,13 +266,31 @@ class EnvRecording:
         dropped = Ends.joined(given_up)
         if dropped is not None:
             self._episodes -= sum(int(np.count_nonzero(ends.lengths)) for ends in given_up[1:])
-            self._transitions -= int(dropped.lengths.sum())
-            dropped.lengths[:] = 0
-            block.ends.append(dropped)
-            after.leave(dropped.env_index)
-            after.forget((dropped,))
+            self._drop(block, after, dropped)
         self._put(block, block.count, after)
         return set() if dropped is None else set(dropped.numbers.tolist())
+
+    def _drop(self, block: VectorBuffer, state: EnvState, ends: Ends) -> None:
+        """Give up episodes: nothing of them is stored."""
+        self._transitions -= int(ends.lengths.sum())
+        ends.lengths[:] = 0
+        block.ends.append(ends)
+        state.leave(ends.env_index)
+        state.forget((ends,))
+
+    def without_surplus(self, block: VectorBuffer, state: EnvState, ends: Ends) -> Ends:
+        """Give up the episodes beyond `episodes_left`, those of the highest indices; return the others.
+
+        They are discarded by the very call that ends them, so that no reader sees them, whatever comes next.
+        """
+        if self.episodes_left is None:
+            return ends
+        surplus = np.cumsum(ends.lengths > 0) > self.episodes_left
+        self.surplus = int(np.count_nonzero(surplus))
+        if not self.surplus:
+            return ends
+        self._drop(block, state, ends.chosen(surplus))
+        return ends.chosen(~surplus)
 
     def watch(self, restart: np.ndarray | None) -> None:
         """Keep which environments are about to restart, or wait for a reset, while nothing is recorded."""
@@ -370,12 +392,6 @@ class EnvRecording:
             metadata=dict(facts.metadata),
             env_index=int(ends.env_index[index]),
         )
-
-    def finish_stopped(self, block: VectorBuffer, state: EnvState) -> None:
-        """Finish the episodes that were stopped before."""
-        block.ends += state.stopped
-        state.forget(state.stopped)
-        state.stopped = ()
 
     def check_going_on(self, envs: Sequence[int]) -> None:
         """Refuse a step of environments whose episodes a step callback ended by a flag alone.

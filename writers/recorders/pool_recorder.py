@@ -18,14 +18,12 @@ import numpy as np
 
 from ...store.errors import InvalidArgumentError, RecorderStateError, SpaceMismatchError
 from ...store.handle import OpenStore
-from ...store.schema import RESET_ROW
-from ..rows.vector_buffer import NO_EPISODE, VectorBuffer
+from .batch_step import BatchStep
 from .env_checks import check_spaces
-from .env_episodes import EnvState, InFlight
+from .env_episodes import InFlight
 from .env_recorder import EnvsRecorder, RecorderKeywords
-from .env_recording import EnvRecording, add_told
-from .step_callbacks import StepCalls
-from .vector_values import flags, per_env, single, to_numpy
+from .env_recording import EnvRecording
+from .vector_values import per_env, single, to_numpy
 
 
 @runtime_checkable
@@ -85,9 +83,10 @@ class PoolRecorder(EnvsRecorder):
         self._staged = schema.action.buffer(self.num_envs)
         self._last_ids = self._recording.everyone
         self._warned = False
-        # For the callback: the same actions as single values; and whose episode it ended.
+        # For the callback: the same actions as single values.
         self._actions: dict[int, Any] = {}
-        self._over = np.zeros(self.num_envs, bool)
+        # Environments that were never seen to be reset, although they are recorded.
+        self._unseen = np.ones(self.num_envs, bool)
         # Whether an exception came between the pool and what is recorded, and no reset since.
         self._interrupted = False
         self.in_flight = InFlight(pool, action_space, self.num_envs)
@@ -139,7 +138,7 @@ class PoolRecorder(EnvsRecorder):
         self.in_flight.landed(infos)
         count = len(np.atleast_1d(_told(infos, "env_id")))
         unset = np.zeros(count, bool)
-        self._recorded(observations, np.zeros((count, *self._reward_shape)), unset, unset, infos)
+        self._recorded((observations, np.zeros((count, *self._reward_shape)), unset, unset, infos))
         return result
 
     def send(self, actions: Any, env_ids: Any = None) -> None:
@@ -173,7 +172,7 @@ class PoolRecorder(EnvsRecorder):
         except BaseException:
             self._interrupt()
             raise
-        self._recorded(*result)
+        self._recorded(result)
         return result
 
     def mute(self, envs: np.ndarray) -> None:
@@ -181,7 +180,6 @@ class PoolRecorder(EnvsRecorder):
         running = self._recording.state.open_envs(envs)
         if len(running):
             self._recording.discard(running, ended=False)
-        self._over[envs] = True
 
     def drain(self) -> None:
         """Receive, unrecorded, all that is in flight; a reset must follow."""
@@ -213,11 +211,10 @@ class PoolRecorder(EnvsRecorder):
     def discard_episode(self, env_index: int | Sequence[int] | np.ndarray | None = None) -> None:
         """See `VectorRecorder.discard_episode`; an ended episode can be discarded until the next batch."""
         super().discard_episode(env_index)
-        self._over[self._checked_envs(env_index)] = True
 
     def _pause(self) -> None:
         super()._pause()
-        self._over[:] = True
+        self._unseen[:] = False
 
     def _close_env(self, **kwargs: Any) -> None:
         close = getattr(self.pool, "close", None)
@@ -240,6 +237,7 @@ class PoolRecorder(EnvsRecorder):
     def _interrupt(self) -> None:
         """End all episodes: what is under way may be lost, so the next transitions would not follow on."""
         self._interrupted = True
+        self._unseen[:] = True
         self._recording.interrupted()
 
     def _check_going_on(self) -> None:
@@ -286,91 +284,26 @@ class PoolRecorder(EnvsRecorder):
         spread[ids] = found
         return spread
 
-    def _recorded(
-        self, observations: Any, rewards: Any, terminations: Any, truncations: Any, infos: Mapping[str, Any]
-    ) -> None:
+    def _recorded(self, result: tuple[Any, Any, Any, Any, Mapping[str, Any]]) -> None:
+        infos = result[-1]
         try:
             ids = self._checked_ids(_told(infos, "env_id"))
             self._last_ids = ids
             if self._paused:
                 return
             block = self._recording.block()
-            flagged = {
-                name: flags(values, (len(ids),), name)
-                for name, values in (("terminations", terminations), ("truncations", truncations))
-            }
-            stop = block.count + len(ids)
-            block.observations.put_many(block.count, to_numpy(observations), len(ids))
-            block.rewards.put_many(block.count, to_numpy(rewards), len(ids))
-            block.terminated[block.count : stop] = flagged["terminations"]
-            block.truncated[block.count : stop] = flagged["truncations"]
-            block.actions.copy_rows(np.arange(block.count, stop), self._sent, ids)
-            elapsed = np.asarray(to_numpy(_told(infos, "elapsed_step")))
-            self._record(block, ids, elapsed.reshape(len(ids)) == 0, to_numpy(observations), infos)
+            block.actions.copy_rows(np.arange(block.count, block.count + len(ids)), self._sent, ids)
+            fresh = np.asarray(to_numpy(_told(infos, "elapsed_step"))).reshape(len(ids)) == 0
+            self._unseen[ids[fresh]] = False
+            if self._unseen[ids].any():
+                self._warn()
+            resets = np.flatnonzero(fresh) if fresh.any() else None
+            step = BatchStep(self._recording, block, ids, resets, result)
+            step.record(self._step_callback, self._actions.__getitem__)
         except BaseException:
             self._interrupt()
             raise
         self._recording.end_call()
-
-    def _record(
-        self, block: VectorBuffer, ids: np.ndarray, fresh: np.ndarray, observations: Any, infos: Mapping
-    ) -> None:
-        """Record a batch whose values stand in the block; `fresh` says which of them are resets."""
-        recording, before = self._recording, self._recording.state
-        recording.begin_call()
-        row, stop = block.count, block.count + len(ids)
-        rows = np.arange(row, stop)
-        state = before.copy()
-        state.tick += 1
-        state.terminated = state.truncated = state.unset
-        state.hold_back(np.isin(recording.everyone, ids[~fresh], invert=True))
-        waiting = [env for ends in before.stopped for env in ends.env_index.tolist()]
-        cut = before.open_envs(ids[fresh])
-        at = recording.late(block, stop, np.union1d(np.array(waiting, np.int64), cut), before)
-        block.ends += (*before.stopped, recording.noted(before.ends(cut)))
-        state.finish()
-        begins = state.start(self._session.take_numbers(int(fresh.sum())), ids[fresh])
-        recording.ended_early.difference_update(ids[fresh].tolist())
-        block.begins.append(begins)
-        block.kinds[rows[fresh]] = RESET_ROW
-        block.numbers[row:stop] = state.running[ids]
-        stepped = ~fresh & (block.numbers[row:stop] != NO_EPISODE)
-        over = self._over.copy()
-        over[ids[fresh]] = False
-        if (~fresh & ~stepped & ~over[ids]).any():
-            self._warn()
-        ending, calls = np.zeros(len(ids), bool), None
-        if self._step_callback is None:
-            recording.logged.put(block, rows[stepped], ids[stepped])
-            add_told(block.infos, infos, len(ids), rows, recording.infos)
-        else:
-            calls = StepCalls(recording, block, self._step_callback, observations, infos)
-            ending = calls.batch(row, ids, fresh | stepped, state, self._actions)
-        state.returns[ids[stepped]] += block.reward_values[rows[stepped]]
-        flagged = stepped & (block.terminated[row:stop] | block.truncated[row:stop])
-        done = flagged | ending
-        if done.any():
-            self._end(
-                state, stop, ids[done], block.terminated[row:stop][done], block.truncated[row:stop][done]
-            )
-        # The pool goes on with what a callback has ended, until it resets it.
-        over[ids[ending]] = True
-        if calls is not None and calls.continued:
-            (ends,) = state.stopped
-            ends, at = calls.go_on(ends, at, state)
-            state.stopped = (ends,)
-            over[[env for env, _ in calls.continued.values()]] = False
-        self._over = over
-        recording.add_transitions(int(stepped.sum()))
-        recording.commit(block, at, state, np.union1d(ids, np.array(waiting, np.int64)))
-
-    def _end(
-        self, state: EnvState, stop: int, envs: np.ndarray, terminated: np.ndarray, truncated: np.ndarray
-    ) -> None:
-        state.terminated, state.truncated = np.zeros((2, self.num_envs), bool)
-        state.terminated[envs], state.truncated[envs] = terminated, truncated
-        state.stopped = (self._recording.noted(state.ends(envs), stop),)
-        state.mute(envs)
 
     def _warn(self) -> None:
         if not self._warned:
@@ -379,7 +312,7 @@ class PoolRecorder(EnvsRecorder):
                 "The pool gave steps of environments whose reset was not seen; they are recorded from their "
                 "next reset on. Make the recorder before async_reset().",
                 RuntimeWarning,
-                stacklevel=5,
+                stacklevel=4,
             )
 
 

@@ -6,8 +6,7 @@ callback changes is put into them again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -30,7 +29,8 @@ class StepCalls:
         recording: the current episodes.
         block: where the rows are.
         callback: the user's.
-        observations, infos: of all environments, as the batch has them.
+        observations, infos: the batch's.
+        ids: int64: the environments of the batch.
     """
 
     def __init__(
@@ -40,93 +40,60 @@ class StepCalls:
         callback: StepCallback,
         observations: Any,
         infos: Mapping[Any, Any],
+        ids: np.ndarray,
     ) -> None:
         self._recording, self._block, self._callback = recording, block, callback
-        self._observations, self._infos = observations, infos
-        self._count = recording.num_envs
+        self._observations, self._infos, self._ids = observations, infos, ids.tolist()
         #: By row: the environments whose next episode the callback begins there, and what it returned.
         self.continued: dict[int, tuple[int, StepData]] = {}
 
-    def resets(self, envs: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Show the first observations of these environments, which stand in `rows`.
+    def resets(self, places: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Show the first observations at these places of the batch, which stand in `rows`.
 
         Returns:
-            Bool, one for each environment: whether the callback ended its episode there.
+            Bool, one for each place of the batch: whether the callback ended its episode there.
         """
         rest = {key: value for key, value in self._infos.items() if key not in FINAL}
-        ending = np.zeros(self._count, bool)
-        for env, row in zip(envs.tolist(), rows.tolist(), strict=True):
-            observation = single(self._recording.observation_space, self._observations, env)
-            step = StepData(0, observation, info=info_of(rest, env, self._count), **self._source(env))
-            ending[env] = self._show(row, step)
+        ending = np.zeros(len(self._ids), bool)
+        for place, row in zip(places.tolist(), rows.tolist(), strict=True):
+            observation = single(self._recording.observation_space, self._observations, place)
+            info = info_of(rest, place, len(self._ids))
+            ending[place] = self._show(row, StepData(0, observation, info=info, **self._source(place)))
         return ending
 
-    def steps(self, row: int, state: EnvState, actions: Any, final: np.ndarray) -> np.ndarray:
-        """Show the transitions of all environments that have a row from `row` on which is somebody's.
+    def steps(
+        self, row: int, state: EnvState, actions: Callable[[int], Any], final: np.ndarray
+    ) -> np.ndarray:
+        """Show the rows of the batch that belong to an episode; they stand from `row` on.
 
         Args:
             row: of the first environment.
             state: after the step.
-            actions: of all environments, as numpy.
-            final: bool, one for each environment: the last observation and info are among the final ones.
+            actions: returns the action that an environment took.
+            final: bool, one for each place: the last observation and info are among the final ones.
 
         Returns:
-            Bool, one for each environment: whether the callback ended its episode there.
+            Bool, one for each place: whether the callback ended its episode there.
         """
         block = self._block
-        rows = np.arange(row, row + self._count)
+        rows = np.arange(row, row + len(self._ids))
         own = block.numbers[rows] != NO_EPISODE
         reset = block.kinds[rows] == RESET_ROW
         ending = self.resets(np.flatnonzero(own & reset), rows[own & reset])
-        lengths = state.tick - state.begun
-        for env in np.flatnonzero(own & ~reset).tolist():
-            observation, info = self._of(env, bool(final[env]))
-            at = row + env
+        for place in np.flatnonzero(own & ~reset).tolist():
+            observation, info = self._of(place, bool(final[place]))
+            env, at = self._ids[place], row + place
             step = StepData(
-                t=int(lengths[env]),
+                t=int(state.tick - state.begun[env]),
                 observation=observation,
-                action=single(self._recording.action_space, actions, env),
+                action=actions(env),
                 reward=_reward(block.reward_values[at]),
                 terminated=bool(block.terminated[at]),
                 truncated=bool(block.truncated[at]),
                 info=info,
                 policy=self._policy(env),
-                **self._source(env),
+                **self._source(place),
             )
-            ending[env] = self._show(at, step)
-        return ending
-
-    def batch(
-        self, row: int, envs: np.ndarray, shown: np.ndarray, state: EnvState, actions: Mapping[int, Any]
-    ) -> np.ndarray:
-        """Show a batch of some environments, as a pool gives it; its rows stand from `row` on.
-
-        Args:
-            envs: whose rows they are, in order.
-            shown: bool, one for each row: whether it is recorded.
-            state: after the step.
-            actions: what each environment was sent last.
-
-        Returns:
-            Bool, one for each row: whether the callback ended its episode there.
-        """
-        block, space = self._block, self._recording.observation_space
-        self._count = len(envs)
-        ending = np.zeros(len(envs), bool)
-        for place in np.flatnonzero(shown).tolist():
-            env, at = int(envs[place]), row + place
-            observation = single(space, self._observations, place)
-            step = StepData(0, observation, info=info_of(self._infos, place, len(envs)), **self._source(env))
-            if block.kinds[at] != RESET_ROW:
-                step = replace(
-                    step,
-                    t=int(state.tick - state.begun[env]),
-                    action=actions[env],
-                    reward=_reward(block.reward_values[at]),
-                    terminated=bool(block.terminated[at]),
-                    truncated=bool(block.truncated[at]),
-                    policy=self._policy(env),
-                )
             ending[place] = self._show(at, step)
         return ending
 
@@ -161,17 +128,17 @@ class StepCalls:
                     dynamic.put(row, owned(mapping))
         return ends.chosen(~mine), stop + len(envs)
 
-    def _of(self, env: int, final: bool) -> tuple[Any, dict[Any, Any]]:
-        space = self._recording.observation_space
+    def _of(self, place: int, final: bool) -> tuple[Any, dict[Any, Any]]:
+        space, count = self._recording.observation_space, len(self._ids)
         if not final:
-            return single(space, self._observations, env), info_of(self._infos, env, self._count)
+            return single(space, self._observations, place), info_of(self._infos, place, count)
         told = self._infos.get("final_info", {})
-        info = info_of(told, env, self._count) if isinstance(told, Mapping) else dict(told[env] or {})
-        return final_value(space, to_numpy(self._infos["final_obs"]), env), info
+        info = info_of(told, place, count) if isinstance(told, Mapping) else dict(told[place] or {})
+        return final_value(space, to_numpy(self._infos["final_obs"]), place), info
 
-    def _source(self, env: int) -> dict[str, Any]:
+    def _source(self, place: int) -> dict[str, Any]:
         """Return which environment a step is of."""
-        envs = self._recording.sub_envs
+        env, envs = self._ids[place], self._recording.sub_envs
         return {"env_index": env, "env": envs[env] if envs else None}
 
     def _policy(self, env: int) -> dict[Any, Any]:

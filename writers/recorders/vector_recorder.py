@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Unpack
 
 import numpy as np
@@ -20,12 +21,12 @@ from ...store.errors import RecorderStateError
 from ...store.handle import OpenStore
 from ...store.journal.episodes import Ends, EpisodeFacts
 from ..rows.vector_buffer import NO_EPISODE, VectorBuffer
+from .batch_step import BatchStep
 from .env_checks import autoreset_mode_of, check_spaces
 from .env_recorder import EnvsRecorder, RecorderKeywords
 from .env_recording import EnvRecording, add_told
 from .step_callbacks import StepCalls
-from .vector_step import VectorStep
-from .vector_values import by_key, flags, to_numpy
+from .vector_values import by_key, flags, single, to_numpy
 
 
 class VectorRecorder(EnvsRecorder, VectorWrapper):
@@ -165,7 +166,8 @@ class VectorRecorder(EnvsRecorder, VectorWrapper):
         try:
             result = self.env.step(actions)
             plain = None
-            if self._plain and not recording.logged and (not result[4] or recording.infos.none):
+            simple = self._plain and recording.episodes_left is None and not recording.logged
+            if simple and (not result[4] or recording.infos.none):
                 plain = recording.plain_steps(block)
             if plain is None:
                 self._step(block, actions, result)
@@ -192,26 +194,6 @@ class VectorRecorder(EnvsRecorder, VectorWrapper):
         except BaseException:
             self._interrupted()
             raise
-        return result
-
-    def step_choosing(self, actions: Any, choose: Callable[[tuple], np.ndarray | None]) -> tuple:
-        """Step the sub-environments as `step` does, and record the transitions of some of them.
-
-        Args:
-            actions: one for each sub-environment.
-            choose: called with what the environment returned; gives a bool array of shape (num_envs,): of the
-                others nothing is recorded, until `record_step` brings it. None for all.
-        """
-        self._check_unpaused()
-        self._recording.check_going_on(range(self.num_envs))
-        block = self._stage(actions)
-        try:
-            result = self.env.step(actions)
-            self._step(block, actions, result, choose(result))
-        except BaseException:
-            self._interrupted()
-            raise
-        self._recording.end_call()
         return result
 
     def log(self, /, *, mask: Any = None, **values: Any) -> None:
@@ -268,13 +250,13 @@ class VectorRecorder(EnvsRecorder, VectorWrapper):
         self._open = False
         self._recording.interrupted()
 
-    def _stage(self, actions: Any, keep: np.ndarray | None = None) -> VectorBuffer:
+    def _stage(self, actions: Any) -> VectorBuffer:
         """Copy the actions into the next rows, before the environment gets to see them."""
         if not self._open:
             self._refuse()
         recording = self._recording
         if self._mode is AutoresetMode.DISABLED and recording.state.restart is not None:
-            self._check_reset(recording.state.restart, keep)
+            self._check_reset(recording.state.restart.tolist())
         plain = recording.plain
         if plain is not None and plain.block.capacity - plain.stop >= 2 * self.num_envs:
             block, row = plain.block, plain.stop
@@ -284,17 +266,12 @@ class VectorRecorder(EnvsRecorder, VectorWrapper):
         block.actions.put_many(row, to_numpy(actions), self.num_envs)
         return block
 
-    def _check_reset(self, ended: np.ndarray, keep: np.ndarray | None) -> None:
-        waiting = (ended if keep is None else ended[keep[ended]]).tolist()
+    def _check_reset(self, waiting: list[int]) -> None:
         if waiting:
             raise RecorderStateError(
                 f"The episodes of the sub-environments {waiting} have ended and autoreset is disabled: reset "
                 'them with reset(options={"reset_mask": mask}) before the next step().'
             )
-
-    def _check_unpaused(self) -> None:
-        if self._paused:
-            raise RecorderStateError("The recorder was paused during collect(): call resume() first.")
 
     def _refuse(self) -> None:
         self._session.check_usable()
@@ -303,26 +280,12 @@ class VectorRecorder(EnvsRecorder, VectorWrapper):
             "exception in step() or reset(), since the sub-environments may have gone on."
         )
 
-    def record_step(self, actions: Any, result: tuple, keep: np.ndarray | None = None) -> None:
-        """Record a step that was taken past this wrapper.
-
-        Args:
-            actions, result: what the environment took and returned.
-            keep: bool, shape (num_envs,): of the other sub-environments nothing is recorded; all if None.
-        """
-        self._check_unpaused()
-        block = self._stage(actions, keep)
-        try:
-            self._step(block, actions, result, keep)
-        except BaseException:
-            self._interrupted()
-            raise
-        self._recording.end_call()
-
-    def _step(self, block: VectorBuffer, actions: Any, result: tuple, keep: np.ndarray | None = None) -> None:
-        self._recording.settle()
+    def _step(self, block: VectorBuffer, actions: Any, result: tuple) -> None:
+        recording, mode = self._recording, self._mode
         result = (*result[:4], by_key(result[4], self.num_envs))
-        VectorStep(self._recording, block, self._mode, actions, result, keep).record(self._step_callback)
+        resets = recording.state.restart if mode is AutoresetMode.NEXT_STEP else None
+        step = BatchStep(recording, block, recording.everyone, resets, result, mode)
+        step.record(self._step_callback, partial(single, recording.action_space, to_numpy(actions)))
 
     def _begin(self, envs: np.ndarray, observations: Any, infos: Any, facts: dict[int, EpisodeFacts]) -> None:
         """Start episodes with their first observations; observations and infos are those of all."""
@@ -339,7 +302,7 @@ class VectorRecorder(EnvsRecorder, VectorWrapper):
         chosen = None if count == self.num_envs else envs
         block.observations.put_many(row, values, count, chosen)
         if self._step_callback is not None:
-            calls = StepCalls(recording, block, self._step_callback, values, infos)
+            calls = StepCalls(recording, block, self._step_callback, values, infos, recording.everyone)
             ending = np.flatnonzero(calls.resets(envs, np.arange(row, row + count)))
             block.ends.append(state.ends(ending))
             state.mute(ending)

@@ -1,13 +1,13 @@
-"""One step of a vector environment on its way into the block.
+"""One batch of a vector environment or a pool on its way into the block.
 
-The rows of a step: one for each sub-environment, in their order; behind them what was logged for last
-observations; behind those the first rows of episodes that began within the step (SAME_STEP). Rows without an
-episode are left out when the block goes to the journal.
+The rows of a batch: one for each of its environments, in their order; behind them what was logged for last
+observations; behind those the first rows of episodes that began within the step (SAME_STEP, or a callback
+that goes on without a reset). Rows without an episode are left out when the block goes to the journal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -25,15 +25,16 @@ from .vector_values import FINAL, final_value, flags, to_numpy
 _SET = b"\x01"
 
 
-class VectorStep:
-    """The result of a step, and the rows and the state that come of it.
+class BatchStep:
+    """The result of a call of the environment, and the rows and the state that come of it.
 
     Args:
         recording: the current episodes.
         block: where the rows go; the actions stand in them already.
-        mode: how the sub-environments reset themselves.
-        actions, result: what the environment took and returned.
-        keep: bool, shape (num_envs,): nothing of the other sub-environments is recorded; all if None.
+        ids: int64: the environments of the batch; `recording.everyone` itself for all of them in order.
+        resets: int64, rising: the places in the batch at which environments were reset, or None.
+        result: observations, rewards, terminations, truncations and infos of the batch.
+        mode: how the environments reset themselves; None for a pool, which says so at each reset.
 
     Raises:
         SpaceMismatchError: a value does not fit its space.
@@ -43,20 +44,19 @@ class VectorStep:
         self,
         recording: EnvRecording,
         block: VectorBuffer,
-        mode: AutoresetMode,
-        actions: Any,
+        ids: np.ndarray,
+        resets: np.ndarray | None,
         result: tuple[Any, Any, Any, Any, Mapping[str, Any]],
-        keep: np.ndarray | None = None,
+        mode: AutoresetMode | None = None,
     ) -> None:
         observations, rewards, terminations, truncations, self._infos = result
-        count = recording.num_envs
+        count = len(ids)
         self._recording, self._block, self._mode = recording, block, mode
-        self._keep, self._actions = keep, actions
+        self._ids, self._resets = ids, resets
+        self._aligned = ids is recording.everyone
         self._row, self._stop = block.count, block.count + count
         self._at = self._stop
         self._calls: StepCalls | None = None
-        # NEXT_STEP: the environments for which this step was a reset.
-        self._reset: np.ndarray | None = None
         self._observations = to_numpy(observations)
         rows = slice(self._row, self._stop)
         terminated = flags(terminations, (count,), "terminations")
@@ -65,70 +65,85 @@ class VectorStep:
         block.rewards.put_many(self._row, to_numpy(rewards), count)
         block.terminated[rows], block.truncated[rows] = terminated, truncated
         self._done = terminated | truncated
-        if keep is not None:
-            self._done &= keep
+        if resets is not None:
+            # A reset is no transition, whatever came with it.
+            self._done[resets] = False
 
-    def record(self, callback: StepCallback | None) -> None:
-        """Put the rest of the rows, and make all of it count."""
+    def record(self, callback: StepCallback | None, actions: Callable[[int], Any]) -> None:
+        """Put the rest of the rows, and make all of it count.
+
+        Args:
+            callback: the user's, if any.
+            actions: for the callback: returns the action that an environment took.
+        """
         recording, block = self._recording, self._block
         rows = slice(self._row, self._stop)
         recording.begin_call()
         before = recording.state
         state = before.stepped()
+        if not self._aligned:
+            absent = np.ones(recording.num_envs, bool)
+            absent[self._ids] = False
+            state.hold_back(absent)
         any_done = _SET in self._done.tobytes()
-        if callback is None:
-            state.returns = self._returns(before.returns)
-        if before.restart is not None and self._mode is AutoresetMode.NEXT_STEP:
-            self._restart(state, before.restart)
-        block.numbers[rows] = state.running
-        if self._keep is not None:
-            block.numbers[rows][~self._keep] = NO_EPISODE
-            state.hold_back(~self._keep)
+        state.returns = self._returns(before.returns)
+        if before.stopped or self._resets is not None:
+            self._restart(before, state)
+        block.numbers[rows] = state.running if self._aligned else state.running[self._ids]
         same_step = any_done and self._mode is AutoresetMode.SAME_STEP
         if same_step:
             self._put_final()
         ending = None
         if callback is not None:
-            ending = self._call_back(callback, state, same_step)
+            self._calls = StepCalls(recording, block, callback, self._observations, self._infos, self._ids)
+            final = self._done if same_step else np.zeros_like(self._done)
+            ending = self._calls.steps(self._row, state, actions, final)
             state.returns = self._returns(before.returns)
         elif self._infos or recording.logged:
             self._put_dynamic(same_step)
-        count = len(self._done) if self._reset is None else len(self._done) - len(self._reset)
-        if not state.whole or self._keep is not None:
+        count = len(self._done) if self._resets is None else len(self._done) - len(self._resets)
+        if not state.whole:
             kinds, numbers = block.kinds[rows], block.numbers[rows]
             count = int(np.count_nonzero((kinds == STEP_ROW) & (numbers != NO_EPISODE)))
         if any_done or ending is not None:
             self._end(state, ending)
         recording.add_transitions(count)
-        recording.commit(block, self._at, state)
+        recording.commit(block, self._at, state, self._used_up(before))
+
+    def _envs(self, places: np.ndarray) -> np.ndarray:
+        """Return the environments at some places of the batch."""
+        return places if self._aligned else self._ids[places]
 
     def _returns(self, before: np.ndarray) -> np.ndarray:
         """Return the sums of rewards after this step; what is in the block counts, whatever came from
         outside.
         """
-        returns = before + self._block.reward_values[self._row : self._stop]
-        if self._reset is not None:
-            # A reset is no transition, whatever reward came with it.
-            returns[self._reset] = 0.0
-        if self._keep is not None:
-            returns[~self._keep] = before[~self._keep]
+        rewards = self._block.reward_values[self._row : self._stop]
+        if self._aligned:
+            returns = before + rewards
+        else:
+            returns = before.copy()
+            returns[self._ids] += rewards
+        if self._resets is not None:
+            returns[self._envs(self._resets)] = 0.0
         return returns
 
-    def _call_back(self, callback: StepCallback, state: EnvState, same_step: bool) -> np.ndarray:
-        self._calls = StepCalls(self._recording, self._block, callback, self._observations, self._infos)
-        final = self._done if same_step else np.zeros_like(self._done)
-        return self._calls.steps(self._row, state, to_numpy(self._actions), final)
+    def _used_up(self, before: EnvState) -> np.ndarray | None:
+        """Return the environments whose logged values have been put; None for all."""
+        if self._aligned:
+            return None
+        return np.concatenate([self._ids, *(ends.env_index for ends in before.stopped)])
+
+    # Values of single environments
 
     def _put_dynamic(self, same_step: bool) -> None:
         recording = self._recording
         if recording.logged:
-            envs = recording.everyone
-            envs = envs if self._reset is None else np.delete(envs, self._reset)
-            recording.logged.put(self._block, self._row + envs, envs)
+            places = recording.everyone[: len(self._ids)]
+            places = places if self._resets is None else np.delete(places, self._resets)
+            recording.logged.put(self._block, self._row + places, self._envs(places))
         if self._infos:
             self._put_infos(same_step)
-
-    # Values of single environments
 
     def _put_final(self) -> None:
         """SAME_STEP: the true last observations take the place of the new episodes' first ones."""
@@ -144,7 +159,7 @@ class VectorStep:
 
     def _put_infos(self, same_step: bool) -> None:
         """Infos as they came; under SAME_STEP those of a reset belong to the new episode's first row."""
-        infos, count, chosen = self._infos, self._recording.num_envs, self._recording.infos
+        infos, count, chosen = self._infos, len(self._ids), self._recording.infos
         rows = np.arange(self._row, self._stop)
         if not same_step:
             add_told(self._block.infos, infos, count, rows, chosen)
@@ -168,20 +183,26 @@ class VectorStep:
 
     # Episodes
 
-    def _restart(self, state: EnvState, restarting: np.ndarray) -> None:
-        """NEXT_STEP: this step was a reset for the environments whose episode had ended before."""
+    def _restart(self, before: EnvState, state: EnvState) -> None:
+        """Finish the episodes that were stopped, and begin those of the environments that were reset."""
         recording, block = self._recording, self._block
-        chosen, left = restarting, None
-        if self._keep is not None:
-            chosen, left = restarting[self._keep[restarting]], restarting[~self._keep[restarting]]
-        self._at = recording.late(block, self._at, restarting, recording.state)
-        recording.finish_stopped(block, state)
-        block.kinds[self._row + chosen] = RESET_ROW
-        self._done[chosen] = False
-        self._reset = chosen
-        heard = chosen if state.whole else chosen[~recording.silent[chosen]]
+        fresh = self._ids[:0] if self._resets is None else self._envs(self._resets)
+        # A pool may reset environments that are still running.
+        cut = before.open_envs(fresh) if self._mode is None else fresh[:0]
+        if recording.logged:
+            envs = np.concatenate([cut, *(ends.env_index for ends in before.stopped)])
+            self._at = recording.late(block, self._at, np.unique(envs), before)
+        block.ends += before.stopped
+        if len(cut):
+            block.ends.append(recording.noted(before.ends(cut)))
+        state.finish()
+        if self._resets is None:
+            return
+        recording.ended_early.difference_update(fresh.tolist())
+        block.kinds[self._row + self._resets] = RESET_ROW
+        heard = fresh if state.whole else fresh[~recording.silent[fresh]]
         block.begins.append(state.start(recording.session.take_numbers(len(heard)), heard))
-        state.restart = left if left is not None and len(left) else None
+        state.restart = None
         if not state.whole:
             state.whole = bool((state.running != NO_EPISODE).all())
 
@@ -189,19 +210,20 @@ class VectorStep:
         """End the episodes that are done, and those that a callback ended."""
         recording, block = self._recording, self._block
         rows = slice(self._row, self._stop)
-        done = self._done.nonzero()[0]
-        ended = done
-        if ending is None and self._keep is None and state.whole:
-            state.terminated, state.truncated = block.terminated[rows].copy(), block.truncated[rows].copy()
-        else:
-            running = block.numbers[rows] != NO_EPISODE
-            state.terminated = block.terminated[rows] & running
-            state.truncated = block.truncated[rows] & running
+        places = done = self._done.nonzero()[0]
+        if ending is not None or not state.whole:
             stopping = self._done if ending is None else self._done | ending
-            ended = (stopping & running).nonzero()[0]
-        ends = recording.noted(state.ends(ended), self._stop)
+            places = (stopping & (block.numbers[rows] != NO_EPISODE)).nonzero()[0]
+        envs = self._envs(places)
+        state.terminated, state.truncated = np.zeros((2, recording.num_envs), bool)
+        state.terminated[envs] = block.terminated[self._row + places]
+        state.truncated[envs] = block.truncated[self._row + places]
+        ends = recording.without_surplus(block, state, state.ends(envs))
+        ends = recording.noted(ends, self._stop)
         recording.gathered.add(ends)
-        if ending is not None:
+        if self._mode is None:
+            state.mute(envs)
+        elif ending is not None:
             state.mute((ending & ~self._done).nonzero()[0])
         if self._calls is not None:
             ends, self._at = self._calls.go_on(ends, self._at, state)
@@ -210,9 +232,9 @@ class VectorStep:
             block.ends.append(ends)
             state.forget((ends,))
             return
-        state.stopped = (*state.stopped, ends)
-        if len(done):
-            state.restart = done if state.restart is None else np.union1d(state.restart, done)
+        state.stopped = (ends,)
+        if self._mode is not None and len(done):
+            state.restart = done
 
     def _restart_at_once(self, state: EnvState) -> None:
         """SAME_STEP: environments that are done show the first observation of their next episode."""
