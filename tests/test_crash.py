@@ -353,7 +353,7 @@ def test_a_damaged_journal_never_gives_wrong_steps(dead: Path) -> None:
 
 
 READINGS = [
-    (describe, "_build"),
+    (describe._Builder, "build"),
     (values, "_from_json"),
     (journal_reading, "expanded"),
     (pa.ipc, "read_schema"),

@@ -23,9 +23,8 @@ from ..errors import DamagedJournalError
 from ..files import guard_access
 from ..files.system import open_plain, state_of
 from ..spaces.arrow import STORED_TYPES, inner_type
-from .events import expanded
 from .packed_columns import PACKED, PackedRows, has_packed, packed_bytes, plain_bytes
-from .records import BATCH, END, HEADER_KEY, SCHEMA, PartRecord, RunHeader, decode, find_next
+from .records import BATCH, END, HEADER_KEY, SCHEMA, PartRecord, RunHeader, decode, expanded, find_next
 
 _KEPT_BYTES = 32 << 20
 _UNREADABLE = (

@@ -12,7 +12,7 @@ from typing import Any, cast
 from ...store.agents import is_agent_name
 from ...store.errors import InvalidArgumentError
 from ...store.journal.episodes import EndReason, EpisodeFacts, EpisodeRecord, timestamp_now
-from ...store.journal.events import begin_event
+from ...store.journal.records import begin_event
 from .agent_arrivals import AgentArrivals, Arrival, LiveAgent, LiveTeam
 from .arrivals import LiveEpisode
 from .step_rows import StepRows

@@ -21,7 +21,7 @@ import pyarrow as pa
 from ...store.dynamic.column_groups import ColumnSet
 from ...store.errors import StoreAccessError
 from ...store.journal.episodes import Ends, EpisodeColumns
-from ...store.journal.events import begin_events, end_events
+from ...store.journal.records import begin_events, end_events
 from ...store.schema import LATE_ROW
 from ..session.row_source import ArrivedRows, JournalRows, RowObserver, check_agents
 from ..session.session import RunSession

@@ -22,7 +22,7 @@ import pyarrow as pa
 from ...store.dynamic.column_groups import ColumnSet
 from ...store.errors import RecorderStateError, StoreAccessError
 from ...store.journal.episodes import EndReason, EpisodeFacts, EpisodeRecord, end_reason_of, timestamp_now
-from ...store.journal.events import begin_event, end_event
+from ...store.journal.records import begin_event, end_event
 from ...store.maintenance.reopening import UnfinishedEpisode
 from ..session.finished_episodes import BulkEpisodes
 from ..session.row_source import ArrivedRows, JournalRows, RowObserver, check_agents

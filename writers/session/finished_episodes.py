@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...store.journal.episodes import EpisodeColumns, EpisodeRecord
-from ...store.journal.events import begin_and_end_events
+from ...store.journal.records import begin_and_end_events
 from ...store.schema import JOURNAL_NUMBER
 
 

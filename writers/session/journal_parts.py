@@ -17,10 +17,9 @@ import numpy as np
 import pyarrow as pa
 
 from ...store.files import guard_access
-from ...store.journal.events import numbers_in
 from ...store.journal.packed_columns import Packer, plain_bytes
 from ...store.journal.reading import PartReader
-from ...store.journal.records import RunHeader
+from ...store.journal.records import RunHeader, numbers_in
 from ...store.journal.row_index import spans_of_parts
 from ...store.journal.run_journal import PartWriter, part_path, part_paths
 from ...store.parquet.files import make_first_array
