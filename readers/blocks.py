@@ -8,7 +8,7 @@ row groups that an episode lies in.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from threading import Lock
 from typing import Any
@@ -103,20 +103,17 @@ class Block:
         self.first = first
         self.count = count
         self._raw: dict[str, pa.ChunkedArray] = {}
-        self._made: dict[str, Any] = {}
+        self._decoded: dict[str, Any] = {}
+        self._added: dict[str, pa.ChunkedArray] = {}
         self.touched: set[str] = set()
         #: About how many bytes its columns hold, read and decoded, if it is `kept` for other episodes. A sum,
         #: since each look-up asks each block.
         self.nbytes = 0
         self.kept = False
 
-    def _once(self, name: str, make: Callable[[], Any]) -> Any:
-        """Return values of a name, made when first asked for."""
-        if name not in self._made:
-            self._made[name] = self._counted(make())
-        return self._made[name]
-
-    def _counted(self, values: Any) -> Any:
+    def _keep(self, columns: dict[str, Any], name: str, values: Any) -> Any:
+        """Add to `_raw`, `_decoded` or `_added`, and return the values."""
+        columns[name] = values
         if self.kept:
             self.nbytes += _size(values)
         return values
@@ -132,7 +129,7 @@ class Block:
         whole = offset == 0 and table.num_rows == self.count
         for name in missing:
             column = table.column(name)
-            self._raw[name] = self._counted(column if whole else column.slice(offset, self.count))
+            self._keep(self._raw, name, column if whole else column.slice(offset, self.count))
 
     def table(self, columns: Sequence[pa.Field], start: int, count: int) -> pa.Table:
         """Return some rows as an Arrow table; columns that the file lacks are NULL."""
@@ -169,8 +166,9 @@ class Block:
         Raises:
             CorruptStoreError: the annotation's file is damaged.
         """
-        added = self._once(f"{annotation.name} added", lambda: self._read_added(snapshot, annotation))
-        return added.slice(start, count)
+        if annotation.name not in self._added:
+            self._keep(self._added, annotation.name, self._read_added(snapshot, annotation))
+        return self._added[annotation.name].slice(start, count)
 
     def _read_added(self, snapshot: Snapshot, annotation: StepAnnotation) -> pa.ChunkedArray:
         places = snapshot.annotation_places(annotation.name, [self.file.path.name])
@@ -193,15 +191,15 @@ class Block:
             codec: of the values.
             of_transitions: leave out the last row of each episode.
         """
-
-        def decoded() -> Any:
+        if codec.root not in self._decoded:
             names = [field.name for field in codec.fields]
             self.load([*names, "terminated"] if of_transitions else names)
             arrays = [_single(self._column(name)) for name in names]
             valid = self.stepped if of_transitions else self.observed(codec)
-            return codec.decode(arrays if valid is None else [_without_nulls(each, valid) for each in arrays])
-
-        return self._once(codec.root, decoded)
+            if valid is not None:
+                arrays = [_without_nulls(array, valid) for array in arrays]
+            self._keep(self._decoded, codec.root, codec.decode(arrays))
+        return self._decoded[codec.root]
 
     def observed(self, codec: SpaceCodec) -> np.ndarray | None:
         """Bool, one per row: False where an episode's last observation is missing; None if none is.
@@ -209,50 +207,48 @@ class Block:
         Args:
             codec: of observations or a part of them.
         """
-
-        def valid() -> np.ndarray | None:
+        key = f"{codec.root} observed"
+        if key not in self._decoded:
             self.load(field.name for field in codec.fields)
             columns = [self._column(field.name) for field in codec.required[:1]]
-            if not any(column.null_count for column in columns):
-                return None
+            lacking = any(column.null_count for column in columns)
             # A row before the last one that lacks its observation is damaged, which decoding reports.
-            there = columns[0].is_valid().to_numpy() | self.stepped
-            return None if there.all() else there
-
-        return self._once(f"{codec.root} observed", valid)
+            valid = columns[0].is_valid().to_numpy() | self.stepped if lacking else None
+            self._keep(self._decoded, key, None if valid is None or valid.all() else valid)
+        return self._decoded[key]
 
     def observations_before(self, codec: SpaceCodec, row: int) -> int:
         """Return how many observations stand before a row of this block."""
         observed = self.observed(codec)
-        return row if observed is None else self._before(f"{codec.root} before", observed, row)
-
-    def transitions_before(self, row: int) -> int:
-        """Return how many transitions stand before a row of this block."""
-        return self._before("before", self.stepped, row)
-
-    def _before(self, name: str, valid: np.ndarray, row: int) -> int:
-        return int(self._once(name, lambda: np.concatenate([[0], np.cumsum(valid)]))[row])
+        if observed is None:
+            return row
+        key = f"{codec.root} before"
+        if key not in self._decoded:
+            self._keep(self._decoded, key, np.concatenate([[0], np.cumsum(observed)]))
+        return int(self._decoded[key][row])
 
     def flags(self, name: str) -> np.ndarray:
         """`terminated` or `truncated` of every transition of the block."""
-
-        def read() -> np.ndarray:
+        if name not in self._decoded:
             self.load([name])
             flags = self._column(name).drop_null().to_numpy()
             flags.flags.writeable = False
-            return flags
-
-        return self._once(name, read)
+            self._keep(self._decoded, name, flags)
+        return self._decoded[name]
 
     @property
     def stepped(self) -> np.ndarray:
         """Bool, one per row: True where the row has a transition."""
-
-        def valid() -> np.ndarray:
+        if "stepped" not in self._decoded:
             self.load(["terminated"])
-            return self._column("terminated").is_valid().to_numpy()
+            self._keep(self._decoded, "stepped", self._column("terminated").is_valid().to_numpy())
+        return self._decoded["stepped"]
 
-        return self._once("stepped", valid)
+    def transitions_before(self, row: int) -> int:
+        """Return how many transitions stand before a row of this block."""
+        if "before" not in self._decoded:
+            self._keep(self._decoded, "before", np.concatenate([[0], np.cumsum(self.stepped)]))
+        return int(self._decoded["before"][row])
 
     def _column(self, name: str) -> pa.ChunkedArray:
         try:

@@ -832,7 +832,7 @@ def test_looking_up_an_episode_asks_each_block_for_a_number(
         values_read(episode)
     kept = list(grouped.context.blocks._blocks.values())
     for block in kept:
-        held = [*block._raw.values(), *block._made.values()]
+        held = [*block._raw.values(), *block._added.values(), *block._decoded.values()]
         assert block.nbytes == sum(map(blocks._size, held)) > 0
     monkeypatch.setattr(blocks, "_size", lambda values: pytest.fail("measured again"))
     _ = grouped[0], grouped[1]
