@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,10 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from polars.testing import assert_frame_equal
 
 import episodelake as el
+from claimed_stores import cartpole, columns_with_odd_names, odd_rewards, record, treasure
 from effort import examples
 from plain_returns import close, n_step_returns, returns_to_go
 from waiting import PATIENCE
@@ -26,10 +29,12 @@ GAMMAS = st.sampled_from([0.0, 1e-300, 1e-9, 0.04, 0.5, 0.9, 0.99, 1 - 1e-9, 1 -
 FINITE = st.floats(-1e6, 1e6)
 ODD = st.sampled_from([math.nan, math.inf, -math.inf])
 EPISODES = st.lists(st.lists(FINITE, min_size=1, max_size=40), min_size=1, max_size=6)
+#: A reward may be missing, of steps or of other columns.
+GAPPED = st.lists(st.lists(FINITE | st.none(), min_size=1, max_size=12), min_size=1, max_size=4)
 ODD_EPISODES = st.lists(st.lists(FINITE | ODD, min_size=1, max_size=12), min_size=1, max_size=4)
 
 
-def steps_of(episodes: list[list[float]]) -> pl.DataFrame:
+def steps_of(episodes: Sequence[Sequence[float | None]]) -> pl.DataFrame:
     """A frame like steps: T+1 rows per episode, the last without a reward."""
     rows = [
         {"episode_id": f"e{number}", "t": t, "reward": reward, "observation": number * 1000 + t}
@@ -45,19 +50,19 @@ def by_episode(frame: pl.DataFrame, column: str) -> list[list[Any]]:
     return [part[column].to_list() for _, part in frame.sort("t").group_by("episode_id", maintain_order=True)]
 
 
-def check_sums(found: list[list[Any]], wanted: list[list[float]], episodes: list[list[float]]) -> None:
+def check_sums(found: list[list[Any]], wanted: list[list[Any]], episodes: list[list[Any]]) -> None:
     """Compare with a plain loop; the last row of each episode has none."""
     for got, right, rewards in zip(found, wanted, episodes, strict=True):
-        scale = sum(abs(reward) for reward in rewards if math.isfinite(reward))
+        scale = sum(abs(reward) for reward in rewards if reward is not None and math.isfinite(reward))
         assert got[-1] is None
         assert all(close(one, other, scale) for one, other in zip(got[:-1], right, strict=True)), (got, right)
 
 
-@given(EPISODES | ODD_EPISODES, GAMMAS, st.booleans())
+@given(EPISODES | ODD_EPISODES | GAPPED, GAMMAS, st.booleans())
 def test_discounted_sums_are_those_of_a_loop(
-    episodes: list[list[float]], gamma: float, streaming: bool
+    episodes: list[list[Any]], gamma: float, streaming: bool
 ) -> None:
-    """`discounted` sums to the episode's end, for every gamma, with NaN and infinities, on both engines."""
+    """`discounted` sums to the episode's end, for every gamma, with odd values and gaps, on both engines."""
     frame = steps_of(episodes)
     plan = frame.lazy().with_columns(pl.col("reward").rl.discounted(gamma).over("episode_id").alias("found"))
     found = plan.collect(engine="streaming" if streaming else "in-memory")
@@ -65,23 +70,25 @@ def test_discounted_sums_are_those_of_a_loop(
     check_sums(by_episode(found, "found"), wanted, episodes)
 
 
-@given(EPISODES, st.integers(1, 50), GAMMAS)
-def test_n_step_sums_are_those_of_a_loop(episodes: list[list[float]], n: int, gamma: float) -> None:
+@given(EPISODES | GAPPED, st.integers(1, 50), GAMMAS)
+def test_n_step_sums_are_those_of_a_loop(episodes: list[list[Any]], n: int, gamma: float) -> None:
     """`n_step` sums n rewards, fewer at the end of an episode, and none of the next one."""
     found = steps_of(episodes).rl.n_step(n, gamma)
     wanted = [n_step_returns(rewards, n, gamma) for rewards in episodes]
     check_sums(by_episode(found, "n_step_return"), wanted, episodes)
 
 
-@given(EPISODES, st.floats(0.001, 1))
-def test_the_moving_average_is_that_of_a_loop(episodes: list[list[float]], alpha: float) -> None:
-    """`ema` begins anew with each episode, at its first value."""
+@given(EPISODES | GAPPED, st.floats(0.001, 1))
+def test_the_moving_average_is_that_of_a_loop(episodes: list[list[Any]], alpha: float) -> None:
+    """`ema` begins anew with each episode, at its first value, and passes over gaps."""
     frame = steps_of(episodes).with_columns(pl.col("reward").rl.ema(alpha).over("episode_id").alias("found"))
     wanted = []
     for rewards in episodes:
-        averages = [rewards[0]]
-        for reward in rewards[1:]:
-            averages.append(alpha * reward + (1 - alpha) * averages[-1])
+        mean, averages = None, []
+        for reward in rewards:
+            if reward is not None:
+                mean = reward if mean is None else alpha * reward + (1 - alpha) * mean
+            averages.append(None if reward is None else mean)
         wanted.append(averages)
     check_sums(by_episode(frame, "found"), wanted, episodes)
 
@@ -150,6 +157,8 @@ def test_first_hits() -> None:
     found = frame.rl.first_hit(pl.col("reward") > 4).sort("episode_id")
     assert found["t"].to_list() == [1, None, 0]
     assert frame.lazy().rl.first_hit(pl.col("observation") % 1000 == 1).collect()["t"].to_list() == [1] * 3
+    grouped = frame.group_by("episode_id").agg(hit=(pl.col("reward") > 4).rl.first_hit()).sort("episode_id")
+    assert grouped["hit"].to_list() == [1, None, 0]
 
 
 def test_percentiles_by_step() -> None:
@@ -216,6 +225,10 @@ def test_vector_rewards(tmp_path: Path) -> None:
     ("call", "named"),
     [
         (lambda frame: frame.rl.returns_to_go(1.5), ["gamma=1.5", "0 to 1"]),
+        (lambda frame: frame.select(pl.col("reward").rl.discounted(-0.1)), ["gamma=-0.1"]),
+        (lambda frame: frame.select(pl.col("reward").rl.discounted(math.nan)), ["gamma=nan"]),
+        (lambda frame: frame.drop("episode_id").rl.discounted_return(), ["'episode_id'"]),
+        (lambda frame: frame.drop("episode_id").rl.first_hit(pl.col("t") > 0), ["'episode_id'"]),
         (lambda frame: frame.rl.n_step(0), ["n=0", "from 1 on"]),
         (lambda frame: frame.select(pl.col("reward").rl.ema(0)), ["alpha=0"]),
         (
@@ -252,6 +265,74 @@ def test_lazy_frames_stay_lazy_and_read_only_what_is_used(tmp_path: Path) -> Non
     text = plan.explain()
     assert "PROJECT" in text and "observation" not in text.split("PROJECT", 1)[1].split("\n")[0]
     assert plan.collect()["return_to_go"].to_list() == [2.0, 2.0, None]
+
+
+@pytest.fixture(scope="module")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, el.EpisodeStore]:
+    """Stores of real environments and of odd values, only read."""
+    root = tmp_path_factory.mktemp("polars")
+    return {
+        "cartpole": cartpole(root / "cartpole"),
+        "blackjack": record(root / "blackjack", lambda: gymnasium.make("Blackjack-v1"), 12),
+        "treasure": treasure(root / "treasure", 5),
+        "rewards": odd_rewards(root / "rewards"),
+        "names": columns_with_odd_names(root / "names"),
+        "empty": el.create(root / "empty", gymnasium.make("CartPole-v1")),
+    }
+
+
+@pytest.mark.parametrize("name", ["cartpole", "treasure", "names", "blackjack"])
+def test_polars_and_sql_say_the_same(stores: dict[str, el.EpisodeStore], name: str) -> None:
+    """Each frame method and the macro of its name agree on every row of every kind of store."""
+    store = stores[name]
+    for method, macro, keys in (
+        (store.steps.rl.discounted_return(0.9), "discounted_return(0.9)", ["episode_id"]),
+        (store.episodes.rl.moving_return(3), "moving_return(3)", ["episode_id"]),
+        (store.steps.rl.first_hit(pl.col("t") == 4), "first_hit(t = 4)", ["episode_id"]),
+        (store.steps.rl.step_percentiles(pl.col("t") * 1.0), "step_percentiles(t)", ["t"]),
+        (store.steps.rl.with_next_observation(), "transitions_with_next", ["episode_id", "t"]),
+    ):
+        expected = store.sql(f"FROM {macro}").pl().sort(keys)
+        found = method.collect().sort(keys).select(expected.columns)
+        assert_frame_equal(found, expected, check_dtypes=False, rel_tol=1e-9)
+
+
+def test_percentiles_with_nan_are_the_same_in_both(stores: dict[str, el.EpisodeStore]) -> None:
+    """Where rewards are NaN or infinite, SQL and Polars agree on all but quantiles beside an infinity."""
+    expected = stores["rewards"].sql("FROM step_percentiles(reward)").pl().sort("t")
+    found = stores["rewards"].steps.rl.step_percentiles("reward").collect().sort("t")
+    for column in expected.columns:
+        values = expected[column].to_numpy()
+        between = np.isinf(values) & (column in ("p10", "p90"))
+        np.testing.assert_allclose(found[column].to_numpy()[~between], values[~between], rtol=1e-9)
+
+
+def test_everything_is_lazy_and_streams(stores: dict[str, el.EpisodeStore]) -> None:
+    """Methods of a LazyFrame give LazyFrames, and the streaming engine gives the same rows."""
+    steps = stores["cartpole"].steps
+    for lazy in (
+        steps.rl.returns_to_go(0.9),
+        steps.rl.n_step(3, 0.9),
+        steps.rl.discounted_return(0.9),
+        steps.rl.with_next_observation(),
+        steps.rl.transitions(),
+        steps.rl.step_percentiles("reward"),
+    ):
+        assert isinstance(lazy, pl.LazyFrame)
+        keys = [key for key in ("episode_id", "t") if key in lazy.collect_schema()]
+        assert lazy.collect(engine="streaming").sort(keys).equals(lazy.collect().sort(keys))
+
+
+def test_views_and_empty_frames(stores: dict[str, el.EpisodeStore]) -> None:
+    """A filtered view's frames have its episodes alone; an empty store's have columns and no rows."""
+    view = stores["cartpole"].filter("end_reason = 'cut'")
+    found = view.steps.rl.discounted_return().collect()
+    assert found["episode_id"].to_list() == [episode.id for episode in view]
+    for method in ("returns_to_go", "discounted_return", "transitions", "with_next_observation"):
+        frame = getattr(stores["empty"].steps.rl, method)().collect()
+        assert frame.height == 0 and "episode_id" in frame.columns
+    assert stores["empty"].episodes.rl.moving_return(3).collect().height == 0
+    assert stores["empty"].steps.rl.step_percentiles("reward").collect().height == 0
 
 
 @pytest.mark.slow
