@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import gymnasium
@@ -186,12 +186,3 @@ def raw_steps(path: Path) -> list[dict]:
     """Rows of all steps files by pyarrow alone, in the order of episodes and t."""
     rows = ds.dataset(raw_files(path, "steps")).to_table().to_pylist()
     return sorted(rows, key=lambda row: (row["episode_id"], row.get("agent_id") or "", row["t"]))
-
-
-def plain_returns_to_go(rewards: np.ndarray, gamma: float) -> Iterator[float]:
-    """Discounted sums from each step to the end, by the plainest double loop."""
-    for start in range(len(rewards)):
-        total = 0.0
-        for reward in rewards[::-1][: len(rewards) - start]:
-            total = reward + gamma * total
-        yield total

@@ -155,7 +155,10 @@ def test_long_episodes_do_not_lose_their_end(tmp_path: Path) -> None:
     assert np.allclose([row[0] for row in rows], returns_to_go(rewards, 0.5), rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("call", ["returns_to_go(1.01)", "discounted_return(-0.1)", "returns_to_go(NULL)"])
+@pytest.mark.parametrize(
+    "call",
+    ["returns_to_go(1.01)", "discounted_return(-0.1)", "returns_to_go(NULL)", "returns_to_go('nan'::double)"],
+)
 def test_a_gamma_out_of_range_is_refused(store: el.EpisodeStore, call: str) -> None:
     """A gamma outside 0 to 1 is an error that says so, not a wrong number."""
     with pytest.raises((duckdb.Error, el.errors.QueryError), match="expected a number from 0 to 1"):

@@ -1,47 +1,32 @@
-"""Where the macros and views of SQL work: in filtered and older views, joins, memory, with several agents."""
+"""Where the macros and views of SQL work: in older versions, joins and memory, with odd names and numbers."""
 
 # pyright: reportAttributeAccessIssue=false
 # Polars' namespaces are found at run time.
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
+import gymnasium
 import numpy as np
-import polars as pl
 import pytest
 from gymnasium import spaces
 
 import episodelake as el
-from claimed_stores import cartpole, plain_returns_to_go
+from claimed_stores import ODD_REWARDS, cartpole, columns_with_odd_names, odd_rewards, raw_steps, record
 
 
 @pytest.fixture(scope="module")
 def stores(tmp_path_factory: pytest.TempPathFactory) -> dict[str, el.EpisodeStore]:
-    """Two runs of CartPole, only read."""
-    return {"cartpole": cartpole(tmp_path_factory.mktemp("views") / "cartpole")}
-
-
-def test_macros_see_what_the_view_shows(stores: dict[str, el.EpisodeStore]) -> None:
-    """In a filtered, a sliced and a filtered slice's connection every macro keeps to its episodes."""
-    store = stores["cartpole"]
-    for view in (
-        store.filter("end_reason = 'truncated'"),
-        store[2:11],
-        store[4:].filter(pl.col("length") > 12),
-    ):
-        ids = {episode.id for episode in view}
-        assert 0 < len(ids) < len(store)
-        for macro in (
-            "returns_to_go()",
-            "discounted_return()",
-            "first_hit(true)",
-            "moving_return()",
-            "transitions_with_next",
-        ):
-            assert {key for (key,) in view.sql(f"SELECT DISTINCT episode_id FROM {macro}").fetchall()} == ids
-        counts = view.sql("SELECT sum(count) FROM action_histogram()").fetchall()
-        assert counts == [(sum(episode.length for episode in view),)]
+    """Stores of real environments and of odd values, only read."""
+    root = tmp_path_factory.mktemp("views")
+    return {
+        "cartpole": cartpole(root / "cartpole"),
+        "blackjack": record(root / "blackjack", lambda: gymnasium.make("Blackjack-v1"), 12),
+        "rewards": odd_rewards(root / "rewards"),
+        "names": columns_with_odd_names(root / "names"),
+    }
 
 
 def test_macros_work_confined_joined_and_in_older_versions(stores: dict[str, el.EpisodeStore]) -> None:
@@ -93,30 +78,6 @@ def test_memory_stores_and_columns_named_like_macros(tmp_path: Path) -> None:
     assert store.sql("SELECT length FROM episode_at(-1)").fetchall() == [(3,)]
 
 
-def test_each_agent_is_an_episode_of_its_own() -> None:
-    """With several agents, sums, first hits and next observations are those of each agent's own loop."""
-    store = el.open(Path(__file__).parent / "data" / "format-1-agents" / "store")
-    agents = {(episode.id, name): episode.agent(name) for episode in store for name in episode.agents}
-    totals = store.sql(
-        "SELECT episode_id, agent_id, discounted_return FROM discounted_return(0.9)"
-    ).fetchall()
-    polars = store.steps.rl.discounted_return(0.9).collect()
-    expected = {
-        key: next(plain_returns_to_go(agent.rewards, 0.9)) for key, agent in agents.items() if agent.length
-    }
-    for rows in (totals, polars.select("episode_id", "agent_id", "discounted_return").rows()):
-        found = {(episode, agent): total for episode, agent, total in rows if (episode, agent) in expected}
-        assert found == pytest.approx(expected)
-    pairs = store.sql(
-        "SELECT episode_id, agent_id, count(*) FROM transitions_with_next GROUP BY ALL"
-    ).fetchall()
-    assert {(e, a): n for e, a, n in pairs} == {
-        key: agent.length for key, agent in agents.items() if agent.length
-    }
-    never = store.sql("SELECT count(*), count(t) FROM first_hit(t > 100000)").fetchall()
-    assert never == [(len(agents), 0)]
-
-
 @pytest.mark.parametrize(
     "query",
     [
@@ -135,13 +96,6 @@ def test_transitions_know_the_next_observation(stores: dict[str, el.EpisodeStore
     assert stores["cartpole"].sql(query, read_only=True).fetchall() == expected
 
 
-def test_misspelt_macros_name_the_nearest(stores: dict[str, el.EpisodeStore]) -> None:
-    """A macro that is not there is a QueryError with the one that was meant."""
-    for wrong, meant in (("discounted_returns(0.9)", "discounted_return"), ("first_hits(true)", "first_hit")):
-        with pytest.raises(el.errors.QueryError, match=meant):
-            stores["cartpole"].sql(f"FROM {wrong}")
-
-
 def test_an_element_of_a_table_without_observations_says_where_they_are(
     stores: dict[str, el.EpisodeStore],
 ) -> None:
@@ -149,3 +103,46 @@ def test_an_element_of_a_table_without_observations_says_where_they_are(
     with pytest.raises(el.errors.QueryError) as told:
         stores["cartpole"].sql("SELECT obs(0) FROM episodes")
     assert "Nearest: observation" not in str(told.value) and "FROM steps" in str(told.value)
+
+
+def test_elements_of_observations_read_well(stores: dict[str, el.EpisodeStore]) -> None:
+    """`obs` counts from 0, by the keys that the space has, and says so when there is no such element."""
+    for query, expected in (
+        ("SELECT obs(2) FROM steps ORDER BY episode_id, t", lambda row: row["observation"][2]),
+        ("SELECT obs(3) FROM steps ORDER BY episode_id, t", lambda row: row["observation"][3]),
+    ):
+        raw = raw_steps(Path(stores["cartpole"].path))
+        assert [value for (value,) in stores["cartpole"].sql(query).fetchall()] == [
+            expected(row) for row in raw
+        ]
+    raw = raw_steps(Path(stores["names"].path))
+    for key, column in (
+        ("a.b", "observation.a%2Eb"),
+        ('say "hi"', 'observation.say%20"hi"'),
+        ("观测", "observation.观测"),
+    ):
+        found = stores["names"].sql(f"SELECT obs('{key}', 1) FROM steps ORDER BY episode_id, t").fetchall()
+        assert [value for (value,) in found] == [row[column][1] for row in raw]
+    cards = stores["blackjack"].sql("SELECT obs(1) FROM steps ORDER BY episode_id, t").fetchall()
+    assert [value for (value,) in cards] == [
+        row["observation.1"] for row in raw_steps(Path(stores["blackjack"].path))
+    ]
+
+
+@pytest.mark.parametrize(
+    "call", ["step_histogram(reward, 0)", "step_histogram(reward, -2)", "moving_return(0)"]
+)
+def test_a_number_of_bins_or_episodes_that_is_none_is_told(
+    stores: dict[str, el.EpisodeStore], call: str
+) -> None:
+    """No bins and no episodes are errors in the words of the macro, and no empty answer."""
+    with pytest.raises(Exception, match=r"bins|episodes"):
+        stores["cartpole"].sql(f"FROM {call}").fetchall()
+
+
+def test_histograms_of_what_is_not_finite_count_what_is(stores: dict[str, el.EpisodeStore]) -> None:
+    """Infinities and NaN among rewards do not spoil the bins of the others."""
+    bins = stores["rewards"].sql("FROM step_histogram(reward, 4)").fetchall()
+    finite = [value for line in ODD_REWARDS for value in line if math.isfinite(value)]
+    assert all(math.isfinite(low) and math.isfinite(high) for low, high, _ in bins)
+    assert sum(count for *_, count in bins) >= len(finite)
