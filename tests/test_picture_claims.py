@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
-from collections import Counter
 from collections.abc import Iterator
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import ale_py
 import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
-from PIL import Image
 
 import episodelake as el
 from claimed_stores import (
@@ -32,7 +26,6 @@ from claimed_stores import (
     treasure,
     two_segments,
 )
-from waiting import PATIENCE
 
 gymnasium.register_envs(ale_py)
 CHARTS = ("returns", "lengths", "return_histogram", "actions", "visitation")
@@ -70,86 +63,6 @@ def rows_with(chart: Any, *keys: str) -> list[dict]:
     return rows
 
 
-@pytest.mark.further
-def test_returns_hold_every_episode_of_a_small_store(stores: dict[str, el.EpisodeStore]) -> None:
-    """Each dot of `plot.returns` is an episode with its own return; ids lead back to it."""
-    dots = rows_with(stores["cartpole"].plot.returns(), "episode", "value")
-    assert {row["episode"]: row["value"] for row in dots} == {
-        episode.id: episode.rewards.sum() for episode in stores["cartpole"]
-    }
-    view = stores["cartpole"].filter("end_reason = 'truncated'")
-    assert {row["episode"] for row in rows_with(view.plot.returns(), "episode")} == {
-        episode.id for episode in view
-    }
-
-
-def test_returns_by_steps_and_by_any_column(stores: dict[str, el.EpisodeStore]) -> None:
-    """The x axis counts steps of the run before each episode; colours are values of the column asked for."""
-    store = stores["cartpole"]
-    before, expected = Counter(), {}
-    for episode in sorted(store, key=lambda episode: episode.number):
-        expected[episode.id] = (before[episode.run_id], before[episode.run_id] + episode.length)
-        before[episode.run_id] += episode.length
-    for row in rows_with(store.plot.returns(over="steps"), "episode", "x"):
-        assert expected[row["episode"]][0] <= row["x"] <= expected[row["episode"]][1]
-    by_end = rows_with(store.plot.returns(by="end_reason"), "episode", "series")
-    assert {row["episode"]: row["series"] for row in by_end} == {
-        episode.id: episode.end_reason for episode in store
-    }
-    with pytest.raises(el.errors.InvalidArgumentError, match="end_reason"):
-        store.plot.returns(by="end_raeson")
-    with pytest.raises(el.errors.InvalidArgumentError, match="steps"):
-        store.plot.returns(over="stpes")
-
-
-def test_histograms_hold_every_episode(stores: dict[str, el.EpisodeStore]) -> None:
-    """Bars of lengths and returns add up to all episodes, each within its edges."""
-    for chart, value in (
-        (stores["cartpole"].plot.lengths(), lambda episode: episode.length),
-        (stores["cartpole"].plot.return_histogram(by="end_reason"), lambda episode: episode.rewards.sum()),
-    ):
-        for row in rows_with(chart, "from", "to", "episodes"):
-            mine = [episode for episode in stores["cartpole"] if episode.end_reason == row["series"]]
-            within = [episode for episode in mine if row["from"] <= value(episode) <= row["to"]]
-            assert len(within) == row["episodes"]
-        assert sum(row["episodes"] for row in rows_with(chart, "episodes")) == len(stores["cartpole"])
-
-
-def test_actions_are_counted(stores: dict[str, el.EpisodeStore]) -> None:
-    """The chart of actions has each discrete action as often as a Counter has."""
-    for name in ("cartpole", "lake", "treasure"):
-        rows = rows_with(stores[name].plot.actions(), "transitions")
-        expected = Counter(int(action) for episode in stores[name] for action in episode.actions)
-        assert {int(row["label"]): row["transitions"] for row in rows if row["transitions"]} == expected
-
-
-def test_visitation_counts_every_observation(stores: dict[str, el.EpisodeStore]) -> None:
-    """Visits add up to T+1 for each episode, whichever elements are on the axes."""
-    expected = sum(episode.length + 1 for episode in stores["cartpole"])
-    for x, y in ((None, None), ("observation[2]", "observation[3]"), ("observation[0]", None)):
-        rows = rows_with(stores["cartpole"].plot.visitation(x, y), "visits")
-        assert sum(row["visits"] for row in rows) == expected
-    rows = rows_with(stores["lake"].plot.visitation(), "visits")
-    places = Counter(int(place) for episode in stores["lake"] for place in episode.observations)
-    assert sum(row["visits"] for row in rows) == sum(places.values())
-    assert sum(row["visits"] > 0 for row in rows) == len(places)
-
-
-def test_an_episode_is_drawn_value_by_value(stores: dict[str, el.EpisodeStore]) -> None:
-    """`episode.plot` has each reward, action and element of the observation at its step."""
-    episode = stores["cartpole"][0]
-    points = {(row["signal"], row["t"]): row["value"] for rows in rows_of(episode.plot()) for row in rows}
-    for t in range(episode.length):
-        assert points["reward", t] == episode.rewards[t] and points["action", t] == episode.actions[t]
-    for (t, element), value in np.ndenumerate(episode.observations):
-        assert points[f"observation[{element}]", t] == pytest.approx(value)
-    assert {row["signal"] for row in rows_with(episode.plot(["observation[2]"]), "signal")} == {
-        "observation[2]"
-    }
-    with pytest.raises(el.errors.InvalidArgumentError, match="observation"):
-        episode.plot(["obsrvation"])
-
-
 @pytest.mark.sample
 @pytest.mark.parametrize("name", ["treasure", "rewards", "names", "hostile", "blackjack"])
 @pytest.mark.parametrize("kind", CHARTS)
@@ -163,72 +76,12 @@ def test_every_chart_of_every_store_is_strict_json(
         assert kind == "visitation" and str(error)
 
 
-@pytest.mark.parametrize("kind", CHARTS)
-def test_an_empty_store_has_nothing_to_draw(stores: dict[str, el.EpisodeStore], kind: str) -> None:
-    """Every chart of a store without episodes says that there are none."""
-    with pytest.raises(el.errors.NothingToDrawError, match="no episodes"):
-        getattr(stores["empty"].plot, kind)()
-
-
-@pytest.mark.further
-def test_charts_are_saved_as_what_the_suffix_says(stores: dict[str, el.EpisodeStore], tmp_path: Path) -> None:
-    """SVG is XML with text, PNG a picture in light and dark, HTML needs no network, others are refused."""
-    chart = stores["cartpole"].plot.returns()
-    root = ElementTree.parse(chart.save(tmp_path / "x.svg") or tmp_path / "x.svg").getroot()
-    assert root.tag.endswith("svg") and "return" in "".join(root.itertext()).lower()
-    for theme in ("light", "dark"):
-        chart.save(tmp_path / f"{theme}.png", theme=theme)
-    light, dark = (
-        np.asarray(Image.open(tmp_path / f"{theme}.png").convert("L")) for theme in ("light", "dark")
-    )
-    assert light[0, 0] > 200 > 80 > dark[0, 0]
-    chart.save(tmp_path / "x.html")
-    page = (tmp_path / "x.html").read_text()
-    assert not re.search(r"<(script|link|img)[^>]+(src|href)\s*=\s*[\"']?(https?:)?//", page)
-    with pytest.raises(el.errors.InvalidArgumentError, match="svg"):
-        chart.save(tmp_path / "x.pdf")
-
-
-class Tags(HTMLParser):
-    """Gathers the tags and their attributes of a page."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Keep a tag."""
-        self.tags.append((tag, dict(attrs)))
-
-
 def cards(store: el.EpisodeStore) -> Iterator[str]:
     """The cards of a store, a view and its episodes."""
     yield store._repr_html_()
     yield store.filter("length > 0")._repr_html_()
     for episode in store[:2]:
         yield episode._repr_html_()
-
-
-@pytest.mark.further
-def test_text_of_a_store_is_no_markup(stores: dict[str, el.EpisodeStore], tmp_path: Path) -> None:
-    """Hostile text stays text in cards, and cannot end the script of a saved chart."""
-    for card in cards(stores["hostile"]):
-        parser = Tags()
-        parser.feed(card)
-        assert {tag for tag, _ in parser.tags} & {"script", "img", "iframe", "b", "i"} <= {"b", "i"}
-        assert not any(name.startswith("on") for _, attributes in parser.tags for name in attributes)
-        assert "<script>alert" not in card and "<img src=x" not in card
-    for number, chart in enumerate(
-        [
-            stores["hostile"].plot.returns(by="metadata.note"),
-            stores["hostile"][0].plot(["info"]),
-        ]
-    ):
-        chart.save(tmp_path / f"{number}.html")
-        page = (tmp_path / f"{number}.html").read_text()
-        assert "<script>alert" not in page and "</script>\x1b" not in page
-        chart.save(tmp_path / f"{number}.svg")
-        ElementTree.parse(tmp_path / f"{number}.svg")
 
 
 @pytest.mark.sample(3)
@@ -279,27 +132,6 @@ def test_charts_of_many_episodes_stay_small(tmp_path: Path) -> None:
     rows = rows_with(store.plot.return_histogram(), "episodes")
     assert sum(row["episodes"] for row in rows) == 8_000
     assert len(store._repr_html_()) < 200_000
-
-
-def test_importing_takes_no_package_for_pictures() -> None:
-    """`import episodelake`, opening a store included, loads none of the packages that only drawing needs."""
-    heavy = ["altair", "marimo", "PIL", "av", "matplotlib", "torch", "pandas", "vl_convert", "prompt_toolkit"]
-    code = f"import sys, episodelake; print([name for name in {heavy} if name in sys.modules])"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE
-    )
-    assert done.stdout.strip() == "[]"
-
-
-def test_players_of_a_game_are_drawn_apart() -> None:
-    """With several agents, the chart of returns has a series for each; cards and episodes are drawn."""
-    path = Path(__file__).parent / "data" / "format-1-agents" / "store"
-    store = el.open(path)
-    assert len(store)
-    dots = rows_with(store.plot.returns(), "episode", "series")
-    expected = {(episode.id, agent) for episode in store for agent in episode.agents}
-    assert {(row["episode"], row["series"]) for row in dots} == expected
-    assert store[0]._repr_html_() and rows_of(store[0].plot())
 
 
 def test_a_store_being_written_is_drawn(tmp_path: Path) -> None:

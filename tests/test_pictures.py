@@ -112,6 +112,7 @@ def test_frames_are_those_that_the_environment_gave(breakout: tuple[el.EpisodeSt
     store, frames = breakout
     episode = store[0]
     np.testing.assert_array_equal(episode.frames(), frames)
+    assert episode.frames().flags.writeable
     np.testing.assert_array_equal(episode.frames([40, 3, 3, -1]), frames[[40, 3, 3, -1]])
     np.testing.assert_array_equal(episode.frames(slice(5, None, 10)), frames[5::10])
     np.testing.assert_array_equal(episode.frames(-2), frames[[-2]])
@@ -201,6 +202,7 @@ STACK = RANDOM.integers(0, 256, (3, 4, 10, 12), np.uint8)
     [
         (GREY, None, np.stack([GREY] * 3, -1)),
         (GREY[..., None], None, np.stack([GREY] * 3, -1)),
+        (GREY[:, None], None, np.stack([GREY] * 3, -1)),
         (COLOUR, None, COLOUR),
         (np.moveaxis(COLOUR, -1, 1), None, COLOUR),
         (np.moveaxis(COLOUR, -1, 1), "KHW", np.stack([COLOUR[..., 2]] * 3, -1)),
@@ -210,7 +212,7 @@ STACK = RANDOM.integers(0, 256, (3, 4, 10, 12), np.uint8)
         (np.stack([COLOUR, COLOUR // 2], 1), None, COLOUR // 2),
         (np.stack([np.moveaxis(COLOUR, -1, 1)] * 2, 1), "KCHW", COLOUR),
     ],
-    ids=["HW", "HW1", "HWC", "CHW", "CHW as stack", "RGBA", "KHW", "HWK", "KHWC", "KCHW"],
+    ids=["HW", "HW1", "1HW", "HWC", "CHW", "CHW as stack", "RGBA", "KHW", "HWK", "KHWC", "KCHW"],
 )
 def test_layouts(tmp_path: Path, frames: np.ndarray, layout: str | None, expected: np.ndarray) -> None:
     """Grey, colour, channels first, and stacks, of which the last is shown, become RGB."""
@@ -293,6 +295,8 @@ def test_what_is_no_image_is_refused(two_cameras: el.EpisodeStore) -> None:
         ({"column": "left", "layout": "CHW"}, "Layouts are: HW, HWC"),
         ({"column": "free"}, "bounds -inf and inf"),
         ({"column": "left", "steps": 4}, "the steps 0 to 3"),
+        ({"column": "left", "steps": -5}, "the steps 0 to 3"),
+        ({"column": "left", "steps": []}, "step"),
         ({"column": "left", "steps": [0, 1.5]}, "1.5 is no step"),
         ({"column": "left", "steps": slice(9, 12)}, "none of the 4 steps"),
         ({"column": "left", "steps": slice("a", None)}, "no slice of steps"),
