@@ -89,15 +89,16 @@ def window_starts(length: int, window: int, stride: int, pad: str | None) -> lis
 
 
 def window(episode: el.Episode, start: int, size: int) -> dict[str, Any]:
-    """`size` steps in a row, zeros where the episode has none."""
-    found: dict[str, list[Any]] = {}
+    """`size` steps in a row, zeros where the episode has none, but for `t`, which counts on."""
+    rows: dict[str, list[Any]] = {}
     for t in range(start, start + size):
         real = 0 <= t < episode.length
         values = transition(episode, t if real else 0)
         for key in ("observation", "action", "reward", "next_observation", "terminated", "truncated"):
-            found.setdefault(key, []).append(values[key] if real else zeros(values[key]))
-        found.setdefault("mask", []).append(real)
-    return {key: stacked(values) for key, values in found.items()}
+            rows.setdefault(key, []).append(values[key] if real else zeros(values[key]))
+        rows.setdefault("mask", []).append(real)
+        rows.setdefault("t", []).append(t)
+    return {key: stacked(values) for key, values in rows.items()}
 
 
 def delta_values(episode: el.Episode, t: int, key: str, steps: list[int]) -> tuple[np.ndarray, list[bool]]:

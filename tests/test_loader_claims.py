@@ -1,14 +1,10 @@
 """Each claim about loaders, against a plain loop over the episodes of a store that has everything in it."""
 
 import json
-import subprocess
-import sys
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import polars as pl
 import pytest
@@ -16,100 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import episodelake as el
-from waiting import PATIENCE
+from loader_world import VIEWS, make_views
 
-END_REASONS = {"terminated": 1, "truncated": 2, "cut": 3, "interrupted": 4}
-COLUMNS = ["observation", "action", "reward", "terminated", "truncated", "end_reason", "episode", "t"]
-OBSERVATIONS = gymnasium.spaces.Dict(
-    {
-        "image": gymnasium.spaces.Box(0, 255, (4, 3, 3), np.uint8),
-        "pair": gymnasium.spaces.Tuple(
-            (gymnasium.spaces.Box(-1, 1, (2,), np.float32), gymnasium.spaces.Discrete(5))
-        ),
-    }
-)
-ACTIONS = gymnasium.spaces.Tuple(
-    (gymnasium.spaces.Discrete(3), gymnasium.spaces.Box(-1, 1, (2,), np.float64))
-)
 quick = settings(max_examples=settings().max_examples // 5)  # of the ordinary profile, or of the long one
-
-KILLED = """
-import os, sys
-import episodelake as el
-sys.path.insert(0, sys.argv[2])
-from test_loader_claims import play
-from waiting import Path, wait_for_journal
-writer = el.open(sys.argv[1]).writer(run="killed", flush_seconds=0.02, seal_seconds=1e6)
-play(writer, 3, "terminated", 101)
-play(writer, 4, "interrupted", 102)
-wait_for_journal(Path(sys.argv[1]) / "journal" / writer.run_id, 7)
-os._exit(9)
-"""
-
-
-def play(writer: Any, length: int, end: str, seed: int) -> None:
-    """Write one random episode that ends in the way named, or that does not end."""
-    OBSERVATIONS.seed(seed)
-    ACTIONS.seed(seed)
-    rng = np.random.default_rng(seed)
-    episode = writer.begin(OBSERVATIONS.sample(), {"battery": 1.0}, seed=seed)
-    for step in range(length):
-        last = step == length - 1
-        info = {"battery": float(rng.random())} if rng.random() < 0.6 else {}
-        episode.append(
-            ACTIONS.sample(),
-            float(rng.normal()),
-            OBSERVATIONS.sample(),
-            info=info,
-            terminated=last and end in ("terminated", "both"),
-            truncated=last and end in ("truncated", "both"),
-            policy={"value": float(rng.normal())},
-        )
-    if end == "cut":
-        episode.end()
-
-
-@dataclass(frozen=True)
-class Plain:
-    """One episode's arrays, with the flags that a learner gets worked out by hand."""
-
-    observations: Any
-    actions: Any
-    rewards: np.ndarray
-    terminated: np.ndarray
-    truncated: np.ndarray
-    end_reason: np.ndarray
-    infos: Any
-    length: int
-
-    @classmethod
-    def of(cls, episode: Any) -> "Plain":
-        """The arrays of a stored episode."""
-        last = np.arange(len(episode)) == len(episode) - 1
-        return cls(
-            episode.observations,
-            episode.actions,
-            np.asarray(episode.rewards),
-            np.asarray(episode.terminations),
-            np.asarray(episode.truncations) | (last & ~np.asarray(episode.terminations)),
-            np.where(last, END_REASONS[str(episode.end_reason)], 0),
-            episode.infos,
-            len(episode),
-        )
-
-    def value(self, key: str, position: int, step: int) -> Any:
-        """What a batch should hold under a key for one transition."""
-        named = {
-            "observation": self.observations,
-            "action": self.actions,
-            "reward": self.rewards,
-            "terminated": self.terminated,
-            "truncated": self.truncated,
-            "end_reason": self.end_reason,
-        }
-        if key == "episode":
-            return position
-        return step if key == "t" else at(named[key], step)
 
 
 def at(tree: Any, index: Any) -> Any:
@@ -160,65 +65,22 @@ def joined(batches: Any) -> dict[str, Any]:
     return join(*batches)
 
 
-VIEWS = ("all", "backwards", "long", "odd", "early", "sorted", "sorted backwards", "scattered")
-
-
 @dataclass(frozen=True, eq=False)
 class World:
-    """A store that was recorded, killed, deleted from, annotated and compacted, and its views."""
+    """The views of a store, and their episodes."""
 
-    path: Path
     views: dict[str, Any]
 
     @cache  # noqa: B019 (one object for the module)
-    def plain(self, name: str) -> list[Plain]:
+    def plain(self, name: str) -> list[el.Episode]:
         """The episodes of a view, one by one."""
-        view = self.views[name]
-        return [Plain.of(view[i]) for i in range(len(view))]
+        return list(self.views[name])
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     """One store for the module."""
-    path = tmp_path_factory.mktemp("claims") / "store"
-    store = el.create(path, observation_space=OBSERVATIONS, action_space=ACTIONS)
-    rng = np.random.default_rng(0)
-    ends = ["terminated", "truncated", "both", "cut"]
-    for run in range(3):
-        with store.writer(run=f"run-{run}") as writer:
-            for number in range(10):
-                length = 1 if number < 4 else int(rng.integers(2, 12))
-                play(writer, length, ends[number % 4], 1000 * run + number)
-                if number == 5:
-                    writer.seal()
-    result = subprocess.run(
-        [sys.executable, "-c", KILLED, str(path), str(Path(__file__).parent)], check=False, timeout=PATIENCE
-    )
-    assert result.returncode == 9
-    el.recover(path)
-    store.refresh()
-    first_ids = store.episodes.select("episode_id").collect()["episode_id"]
-    store.annotate(store.episodes.select("episode_id", score=pl.col("length") % 3))
-    store.delete(pl.col("episode_id").is_in([first_ids[2], first_ids[15]]))
-    store.refresh()
-    early = el.open(path)
-    store.compact(order_by="length")
-    store.refresh()
-    with store.writer(run="late") as writer:
-        for number in range(4):
-            play(writer, number + 1, ends[number], 9000 + number)
-    store.refresh()
-    views = {
-        "all": store,
-        "backwards": store[::-1],
-        "long": store.filter("length > 3"),
-        "odd": store[1::3],
-        "early": early,
-        "sorted": store.filter(pl.col("length") < 8),
-        "sorted backwards": store.filter(pl.col("length") < 8)[::-2],
-        "scattered": store.filter(pl.col("score") == 1)[::-1],
-    }
-    return World(path, views)
+    return World(make_views(tmp_path_factory.mktemp("claims") / "store"))
 
 
 names = st.sampled_from(VIEWS)
@@ -228,7 +90,7 @@ names = st.sampled_from(VIEWS)
 def test_the_store_has_everything_in_it(world: World) -> None:
     """All four ends, episodes of length 1 and views in an order of their own are there."""
     reasons = {str(episode.end_reason) for episode in world.views["all"]}
-    assert reasons == set(END_REASONS)
+    assert reasons == {"terminated", "truncated", "cut", "interrupted"}
     assert min(plain.length for plain in world.plain("all")) == 1
     assert all(len(world.views[name]) for name in VIEWS)
     assert len(world.views["early"]) == 30
@@ -236,151 +98,12 @@ def test_the_store_has_everything_in_it(world: World) -> None:
 
 @quick
 @given(name=names, batch_size=st.integers(1, 70))
-def test_transitions_are_those_of_the_episodes(world: World, name: str, batch_size: int) -> None:
-    """Every key of every transition equals what the episode holds, in the order of the view."""
-    loader = world.views[name].loader(
-        batch_size, columns=[*COLUMNS, "next_observation", "info.battery", "info.battery_present"]
-    )
-    got = joined(loader)
-    row = 0
-    for position, plain in enumerate(world.plain(name)):
-        for step in range(plain.length):
-            for key in COLUMNS:
-                assert same(at(got[key], row), plain.value(key, position, step)), (key, position, step)
-            assert same(at(got["next_observation"], row), at(plain.observations, step + 1))
-            battery = plain.infos[step].get("battery")
-            assert got["info.battery_present"][row] == (battery is not None)
-            assert same(got["info.battery"][row], np.nan if battery is None else battery)
-            row += 1
-    assert row == loader.units == len(got["reward"])
-    assert got["observation"]["image"].dtype == np.uint8
-
-
-@quick
-@given(name=names, n=st.integers(1, 14), gamma=st.sampled_from([0.0, 0.5, 0.9, 1.0]))
-def test_n_steps_end_where_the_episode_does(world: World, name: str, n: int, gamma: float) -> None:
-    """Reward sum, span, discount, next observation and flags are those of a loop, at every end."""
-    got = joined(world.views[name].loader(16, n_step=n, gamma=gamma))
-    row = 0
-    for plain in world.plain(name):
-        for step in range(plain.length):
-            span, reward, stopped = 0, 0.0, False
-            while span < n and step + span < plain.length:
-                reward += gamma**span * plain.rewards[step + span]
-                stopped = bool(plain.terminated[step + span])
-                span += 1
-            assert got["span"][row] == span
-            assert got["reward"][row] == pytest.approx(reward, rel=1e-9, abs=1e-12)
-            assert got["discount"][row] == pytest.approx(0.0 if stopped else gamma**span)
-            assert same(at(got["next_observation"], row), at(plain.observations, step + span))
-            assert got["terminated"][row] == stopped
-            assert got["truncated"][row] == plain.truncated[step + span - 1]
-            assert same(at(got["observation"], row), at(plain.observations, step))
-            assert same(at(got["action"], row), at(plain.actions, step))
-            row += 1
-    assert row == len(got["reward"])
-
-
-@quick
-@given(
-    name=names,
-    window=st.integers(1, 9),
-    stride=st.integers(1, 6),
-    pad=st.sampled_from([None, "left", "right"]),
-    burn_in=st.integers(0, 3),
-)
-def test_windows_stay_in_their_episode(
-    world: World, name: str, window: int, stride: int, pad: Any, burn_in: int
-) -> None:
-    """What the mask lets through is steps in a row of one episode, and the rest is zero."""
-    view, plains = world.views[name], world.plain(name)
-    if pad is None and all(plain.length < window for plain in plains):
-        with pytest.raises(el.errors.InvalidArgumentError):
-            view.loader(window=window)
-        return
-    loader = view.loader(
-        8,
-        el.Windows(window, stride=stride, pad=pad, burn_in=burn_in),
-        columns=[*COLUMNS, "next_observation", "mask"],
-    )
-    got = joined(loader)
-    mask = got["mask"]
-    assert mask.shape == (loader.units, burn_in + window)
-    starts: dict[int, list[int]] = {}
-    inside = [key for key in COLUMNS if key not in ("episode", "t")]
-    for row in range(loader.units):
-        position, start = int(got["episode"][row]), int(got["t"][row, 0])
-        plain = plains[position]
-        starts.setdefault(position, []).append(start + burn_in)
-        assert mask[row, burn_in:].any()
-        for column in range(burn_in + window):
-            step = start + column
-            assert mask[row, column] == (0 <= step < plain.length)
-            assert got["t"][row, column] == step  # outside the episode too: negative before it
-            for key in inside:
-                value = at(got[key], (row, column))
-                if mask[row, column]:
-                    assert same(value, plain.value(key, position, step)), (key, row, column)
-                else:
-                    assert all(not leaf.any() for leaf in leaves(value)), (key, row, column)
-            if mask[row, column]:
-                assert same(at(got["next_observation"], (row, column)), at(plain.observations, step + 1))
-    for position, plain in enumerate(plains):
-        begun = starts.get(position, [])
-        assert (np.diff(begun) == stride).all()
-        if pad != "left":
-            last = plain.length - (window if pad is None else 1)
-            assert begun == list(range(0, last + 1, stride))
-        else:
-            assert [start + window for start in begun] == list(range(plain.length, 0, -stride))[::-1]
-
-
-@quick
-@given(
-    name=names,
-    observation=st.lists(st.integers(-13, 13), min_size=1, max_size=4),
-    action=st.lists(st.integers(-13, 13), min_size=1, max_size=4),
-)
-def test_deltas_are_clamped_and_masked(
-    world: World, name: str, observation: list[int], action: list[int]
-) -> None:
-    """Each key has the values at its own steps, or the nearest of the episode with a False in its mask."""
-    got = joined(world.views[name].loader(16, el.Deltas({"observation": observation, "action": action})))
-    row = 0
-    for plain in world.plain(name):
-        for step in range(plain.length):
-            for key, steps, last in (
-                ("observation", observation, plain.length),
-                ("action", action, plain.length - 1),
-            ):
-                values = plain.observations if key == "observation" else plain.actions
-                for column, delta in enumerate(steps):
-                    inside = 0 <= step + delta <= last
-                    assert got["mask"][key][row, column] == inside
-                    nearest = min(max(step + delta, 0), last)
-                    assert same(at(got[key], (row, column)), at(values, nearest))
-            row += 1
-
-
-@quick
-@given(name=names, batch_size=st.integers(1, 9))
-def test_whole_episodes_are_whole(world: World, name: str, batch_size: int) -> None:
-    """Padded batches of episodes hold T transitions and T+1 observations of each, and zeros beside them."""
-    plains = iter(world.plain(name))
-    for batch in world.views[name].loader(batch_size, el.WholeEpisodes()):
-        for row, length in enumerate(batch["length"]):
-            plain = next(plains)
-            assert length == plain.length == batch["mask"][row].sum()
-            assert batch["mask"][row, :length].all()
-            assert same(at(batch["observation"], (row, slice(0, length + 1))), plain.observations)
-            assert same(at(batch["action"], (row, slice(0, length))), plain.actions)
-            assert same(batch["reward"][row, :length], plain.rewards)
-            assert same(batch["truncated"][row, :length], plain.truncated)
-            assert same(batch["terminated"][row, :length], plain.terminated)
-            assert all(
-                not leaf.any() for leaf in leaves(at(batch["observation"], (row, slice(length + 1, None))))
-            )
-    assert next(plains, None) is None
+def test_infos_are_those_of_the_steps(world: World, name: str, batch_size: int) -> None:
+    """An info stands beside its transition; where it is absent it is NaN, and a flag says so."""
+    got = joined(world.views[name].loader(batch_size, columns=["info.battery", "info.battery_present"]))
+    infos = [plain.infos[step] for plain in world.plain(name) for step in range(plain.length)]
+    assert got["info.battery_present"].tolist() == ["battery" in info for info in infos]
+    np.testing.assert_array_equal(got["info.battery"], [info.get("battery", np.nan) for info in infos])
 
 
 CACHES = st.sampled_from(["memory", "mmap"])
@@ -573,7 +296,7 @@ def test_a_stream_has_each_unit_once(
                 assert batch["reward"][row] == plains[position].rewards[step]
 
 
-def expected_shares(plains: list[Plain], weight: Any) -> np.ndarray:
+def expected_shares(plains: list[el.Episode], weight: Any) -> np.ndarray:
     """How often each transition should be drawn, episode after episode, by the weight of its episode."""
     weights = np.array([float(weight(plain)) for plain in plains])
     each = weights / weights.sum()
@@ -611,7 +334,7 @@ def assert_shares(counts: np.ndarray, shares: np.ndarray) -> None:
 def test_weights_hold_in_distribution(world: World, order: dict[str, Any], weight: Any) -> None:
     """Transitions are drawn as often as their episode's weight says, in an odd order of episodes."""
     view = world.views["sorted backwards"].filter(pl.col("score").is_not_null())
-    plains = [Plain.of(view[i]) for i in range(len(view))]
+    plains = list(view)
     loader = view.loader(512, seed=1, columns=["episode", "t"], **order)
     starts = np.cumsum([0, *(plain.length for plain in plains)])
     rows = [starts[e] + t for _ in range(400) for e, t in identities(loader)]
@@ -718,7 +441,7 @@ def test_transforms_on_reading_know_the_episode(
         returns, advantages = np.zeros(plain.length + 1), np.zeros(plain.length + 1)
         for step in reversed(range(plain.length)):
             last = step == plain.length - 1
-            following = (0.0 if plain.terminated[step] else values[step]) if last else values[step + 1]
+            following = (0.0 if plain.terminations[step] else values[step]) if last else values[step + 1]
             delta = plain.rewards[step] + gamma * following - values[step]
             returns[step] = plain.rewards[step] + gamma * returns[step + 1]
             advantages[step] = delta + gamma * lam * advantages[step + 1]
@@ -812,37 +535,3 @@ def test_wrong_arguments_are_errors_of_ours(world: World, arguments: Any) -> Non
     with pytest.raises(el.EpisodelakeError):
         made = arguments() if callable(arguments) else arguments
         next(iter(world.views["all"].loader(**{**GOOD, **made})))
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"identity": None},
-        {"identity": 3},
-        {"identity": {}},
-        {"epoch": 1.5},
-        {"epoch": -1},
-        {"position": 1.5},
-        {"position": 10**9},
-        {"position": "3"},
-        {"format": 99},
-    ],
-)
-def test_a_changed_state_is_refused(world: World, change: dict[str, Any]) -> None:
-    """A state that is damaged is an error of ours, and the loader stays where it is."""
-    loader = world.views["all"].loader(**GOOD)
-    before = loader.state_dict()
-    with pytest.raises(el.errors.LoaderStateError):
-        loader.load_state_dict({**before, **change})
-    assert loader.state_dict() == before
-
-
-def test_a_state_from_elsewhere_is_refused(world: World) -> None:
-    """Another version, selection, order of episodes, seed, unit or order is named in the error."""
-    state = world.views["all"].loader(**GOOD).state_dict()
-    for name in VIEWS[1:]:
-        with pytest.raises(el.errors.LoaderStateError):
-            world.views[name].loader(**GOOD).load_state_dict(state)
-    for other in ({"seed": 1}, {"shuffle": False}, {"n_step": 2}, {"window": 2}):
-        with pytest.raises(el.errors.LoaderStateError):
-            world.views["all"].loader(**{**GOOD, **other}).load_state_dict(state)

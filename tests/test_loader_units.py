@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 import episodelake as el
 import plain_units
 from loader_batches import assert_identical
+from loader_world import VIEWS, make_views
 
 BOX = gym.spaces.Box(-np.inf, np.inf, (3,), np.float32)
 NESTED = gym.spaces.Dict(
@@ -93,19 +94,20 @@ def assert_same(found: Any, expected: Any) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def _stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Stores of random shapes, made once: Hypothesis draws one of them."""
+    """Stores of random shapes and odd views, made once: Hypothesis draws one of them."""
     rng = np.random.default_rng(11)
     for number in range(10):
         lengths = rng.integers(1, [2, 13, 30][number % 3], rng.integers(1, 8)).tolist()
         endings = rng.choice(ENDINGS, len(lengths)).tolist()
         path = tmp_path_factory.mktemp("units") / "store"
         _made.append(random_store(path, lengths, endings, [BOX, NESTED][number % 2], number))
+    _made.extend(make_views(tmp_path_factory.mktemp("world") / "store").values())
     yield
     _made.clear()
 
 
-_made: list[el.EpisodeStore] = []
-drawn_stores = st.integers(0, 9).map(lambda number: _made[number])
+_made: list[el.EpisodeView] = []
+drawn_stores = st.integers(0, 9 + len(VIEWS)).map(lambda number: _made[number])
 
 
 def assert_units(found: Iterator[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
@@ -157,7 +159,7 @@ def test_windows(store: el.EpisodeStore, size: int, stride: int, pad: Any, burn_
         with pytest.raises(el.errors.InvalidArgumentError, match="the longest of"):
             store.loader(4, **options)
         return
-    keys = [*USUAL, "mask"]
+    keys = [*USUAL, "mask", "t"]
     assert_units(units_of(store.loader(4, columns=keys, **options)), expected)
 
 
