@@ -200,6 +200,7 @@ class Keeper:
                 np.testing.assert_allclose(episode.metadata[kind], getattr(np, kind)(rewards, 0), 1e-9, 1e-9)
 
 
+@pytest.mark.sample
 @pytest.mark.usefixtures("small_buffers")
 @pytest.mark.parametrize("seen", [False, True], ids=["alone", "with a step callback"])
 @pytest.mark.parametrize("mode", MODES, ids=[mode.value for mode in MODES])
