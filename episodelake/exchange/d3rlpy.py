@@ -24,9 +24,9 @@ import numpy as np
 from gymnasium import spaces
 
 from ..readers.episode import Episode
+from ..readers.exporting.conversions import Converted, exported
 from ..readers.exporting.hdf5 import first_rows, new_file, single_array
 from ..readers.exporting.holds import LOST_SPACES, Holds
-from ..readers.exporting.in_memory import Converted, exported
 from ..readers.exporting.step_arrays import refuse_vector_rewards
 from ..readers.exporting.target import Export, export_format
 from ..readers.loading.feeding import FeedingView

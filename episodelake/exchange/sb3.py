@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from ..readers.exporting.in_memory import BUFFERS, Converted, flat_transitions
+from ..readers.exporting.conversions import BUFFERS, Converted, flat_transitions
 from ..readers.exporting.step_arrays import SIMPLE_SPACES, refuse_spaces, refuse_vector_rewards
 from ..readers.loading.feeding import FeedingView
 from ..store.common.arguments import whole_number

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from ..readers.exporting.in_memory import Converted, flat_transitions
+from ..readers.exporting.conversions import Converted, flat_transitions
 from ..readers.exporting.step_arrays import SIMPLE_SPACES, refuse_spaces
 from ..readers.loading.feeding import FeedingView
 from ..store.common.optional_packages import HDF5, require

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ...readers.exporting.in_memory import Converted, table_of
+from ...readers.exporting.conversions import Converted, table_of
 from ...readers.exporting.shards import ShardWriter, array_column, image_files, is_image
 from ...readers.exporting.tables import LAYOUT, TABLES, TableExport
 from ...readers.exporting.target import Export, Option, export_format

@@ -13,8 +13,8 @@ from gymnasium import spaces
 
 from ...readers.columns.tree import map_leaves
 from ...readers.episode import Episode
+from ...readers.exporting.conversions import Converted, export_of
 from ...readers.exporting.holds import Holds, everything
-from ...readers.exporting.in_memory import Converted, export_of
 from ...readers.exporting.step_arrays import SIMPLE_SPACES, refuse_spaces, refuse_vector_rewards
 from ...readers.exporting.target import Export
 from ...readers.loading.feeding import FeedingView

@@ -19,9 +19,9 @@ from gymnasium.envs.registration import EnvSpec
 
 from ...readers.episode import Episode
 from ...readers.episodes import iterate
+from ...readers.exporting.conversions import Converted, exported
 from ...readers.exporting.hdf5 import flat, is_attribute, is_name
 from ...readers.exporting.holds import Fits, Holds, everything, fitting
-from ...readers.exporting.in_memory import Converted, exported
 from ...readers.exporting.step_arrays import KeyPath, check_space, leaves, number_array, refuse_vector_rewards
 from ...readers.exporting.target import ENV_SPEC, Export, Option, export_format
 from ...readers.loading.feeding import FeedingView

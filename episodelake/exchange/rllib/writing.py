@@ -24,8 +24,8 @@ import pyarrow.parquet as pq
 from gymnasium import Space, spaces
 
 from ...readers.episode import Episode
+from ...readers.exporting.conversions import Converted, export_of
 from ...readers.exporting.holds import Holds, everything, nothing
-from ...readers.exporting.in_memory import Converted, export_of
 from ...readers.exporting.step_arrays import check_space, number_array, refuse_vector_rewards
 from ...readers.exporting.target import Export, Option, export_format
 from ...readers.loading.feeding import FeedingView

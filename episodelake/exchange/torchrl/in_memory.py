@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ...readers.exporting.in_memory import Converted, FlatTransitions, flat_transitions
+from ...readers.exporting.conversions import Converted, FlatTransitions, flat_transitions
 from ...readers.loading.feeding import FeedingView
 from ...store.common.optional_packages import require
 

@@ -1,7 +1,7 @@
-"""CSV: one file with the transitions of a view, or with its steps; a column for each number of a vector.
+"""Tables of a view in one file: Parquet and CSV.
 
-The columns of a vector are `observation_0`, `observation_1`, ..., those of an array in C order. Other lists
-are JSON.
+Importing a Parquet file gives the same store. In CSV a vector has a column for each number: `observation_0`,
+`observation_1`, ..., those of an array in C order. Other lists are JSON.
 """
 
 from __future__ import annotations
@@ -14,13 +14,29 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
+import pyarrow.parquet as pq
 
-from ...readers.exporting.tables import BARE_TABLES, LAYOUT, TableExport
+from ...readers.exporting.tables import BARE_TABLES, LAYOUT, TABLES, TableExport
 from ...readers.exporting.target import Export, export_format
 from ...store.errors import DatasetError
 from ...store.names import next_name
 
 _MOST_COLUMNS = 4096
+
+
+@export_format("parquet", holds=TABLES, layout=LAYOUT)
+def write_parquet(export: Export, target: Path) -> None:
+    """Write one file with the transitions of a view, or with its steps.
+
+    The file's metadata have the spaces, the card, and the names of your own step columns, and those of each
+    column the dtype and shape of its arrays, so importing it gives a store with the same. Frames are bytes,
+    as in `steps`.
+    """
+    table = TableExport(export, layout=export.options["layout"])
+    schema = table.schema.with_metadata(table.file_metadata)
+    with pq.ParquetWriter(target, schema, compression="zstd") as writer:
+        for rows in table.batches():
+            writer.write_table(rows.cast(schema))
 
 
 @export_format("csv", holds=BARE_TABLES, layout=LAYOUT)
