@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +10,9 @@ import numpy as np
 from gymnasium import Space, spaces
 
 from ...store.errors import DatasetError
-from ...store.names import RESERVED
-from ...writers.importing.columns import array_space, nested
-from .files import INFO, VERSIONS, read_json
+from ...writers.importing.columns import array_space
+from ...writers.importing.features import apart, read_json
+from .files import INFO, VERSIONS
 
 PICTURES = ("image", "video")
 _NOT_CARD = frozenset(
@@ -61,58 +61,9 @@ def column_names(side: str, features: Mapping[str, Any], ours: Mapping[str, Any]
     if side in features:
         return {side: side}
     named = [name for name in features if name.startswith(f"{side}.")]
-    return _apart(
+    return apart(
         [name for name in named if features[name]["dtype"] != "string" and not is_depth(features[name])]
     )
-
-
-def extra_names(named: Sequence[str], prefix: str) -> dict[str, str]:
-    """Return features that become step columns of their own, with the names of the columns.
-
-    Args:
-        prefix: of names that mean something else in a store.
-    """
-    return {
-        name: f"{prefix}.{ours}" if ours.partition(".")[0].casefold() in RESERVED or ours[0] == "_" else ours
-        for name, ours in _apart(named).items()
-    }
-
-
-def _apart(named: Sequence[str]) -> dict[str, str]:
-    """Return names by feature, of which none goes on from another: a column holds a value or a mapping."""
-    if any(other.startswith(f"{name}.") for name in named for other in named):
-        return {
-            name: "{}{}{}".format(*name.partition(".")[:2], name.partition(".")[2].replace(".", "_"))
-            for name in named
-        }
-    return {name: name for name in named}
-
-
-def nested_space(leaves: Mapping[str, Any], side: str) -> Any:
-    """Return the space of spaces by the names of our columns."""
-    if list(leaves) == [side]:
-        return leaves[side]
-    return _dicts(nested({path[len(side) + 1 :]: space for path, space in leaves.items()}))
-
-
-def _dicts(tree: Any) -> Any:
-    return spaces.Dict({key: _dicts(part) for key, part in tree.items()}) if isinstance(tree, dict) else tree
-
-
-def joined(values: Mapping[str, Any], named: Mapping[str, str], side: str) -> Any:
-    """Return the observations or actions of values by feature."""
-    if list(named.values()) == [side]:
-        return values[next(iter(named))]
-    return nested({path[len(side) + 1 :]: values[name] for name, path in named.items()})
-
-
-def map_leaves(tree: Any, change: Callable[[Any], Any]) -> Any:
-    """Return nested mappings with changed values."""
-    if isinstance(tree, tuple):
-        return tuple(map_leaves(part, change) for part in tree)
-    if isinstance(tree, dict):
-        return {key: map_leaves(part, change) for key, part in tree.items()}
-    return change(tree)
 
 
 def is_numeric(kind: str) -> bool:
@@ -182,8 +133,3 @@ def shaped(space: Any, values: Any) -> Any:
     if shape is None or not isinstance(values, np.ndarray) or values[0].size != int(np.prod(shape)):
         return values
     return values.reshape(len(values), *shape)
-
-
-def plain_texts(values: np.ndarray) -> Any:
-    """Return values as they are; texts as a list."""
-    return values.tolist() if values.dtype == object else values

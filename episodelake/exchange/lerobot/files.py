@@ -6,7 +6,6 @@ file for each episode, and JSON lines.
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import re
@@ -20,14 +19,12 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from ...store.common.optional_packages import require
+from ...store.common.optional_packages import EXPLORE, require
 from ...store.errors import DatasetError
-from ...writers.importing.boundary import IMAGE_FORMATS, check_bytes, check_groups, inside, reading
+from ...writers.importing.boundary import check_bytes, check_groups, inside, reading
 
 INFO = "meta/info.json"
 VERSIONS = ("v2.0", "v2.1", "v3.0")
-#: What `pip install` takes to read videos and images.
-EXTRA = "'episodelake[explore]'"
 _GROUPS_BYTES = 8 << 20
 _NO_METADATA = ("data/", "videos/", "meta/", "stats/", "dataset_")
 
@@ -62,16 +59,6 @@ class EpisodeEntry:
     data: Place
     videos: Mapping[str, Place]
     metadata: dict[str, Any]
-
-
-def read_json(file: Path) -> Any:
-    """Read a JSON file.
-
-    Raises:
-        DatasetError: it is missing, or no JSON.
-    """
-    with reading(file):
-        return json.loads(file.read_bytes())
 
 
 def read_tasks(folder: Path, info: Mapping[str, Any]) -> dict[int, str]:
@@ -275,7 +262,7 @@ def video_frames(place: Place, times: np.ndarray, fps: float, shape: tuple[int, 
     Raises:
         DatasetError: the file is damaged, frames have another shape, or one is missing.
     """
-    av: Any = require("av", "Reading videos", EXTRA)
+    av: Any = require("av", "Reading videos", EXPLORE)
     check_bytes(f"The video {place.file} of an episode", len(times) * math.prod(shape))
     frames = np.empty((len(times), *shape), np.uint8)
     wanted = place.start + times.astype(np.float64)
@@ -316,33 +303,3 @@ def _container(file: IO[bytes], path: Path) -> str:
     if head[:4] == b"\x1aE\xdf\xa3":
         return "matroska"
     raise DatasetError(f"{path} is no MP4 or Matroska file; LeRobot writes no other videos.")
-
-
-def image_frames(
-    folder: Path, name: str, values: Sequence[Any], shape: tuple[int, ...]
-) -> tuple[np.ndarray, int]:
-    """Decode images, as uint8 (T, H, W, C), and count those that are JPEG.
-
-    Args:
-        values: of the column `name`: mappings with the `bytes` of an image or its `path`, or bytes.
-        shape: (H, W, C) of an image.
-
-    Raises:
-        DatasetError: an image does not decode, or has another shape.
-    """
-    images: Any = require("PIL.Image", "Reading images", EXTRA)
-    check_bytes(f"{name} of an episode", len(values) * math.prod(shape))
-    frames = np.empty((len(values), *shape), np.uint8)
-    jpeg = 0
-    for t, value in enumerate(values):
-        data, path = (value, None) if isinstance(value, bytes) else (value["bytes"], value.get("path"))
-        with reading(f"Frame {t} of {name}", "is no image"):
-            source = io.BytesIO(data) if data is not None else inside(folder, path)
-            with images.open(source, formats=IMAGE_FORMATS) as image:
-                jpeg += image.format == "JPEG"
-                size = image.height, image.width, shape[-1]
-                if size == shape:
-                    frames[t] = np.asarray(image.convert("L" if shape[-1] == 1 else "RGB")).reshape(shape)
-        if size != shape:
-            raise DatasetError(f"Frame {t}: {name} has the shape {size}; expected {shape}.")
-    return frames, jpeg

@@ -25,11 +25,21 @@ import numpy as np
 import pyarrow as pa
 from gymnasium import Space
 
+from ...store.common.optional_packages import EXPLORE
 from ...store.errors import DatasetError
 from ...store.spaces import space_from_json
 from ...store.spaces.arrow import elements_of
 from ...store.spaces.coerce import as_flags
 from ...writers.importing.columns import nested
+from ...writers.importing.features import (
+    extra_names,
+    image_frames,
+    joined,
+    map_leaves,
+    nested_space,
+    plain_texts,
+    read_json,
+)
 from ...writers.importing.formats import (
     NO_REWARDS,
     ForeignDataset,
@@ -43,26 +53,18 @@ from .features import (
     PICTURES,
     column_names,
     dataset_card,
-    extra_names,
     feature_space,
     is_depth,
     is_numeric,
-    joined,
-    map_leaves,
-    nested_space,
-    plain_texts,
     read_features,
     shape_of,
     shaped,
 )
 from .files import (
-    EXTRA,
     INFO,
     EpisodeEntry,
     Rows,
     entries,
-    image_frames,
-    read_json,
     read_tasks,
     video_frames,
 )
@@ -74,7 +76,7 @@ _REWARD, _DONE, _TRUNCATED, _SUCCESS = "next.reward", "next.done", "next.truncat
 
 class _Format:
     name = "lerobot"
-    extra = EXTRA
+    extra = EXPLORE
     rule = f"a folder whose {INFO} has a codebase_version"
 
     def detect(self, source: Any) -> Match:

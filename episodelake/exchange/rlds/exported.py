@@ -18,9 +18,8 @@ from ...store.errors import DatasetError, EpisodelakeError
 from ...store.names import GROUPS
 from ...store.spaces import space_from_json
 from ...store.spaces.batches import slice_batch
+from ...writers.importing.features import plain_texts, read_json
 from ...writers.importing.formats import ForeignEpisode
-from ..lerobot.features import plain_texts
-from ..lerobot.files import read_json
 
 FILE = "episodelake.json"
 #: The feature with the seed, options and metadata.

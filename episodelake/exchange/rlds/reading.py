@@ -22,10 +22,20 @@ from typing import Any
 import numpy as np
 from gymnasium import Space
 
+from ...store.common.optional_packages import EXPLORE
 from ...store.errors import DatasetError, EpisodelakeError
 from ...store.spaces.coerce import as_flags
 from ...writers.importing.boundary import inside
-from ...writers.importing.columns import nested
+from ...writers.importing.columns import array_space, nested
+from ...writers.importing.features import (
+    extra_names,
+    image_frames,
+    joined,
+    map_leaves,
+    nested_space,
+    plain_texts,
+    read_json,
+)
 from ...writers.importing.formats import (
     NO_REWARDS,
     ForeignDataset,
@@ -35,8 +45,6 @@ from ...writers.importing.formats import (
     Part,
 )
 from ...writers.importing.last_observation import NO_TRANSITION, UNUSED, completed, is_left
-from ..lerobot.features import extra_names, feature_space, joined, map_leaves, nested_space, plain_texts
-from ..lerobot.files import EXTRA, image_frames, read_json
 from .exported import FACTS, Exported, exported_episode, read_exported
 from .tfrecord import read_example, read_record, record_offsets
 
@@ -58,10 +66,14 @@ class _Leaf:
     def readable(self) -> bool:
         return self.kind != "?" and all(size >= 0 for size in self.shape)
 
+    @property
+    def space(self) -> Space:
+        return array_space(np.dtype("uint8" if self.kind == "image" else self.kind), self.shape)
+
 
 class _Format:
     name = "rlds"
-    extra = EXTRA
+    extra = EXPLORE
     rule = f"a folder with {_FEATURES}, which has steps, and {_INFO}"
 
     def detect(self, source: Any) -> Match:
@@ -154,8 +166,7 @@ class _Dataset(ForeignDataset):
         return parts
 
     def _space(self, named: Mapping[str, str], side: str) -> Space:
-        parts = {path: _leaf_space(name, self._steps[name]) for name, path in named.items()}
-        return nested_space(parts, side)
+        return nested_space({path: self._steps[name].space for name, path in named.items()}, side)
 
     def _records(self) -> Iterator[tuple[str, Path, int]]:
         """Yield the key and the place of each record."""
@@ -360,10 +371,6 @@ def _leaves(node: Any, path: str) -> Iterator[tuple[str, _Leaf]]:
 
 def _shape(node: Mapping[str, Any]) -> tuple[int, ...]:
     return tuple(int(size) for size in node.get("shape", {}).get("dimensions", ()))
-
-
-def _leaf_space(name: str, leaf: _Leaf) -> Space:
-    return feature_space(name, {"dtype": leaf.kind, "shape": leaf.shape})
 
 
 def _dotted(name: str) -> str:
