@@ -62,18 +62,18 @@ def dataset(folder: Path, data_format: str, lengths: list[int]) -> tuple[Path, l
     data = folder / "data"
     data.mkdir(parents=True)
     storage = MinariStorage.new(data, SPACE, ACTIONS, data_format=data_format)
-    told = list(buffers(lengths))
-    storage.update_episodes(told)
-    storage.update_episode_metadata([{"level": index} for index in range(len(told))])
+    recorded = list(buffers(lengths))
+    storage.update_episodes(recorded)
+    storage.update_episode_metadata([{"level": index} for index in range(len(recorded))])
     told_of_all = {"dataset_id": "test/walk-v0", "minari_version": "0.5.4", "author": {"B", "A"}}
     storage.update_metadata({**told_of_all, "algorithm_name": "none"})
-    return folder, told
+    return folder, recorded
 
 
-def check(store: el.EpisodeStore, told: list[EpisodeBuffer]) -> None:
+def check(store: el.EpisodeStore, recorded: list[EpisodeBuffer]) -> None:
     """Compare a store with what a dataset holds."""
-    assert len(store) == len(told)
-    for episode, expected in zip(store, told, strict=True):
+    assert len(store) == len(recorded)
+    for episode, expected in zip(store, recorded, strict=True):
         for name in ("x", "n"):
             assert np.array_equal(episode.observations[name], expected.observations[name])
         assert np.array_equal(episode.actions, expected.actions)
@@ -88,11 +88,11 @@ def check(store: el.EpisodeStore, told: list[EpisodeBuffer]) -> None:
 @pytest.mark.parametrize("data_format", ["hdf5", "arrow", pytest.param("parquet", marks=FURTHER)])
 def test_a_minari_dataset_comes_in_whole_and_once(tmp_path: Path, data_format: str) -> None:
     """Every value, seed, option and the card; a second import adds nothing."""
-    folder, told = dataset(tmp_path / "walk", data_format, [3, 1, 70])
+    folder, recorded = dataset(tmp_path / "walk", data_format, [3, 1, 70])
     report = el.import_dataset(folder, tmp_path / "store")
     assert (report.episodes, report.steps, report.present, dict(report.lost)) == (3, 74, 0, {})
     store = el.open(tmp_path / "store")
-    check(store, told)
+    check(store, recorded)
     assert [episode.metadata["level"] for episode in store] == [0, 1, 2]
     assert [episode.end_reason for episode in store] == ["terminated", "truncated", "cut"]
     assert (store.card["author"], store.card["algorithm"]) == (["A", "B"], "none")
@@ -105,9 +105,9 @@ def test_a_minari_dataset_comes_in_whole_and_once(tmp_path: Path, data_format: s
 @pytest.mark.further
 def test_a_long_episode_of_an_arrow_dataset_comes_in_whole(tmp_path: Path) -> None:
     """With 40,000 steps, of which Minari's reader gives the first 32,767."""
-    folder, told = dataset(tmp_path / "walk", "arrow", [40_000, 2])
+    folder, recorded = dataset(tmp_path / "walk", "arrow", [40_000, 2])
     el.import_dataset(folder, tmp_path / "store")
-    check(el.open(tmp_path / "store"), told)
+    check(el.open(tmp_path / "store"), recorded)
 
 
 def test_frames_stored_as_jpeg_are_reported(tmp_path: Path) -> None:
@@ -124,26 +124,26 @@ def test_frames_stored_as_jpeg_are_reported(tmp_path: Path) -> None:
         )
         report = el.import_dataset(data, tmp_path / f"store{jpeg}")
         (expected,) = storage.get_episodes([0])
-        found = el.open(tmp_path / f"store{jpeg}")[0].observations
-        assert np.array_equal(found, expected["observations"])
-        assert np.array_equal(found, frames) is not jpeg
+        decoded = el.open(tmp_path / f"store{jpeg}")[0].observations
+        assert np.array_equal(decoded, expected["observations"])
+        assert np.array_equal(decoded, frames) is not jpeg
         assert list(report.lost.values()) == ([4] if jpeg else [])
 
 
 def test_a_rehearsal_writes_nothing(tmp_path: Path) -> None:
     """It shows the format and why, the spaces, the mapping and five rows."""
-    folder, told = dataset(tmp_path / "walk", "hdf5", [9])
+    folder, recorded = dataset(tmp_path / "walk", "hdf5", [9])
     report = el.import_dataset(folder, tmp_path / "store", dry_run=True)
     assert (report.format, report.episodes, report.observation_space) == ("minari", 0, SPACE)
     assert report.preview is not None
-    assert report.preview["reward"].to_list() == told[0].rewards[:5].tolist()
+    assert report.preview["reward"].to_list() == recorded[0].rewards[:5].tolist()
     assert "observation <- observations" in str(report)
     assert os.listdir(tmp_path) == ["walk"]
 
 
 def test_a_damaged_episode_is_named_or_skipped(tmp_path: Path) -> None:
     """Without `on_error="skip"` the store is as it was; with it the other episodes come in."""
-    folder, told = dataset(tmp_path / "walk", "arrow", [3, 4, 5])
+    folder, recorded = dataset(tmp_path / "walk", "arrow", [3, 4, 5])
     (file,) = (folder / "data" / "1").glob("*.arrow")
     file.write_bytes(file.read_bytes()[:-200])
     with pytest.raises(el.errors.DatasetError, match=r"Episode 1 of .*walk"):
@@ -151,7 +151,7 @@ def test_a_damaged_episode_is_named_or_skipped(tmp_path: Path) -> None:
     assert not (tmp_path / "store").exists()
     report = el.import_dataset(folder, tmp_path / "store", on_error="skip")
     assert [key for key, _ in report.skipped] == ["1"]
-    check(el.open(tmp_path / "store"), [told[0], told[2]])
+    check(el.open(tmp_path / "store"), [recorded[0], recorded[2]])
     assert sorted(os.listdir(tmp_path)) == ["store", "walk"]
 
 
@@ -212,13 +212,13 @@ def test_formats_in_memory_only_are_told(tmp_path: Path) -> None:
 
 def test_the_command_line_imports_and_exports(tmp_path: Path) -> None:
     """`import`, with a rehearsal, and `export` of what a condition chooses; errors have status 1."""
-    folder, told = dataset(tmp_path / "walk", "hdf5", [3, 9])
+    folder, recorded = dataset(tmp_path / "walk", "hdf5", [3, 9])
     store, out = str(tmp_path / "store"), str(tmp_path / "out")
     assert "== First rows of steps ==" in printed("import", str(folder), store, "--dry-run")
     assert not Path(store).exists()
     report = json.loads(printed("import", str(folder), store, "--json"))
     assert (report["format"], report["episodes"], report["lost"]) == ("minari", 2, {})
-    check(el.open(store), told)
+    check(el.open(store), recorded)
     words = ("--filter", "length > 5", "--option", "data_format=arrow")
     exported = json.loads(printed("export", store, out, "--format", "minari", *words, "--json"))
     assert (exported["episodes"], exported["steps"]) == (1, 9)
@@ -345,11 +345,11 @@ def test_the_command_line_decides_about_changed_sources(tmp_path: Path) -> None:
     d4rl_file(tmp_path / "walk.hdf5", [3, 79])
     assert "--on-changed" in refused(1, "import", source, store)
     assert "--max-bytes" in refused(2, "import", source, store, "--max-bytes", "0")
-    told = [
+    reports = [
         json.loads(printed("import", source, store, "--json", *words))
         for words in (("--on-changed", "keep"), ("--on-changed", "replace"), ("--name", "walker"))
     ]
-    counts = [[each[name] for name in ("episodes", "present", "kept", "replaced")] for each in told]
+    counts = [[each[name] for name in ("episodes", "present", "kept", "replaced")] for each in reports]
     assert counts == [[0, 1, 1, 0], [0, 1, 0, 1], [0, 2, 0, 0]]
 
 
@@ -494,8 +494,8 @@ def test_a_store_goes_out_to_minari_and_comes_back(tmp_path: Path, data_format: 
     assert (report.episodes, report.steps) == (4, int(store.episodes.collect()["length"].sum()))
     odd = {"metadata.odd": 1} if data_format == "hdf5" else {}
     assert dict(report.lost) == {"the column policy.value": 4, **odd, "title of the card": 1}
-    found = minari.MinariDataset(tmp_path / "out" / "data")
-    for ours, theirs in zip(store, found.iterate_episodes(), strict=True):
+    written = minari.MinariDataset(tmp_path / "out" / "data")
+    for ours, theirs in zip(store, written.iterate_episodes(), strict=True):
         for name in ("observations", "actions", "rewards", "terminations", "truncations"):
             assert np.array_equal(getattr(ours, name), getattr(theirs, name))
     el.import_dataset(tmp_path / "out", tmp_path / "back")
@@ -550,10 +550,10 @@ def test_an_export_counts_what_missing_observations_leave(tmp_path: Path, data_f
             whole["observations"] = slice_batch(whole["observations"], 0, length)
             writer.write_episode(**whole, last_observation="missing", metadata={"length": length})
     report = store.refresh().export(tmp_path / "out", format="minari", data_format=data_format)
-    found = minari.MinariDataset(tmp_path / "out" / "data")
-    assert (report.episodes, report.steps) == (found.total_episodes, found.total_steps) == (1, 2)
+    written = minari.MinariDataset(tmp_path / "out" / "data")
+    assert (report.episodes, report.steps) == (written.total_episodes, written.total_steps) == (1, 2)
     assert sum(report.lost.values()) == 2
-    assert next(iter(found.storage.get_episode_metadata([0])))["length"] == 3
+    assert next(iter(written.storage.get_episode_metadata([0])))["length"] == 3
 
 
 def _arrays(buffer: EpisodeBuffer) -> dict[str, Any]:
@@ -563,9 +563,9 @@ def _arrays(buffer: EpisodeBuffer) -> dict[str, Any]:
 
 def test_formats_are_listed() -> None:
     """Each with what it reads and writes."""
-    found = el.formats()
-    assert set(found["name"]) >= set(formats.source_formats())
-    (row,) = found.filter(name="minari").to_dicts()
+    listed = el.formats()
+    assert set(listed["name"]) >= set(formats.source_formats())
+    (row,) = listed.filter(name="minari").to_dicts()
     assert row["reads"] and row["writes"] and row["extra"]
 
 

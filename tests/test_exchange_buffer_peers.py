@@ -67,14 +67,14 @@ class Walk(gymnasium.Env):
 
 def noted(env: Walk, last: int | None = None) -> list[dict[str, Any]]:
     """The episodes with a transition; with `last`, of the last transitions only that many."""
-    found = [dict(episode) for episode in env.episodes if episode["actions"]]
-    surplus = sum(len(each["actions"]) for each in found) - (last or 10**9)
+    played = [dict(episode) for episode in env.episodes if episode["actions"]]
+    surplus = sum(len(each["actions"]) for each in played) - (last or 10**9)
     while surplus > 0:
-        drop = min(surplus, len(found[0]["actions"]))
-        found[0] = {name: values[drop:] for name, values in found[0].items()}
+        drop = min(surplus, len(played[0]["actions"]))
+        played[0] = {name: values[drop:] for name, values in played[0].items()}
         surplus -= drop
-        found = found if found[0]["actions"] else found[1:]
-    return found
+        played = played if played[0]["actions"] else played[1:]
+    return played
 
 
 def compare(
@@ -281,8 +281,8 @@ def test_conversions_come_back(tmp_path: Path, kind: str, spaces_of: str) -> Non
     assert set(report.lost) <= {what for what in report.lost if what.startswith("actions in the units")}
     ours, theirs = plain_transitions(store), plain_transitions(back)
     assert len(ours) == len(theirs)
-    for row, found in zip(ours, theirs, strict=True):
-        expected, single = dict(row), dict(found)
+    for row, their_row in zip(ours, theirs, strict=True):
+        expected, single = dict(row), dict(their_row)
         if kind == "sb3":
             space = store.action_space
             if isinstance(space, spaces.Box):
@@ -320,15 +320,15 @@ def test_torchrl_collects(tmp_path: Path, environments: int) -> None:
 
 def first(episodes: list[dict[str, Any]], steps: int) -> list[dict[str, Any]]:
     """The first steps of some episodes."""
-    found = []
+    firsts = []
     for episode in episodes:
         kept = min(steps, len(episode["actions"]))
         if kept:
-            found.append(
+            firsts.append(
                 {name: values[: kept + (name == "observations")] for name, values in episode.items()}
             )
         steps -= kept
-    return found
+    return firsts
 
 
 @pytest.mark.parametrize("storage", ["LazyTensorStorage", "LazyMemmapStorage"])

@@ -135,8 +135,8 @@ def test_minari_reads_arrow_episodes_of_32767_steps_whole(tmp_path: Path) -> Non
             )
     store.refresh()
     store[:1].export(tmp_path / "out", format="minari", data_format="arrow")
-    (found,) = minari.MinariDataset(tmp_path / "out" / "data").iterate_episodes()
-    assert np.array_equal(found.rewards, store[0].rewards)
+    (read,) = minari.MinariDataset(tmp_path / "out" / "data").iterate_episodes()
+    assert np.array_equal(read.rewards, store[0].rewards)
     with pytest.raises(el.errors.DatasetError, match=r"has 32,768 steps; .* Minari reads up to 32,767"):
         store.export(tmp_path / "no", format="minari", data_format="parquet")
 
@@ -236,8 +236,8 @@ def test_minari_gives_back_texts_options_and_nested_metadata(tmp_path: Path) -> 
             expected = {"deep": {"a": 1.5}, "names": ["x", "y"]}, {"level": {"low": 2}}
         assert dict(report.lost) == lost
         assert [row["phase"] for row in back.infos] == ["größe", "b"]
-        found = {key: value for key, value in back.metadata.items() if not key.startswith("source_")}
-        assert (found, back.options, back.seed) == (*expected, 2**63)
+        metadata = {key: value for key, value in back.metadata.items() if not key.startswith("source_")}
+        assert (metadata, back.options, back.seed) == (*expected, 2**63)
 
 
 def test_lerobot_counts_both_flags_and_wide_seeds(tmp_path: Path) -> None:

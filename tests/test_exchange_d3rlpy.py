@@ -18,7 +18,7 @@ UNUSED = "an action and reward beside a last observation, which lead to none"
 
 def transitions(store: el.EpisodeStore) -> list[tuple[Any, ...]]:
     """Every transition, as d3rlpy makes them: without a next observation where one terminates."""
-    found = []
+    rows = []
     for episode in store:
         seen = episode.observations
         if isinstance(seen, tuple):
@@ -26,8 +26,8 @@ def transitions(store: el.EpisodeStore) -> list[tuple[Any, ...]]:
         for t in range(episode.length):
             ends = bool(episode.terminations[t])
             following = np.zeros_like(seen[0]) if ends else seen[t + 1]
-            found.append((seen[t], episode.actions[t], episode.rewards[t], following, float(ends)))
-    return found
+            rows.append((seen[t], episode.actions[t], episode.rewards[t], following, float(ends)))
+    return rows
 
 
 @pytest.mark.parametrize(
@@ -52,9 +52,9 @@ def test_transitions_are_those_that_d3rlpy_picks(
     assert [episode.has_last_observation for episode in store] == [end != "terminated" for end in ends]
     expected = np.load(DATA / f"d3rlpy_{name}.npz")
     assert np.bincount(expected["episode"]).tolist() == [episode.length for episode in store]
-    for index, found in enumerate(transitions(store)):
+    for index, ours in enumerate(transitions(store)):
         names = ("observation", "action", "reward", "next_observation", "terminal")
-        for key, value in zip(names, found, strict=True):
+        for key, value in zip(names, ours, strict=True):
             assert np.array_equal(np.ravel(expected[key][index]), np.ravel(value)), (index, key)
     if name in ("discrete", "v1"):
         assert store.action_space == spaces.Discrete(4)

@@ -45,12 +45,12 @@ def d4rl_file(path: Path, *without: str, **replaced: Any) -> dict[str, np.ndarra
 
 def cut(columns: dict[str, np.ndarray]) -> list[tuple[int, int]]:
     """The rows of each episode, by a plain loop over the flags."""
-    found, start = [], 0
+    pieces, start = [], 0
     for row in range(ROWS):
         if columns["terminals"][row] or ("timeouts" in columns and columns["timeouts"][row]):
-            found.append((start, row + 1))
+            pieces.append((start, row + 1))
             start = row + 1
-    return [*found, (start, ROWS)]
+    return [*pieces, (start, ROWS)]
 
 
 def test_next_observations_end_the_episodes(tmp_path: Path) -> None:

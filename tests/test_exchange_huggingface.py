@@ -29,13 +29,13 @@ def check(back: el.EpisodeStore, store: el.EpisodeStore) -> None:
     """Compare the episodes of two stores, by their seeds."""
     assert (back.observation_space, back.action_space) == (store.observation_space, store.action_space)
     others = sorted(back, key=lambda episode: episode.seed or 0)
-    for found, episode in zip(others, sorted(store, key=lambda episode: episode.seed or 0), strict=True):
-        assert tree_equal(found.observations, episode.observations)
-        assert found.observations["grid"].dtype == np.float16
+    for other, episode in zip(others, sorted(store, key=lambda episode: episode.seed or 0), strict=True):
+        assert tree_equal(other.observations, episode.observations)
+        assert other.observations["grid"].dtype == np.float16
         for name in ("actions", "rewards", "terminations", "truncations"):
-            assert np.array_equal(getattr(found, name), getattr(episode, name)), name
-        assert list(map(dict, found.infos)) == list(map(dict, episode.infos))
-        assert (found.end_reason, found.metadata["split"]) == (episode.end_reason, episode.metadata["split"])
+            assert np.array_equal(getattr(other, name), getattr(episode, name)), name
+        assert list(map(dict, other.infos)) == list(map(dict, episode.infos))
+        assert (other.end_reason, other.metadata["split"]) == (episode.end_reason, episode.metadata["split"])
 
 
 @pytest.mark.parametrize(
@@ -70,8 +70,8 @@ def test_files_have_images_and_features(tmp_path: Path) -> None:
     for t, row in enumerate(seen):
         for key in ("camera", "depth"):
             for prefix, step in (("", t), ("next_", t + 1)):
-                found = np.asarray(Image.open(io.BytesIO(row[f"{prefix}observation.{key}"]["bytes"])))
-                assert np.array_equal(found, episode.observations[key][step])
+                image = np.asarray(Image.open(io.BytesIO(row[f"{prefix}observation.{key}"]["bytes"])))
+                assert np.array_equal(image, episode.observations[key][step])
         assert np.array_equal(row["observation.stack"], episode.observations["stack"][t])
         assert row["action"] == episode.actions[t].tolist()
     features = json.loads(table.schema.metadata[b"huggingface"])["info"]["features"]
@@ -103,8 +103,8 @@ def test_splits_and_shards(tmp_path: Path) -> None:
     report = store.export(tmp_path / "out", format="huggingface", **options)
     files = [Path(file).name for file in report.files[1:]]
     assert sorted({name.split("-")[0] for name in files}) == ["test", "train"]
-    found = pl.read_parquet(tmp_path / "out" / "data" / "train-*.parquet")
-    assert found["seed"].unique().sort().to_list() == [0, 2] and found.height == 6
+    train = pl.read_parquet(tmp_path / "out" / "data" / "train-*.parquet")
+    assert train["seed"].unique().sort().to_list() == [0, 2] and train.height == 6
     el.import_dataset(tmp_path / "out", tmp_path / "back")
     check(el.open(tmp_path / "back"), store)
     front = yaml.safe_load((tmp_path / "out" / "README.md").read_text().split("---")[1])

@@ -215,8 +215,8 @@ def test_only_the_changed_episodes_are_replaced(tmp_path: Path) -> None:
     report = el.import_dataset(file, tmp_path / "store", on_changed="replace")
     assert (report.episodes, report.replaced, report.present) == (0, 2, 3)
     store = el.open(tmp_path / "store")
-    found = {episode.metadata["source_key"].rpartition("/")[2]: episode for episode in store}
-    assert {key: each.rewards[0] for key, each in found.items()} == {
+    by_key = {episode.metadata["source_key"].rpartition("/")[2]: episode for episode in store}
+    assert {key: each.rewards[0] for key, each in by_key.items()} == {
         "0": 0,
         "1": 7,
         "2": 2,
@@ -353,7 +353,7 @@ def test_digests_of_a_table_are_those_of_each_episode_alone() -> None:
                 continue
             order = pa.array([other if r == row else r for r in range(rows)])
             place = steps.column_names.index(name)
-            found = table_digests(steps.set_column(place, name, column.take(order)), facts)
-            assert [a != b for a, b in zip(found, whole, strict=True)] == [row < 3, row >= 3], (name, row)
+            digests = table_digests(steps.set_column(place, name, column.take(order)), facts)
+            assert [a != b for a, b in zip(digests, whole, strict=True)] == [row < 3, row >= 3], (name, row)
     assert table_digests(steps, facts.set_column(1, "seed", pa.array([1, 2])))[0] == whole[0]
     assert table_digests(steps, facts.set_column(1, "seed", pa.array([1, 2])))[1] != whole[1]

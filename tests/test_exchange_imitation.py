@@ -47,8 +47,8 @@ def test_trajectories_of_a_folder_are_those_that_imitation_loads(tmp_path: Path)
     check(store)
     assert [episode.end_reason for episode in store] == ENDS
     assert store.action_space == spaces.Discrete(2)
-    found = [[[info["side"], info["inner"]["x"]] for info in episode.infos[1:]] for episode in store]
-    assert found == loaded_infos(2)
+    infos = [[[info["side"], info["inner"]["x"]] for info in episode.infos[1:]] for episode in store]
+    assert infos == loaded_infos(2)
     assert store[0].infos[0] == {} and "terminal_observation" not in store[0].infos[-1]
     assert el.import_dataset(FOLDER, store).present == 6
 

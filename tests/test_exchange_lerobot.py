@@ -329,16 +329,16 @@ def test_a_store_goes_out_to_lerobot_and_comes_back(tmp_path: Path, frames: str)
     assert (back.observation_space, back.action_space, back.card) == (SPACE, ACTIONS, store.card)
     for ours, theirs in zip(store, back, strict=True):
         seen: Any = ours.observations
-        found: Any = theirs.observations
+        observations: Any = theirs.observations
         for index in (0, 1):
-            assert np.array_equal(seen["state"][index][: ours.length], found["state"][index])
-        apart = np.abs(seen["camera"][: ours.length].astype(int) - found["camera"])
+            assert np.array_equal(seen["state"][index][: ours.length], observations["state"][index])
+        apart = np.abs(seen["camera"][: ours.length].astype(int) - observations["camera"])
         assert apart.max() <= (3 if frames == "video" else 0)
         assert np.array_equal(ours.actions, theirs.actions)
         assert np.array_equal(ours.rewards, theirs.rewards)
         assert (ours.end_reason, ours.seed, ours.options) == (theirs.end_reason, theirs.seed, theirs.options)
-        told = {key: value for key, value in theirs.metadata.items() if not key.startswith("source_")}
-        assert told == ours.metadata
+        metadata = {key: value for key, value in theirs.metadata.items() if not key.startswith("source_")}
+        assert metadata == ours.metadata
 
 
 def test_options_count_more_than_the_card(tmp_path: Path) -> None:
@@ -377,15 +377,15 @@ def test_statistics_are_those_of_lerobot(tmp_path: Path) -> None:
     store = el.open(tmp_path / "store")
     store.export(tmp_path / "out", format="lerobot", frames="image")
     expected = json.loads((DATA / "lerobot-v3/meta/stats.json").read_text())
-    found = json.loads((tmp_path / "out/meta/stats.json").read_text())
+    written = json.loads((tmp_path / "out/meta/stats.json").read_text())
     for name in ("observation.state", "action", "next.reward", "frame_index", "observation.images.wrist"):
-        assert sorted(found[name]) == sorted(expected[name])
+        assert sorted(written[name]) == sorted(expected[name])
         spread = np.array(expected[name]["max"]) - np.array(expected[name]["min"])
         for key, values in expected[name].items():
             if key == "std" and "images" in name:
                 continue  # LeRobot 0.4.4 squares uint8, which overflows
             bin_width = 0 if key == "count" else spread / 5000
-            assert np.all(np.abs(np.array(found[name][key]) - values) <= bin_width + 1e-6), (name, key)
+            assert np.all(np.abs(np.array(written[name][key]) - values) <= bin_width + 1e-6), (name, key)
     (file,) = (tmp_path / "out/meta/episodes").rglob("*.parquet")
     rows = pq.read_table(file).to_pylist()
     for row, episode in zip(rows, store, strict=True):

@@ -102,8 +102,8 @@ def test_mappings_that_do_not_fit_are_refused(
 ) -> None:
     """The error names the option or the key, and what is known; nothing is written."""
     given = [part for word in words for part in ("--map", word)]
-    found = " ".join(refused(status, "import", logs, str(tmp_path / "store"), *NEEDED, *given).split())
-    assert message in found
+    printed = " ".join(refused(status, "import", logs, str(tmp_path / "store"), *NEEDED, *given).split())
+    assert message in printed
     assert [each.name for each in tmp_path.iterdir()] == ["logs.parquet"]
 
 

@@ -51,28 +51,28 @@ def check(store: el.EpisodeStore, target: Path, form: str) -> None:
     episodes = list(read(target, store))
     expected = [e for e in store if e.has_last_observation or e.length > 1 or len(episodes) == len(store)]
     assert len(episodes) == report.episodes == len(expected)
-    for found, episode in zip(episodes, expected, strict=True):
-        explained = list(differences(found, episode, lost))
+    for values, episode in zip(episodes, expected, strict=True):
+        explained = list(differences(values, episode, lost))
         assert not explained, (explained, lost)
 
 
-def differences(found: dict[str, Any], episode: el.Episode, lost: list[str]) -> Any:
+def differences(read: dict[str, Any], episode: el.Episode, lost: list[str]) -> Any:
     """Yield the parts that differ without a loss that says so."""
     for part in ("observations", "actions", "rewards"):
-        ours, theirs = getattr(episode, part), found[part]
+        ours, theirs = getattr(episode, part), read[part]
         ragged = isinstance(ours, list) and plain(ours) == plain(theirs)
         if not same(ours, theirs) and not ragged and not (_names(lost, _LAST) and _begins(ours, theirs)):
             yield part, ours, theirs
     flags = (bool(episode.terminated), bool(episode.truncated))
-    if flags != found["flags"] and not _names(lost, f"{_LAST}|{_ENDS}"):
-        yield "flags", flags, found["flags"]
-    for part, theirs in found.get("rows", {}).items():
+    if flags != read["flags"] and not _names(lost, f"{_LAST}|{_ENDS}"):
+        yield "flags", flags, read["flags"]
+    for part, theirs in read.get("rows", {}).items():
         ours = elements(episode.infos if part == "infos" else _rows(getattr(episode, part), len(theirs)))
         if repr(ours) != repr(theirs) and not _names(lost, rf"{part.removesuffix('s')}\.(x|_json)"):
             yield part, ours, theirs
-    for part in ("infos", "policy", "extra") if "rows" not in found else ():
+    for part in ("infos", "policy", "extra") if "rows" not in read else ():
         ours = plain(getattr(episode, part))
-        theirs = plain(found.get(part, [{}] * (episode.length + 1) if part == "infos" else {}))
+        theirs = plain(read.get(part, [{}] * (episode.length + 1) if part == "infos" else {}))
         named = rf"{part.removesuffix('s')}\.(x|_json)|column (x|_json)"
         if not episode.has_last_observation or _names(lost, "(infos|columns) of a last observation"):
             ours, theirs = _first(ours, episode.length), _first(theirs, episode.length)
@@ -80,7 +80,7 @@ def differences(found: dict[str, Any], episode: el.Episode, lost: list[str]) -> 
         if repr(ours) != repr(theirs) and not _names(lost, named):
             yield part, ours, theirs
     for part in ("seed", "options", "metadata"):
-        ours, theirs = plain(getattr(episode, part)) or None, found.get(part) or None
+        ours, theirs = plain(getattr(episode, part)) or None, read.get(part) or None
         if ours != theirs and not _names(lost, part):
             yield part, ours, theirs
 

@@ -35,15 +35,15 @@ def test_transitions_are_those_that_ogbench_loads(
     store = el.open(tmp_path / "store")
     assert [(episode.length, episode.end_reason) for episode in store] == [(n, "cut") for n in lengths]
     assert (store.action_space, np.isnan(store[0].rewards).all()) == (action, True)
-    found: dict[str, list[Any]] = {
+    ours: dict[str, list[Any]] = {
         "observations": [episode.observations[:-1] for episode in store],
         "next_observations": [episode.observations[1:] for episode in store],
         "actions": [episode.actions for episode in store],
         **{key: [np.stack(episode.extra[key])[:-1] for episode in store] for key in extras},
     }
     loaded = np.load(DATA / f"ogbench-{name}-loaded.npz")
-    assert set(loaded) == {*found, "terminals"}
-    for key, values in found.items():
+    assert set(loaded) == {*ours, "terminals"}
+    for key, values in ours.items():
         assert np.array_equal(np.concatenate(values), loaded[key]), key
     assert np.flatnonzero(loaded["terminals"]).tolist() == (np.cumsum(lengths) - 1).tolist()
     assert el.import_dataset(DATA / f"ogbench-{name}.npz", store).present == len(lengths)

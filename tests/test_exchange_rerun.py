@@ -23,13 +23,13 @@ def columns_of(file: Path) -> tuple[Any, dict[str, dict[str, list[Any]]]]:
     chunk = pytest.importorskip("rerun.chunk")
     reader = chunk.RrdReader(str(file))
     (recording,) = reader.recordings()
-    found: dict[str, dict[str, list[Any]]] = {}
+    columns: dict[str, dict[str, list[Any]]] = {}
     for each in reader.store().stream():
         batch = each.to_record_batch()
-        entity = found.setdefault(each.entity_path, {})
+        entity = columns.setdefault(each.entity_path, {})
         for name in batch.schema.names[1:]:
             entity.setdefault(name, []).extend(batch.column(name).to_pylist())
-    return recording, found
+    return recording, columns
 
 
 def walks(path: Path, lengths: tuple[int, ...], **card: Any) -> el.EpisodeStore:
@@ -61,10 +61,10 @@ def test_a_recording_has_the_steps_of_an_episode(tmp_path: Path) -> None:
     report = store.export(tmp_path / "out", format="rerun")
     assert report.files == ("000000.rrd", "000001.rrd", "000002.rrd")
     for number, episode in enumerate(store):
-        recording, found = columns_of(tmp_path / "out" / report.files[number])
+        recording, columns = columns_of(tmp_path / "out" / report.files[number])
         assert (recording.application_id, recording.recording_id) == ("My-walks", episode.id)
         steps = list(range(episode.length + 1))
-        seen = found["/observation"]
+        seen = columns["/observation"]
         assert seen["step"] == steps
         assert [time.total_seconds() for time in seen["time"]] == [step / 20 for step in steps]
         assert seen["Scalars:scalars"] == episode.observations.tolist()
@@ -75,16 +75,16 @@ def test_a_recording_has_the_steps_of_an_episode(tmp_path: Path) -> None:
             ("terminated", episode.terminations),
             ("truncated", episode.truncations),
         ):
-            assert found[f"/{name}"]["step"] == steps[:-1]
-            assert found[f"/{name}"]["Scalars:scalars"] == [[float(value)] for value in values], name
-        assert found["/info/at"]["Scalars:scalars"] == [[0.5 * step] for step in steps]
-        assert found["/info/said"]["step"] == steps[::2]
-        assert found["/info/said"]["TextLog:text"] == [[f"step {step}"] for step in steps[::2]]
-        assert (found["/episode/end"]["step"], found["/episode/end"]["TextLog:text"]) == (
+            assert columns[f"/{name}"]["step"] == steps[:-1]
+            assert columns[f"/{name}"]["Scalars:scalars"] == [[float(value)] for value in values], name
+        assert columns["/info/at"]["Scalars:scalars"] == [[0.5 * step] for step in steps]
+        assert columns["/info/said"]["step"] == steps[::2]
+        assert columns["/info/said"]["TextLog:text"] == [[f"step {step}"] for step in steps[::2]]
+        assert (columns["/episode/end"]["step"], columns["/episode/end"]["TextLog:text"]) == (
             steps[-1:],
             [[episode.end_reason]],
         )
-        facts = found["/__properties/episode"]
+        facts = columns["/__properties/episode"]
         assert (facts["seed"], facts["length"]) == ([[episode.seed]], [[episode.length]])
         assert facts["episode_return"] == [[episode.rewards.sum()]]
         assert (facts["metadata.driver"], facts["metadata.tags"]) == ([["ann"]], [['["a", "b"]']])
@@ -100,10 +100,10 @@ def test_recordings_have_images_and_tensors(tmp_path: Path) -> None:
         report = store.export(tmp_path / images, format="rerun", images=images, time="info.cost")
         assert report.lost.get("frames of lossy JPEG", 0) == (24 if images == "jpeg" else 0)
         for number, episode in enumerate(store):
-            _, found = columns_of(tmp_path / images / f"{number:06d}.rrd")
+            _, columns = columns_of(tmp_path / images / f"{number:06d}.rrd")
             for key in ("camera", "depth"):
                 frames = episode.observations[key]
-                entity = found[f"/observation/{key}"]
+                entity = columns[f"/observation/{key}"]
                 if images == "raw":
                     seen = [
                         np.array(each[0], np.uint8).reshape(frames[0].shape)
@@ -115,14 +115,14 @@ def test_recordings_have_images_and_tensors(tmp_path: Path) -> None:
                     assert entity["EncodedImage:media_type"] == [[f"image/{images}"]] * len(frames)
                 assert images == "jpeg" or np.array_equal(seen, frames)
                 assert np.shape(seen) == frames.shape
-            tensors = found["/observation/grid"]["Tensor:data"]
+            tensors = columns["/observation/grid"]["Tensor:data"]
             assert [each[0]["shape"] for each in tensors] == [[2, 3]] * (episode.length + 1)
             values = [np.ravel(each[0]["buffer"]) for each in tensors]
             assert np.array_equal(values, episode.observations["grid"].reshape(-1, 6))
-            assert found["/observation/word"]["TextLog:text"] == [
+            assert columns["/observation/word"]["TextLog:text"] == [
                 [word] for word in episode.observations["word"]
             ]
-            times = [time.total_seconds() for time in found["/action"]["time"]]
+            times = [time.total_seconds() for time in columns["/action"]["time"]]
             assert times == [info["cost"] for info in episode.infos[:-1]]
 
 

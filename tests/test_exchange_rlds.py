@@ -22,8 +22,8 @@ LENGTHS = {"0": 5, "1": 3}
 
 def expected(name: str, key: str, column: str) -> np.ndarray:
     """What TFDS reads of a column in all steps of an episode."""
-    found = EXPECTED[name]
-    return np.stack([found[f"{key}/{t}/{column}"] for t in range(LENGTHS[key[-1]])])
+    facts = EXPECTED[name]
+    return np.stack([facts[f"{key}/{t}/{column}"] for t in range(LENGTHS[key[-1]])])
 
 
 EXPECTED = {name: dict(np.load(DATA / name / "expected.npz")) for name in ("rlds", "openx")}
@@ -76,8 +76,8 @@ def test_the_caller_decides_what_a_last_step_is(
     el.import_dataset(
         DATA / "rlds/walk/1.0.0", tmp_path / "s", last_step=last_step, last_observation=last_observation
     )
-    found = [(episode.length, episode.end_reason) for episode in el.open(tmp_path / "s")]
-    assert found == list(zip(lengths, ends, strict=True)) * 2
+    episodes = [(episode.length, episode.end_reason) for episode in el.open(tmp_path / "s")]
+    assert episodes == list(zip(lengths, ends, strict=True)) * 2
 
 
 def copied(tmp_path: Path) -> tuple[Path, Path]:
@@ -147,19 +147,19 @@ def test_integers_of_all_sizes_are_read_and_nonsense_is_refused() -> None:
 
     def varint(value: int) -> bytes:
         value &= (1 << 64) - 1
-        found = []
+        values = []
         while value > 127:
-            found.append(value & 127 | 128)
+            values.append(value & 127 | 128)
             value >>= 7
-        return bytes([*found, value])
+        return bytes([*values, value])
 
     numbers = [0, 1, 127, 128, 300, -1, -(1 << 63), (1 << 63) - 1]
     packed = message(1, b"".join(map(varint, numbers)))
     single = b"".join(b"\x08" + varint(number) for number in numbers)
     for content in (packed, single):
         entry = message(1, b"n") + message(2, message(3, content))
-        found = read_example(message(1, message(1, entry)))
-        assert list(found["n"]) == numbers
+        values = read_example(message(1, message(1, entry)))
+        assert list(values["n"]) == numbers
     for nonsense in (b"\xff", b"\x0a\xff\xff", b"\x0f", b"hello world"):
         with pytest.raises(el.errors.DatasetError, match=r"no tf\.train\.Example"):
             read_example(nonsense)
@@ -193,15 +193,15 @@ def test_last_steps_are_one_thing_for_the_whole_dataset(tmp_path: Path) -> None:
     walks = [([1.0, 0.0], [0.0, 5.0]), ([2.0, 0.0], [0.0, 0.0]), ([3.0, 1.0], [0.0, 0.0])]
     source = foreign(tmp_path, walks, observed=False)
     report = el.import_dataset(source, tmp_path / "store", last_observation="missing")
-    found = [(each.actions[:, 0].tolist(), each.rewards.tolist()) for each in el.open(tmp_path / "store")]
-    assert found == walks
+    rows = [(each.actions[:, 0].tolist(), each.rewards.tolist()) for each in el.open(tmp_path / "store")]
+    assert rows == walks
     assert not [what for what in report.lost if "zero" in what]
     padded = foreign(tmp_path / "padded", walks, observed=True)
     report = el.import_dataset(padded, tmp_path / "padded/store")
-    found = [
+    rows = [
         (each.actions[:, 0].tolist(), each.rewards.tolist()) for each in el.open(tmp_path / "padded/store")
     ]
-    assert found == walks
+    assert rows == walks
     assert report.lost["the action of a last step, which is zero: taken as an observation alone"] == 3
 
 

@@ -30,12 +30,12 @@ UNHELD = ("deep", "some")
 
 def records(file: Path) -> list[bytes]:
     """The records of a file, by the lengths in it."""
-    data, found = file.read_bytes(), []
+    data, examples = file.read_bytes(), []
     while data:
         (length,) = struct.unpack("<Q", data[:8])
-        found.append(data[12 : 12 + length])
+        examples.append(data[12 : 12 + length])
         data = data[16 + length :]
-    return found
+    return examples
 
 
 @pytest.mark.parametrize("name", ["rlds", "openx"])
@@ -77,10 +77,10 @@ def test_a_dataset_of_tfds_is_exported_as_tfds_wrote_it(tmp_path: Path) -> None:
         each for split in ("train", "val") for file in source.glob(f"*{split}*") for each in records(file)
     ]
     for mine, original in zip(records(tmp_path / report.target / report.files[-1]), originals, strict=True):
-        found, expected = read_example(mine), read_example(original)
-        assert all(same(found[key], expected[key]) for key in kept)
+        written, expected = read_example(mine), read_example(original)
+        assert all(same(written[key], expected[key]) for key in kept)
         # Our rewards are float64, so they are bytes.
-        rewards = np.frombuffer(b"".join(found["steps/reward"]))  # type: ignore[arg-type]
+        rewards = np.frombuffer(b"".join(written["steps/reward"]))  # type: ignore[arg-type]
         assert np.array_equal(rewards, expected["steps/reward"])
 
 
@@ -99,7 +99,7 @@ def test_everything_comes_back_but_what_is_listed(tmp_path: Path) -> None:
     again = el.open(tmp_path / "again")
     assert (again.observation_space, again.action_space) == (store.observation_space, store.action_space)
     assert again.card == store.card
-    for found, expected in zip(again, store, strict=True):
+    for back, expected in zip(again, store, strict=True):
         for name in (
             "observations",
             "actions",
@@ -110,12 +110,12 @@ def test_everything_comes_back_but_what_is_listed(tmp_path: Path) -> None:
             "policy",
             "terminated",
         ):
-            assert same(getattr(found, name), getattr(expected, name)), name
+            assert same(getattr(back, name), getattr(expected, name)), name
         infos = {key: part for key, part in expected.info_arrays.items() if key not in UNHELD}
-        assert same(found.info_arrays, infos)
-        metadata = {key: part for key, part in found.metadata.items() if not key.startswith("source_")}
+        assert same(back.info_arrays, infos)
+        metadata = {key: part for key, part in back.metadata.items() if not key.startswith("source_")}
         assert same(metadata, expected.metadata)
-        assert found.truncated is not found.terminated
+        assert back.truncated is not back.terminated
 
 
 @pytest.mark.further
@@ -175,12 +175,12 @@ def test_the_command_line_exports(tmp_path: Path) -> None:
     """`episodelake export --format rlds` and its options."""
     rich_store(tmp_path / "store")
     words = ("--option", "images=raw", "--option", "name=run")
-    told: Any = json.loads(
+    info: Any = json.loads(
         printed(
             "export", str(tmp_path / "store"), str(tmp_path / "out"), "--format", "rlds", *words, "--json"
         )
     )
-    assert (told["episodes"], told["steps"]) == (5, 15)
+    assert (info["episodes"], info["steps"]) == (5, 15)
     assert json.loads((tmp_path / "out/dataset_info.json").read_text())["name"] == "run"
 
 

@@ -161,10 +161,10 @@ def test_robomimic_reads_an_export(tmp_path: Path) -> None:
     el.import_dataset(FILE, tmp_path / "store")
     el.open(tmp_path / "store").export(tmp_path / "out.hdf5", format="robomimic")
     keys = ("actions", "rewards", "dones", "states")
-    found = dataset.SequenceDataset(str(tmp_path / "out.hdf5"), NAMES, keys)
+    sequences = dataset.SequenceDataset(str(tmp_path / "out.hdf5"), NAMES, keys)
     expected = np.load(DATA / "robomimic.npz")
     for index in range(3):
-        read = found.get_trajectory_at_index(index)
+        read = sequences.get_trajectory_at_index(index)
         assert all(np.array_equal(read[key], expected[f"{index}/{key}/"]) for key in keys)
         for part in ("obs", "next_obs"):
             assert all(np.array_equal(read[part][key], expected[f"{index}/{part}/{key}"]) for key in NAMES)

@@ -159,8 +159,8 @@ def test_shuffled_rows_are_put_in_order(
     mapping = el.ColumnMapping(observation=["x", "y"], action="a", reward="r", episode="key", step="time")
     report = el.import_dataset(shuffled, folder / "store", mapping=mapping, last_observation="repeat")
     assert report.steps == len(rows)
-    found = el.open(folder / "store")
-    names = {episode.metadata["source_key"].rpartition("/")[2]: episode for episode in found}
+    store = el.open(folder / "store")
+    names = {episode.metadata["source_key"].rpartition("/")[2]: episode for episode in store}
     for key in range(len(lengths)):
         expected = duckdb.sql(f"select x, y, a, r from shuffled where key = {key} order by time").fetchall()
         episode = names[str(key)]
@@ -189,8 +189,8 @@ def test_interleaved_lanes_without_a_step_keep_their_order(tmp_path: Path) -> No
     """Rows of several environments that took turns."""
     rows = [{"episode": t % 3, "observation": float(t), "action": 0, "reward": 1.0} for t in range(12)]
     el.import_dataset(pl.DataFrame(rows), tmp_path / "store")
-    found = [episode.observations.tolist() for episode in el.open(tmp_path / "store")]
-    assert found == [[0.0, 3.0, 6.0, 9.0], [1.0, 4.0, 7.0, 10.0], [2.0, 5.0, 8.0, 11.0]]
+    observations = [episode.observations.tolist() for episode in el.open(tmp_path / "store")]
+    assert observations == [[0.0, 3.0, 6.0, 9.0], [1.0, 4.0, 7.0, 10.0], [2.0, 5.0, 8.0, 11.0]]
 
 
 def test_gaps_and_duplicates_are_named_with_their_episode(tmp_path: Path) -> None:
@@ -386,7 +386,7 @@ def test_a_store_goes_out_to_parquet_and_comes_back(tmp_path: Path) -> None:
     columns = (
         "episode, t, observation, action, reward, terminated, truncated, next_observation, next_info_left"
     )
-    found = duckdb.sql(
+    rows = duckdb.sql(
         f"select {columns.replace('next_info_left', chr(34) + 'next_info.left' + chr(34))} "
         f"from '{tmp_path / 'transitions.parquet'}'"
     ).fetchall()
@@ -405,7 +405,7 @@ def test_a_store_goes_out_to_parquet_and_comes_back(tmp_path: Path) -> None:
         for number, episode in enumerate(store)
         for t in range(episode.length)
     ]
-    assert found == expected
+    assert rows == expected
 
 
 @pytest.mark.further
@@ -449,8 +449,8 @@ def test_own_step_columns_come_back(tmp_path: Path, layout: str) -> None:
     report = el.import_dataset(tmp_path / "out.parquet", tmp_path / "back")
     assert not report.lost and report.mapping["speed"] == "speed"
     names = ["t", "observation", "speed", "arm.force", "note"]
-    found = el.open(tmp_path / "back").steps.select(names).collect()
-    assert found.equals(store.steps.select(names).collect())
+    columns = el.open(tmp_path / "back").steps.select(names).collect()
+    assert columns.equals(store.steps.select(names).collect())
     frame = pl.read_parquet(tmp_path / "out.parquet").rename({"speed": "v"})
     words: Any = {"observation": "observation", "action": "action", "episode": "episode"}
     mapping = el.ColumnMapping(**words, extra={"velocity": "v"}, step="t")
@@ -471,10 +471,10 @@ def test_a_store_goes_out_to_csv_and_comes_back(tmp_path: Path) -> None:
     view = store[::-1]
     report = view.export(tmp_path / "walk.csv", format="csv")
     assert report.lost["spaces, which an import infers from the values"] == 2
-    found = pl.read_csv(tmp_path / "walk.csv")
-    assert found["episode"].unique(maintain_order=True).to_list() == [0, 1, 2, 3, 4]
+    written = pl.read_csv(tmp_path / "walk.csv")
+    assert written["episode"].unique(maintain_order=True).to_list() == [0, 1, 2, 3, 4]
     last = store[4]
-    rows = found.filter(pl.col("episode") == 0)
+    rows = written.filter(pl.col("episode") == 0)
     numbers = rows.select(f"next_observation_{index}" for index in range(4)).to_numpy().astype(np.float32)
     assert np.array_equal(numbers, last.observations[1:])
     assert rows["reward"].to_list() == last.rewards.tolist()

@@ -122,18 +122,18 @@ def test_dtypes_and_shapes_of_all_values_come_through(
             )
     expected = dynamic(store)
     try:
-        found = dynamic(copied(store, way, folder))
+        read = dynamic(copied(store, way, folder))
     finally:
         shutil.rmtree(folder / "back", ignore_errors=True)
-    for each in found:
+    for each in read:
         each[3].pop("source_key", None)
         each[3].pop("source_digest", None)
-    assert same(found, expected), (found, expected)
+    assert same(read, expected), (read, expected)
 
 
 def test_rows_of_another_process_have_the_types_that_arrow_has(tmp_path: Path) -> None:
     """A frame whose run this process has not read keeps what its own types tell, and is no error."""
-    found = pa.table(
+    rows = pa.table(
         {
             "episode_id": ["r/000000"] * 2,
             "observation": pa.array([[0.0]] * 2, pa.list_(pa.float32())),
@@ -146,7 +146,7 @@ def test_rows_of_another_process_have_the_types_that_arrow_has(tmp_path: Path) -
     )
     store = el.create(tmp_path / "s", **SPACES)
     with store.writer() as writer:
-        writer.write_episodes(found)
+        writer.write_episodes(rows)
     assert same(store.refresh()[0].infos[0]["grid"], np.array([1, 2], np.int16))
 
 
@@ -179,8 +179,8 @@ def test_a_source_key_of_your_own_survives_exports(tmp_path: Path) -> None:
         report = el.import_dataset(tmp_path / "out.parquet", tmp_path / "back")
         assert (report.episodes, report.present) == (added, present)
         assert dict(report.lost) == {"a source_key that is no text, or that others have too": 2}
-    found = [each.metadata["source_key"] for each in el.open(tmp_path / "back")]
-    assert found[0] == keys[0] and len(set(found)) == 4
+    kept = [each.metadata["source_key"] for each in el.open(tmp_path / "back")]
+    assert kept[0] == keys[0] and len(set(kept)) == 4
 
 
 # Types of Arrow
@@ -360,9 +360,9 @@ def test_times_that_python_does_not_have_are_opaque(tmp_path: Path, kind: pa.Dat
     store = el.create(tmp_path / "s", **SPACES)
     with store.writer() as writer:
         writer.write_episodes(table, last_observation="missing")
-    found = store.refresh()[0].infos[0]["when"]
-    found = found["x"] if isinstance(found, dict) else found
-    assert isinstance(found, el.OpaqueValue) and found.text
+    when = store.refresh()[0].infos[0]["when"]
+    when = when["x"] if isinstance(when, dict) else when
+    assert isinstance(when, el.OpaqueValue) and when.text
 
 
 @settings(max_examples=examples(60), deadline=None)
@@ -371,10 +371,10 @@ def test_plain_arrays_have_the_values_of_what_they_are_made_of(data: st.DataObje
     """Views, dictionaries and runs at any depth, sliced, as pyarrow reads them."""
     array = column(data, 3)
     for each in (array, array.slice(1), array.slice(1, 1), array.slice(0, 0)):
-        found = plain_array(each)
-        found.validate(full=True)
-        assert found.type == plain_type(each.type)
-        assert found.to_pylist() == each.to_pylist()
+        plain = plain_array(each)
+        plain.validate(full=True)
+        assert plain.type == plain_type(each.type)
+        assert plain.to_pylist() == each.to_pylist()
 
 
 def test_list_views_in_another_order_keep_their_values() -> None:

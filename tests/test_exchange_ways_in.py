@@ -28,10 +28,10 @@ MAPPING: dict[str, Any] = {
 
 def rollouts(*, last: bool = False) -> list[dict[str, Any]]:
     """Three episodes as arrays; with `last` each has one observation more than actions."""
-    found = []
+    episodes = []
     for number, length in enumerate(LENGTHS):
         rng = np.random.default_rng(number)
-        found.append(
+        episodes.append(
             {
                 "observations": rng.normal(size=(length + last, 2)),
                 "actions": rng.integers(0, 3, length),
@@ -39,7 +39,7 @@ def rollouts(*, last: bool = False) -> list[dict[str, Any]]:
                 "terminals": np.arange(length) == length - 1,
             }
         )
-    return found
+    return episodes
 
 
 def rows() -> list[list[dict[str, Any]]]:
@@ -335,9 +335,9 @@ def test_texts_of_json_lines_stay_texts(tmp_path: Path) -> None:
     }
     el.import_dataset(tmp_path / "log.jsonl", tmp_path / "s", mapping=mapping, last_observation="missing")
     (episode,) = el.open(tmp_path / "s")
-    found = dict(episode.metadata)
-    assert found.pop("source_key").endswith(facts["id"])
-    assert {name: found[name] for name in ("day", "moment", "code")} == {
+    metadata = dict(episode.metadata)
+    assert metadata.pop("source_key").endswith(facts["id"])
+    assert {name: metadata[name] for name in ("day", "moment", "code")} == {
         name: facts[name] for name in ("day", "moment", "code")
     }
 

@@ -21,7 +21,7 @@ from exported_store import rich_store, same
 
 def samples(folder: Path) -> dict[str, dict[str, Any]]:
     """The samples of all shards by key; their members by what follows the first dot, without case."""
-    found: dict[str, dict[str, Any]] = {}
+    members: dict[str, dict[str, Any]] = {}
     for file in sorted(folder.glob("*.tar")):
         with tarfile.open(file) as shard:
             for member in shard:
@@ -29,10 +29,10 @@ def samples(folder: Path) -> dict[str, dict[str, Any]]:
                 key, _, name = member.name.partition(".")
                 reader = shard.extractfile(member)
                 assert reader is not None
-                parts = found.setdefault(key, {})
+                parts = members.setdefault(key, {})
                 assert name.lower() not in parts
                 parts[name.lower()] = decoded(name, reader.read())
-    return found
+    return members
 
 
 def decoded(name: str, data: bytes) -> Any:
@@ -69,9 +69,9 @@ def test_a_sample_is_an_episode(tmp_path: Path) -> None:
     store = rich_store(tmp_path / "store")
     report = store.export(tmp_path / "out", format="webdataset", shard_episodes=2, strict=True)
     assert report.files == ("episodelake.json", *(f"shard-00000{index}.tar" for index in range(3)))
-    found = samples(tmp_path / "out")
-    assert list(found) == [f"{index:08d}" for index in range(5)]
-    for parts, episode in zip(found.values(), store, strict=True):
+    written = samples(tmp_path / "out")
+    assert list(written) == [f"{index:08d}" for index in range(5)]
+    for parts, episode in zip(written.values(), store, strict=True):
         for name, expected in seen(episode).items():
             assert same(parts[name], expected), name
         assert parts["observation.pair.1.json"] == episode.observations["pair"][1]
@@ -84,11 +84,11 @@ def test_a_sample_is_an_episode(tmp_path: Path) -> None:
         assert parts["info.say.json"] == infos["say"]
         assert same(parts["policy.value.npy"], episode.policy["value"])
         assert same(parts["frame.npy"], episode.extra["frame"])
-        told = parts["json"]
-        assert told["steps"] == {"info.deep.x%2Ey": infos["deep"]["x.y"], "info.some": infos["some"]}
+        facts = parts["json"]
+        assert facts["steps"] == {"info.deep.x%2Ey": infos["deep"]["x.y"], "info.some": infos["some"]}
         for name in ("length", "end_reason", "seed", "options"):
-            assert told[name] == getattr(episode, name)
-        assert same(told["metadata"], episode.metadata)
+            assert facts[name] == getattr(episode, name)
+        assert same(facts["metadata"], episode.metadata)
     about = json.loads((tmp_path / "out/episodelake.json").read_text())
     assert (about["samples"], about["card"]) == ([2, 2, 1], store.card)
     first = {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()}
@@ -104,8 +104,8 @@ def test_a_sample_is_a_transition(tmp_path: Path, images: str) -> None:
     report = store.export(tmp_path / "out", format="webdataset", strict=True, **options)
     shards = [(tmp_path / "out" / name).stat().st_size for name in report.files if name.endswith("tar")]
     assert len(shards) > 2 and max(shards) <= 1 << 17
-    found = samples(tmp_path / "out")
-    assert len(found) == report.steps == 15
+    written = samples(tmp_path / "out")
+    assert len(written) == report.steps == 15
     for number, episode in enumerate(store):
         values, columns = episode.observations, seen(episode)
         infos, policy = episode.infos, episode.policy["value"]
@@ -113,22 +113,22 @@ def test_a_sample_is_a_transition(tmp_path: Path, images: str) -> None:
         gray = values["gray"] if images == "raw" else values["gray"][..., 0]
         del columns["observation.front.npy"]
         for t in range(episode.length):
-            parts = found[f"{number:08d}-{t:08d}"]
+            parts = written[f"{number:08d}-{t:08d}"]
             assert all(same(parts[name], np.asarray(column[t])) for name, column in columns.items())
             for name, at in (("observation", t), ("next_observation", t + 1)):
                 assert np.array_equal(parts[f"{name}.{front}"], values["front"][at])
                 assert np.array_equal(parts[f"{name}.{front.replace('front', 'gray')}"], gray[at])
                 assert parts[f"{name}.pair.1.txt"] == values["pair"][1][at]
             assert parts["reward.npy"] == episode.rewards[t]
-            told = parts["json"]
-            assert (told["t"], told["terminated"]) == (t, bool(episode.terminations[t]))
-            assert (told["truncated"], told["end_reason"]) == (
+            facts = parts["json"]
+            assert (facts["t"], facts["terminated"]) == (t, bool(episode.terminations[t]))
+            assert (facts["truncated"], facts["end_reason"]) == (
                 bool(episode.truncations[t]),
                 episode.end_reason,
             )
-            assert same(told["info"], infos[t]) and same(told["next_info"], infos[t + 1])
-            assert told["policy"] == {"value": policy[t]} and told["extra"]["mark"] == t
-            assert (told["seed"], told["options"]) == (episode.seed, episode.options)
+            assert same(facts["info"], infos[t]) and same(facts["next_info"], infos[t + 1])
+            assert facts["policy"] == {"value": policy[t]} and facts["extra"]["mark"] == t
+            assert (facts["seed"], facts["options"]) == (episode.seed, episode.options)
 
 
 @pytest.mark.further
@@ -153,10 +153,10 @@ def test_missing_last_observations_and_what_cannot_be_held(tmp_path: Path) -> No
     assert len(first["observation.npy"]) == 3 and not first["json"]["has_last_observation"]
     report = store.export(tmp_path / "parts", format="webdataset", layout="transitions")
     assert (report.episodes, report.steps) == (1, 2)
-    found = samples(tmp_path / "parts")
-    assert list(found) == ["00000000-00000000", "00000000-00000001"]
-    assert {"next_observation.npy", "action.npy"} <= found["00000000-00000001"].keys()
-    assert "next_action.npy" not in found["00000000-00000001"]
+    written = samples(tmp_path / "parts")
+    assert list(written) == ["00000000-00000000", "00000000-00000001"]
+    assert {"next_observation.npy", "action.npy"} <= written["00000000-00000001"].keys()
+    assert "next_action.npy" not in written["00000000-00000001"]
     refused: list[tuple[dict[str, Any], str]] = [
         ({"layout": "rows"}, "layout='rows' is unknown"),
         ({"images": "jpeg"}, "images='jpeg' is unknown"),

@@ -36,7 +36,7 @@ def store_at(path: Path, observation: spaces.Space = OBSERVATION, **given: Any) 
 def write(store: el.EpisodeStore, run: dict[str, Any] | None = None, **given: Any) -> el.EpisodeStore:
     """Write an episode of two transitions in a run of its own."""
     count = 2 if given.get("last_observation") == "missing" else 3
-    told = {"terminations": True, "truncations": False, **given}
+    arrays = {"terminations": True, "truncations": False, **given}
     kind: Any = store.observation_space.dtype
     facts: dict[str, Any] = run or {}
     with store.writer(**facts) as writer:
@@ -44,7 +44,7 @@ def write(store: el.EpisodeStore, run: dict[str, Any] | None = None, **given: An
             observations=np.arange(2 * count).reshape(count, 2).astype(kind),
             actions=np.ones((2, 1), np.float32),
             rewards=[0.1, 0.2],
-            **told,
+            **arrays,
         )
     return store.refresh()
 
@@ -308,21 +308,21 @@ class _Samples(list[_Sample]):
     """The episodes of a folder of tar files, and what its JSON file says."""
 
     def __init__(self, folder: Path) -> None:
-        told = json.loads((folder / "episodelake.json").read_text())
-        self.card, self.observation_space = told["card"], space_from_json(told["observation_space"])
-        found: dict[str, dict[str, Any]] = {}
+        stated = json.loads((folder / "episodelake.json").read_text())
+        self.card, self.observation_space = stated["card"], space_from_json(stated["observation_space"])
+        samples: dict[str, dict[str, Any]] = {}
         for file in sorted(folder.glob("*.tar")):
             with tarfile.open(file) as shard:
                 for member in shard:
                     key, _, name = member.name.partition(".")
                     content = shard.extractfile(member)
                     assert content is not None
-                    arrays = found.setdefault(key, {})
+                    arrays = samples.setdefault(key, {})
                     if name.endswith(".npy"):
                         arrays[name[:-4]] = np.load(io.BytesIO(content.read()))
                     else:
                         arrays[name.removesuffix(".json")] = load_json(content.read().decode(), name)
-        super().__init__(_Sample(arrays.pop("json"), arrays) for arrays in found.values())
+        super().__init__(_Sample(arrays.pop("json"), arrays) for arrays in samples.values())
 
 
 def test_every_format_is_among_them() -> None:

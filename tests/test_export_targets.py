@@ -354,22 +354,22 @@ def export_killed(at):
     export(4, overwrite=True)
 
 
-def told(folder):
+def contents(folder):
     files = {str(each.relative_to(folder)): each.read_bytes() for each in folder.rglob("*") if each.is_file()}
     return {key: value for key, value in files.items() if not key.endswith("export.json")}
 
 
 def check(what, allowed):
     target = path / "all" / name
-    found = told(target) if target.is_dir() else target.read_bytes()
-    assert found in allowed, (at, what)
+    left = contents(target) if target.is_dir() else target.read_bytes()
+    assert left in allowed, (at, what)
 
 
 def states():
     for count in (2, 4):
         assert child(lambda: export(count, overwrite=True)) == 0
         target = path / "all" / name
-        yield told(target) if target.is_dir() else target.read_bytes()
+        yield contents(target) if target.is_dir() else target.read_bytes()
 
 
 old, new = states()

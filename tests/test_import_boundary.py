@@ -57,16 +57,16 @@ def _made(path: Path) -> Path:
 
 def datasets_of(file: Path) -> list[str]:
     """The numeric arrays of an HDF5 file with rows, by path."""
-    found: list[str] = []
+    names: list[str] = []
     with h5py.File(file) as opened:
         opened.visititems(
             lambda name, item: (
-                found.append(name)
+                names.append(name)
                 if isinstance(item, h5py.Dataset) and item.shape and item.dtype.kind in "iuf"
                 else None
             )
         )
-    return found
+    return names
 
 
 def as_link(file: Any, name: str, _: np.ndarray, other: Path) -> None:
@@ -110,11 +110,11 @@ def test_hdf5_files_read_no_other_file(tmp_path: Path, name: str, how: Callable[
             el.import_dataset(changed, tmp_path / "into", dry_run=True)
         assert not (tmp_path / "into").exists()
     el.import_dataset(changed, tmp_path / "trusted", last_observation="missing", trust=True)
-    expected, found = el.open(tmp_path / "expected"), el.open(tmp_path / "trusted")
+    expected, trusted = el.open(tmp_path / "expected"), el.open(tmp_path / "trusted")
     assert (
         expected.steps.drop("episode_id")
         .collect()
-        .equals(found.steps.drop("episode_id").collect(), null_equal=True)
+        .equals(trusted.steps.drop("episode_id").collect(), null_equal=True)
     )
 
 
@@ -371,10 +371,10 @@ def bomb_npz(path: Path) -> None:
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
         for name, shape in (("observations", (rows, 4)), ("actions", (rows, 1)), ("terminals", (1,))):
             head = io.BytesIO()
-            told = (rows, *shape[1:])
+            claimed = (rows, *shape[1:])
             np.lib.format.write_array_header_1_0(
                 head,
-                {"descr": "|u1" if name == "terminals" else "<f4", "fortran_order": False, "shape": told},
+                {"descr": "|u1" if name == "terminals" else "<f4", "fortran_order": False, "shape": claimed},
             )
             with archive.open(f"{name}.npy", "w", force_zip64=True) as file:
                 file.write(head.getvalue())
