@@ -149,7 +149,7 @@ def completed(episode: ForeignEpisode, options: ImportOptions, losses: Losses) -
     After "drop" the episode is cut: its remaining last transition has neither flag.
 
     Args:
-        episode: its infos and extras, if any, have T rows.
+        episode: its extras, if any, have T rows, and it has no infos.
 
     Raises:
         DatasetError: nothing is left of it; `is_left` tells sooner.
@@ -176,11 +176,10 @@ def completed(episode: ForeignEpisode, options: ImportOptions, losses: Losses) -
 
 
 def with_last(episode: ForeignEpisode, last: Any) -> ForeignEpisode:
-    """Return an episode with T observations with one more, a batch of one; it has no infos and extras."""
+    """Return an episode of T observations with one more, a batch of one; its extras have None there."""
     return replace(
         episode,
         observations=joined(episode.observations, last),
-        infos=[*rows_of(episode.infos), {}] if episode.infos else None,
         extra=padded(episode.extra),
     )
 
@@ -231,10 +230,3 @@ def padded(columns: Mapping[str, Any] | None) -> dict[str, Any] | None:
     return {
         name: padded(part) if isinstance(part, Mapping) else [*part, None] for name, part in columns.items()
     }
-
-
-def rows_of(columns: Any) -> list[dict[str, Any]]:
-    """Return the rows of nested columns as mappings."""
-    names = list(columns)
-    parts = [rows_of(part) if isinstance(part, dict) else list(part) for part in columns.values()]
-    return [dict(zip(names, row, strict=True)) for row in zip(*parts, strict=True)]

@@ -33,7 +33,6 @@ from .card import SplitSizes, write_card
 
 #: How frames, arrays of uint8, are kept.
 IMAGES = Option.choice("png, which is lossless (the default), or array", "png", "array")
-_IMAGE = pa.struct({"bytes": pa.binary(), "path": pa.string()})
 _DTYPES = {pa.float16(): "float16", pa.float32(): "float32", pa.float64(): "float64"}
 _MOST_DIMENSIONS = 5
 #: Rows that become features at a time: the files of their images fit into one Arrow array.
