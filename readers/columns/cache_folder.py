@@ -184,10 +184,10 @@ class CacheFolder:
         file.write(end)
         file.flush()
         os.fsync(file.fileno())
-        # The mapping has a copy of the descriptor, and with it keeps the lock.
-        wait_for_lock(file, shared=True)
         os.replace(path, self.path / (key + _ENDING))
         sync_path(self.path)
+        # The mapping has a copy of the descriptor, and with it keeps the lock.
+        wait_for_lock(file, shared=True)
 
     def entries(self) -> list[CacheEntry]:
         """Return the files in the folder, the least recently used first, without leftovers."""
