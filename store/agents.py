@@ -95,8 +95,8 @@ def group_agents(agents: Mapping[str, tuple[gymnasium.Space, gymnasium.Space]]) 
     """
     wrong = [agent for agent in agents if not is_agent_name(agent)]
     if wrong or not agents:
-        found = f"{wrong[0]!r}" if wrong else "none"
-        raise InvalidArgumentError(f"The agents of a store are named by text; got {found}.")
+        wrong_name = f"{wrong[0]!r}" if wrong else "none"
+        raise InvalidArgumentError(f"The agents of a store are named by text; got {wrong_name}.")
     groups: list[tuple[tuple[gymnasium.Space, gymnasium.Space], list[str]]] = []
     for agent, given in agents.items():
         pair = plain_space(given[0]), plain_space(given[1])
@@ -129,15 +129,15 @@ def _group_names(groups: Sequence[Sequence[str]]) -> list[str]:
     """
     short = [_NUMBER.sub("", members[0]) or members[0] for members in groups]
     folded = [name.casefold() for name in short]
-    found: list[str] = []
+    names: list[str] = []
     used: set[str] = set(_TAKEN)
     for name, members in zip(short, groups, strict=True):
         candidates = [name] if folded.count(name.casefold()) == 1 else []
         candidates += [members[0], *(f"{members[0]}_group{number}" for number in range(len(groups) + 1))]
         chosen = next(each for each in candidates if each.casefold() not in used)
         used.add(chosen.casefold())
-        found.append(chosen)
-    return found
+        names.append(chosen)
+    return names
 
 
 def find_group(
@@ -237,11 +237,11 @@ class _GroupedBuffer(ValueBuffer):
 
     def arrays(self, start: int, stop: int, valid: np.ndarray | None = None) -> list[pa.Array]:
         """See `ValueBuffer.arrays`."""
-        found: list[pa.Array] = []
+        parts: list[pa.Array] = []
         for number, buffer in enumerate(self._buffers):
             mask = self._groups[start:stop] == number
-            found += buffer.arrays(start, stop, mask if valid is None else mask & valid)
-        return found
+            parts += buffer.arrays(start, stop, mask if valid is None else mask & valid)
+        return parts
 
     def put_many(self, start: int, values: Any, length: int, chosen: np.ndarray | None = None) -> None:
         """See `ValueBuffer.put_many`; the values are a sequence of pairs, put one by one."""
@@ -258,11 +258,11 @@ class _GroupedBuffer(ValueBuffer):
 
     def gather(self, rows: np.ndarray, valid: np.ndarray | None = None) -> list[pa.Array]:
         """See `ValueBuffer.gather`."""
-        found: list[pa.Array] = []
+        gathered: list[pa.Array] = []
         for number, buffer in enumerate(self._buffers):
             mask = self._groups[rows] == number
-            found += buffer.gather(rows, mask if valid is None else mask & valid)
-        return found
+            gathered += buffer.gather(rows, mask if valid is None else mask & valid)
+        return gathered
 
 
 @dataclass(frozen=True)

@@ -66,8 +66,8 @@ def checksum_of_end(data: bytes, mark: bytes) -> tuple[int, int] | None:
     start = len(data) - PARQUET_END.size - _CHECK.size
     if start < 0:
         return None
-    found, value = _CHECK.unpack_from(data, start)
-    return (start, value) if found == mark else None
+    own_mark, value = _CHECK.unpack_from(data, start)
+    return (start, value) if own_mark == mark else None
 
 
 def checked_json(content: Mapping[str, Any]) -> bytes:
@@ -98,10 +98,10 @@ def read_json(place: Place, most: int = _LARGEST) -> dict[str, Any]:
         ) from error
     if not isinstance(content, dict):
         raise CorruptStoreError(f"{place} holds {type(content).__name__}; expected a JSON object.")
-    found = _END.fullmatch(data[-len(_KEY) - _VALUE_BYTES :])
-    if found is None:
+    end = _END.fullmatch(data[-len(_KEY) - _VALUE_BYTES :])
+    if end is None:
         return content
-    if int(found[1], 16) != checksum(data[:-_VALUE_BYTES]):
+    if int(end[1], 16) != checksum(data[:-_VALUE_BYTES]):
         raise CorruptStoreError(
             f"{place} is damaged: its checksum does not match. Restore the file from a copy; if it was "
             f"edited by hand, remove its member {CHECKSUM!r}."
@@ -111,7 +111,7 @@ def read_json(place: Place, most: int = _LARGEST) -> dict[str, Any]:
 
 
 def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    members = dict(pairs)
+    if len(members) < len(pairs):
         raise ValueError("an object has a key twice")
-    return found
+    return members

@@ -168,8 +168,8 @@ def _spaces(
 ) -> tuple[tuple[AgentGroup, ...], tuple[gymnasium.Space, gymnasium.Space]]:
     """Return the groups of a multi-agent store, and the spaces of every store."""
     if "agents" not in content:
-        found = content["spaces"]
-        return (), (space_from_json(found["observation"]), space_from_json(found["action"]))
+        described = content["spaces"]
+        return (), (space_from_json(described["observation"]), space_from_json(described["action"]))
     groups = tuple(AgentGroup.from_json(each) for each in content["agents"])
     if not groups:
         raise ValueError("a multi-agent store without agents")
@@ -261,9 +261,9 @@ def _not_found(root: Place) -> str:
         listed = ", ".join(str(root / name) for name in stores[:_NAMED])
         more = f" and {len(stores) - _NAMED} more" if len(stores) > _NAMED else ""
         return f"{root} is a folder with stores, not a store. Give one of them: {listed}{more}."
-    found = ", ".join(names[:_NAMED]) or "nothing"
+    holds = ", ".join(names[:_NAMED]) or "nothing"
     return (
-        f"{root} is no store: it has no {MANIFEST} (found: {found}). Give the folder that holds "
+        f"{root} is no store: it has no {MANIFEST} (found: {holds}). Give the folder that holds "
         f"{MANIFEST}, or create a store with episodelake.create."
     )
 

@@ -261,11 +261,11 @@ def free_name(name: str, taken: Mapping[str, str]) -> str:
         base = f"{base[len(_NEXT) :].lstrip('_')}_next".lstrip("_")
     base = base or "column"
     number = 1
-    found = base
-    while _why_not(found, taken) is not None:
+    free = base
+    while _why_not(free, taken) is not None:
         number += 1
-        found = f"{base}_{number}"
-    return found
+        free = f"{base}_{number}"
+    return free
 
 
 def next_name(column: str) -> str | None:

@@ -126,8 +126,8 @@ class Snapshot:
         types: dict[str, pa.DataType] = {}
         for file in files:
             if not file.columns <= types.keys():
-                found = open_parquet(self.segment_path(file.name)).schema_arrow
-                types |= dict(zip(found.names, found.types, strict=True))
+                in_file = open_parquet(self.segment_path(file.name)).schema_arrow
+                types |= dict(zip(in_file.names, in_file.types, strict=True))
         return pa.schema([kinds.as_in_file(c, types.get(c.name, c.type)) for c in schema])
 
     @cached_property
@@ -141,16 +141,16 @@ class Snapshot:
         name = LAST_OBSERVATION.name
         if not any(column.equals(LAST_OBSERVATION, check_metadata=True) for column in self._episodes.schema):
             return None
-        found = np.zeros(self.episode_count, bool)
+        missing_at = np.zeros(self.episode_count, bool)
         first = 0
         for file in self.episode_files:
             if name in file.columns:
                 place = self.layout.table(EPISODES) / file.name
                 values = read_parquet(place, [name], rows=file.rows).column(0)
                 missing = pc.call_function("equal", [values.cast(LAST_OBSERVATION.type), pa.scalar(MISSING)])
-                found[first : first + file.rows] = missing.fill_null(False).to_numpy()
+                missing_at[first : first + file.rows] = missing.fill_null(False).to_numpy()
             first += file.rows
-        return found if found.any() else None
+        return missing_at if missing_at.any() else None
 
     def missing_at(self, positions: np.ndarray) -> np.ndarray | None:
         """Return whether the episodes at some positions lack their last observation; None if none does."""
@@ -265,8 +265,8 @@ class Snapshot:
         Raises:
             CorruptStoreError: one is damaged, or belongs to another segment.
         """
-        found = [(segment, self.annotation_files.find(name, segment)) for segment in segments]
-        places = [(segment, place) for segment, place in found if place is not None]
+        pairs = [(segment, self.annotation_files.find(name, segment)) for segment in segments]
+        places = [(segment, place) for segment, place in pairs if place is not None]
         for segment, place in places:
             check_beside(place, self._segments[segment])
         return self._handed_out([place for _, place in places])

@@ -412,10 +412,10 @@ def _check_kinds(path: Place, schema: pa.Schema, columns: Sequence[pa.Field]) ->
 def _grown(schema: pa.Schema, columns: Sequence[pa.Field]) -> pa.Schema | None:
     """Return the schema with columns and marks that it lacks; None if it lacks none."""
     known = {column.name.casefold(): column for column in schema}
-    found = dict(known)
+    columns_by_name = dict(known)
     for column in columns:
-        there = found.setdefault(column.name.casefold(), column)
-        found[column.name.casefold()] = with_overflow(there, column)
-    if len(found) == len(known) and all(found[key] is known[key] for key in known):
+        there = columns_by_name.setdefault(column.name.casefold(), column)
+        columns_by_name[column.name.casefold()] = with_overflow(there, column)
+    if len(columns_by_name) == len(known) and all(columns_by_name[key] is known[key] for key in known):
         return None
-    return pa.schema(list(found.values()))
+    return pa.schema(list(columns_by_name.values()))

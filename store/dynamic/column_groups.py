@@ -89,10 +89,10 @@ class Cells:
         """Return one entry per row, None where there is no value."""
         if len(self.rows) == length and self.rows == list(range(length)):
             return self.values
-        found: list[Any] = [None] * length
+        entries: list[Any] = [None] * length
         for row, value in zip(self.rows, self.values, strict=True):
-            found[row] = value
-        return found
+            entries[row] = value
+        return entries
 
 
 class DynamicRows:
@@ -135,7 +135,7 @@ class DynamicRows:
 
     def cells(self, start: int, stop: int) -> dict[tuple[Any, ...], Cells]:
         """Return the leaves of rows `[start, stop)` by key path; row numbers count from `start`."""
-        found: dict[tuple[Any, ...], Cells] = {}
+        by_path: dict[tuple[Any, ...], Cells] = {}
         for keys, (rows, values) in list(self._alike.items()):
             first, last = bisect_left(rows, start), bisect_left(rows, stop)
             members = [row - start for row in rows[first:last]]
@@ -145,10 +145,10 @@ class DynamicRows:
                 if dict in set(map(type, column)):
                     for row, value in zip(members, column, strict=True):
                         for path, leaf in kinds.flatten({key: value}):
-                            _extend(found, path, [row], [leaf])
+                            _extend(by_path, path, [row], [leaf])
                 elif members:
-                    _extend(found, (key,), members, column)
-        return found
+                    _extend(by_path, (key,), members, column)
+        return by_path
 
 
 def owned(mapping: Mapping[Any, Any]) -> Mapping[Any, Any]:
@@ -167,16 +167,16 @@ def owned(mapping: Mapping[Any, Any]) -> Mapping[Any, Any]:
     return mapping
 
 
-def _no_mapping(found: object) -> SpaceMismatchError:
+def _no_mapping(value: object) -> SpaceMismatchError:
     return SpaceMismatchError(
-        f"An info (or policy, or extra) is {type(found).__name__}; expected a mapping from names to values."
+        f"An info (or policy, or extra) is {type(value).__name__}; expected a mapping from names to values."
     )
 
 
-def _extend(found: dict[tuple[Any, ...], Cells], path: tuple, rows: list[int], values: list[Any]) -> None:
-    known = found.get(path)
+def _extend(cells: dict[tuple[Any, ...], Cells], path: tuple, rows: list[int], values: list[Any]) -> None:
+    known = cells.get(path)
     if known is None:
-        found[path] = Cells(list(rows), values)
+        cells[path] = Cells(list(rows), values)
     else:
         known.rows += rows
         known.values += values
@@ -233,21 +233,21 @@ class ColumnSet:
         self, cells: Mapping[tuple[Any, ...], Cells], length: int, typed: dict[str, tuple[str, pa.Array]]
     ) -> dict[str, tuple[str, pa.Array]]:
         """Return the columns of `length` rows from the cells of each key path, and those made already."""
-        found = dict(typed)
+        columns = dict(typed)
         leftovers: dict[int, dict[Any, Any]] = {}
         for path, of_path in cells.items():
-            self._add(path, of_path, length, found, leftovers)
+            self._add(path, of_path, length, columns, leftovers)
         if leftovers:
             texts = [dump_json(leftovers[row]) if row in leftovers else None for row in range(length)]
-            found[self.family.json_column] = (kinds.JSON_KIND, pa.array(texts, pa.string()))
-        return found
+            columns[self.family.json_column] = (kinds.JSON_KIND, pa.array(texts, pa.string()))
+        return columns
 
     def _add(
         self,
         path: tuple[Any, ...],
         cells: Cells,
         length: int,
-        found: dict[str, tuple[str, pa.Array]],
+        columns: dict[str, tuple[str, pa.Array]],
         leftovers: dict[int, dict[Any, Any]],
     ) -> None:
         """Add the column of one key; values of another kind than the column's go to `leftovers`."""
@@ -269,7 +269,7 @@ class ColumnSet:
                 # Readers heed the JSON column, which keeps the value exactly.
                 kinds.nest(leftovers.setdefault(row, {}), path, value)
         if rows and kind is not None and column is not None:
-            found[column] = (kind, kinds.build(kind, Cells(rows, values).dense(length)))
+            columns[column] = (kind, kinds.build(kind, Cells(rows, values).dense(length)))
 
     def _column(self, path: tuple[Any, ...]) -> str | None:
         """Return the column of a key path; None if its name cannot be one, clashes in case, or is one too

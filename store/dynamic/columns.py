@@ -89,8 +89,8 @@ def cells_column(kind: str, rows: np.ndarray, values: np.ndarray, length: int) -
 
 def array_kinds(fields: Iterable[pa.Field]) -> dict[str, str]:
     """Return the kinds of those columns whose values are arrays, by name; a file may claim any kind."""
-    found = {field.name: kinds.field_kind(field) for field in fields}
-    return {name: kind for name, kind in found.items() if kind is not None and kinds.is_array(kind)}
+    by_name = {field.name: kinds.field_kind(field) for field in fields}
+    return {name: kind for name, kind in by_name.items() if kind is not None and kinds.is_array(kind)}
 
 
 def remember(runs: Iterable[str], columns: Mapping[str, str]) -> None:
@@ -104,13 +104,13 @@ def remembered(episodes: Iterable[Any]) -> dict[str, str]:
     Kinds on which the runs of these episodes do not agree are left out; all are if one of the ids is none of
     a remembered run.
     """
-    found: dict[str, set[str]] = {}
+    by_name: dict[str, set[str]] = {}
     for run in {each.rpartition("/")[0] if isinstance(each, str) else None for each in episodes}:
         if run not in _KINDS:
             return {}
         for name, kind in _KINDS[run].items():
-            found.setdefault(name, set()).add(kind)
-    return {name: min(each) for name, each in found.items() if len(each) == 1}
+            by_name.setdefault(name, set()).add(kind)
+    return {name: min(each) for name, each in by_name.items() if len(each) == 1}
 
 
 class SegmentColumns:
@@ -160,7 +160,7 @@ class SegmentColumns:
 
     def align(self, batch: pa.RecordBatch | pa.Table) -> pa.Table:
         """Return the rows of a batch with exactly this segment's columns, in one order."""
-        found: dict[str, pa.Array | pa.ChunkedArray] = {}
+        kept: dict[str, pa.Array | pa.ChunkedArray] = {}
         for family in STEP_FAMILIES:
             own = [column for column in batch.schema if family.owns(column)]
             others = [column for column in own if not self._takes(column)]
@@ -169,13 +169,13 @@ class SegmentColumns:
                 others, targets = own, [column for column in self.fields if family.owns(column)]
             else:
                 targets = [self._chosen[column.name] for column in others if column.name in self._chosen]
-            found |= {column.name: batch.column(column.name) for column in own if column not in others}
+            kept |= {column.name: batch.column(column.name) for column in own if column not in others}
             if others:
-                found |= self._rewritten(
+                kept |= self._rewritten(
                     family, [c for c in own if c in others or c.name == family.json_column], targets, batch
                 )
         arrays = [batch.column(name) for name in self._fixed]
-        arrays += columns_or_nulls(found, self.fields, batch.num_rows)
+        arrays += columns_or_nulls(kept, self.fields, batch.num_rows)
         return pa.table(arrays, names=[*self._fixed, *self._chosen])
 
     def _rewritten(

@@ -165,8 +165,8 @@ def column_kind(value: Any) -> str | None:
     if _SCALAR_OF_TYPE.get(type(value)) == "int":
         return "float"
     if type(value) is list and value:
-        found = {_SCALAR_OF_TYPE.get(type(item)) for item in value}
-        if found <= set(_NUMBERS):
+        scalars = {_SCALAR_OF_TYPE.get(type(item)) for item in value}
+        if scalars <= set(_NUMBERS):
             every = [column_kind(item) for item in value]
             return f"list:{max(every, key=tuple(_NUMBERS).index)}"
     if isinstance(value, np.ndarray) and value.dtype.kind in "iuf":
@@ -251,8 +251,8 @@ def is_array(kind: str) -> bool:
 
 def marked(column: pa.Field, origin: pa.Field | None) -> pa.Field:
     """Return a column with the kind of the one that its values come from, and no other metadata."""
-    found = None if origin is None else (origin.metadata or {}).get(KIND_KEY)
-    return column.with_metadata(None if found is None else {KIND_KEY: found})
+    kind = None if origin is None else (origin.metadata or {}).get(KIND_KEY)
+    return column.with_metadata(None if kind is None else {KIND_KEY: kind})
 
 
 def field(name: str, kind: str, overflow: str | None = None) -> pa.Field:
@@ -271,18 +271,18 @@ def field(name: str, kind: str, overflow: str | None = None) -> pa.Field:
 def field_kind(column: pa.Field) -> str | None:
     """Return the kind that a schema field carries, or None for a column of another origin."""
     metadata = column.metadata or {}
-    found = metadata.get(KIND_KEY)
-    if found is None and metadata.get(SHOWN_KEY) == TIMESTAMP_KIND.encode():
+    kind = metadata.get(KIND_KEY)
+    if kind is None and metadata.get(SHOWN_KEY) == TIMESTAMP_KIND.encode():
         return TIMESTAMP_KIND
-    return None if found is None else found.decode()
+    return None if kind is None else kind.decode()
 
 
 def field_overflow(column: pa.Field) -> str | None:
     """Return the kind in which a column shows numbers of the JSON column too; None if that has none for
     it.
     """
-    found = (column.metadata or {}).get(OVERFLOW_KEY)
-    return None if found is None or found == _MARKED else found.decode()
+    mark = (column.metadata or {}).get(OVERFLOW_KEY)
+    return None if mark is None or mark == _MARKED else mark.decode()
 
 
 def with_overflow(column: pa.Field, other: pa.Field) -> pa.Field:
@@ -300,23 +300,23 @@ def with_overflow(column: pa.Field, other: pa.Field) -> pa.Field:
 
 def retyped(column: pa.Field, kind: str) -> pa.Field:
     """Return the field of a column all of whose files get another kind; earlier versions keep theirs."""
-    former = [found for found in (field_kind(column), *former_kinds(column)) if found not in (None, kind)]
+    former = [each for each in (field_kind(column), *former_kinds(column)) if each not in (None, kind)]
     made = field(column.name, kind)
     return made.with_metadata({**made.metadata, FORMER_KEY: ";".join(former).encode()}) if former else made
 
 
 def former_kinds(column: pa.Field) -> list[str]:
     """Return the kinds that a column had before, the newest first."""
-    found = (column.metadata or {}).get(FORMER_KEY, b"").decode()
-    return found.split(";") if found else []
+    text = (column.metadata or {}).get(FORMER_KEY, b"").decode()
+    return text.split(";") if text else []
 
 
-def as_in_file(column: pa.Field, found: pa.DataType) -> pa.Field:
+def as_in_file(column: pa.Field, in_file: pa.DataType) -> pa.Field:
     """Return the field of a column for files in which it has this type, which may be that of a former
     kind.
     """
     for kind in former_kinds(column):
-        if found != column.type and found == physical_type(kind):
+        if in_file != column.type and in_file == physical_type(kind):
             return field(column.name, kind, field_kind(column))
     return column
 
@@ -369,10 +369,10 @@ def uniform_kind(values: Sequence[Any]) -> str | None:
     if types == {np.ndarray}:
         forms = {(value.dtype, value.shape) for value in values}
         return kind_of(values[0]) if len(forms) == 1 else None
-    found = {_SCALAR_OF_TYPE.get(own) for own in types}
-    if len(found) != 1:
+    scalars = {_SCALAR_OF_TYPE.get(own) for own in types}
+    if len(scalars) != 1:
         return None
-    (kind,) = found
+    (kind,) = scalars
     if kind == "int" and not (min(values) >= _SMALLEST and max(values) <= _LARGEST):
         return None
     if kind == "str" and not all(map(str.isascii, values)):

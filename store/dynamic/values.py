@@ -178,13 +178,13 @@ def load_object(text: str, where: str) -> dict[Any, Any]:
     Raises:
         CorruptStoreError: the text is no such mapping; `where` names its place in the message.
     """
-    found = load_json(text, where)
-    if not isinstance(found, dict):
+    value = load_json(text, where)
+    if not isinstance(value, dict):
         raise CorruptStoreError(
-            f"{where} holds a JSON value of type {type(found).__name__}; expected an object. The file was "
+            f"{where} holds a JSON value of type {type(value).__name__}; expected an object. The file was "
             "damaged or was written by something else."
         )
-    return found
+    return value
 
 
 def load_objects(texts: Sequence[str], where: str) -> list[dict[Any, Any]]:
@@ -196,9 +196,9 @@ def load_objects(texts: Sequence[str], where: str) -> list[dict[Any, Any]]:
     whole = f"[{','.join(texts)}]"
     if "$" not in whole:
         with contextlib.suppress(ValueError, RecursionError):
-            found = json.loads(whole)
-            if len(found) == len(texts) and set(map(type, found)) <= {dict}:
-                return found
+            objects = json.loads(whole)
+            if len(objects) == len(texts) and set(map(type, objects)) <= {dict}:
+                return objects
     return [load_object(text, where) for text in texts]
 
 

@@ -159,11 +159,11 @@ def keep_artifact(layout: Layout, read: Callable[[], Iterable[bytes]]) -> tuple[
 
 def measure(pieces: Iterable[bytes]) -> tuple[str, int]:
     """Return the SHA-256 of a content in hexadecimal, and its bytes."""
-    found, size = hashlib.sha256(), 0
+    digest, size = hashlib.sha256(), 0
     for piece in pieces:
-        found.update(piece)
+        digest.update(piece)
         size += len(piece)
-    return found.hexdigest(), size
+    return digest.hexdigest(), size
 
 
 def _renewed(place: Place, digest: str) -> bool:
@@ -180,11 +180,11 @@ def _renewed(place: Place, digest: str) -> bool:
 
 
 def _checked(pieces: Iterable[bytes], digest: str) -> Iterator[bytes]:
-    found = hashlib.sha256()
+    hashed = hashlib.sha256()
     for piece in pieces:
-        found.update(piece)
+        hashed.update(piece)
         yield piece
-    if found.hexdigest() != digest:
+    if hashed.hexdigest() != digest:
         raise InvalidArgumentError("A file changed while it was read. Keep it when no program writes it.")
 
 
@@ -196,14 +196,14 @@ def artifact_chunks(layout: Layout, file: KeptFile) -> Iterator[bytes]:
         StoreAccessError: it cannot be read.
     """
     place = layout.artifacts / file.sha256
-    found, size = hashlib.sha256(), 0
+    digest, size = hashlib.sha256(), 0
     try:
         with guard_access("read the file", place):
             # Before it is read: what stands there may be of any size.
             size = place.size()
             if size == file.size:
                 for piece in place.chunks():
-                    found.update(piece)
+                    digest.update(piece)
                     yield piece
     except OSError as error:
         if is_absent(error):
@@ -211,7 +211,7 @@ def artifact_chunks(layout: Layout, file: KeptFile) -> Iterator[bytes]:
                 f"The artifact {place} is missing; it is the file {file.name!r}. Restore it from a copy."
             ) from error
         raise
-    if size != file.size or found.hexdigest() != file.sha256:
+    if size != file.size or digest.hexdigest() != file.sha256:
         raise CorruptStoreError(
             f"The artifact {place} is damaged: its content ({size} bytes; {file.size} were kept) has another "
             f"SHA-256 than its name. It is the file {file.name!r}; restore it from a copy."

@@ -132,8 +132,8 @@ def opaque_parts(value: Any) -> list[OpaqueValue]:
 
 def texts(value: Any) -> list[str]:
     """Return all texts in a decoded argument, bytes among them."""
-    found = (leaf.tolist() if isinstance(leaf, np.ndarray) else leaf for leaf in _leaves(value))
-    leaves = [leaf for each in found for leaf in _leaves(each) if isinstance(leaf, str | bytes)]
+    plain = (leaf.tolist() if isinstance(leaf, np.ndarray) else leaf for leaf in _leaves(value))
+    leaves = [leaf for each in plain for leaf in _leaves(each) if isinstance(leaf, str | bytes)]
     return [leaf if isinstance(leaf, str) else leaf.decode("latin-1") for leaf in leaves]
 
 

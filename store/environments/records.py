@@ -157,8 +157,8 @@ class Records(Generic[Record]):
         """Return the files of the records, or of those with a name."""
         folder = self.layout.root / self.kind.folder
         with guard_access("list", folder):
-            found = [each for each in folder.names() if _FILE.fullmatch(each)]
-        return found if name is None else [each for each in found if each[:64] == _stem(name)]
+            files = [each for each in folder.names() if _FILE.fullmatch(each)]
+        return files if name is None else [each for each in files if each[:64] == _stem(name)]
 
     def all(self) -> list[Record]:
         """Return all records, ordered by name and version.
@@ -297,5 +297,5 @@ def checked_version(version: object) -> int:
 
 def split_version(name: str) -> tuple[str, int | None]:
     """Return the name and the version of `name@version`; None where there is no version."""
-    found = _VERSIONED.fullmatch(name)
-    return (name, None) if found is None else (found["name"], int(found["version"]))
+    match = _VERSIONED.fullmatch(name)
+    return (name, None) if match is None else (match["name"], int(match["version"]))

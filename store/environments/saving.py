@@ -71,8 +71,8 @@ def find_saved(layout: Layout, name: str) -> SavedEnvironment | None:
         CorruptStoreError: a record of this name is damaged.
     """
     plain, version = split_version(name)
-    found = Records(layout, SavedEnvironment).of(plain)
-    return next((each for each in reversed(found) if version in (None, each.version)), None)
+    saved = Records(layout, SavedEnvironment).of(plain)
+    return next((each for each in reversed(saved) if version in (None, each.version)), None)
 
 
 def add_artifact(layout: Layout, content: bytes | str | PathLike[str], name: str) -> NamedArtifact:
@@ -118,11 +118,11 @@ def find_artifact(layout: Layout, name: str) -> KeptFile:
         with guard_access("look for the artifact", place):
             if place.exists():
                 return KeptFile(name, name, place.size())
-    found = Records(layout, NamedArtifact).of(name)
-    if not found:
+    artifacts = Records(layout, NamedArtifact).of(name)
+    if not artifacts:
         known = ", ".join(repr(each.name) for each in Records(layout, NamedArtifact).all()[:10]) or "none"
         raise InvalidArgumentError(f"{layout.root} has no artifact {name!r}. Its artifacts: {known}.")
-    return found[0].files[0]
+    return artifacts[0].files[0]
 
 
 def write_artifact(layout: Layout, file: KeptFile, into: Path) -> None:

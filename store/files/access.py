@@ -97,12 +97,12 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
 def _quoted(text: str) -> int | None:
     """Return the number of the system's error that another library's message quotes."""
     text = _flat(text)
-    if found := _NUMBER.search(text):
-        return int(found[1] or found[2])
-    if found := _STATUS.search(text):
-        return errno.EACCES if found[1] in ("401", "403") else errno.EIO
-    if found := _ENDS.search(text):
-        return _WORDS[found[1].lower()]
+    if match := _NUMBER.search(text):
+        return int(match[1] or match[2])
+    if match := _STATUS.search(text):
+        return errno.EACCES if match[1] in ("401", "403") else errno.EIO
+    if match := _ENDS.search(text):
+        return _WORDS[match[1].lower()]
     return errno.EIO if _LOST.search(text) else None
 
 
@@ -182,8 +182,8 @@ def _owner(path: object) -> str:
     """Describe the owner of the file, or of the nearest folder above it that can be seen."""
     if pwd is None or grp is None:
         return ""
-    found = Path(str(path))
-    for place in (found, *found.parents):
+    folder = Path(str(path))
+    for place in (folder, *folder.parents):
         try:
             state = place.lstat()
         except OSError:

@@ -185,8 +185,8 @@ class LocalPlace(Place):
             before = "" if within == "." else f"{within}/"
             for name in files:
                 with contextlib.suppress(FileNotFoundError):
-                    found = os.lstat(os.path.join(folder, name))
-                    yield Entry(before + name, found.st_size, found.st_mtime)
+                    state = os.lstat(os.path.join(folder, name))
+                    yield Entry(before + name, state.st_size, state.st_mtime)
 
     def names(self) -> list[str]:
         """See `Place`."""

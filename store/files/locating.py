@@ -64,16 +64,16 @@ def locate(path: str | PathLike[str], storage_options: Mapping[str, str] | None 
         ) from error
     if "\0" in (text if isinstance(text, str) else os.fsdecode(text)):
         raise InvalidArgumentError(f"{text!r} is no path of a store: it holds a null byte.")
-    found = _URL.match(text) if isinstance(text, str) else None
-    scheme = found.group(1).lower() if found else "file"
-    if found and scheme not in _SCHEMES:
+    url = _URL.match(text) if isinstance(text, str) else None
+    scheme = url.group(1).lower() if url else "file"
+    if url and scheme not in _SCHEMES:
         raise InvalidArgumentError(
             f"{text!r} has the unknown scheme {scheme}://. Use a path, or one of: "
             f"{', '.join(f'{known}://' for known in _SCHEMES)}."
         )
     place: Place
     if scheme == "file":
-        place = LocalPlace(_plain(user_path(text[len("file://") :] if found else text).absolute()))
+        place = LocalPlace(_plain(user_path(text[len("file://") :] if url else text).absolute()))
     elif scheme == "memory":
         place = memory_place(text[len("memory://") :])
     else:

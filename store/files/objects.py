@@ -58,22 +58,22 @@ def as_os_errors(place: object) -> Iterator[None]:
     Args:
         place: what was read or written, shown as text.
     """
-    from obstore import exceptions as found
+    from obstore import exceptions
 
     try:
         yield
-    except (found.NotFoundError, FileNotFoundError) as error:
+    except (exceptions.NotFoundError, FileNotFoundError) as error:
         what = "bucket" if "NoSuchBucket" in str(error) else "object"
         raise FileNotFoundError(errno.ENOENT, f"there is no such {what}", str(place)) from error
-    except (found.AlreadyExistsError, found.PreconditionError) as error:
+    except (exceptions.AlreadyExistsError, exceptions.PreconditionError) as error:
         raise FileExistsError(errno.EEXIST, "the object exists already", str(place)) from error
-    except (found.PermissionDeniedError, found.UnauthenticatedError) as error:
+    except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:
         reason = f"the object store refused: {error_text(error)}"
         raise PermissionError(errno.EACCES, reason, str(place)) from error
-    except (found.BaseError, NotImplementedError) as error:
+    except (exceptions.BaseError, NotImplementedError) as error:
         if "NoSuchBucket" in str(error):
             raise FileNotFoundError(errno.ENOENT, "there is no such bucket", str(place)) from error
-        unsupported = isinstance(error, found.NotSupportedError | NotImplementedError)
+        unsupported = isinstance(error, exceptions.NotSupportedError | NotImplementedError)
         if unsupported or _REJECTED.search(str(error)):
             reason = f"the object store rejected the request: {error_text(error)}"
             raise OSError(errno.ENOTSUP, reason, str(place)) from error

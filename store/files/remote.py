@@ -114,10 +114,10 @@ def _settings(options: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _seconds(text: str) -> float:
-    found = _SECONDS.match(text)
-    if found is None:
+    match = _SECONDS.match(text)
+    if match is None:
         raise ValueError(text)
-    return float(found.group(1))
+    return float(match.group(1))
 
 
 class RemotePlace(Place):
@@ -184,11 +184,11 @@ class RemotePlace(Place):
     def read(self, most: int | None = None) -> bytes:
         """See `Place`."""
         with as_os_errors(self):
-            found = self._store.get(self._key)
-            size = int(found.meta["size"])
+            answer = self._store.get(self._key)
+            size = int(answer.meta["size"])
             if most is not None and size > most:
                 raise oversized_error(self, size, most)
-            return bytes(found.bytes())
+            return bytes(answer.bytes())
 
     def chunks(self) -> Iterator[bytes]:
         """See `Place`."""
@@ -199,8 +199,8 @@ class RemotePlace(Place):
     def read_tail(self, count: int) -> tuple[bytes, int]:
         """See `Place`."""
         with as_os_errors(self):
-            found = self._store.get(self._key, options={"range": {"suffix": count}})
-            return bytes(found.bytes()), int(found.meta["size"])
+            answer = self._store.get(self._key, options={"range": {"suffix": count}})
+            return bytes(answer.bytes()), int(answer.meta["size"])
 
     def write(self, data: bytes | Iterator[bytes], *, exclusive: bool = False) -> None:
         """See `Place`; an exclusive write is a conditional put, and many pieces are a multipart upload."""
@@ -328,21 +328,21 @@ class RemotePlace(Place):
             else:
                 pages = [self._store.list_with_delimiter(prefix or None)["objects"]]
             for page in pages:
-                for found in page:
-                    name = found["path"].removeprefix(prefix)
-                    yield Entry(name, int(found["size"]), found["last_modified"].timestamp())
+                for entry in page:
+                    name = entry["path"].removeprefix(prefix)
+                    yield Entry(name, int(entry["size"]), entry["last_modified"].timestamp())
 
     def names(self) -> list[str]:
         """See `Place`."""
         prefix = f"{self._key}/" if self._key else ""
         try:
             with as_os_errors(self):
-                found = self._store.list_with_delimiter(prefix or None)
+                listed = self._store.list_with_delimiter(prefix or None)
         except FileNotFoundError:
             # The bucket itself is missing.
             return []
-        below = [path.rstrip("/").removeprefix(prefix) for path in found["common_prefixes"]]
-        return sorted([*below, *(entry["path"].removeprefix(prefix) for entry in found["objects"])])
+        below = [path.rstrip("/").removeprefix(prefix) for path in listed["common_prefixes"]]
+        return sorted([*below, *(entry["path"].removeprefix(prefix) for entry in listed["objects"])])
 
     def sync(self) -> None:
         """See `Place`; an object that was put is durable."""

@@ -218,9 +218,9 @@ class FileSystem:
 
 def file_system(path: str | os.PathLike[str]) -> FileSystem:
     """Return the file system of a path; one of unknown type where the system does not list its mounts."""
-    found = os.path.realpath(path)
+    real = os.path.realpath(path)
     with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        return _mounted(found, os.stat(found).st_dev)
+        return _mounted(real, os.stat(real).st_dev)
     return FileSystem("")
 
 
@@ -232,7 +232,7 @@ def _mounted(path: str, device: int) -> FileSystem:
         for line in filter(None, os.fsdecode(_MOUNTS.read_bytes()).split("\n")):
             left, _, right = line.partition(" - ")
             before, after = left.split(" "), right.split(" ")
-            folder = _ESCAPED.sub(lambda found: chr(int(found[1], 8)), before[4])
+            folder = _ESCAPED.sub(lambda match: chr(int(match[1], 8)), before[4])
             # A later mount hides an earlier one on the same folder.
             inside = path == folder or path.startswith(folder.rstrip("/") + "/")
             if inside and len(folder) >= len(best.folder):

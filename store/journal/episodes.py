@@ -251,16 +251,16 @@ class Ends:
     @staticmethod
     def joined(ends: Iterable[Ends]) -> Ends | None:
         """Put those of several moments together; None if there is no episode."""
-        found = [end for end in ends if len(end.table)]
-        if not found:
+        some = [end for end in ends if len(end.table)]
+        if not some:
             return None
         return Ends(
-            np.concatenate([end.table for end in found]),
-            np.concatenate([end.returns for end in found]),
-            np.concatenate([end.terminated for end in found]),
-            np.concatenate([end.truncated for end in found]),
-            np.concatenate([end.ended_at for end in found]),
-            {number: facts for end in found for number, facts in end.facts.items()},
+            np.concatenate([end.table for end in some]),
+            np.concatenate([end.returns for end in some]),
+            np.concatenate([end.terminated for end in some]),
+            np.concatenate([end.truncated for end in some]),
+            np.concatenate([end.ended_at for end in some]),
+            {number: facts for end in some for number, facts in end.facts.items()},
         )
 
 
@@ -360,8 +360,8 @@ class EpisodeColumns:
     @cached_property
     def continued(self) -> list[Continued]:
         """The episodes of the store that some of them continue."""
-        found = (self.facts.get(number, NO_FACTS).continues for number in self.facts.keys() & self.numbers)
-        return [each for each in found if each is not None]
+        every = (self.facts[number].continues for number in self.facts.keys() & self.numbers)
+        return [each for each in every if each is not None]
 
     def facts_in_order(self) -> list[EpisodeFacts]:
         """Seed, options and metadata of each."""

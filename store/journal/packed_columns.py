@@ -197,15 +197,15 @@ def unpack_all(chunks: Iterable[PackedRows], arena: Arena) -> list[pa.RecordBatc
     Raises:
         CorruptStoreError: a packed column is not what a journal holds.
     """
-    found: list[pa.RecordBatch] = []
+    batches: list[pa.RecordBatch] = []
     for packed, group in groupby(chunks, lambda chunk: chunk.packed):
         members = list(group)
         if packed is None:
-            found += [chunk.rows for chunk in members]
+            batches += [chunk.rows for chunk in members]
         else:
             rows = pa.concat_batches([chunk.rows for chunk in members])
-            found.append(PackedRows(rows, members[0].source, packed).unpacked(arena))
-    return found
+            batches.append(PackedRows(rows, members[0].source, packed).unpacked(arena))
+    return batches
 
 
 def lane_edges(batch: pa.RecordBatch) -> np.ndarray:

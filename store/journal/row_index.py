@@ -149,7 +149,7 @@ class Pieces:
             return unpack_all(large, arena), np.cumsum(sizes) - sizes
         order = np.lexsort((self.starts, self.batches))
         first_row = np.empty(len(order), np.int64)
-        found: list[PackedRows] = []
+        chunks: list[PackedRows] = []
         at = 0
         edges = np.flatnonzero(np.diff(self.batches[order])) + 1
         for members in np.split(order, edges) if len(order) else ():
@@ -157,10 +157,10 @@ class Pieces:
             for stretch in _stretches(self.starts[members], self.stops[members]):
                 inside = members[stretch]
                 low, high = int(self.starts[inside[0]]), int(self.stops[inside[-1]])
-                found.append(runs.rows(low, high))
+                chunks.append(runs.rows(low, high))
                 first_row[inside] = self.starts[inside] - low + at
                 at += high - low
-        return unpack_all(found, arena), first_row
+        return unpack_all(chunks, arena), first_row
 
 
 def _stretches(starts: np.ndarray, stops: np.ndarray) -> Iterator[slice]:
@@ -201,7 +201,7 @@ class RowIndex:
         """Find the rows of some lanes in all batches of the given parts, and in batches behind them."""
         wanted = _Wanted(lanes)
         runs: list[RowSpans] = []
-        found: list[tuple[np.ndarray, ...]] = []
+        parts: list[tuple[np.ndarray, ...]] = []
         # Batches in memory may be many and small, so they are searched together.
         in_memory = [RowSpans.of(batch) for batch in bulk]
         groups = itertools.chain(([each] for each in spans_of_parts(readers)), [in_memory])
@@ -213,9 +213,9 @@ class RowIndex:
             owners, hits = wanted.among(numbers, agents)
             sizes = [len(each.numbers) for each in some]
             used, batches = np.unique(np.repeat(np.arange(len(some)), sizes)[hits], return_inverse=True)
-            found.append((owners, batches + len(runs), starts[hits], stops[hits], lates[hits]))
+            parts.append((owners, batches + len(runs), starts[hits], stops[hits], lates[hits]))
             runs += [some[index] for index in used.tolist()]
-        return _indexed(runs, found, len(lanes))
+        return _indexed(runs, parts, len(lanes))
 
     def cut(self, steps_rows: np.ndarray) -> RowIndex:
         """Return an index of the first steps rows of each lane only.
@@ -223,18 +223,18 @@ class RowIndex:
         Raises:
             CorruptStoreError: there are not so many.
         """
-        found = self.steps_rows
-        short = np.flatnonzero(found < steps_rows)
+        there = self.steps_rows
+        short = np.flatnonzero(there < steps_rows)
         if len(short):
             raise DamagedJournalError(
-                f"The journal has {found[short[0]]} rows of an episode that has {steps_rows[short[0]]}: some "
+                f"The journal has {there[short[0]]} rows of an episode that has {steps_rows[short[0]]}: some "
                 "are lost."
             )
-        if (found == steps_rows).all():
+        if (there == steps_rows).all():
             return self
         # The rest arrived behind a gap in a damaged journal, or in a step that was interrupted and never
         # counted.
-        limits = np.where(found == steps_rows, self.counts, steps_rows)
+        limits = np.where(there == steps_rows, self.counts, steps_rows)
         whole = self.pieces
         sizes = whole.stops - whole.starts
         owners = np.repeat(np.arange(len(limits)), np.diff(self.first))
@@ -276,10 +276,10 @@ class _Wanted:
         return self._order[at[hits]], hits
 
 
-def _indexed(runs: list[RowSpans], found: list[tuple[np.ndarray, ...]], lanes: int) -> RowIndex:
+def _indexed(runs: list[RowSpans], parts: list[tuple[np.ndarray, ...]], lanes: int) -> RowIndex:
     nothing = (np.zeros(0, np.int64),) * 4 + (np.zeros(0, bool),)
     owners, batches, starts, stops, lates = (
-        np.concatenate(each) for each in zip(nothing, *found, strict=True)
+        np.concatenate(each) for each in zip(nothing, *parts, strict=True)
     )
     order = np.argsort(owners, kind="stable")
     owners, sizes, lates = owners[order], (stops - starts)[order], lates[order]

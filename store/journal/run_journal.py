@@ -200,12 +200,12 @@ def journal_folders(*folders: Path) -> list[Path]:
     Raises:
         StoreAccessError: a folder cannot be listed.
     """
-    found: list[Path] = []
+    journals: list[Path] = []
     for folder in folders:
         with guard_access("list the journals", folder):
             if is_folder(folder):
-                found += sorted(entry for entry in folder.iterdir() if is_journal(entry))
-    return found
+                journals += sorted(entry for entry in folder.iterdir() if is_journal(entry))
+    return journals
 
 
 def is_journal(directory: Path) -> bool:
@@ -337,4 +337,4 @@ def sealed_numbers(directory: Path, committed: int) -> set[int]:
                 raise CorruptStoreError(f"The seal log {path} has an impossible line: {error}.") from error
             # A segment that was never committed may have been begun again with other episodes.
             by_segment[segment] = numbers
-    return {number for segment, found in by_segment.items() if segment <= committed for number in found}
+    return {number for segment, sealed in by_segment.items() if segment <= committed for number in sealed}

@@ -76,14 +76,14 @@ def annotate_episodes(store: StoreHandle, table: pa.Table) -> None:
             where[file.name] = pc.call_function("index_in", [known], pc.SetLookupOptions(ids))
             if where[file.name].null_count < len(known):
                 old.append(file)
-        if sum(len(found) - found.null_count for found in where.values()) < len(ids):
+        if sum(len(places) - places.null_count for places in where.values()) < len(ids):
             raise InvalidArgumentError(unknown_episodes(operation, ids))
 
         def overlaid(file: TableFile, rows: pa.Table) -> pa.Table:
-            found = where[file.name]
+            places = where[file.name]
             return with_columns(
                 rows,
-                {name: _over(rows, name, values.take(found), found.is_valid()) for name, values in columns},
+                {name: _over(rows, name, values.take(places), places.is_valid()) for name, values in columns},
             )
 
         def grown(schema: pa.Schema) -> pa.Schema:
@@ -335,12 +335,12 @@ def drop_annotation(store: StoreHandle, name: str) -> None:
 
 def annotation_list(schema: pa.Schema, steps: Mapping[str, StepAnnotation]) -> list[dict[str, Any]]:
     """Return name, table and type of all annotations."""
-    found = [
+    listed = [
         {"name": column.name, "table": EPISODES, "type": type_text(column.type) or str(column.type)}
         for column in episode_annotations(schema)
     ]
-    found += [{"name": each.name, "table": STEPS, "type": type_text(each.type)} for each in steps.values()]
-    return found
+    listed += [{"name": each.name, "table": STEPS, "type": type_text(each.type)} for each in steps.values()]
+    return listed
 
 
 def parts_of(keys: Iterable[object], shares: Mapping[str, float], seed: int) -> list[str]:
@@ -356,14 +356,14 @@ def parts_of(keys: Iterable[object], shares: Mapping[str, float], seed: int) -> 
     bounds = list(itertools.accumulate(map(float, shares.values())))
     names = list(shares)
     known: dict[object, str] = {}
-    found = []
+    parts = []
     for key in keys:
         if key not in known:
             place = _fraction(f"{seed}:{key}")
             index = next((i for i, bound in enumerate(bounds) if place < bound), len(names) - 1)
             known[key] = names[index]
-        found.append(known[key])
-    return found
+        parts.append(known[key])
+    return parts
 
 
 def _fraction(text: str) -> float:

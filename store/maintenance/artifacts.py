@@ -30,12 +30,12 @@ def check_artifacts(layout: Layout, findings: Findings) -> None:
         place = layout.artifacts / name
         try:
             with guard_access("read", place):
-                found, _ = measure(place.chunks())
+                digest, _ = measure(place.chunks())
         except CorruptStoreError as error:
             findings.add("artifact", f"{ARTIFACTS}/{name}", str(error))
             continue
-        if not is_hash(name) or found != name:
-            findings.add("artifact", f"{ARTIFACTS}/{name}", f"Its content has the SHA-256 {found}.")
+        if not is_hash(name) or digest != name:
+            findings.add("artifact", f"{ARTIFACTS}/{name}", f"Its content has the SHA-256 {digest}.")
 
 
 def check_bundles(
@@ -47,11 +47,11 @@ def check_bundles(
     for name, table in tables.items():
         file = listing.file(name)
         try:
-            found = _bundles(table)
+            bundles = _bundles(table)
         except CorruptStoreError as error:
             findings.add("schema", file, str(error))
             continue
-        for run_id, text in found:
+        for run_id, text in bundles:
             try:
                 bundle = EnvBundle.from_json(text, f"The run {run_id!r}")
             except CorruptStoreError as error:
@@ -102,7 +102,7 @@ def orphans(layout: Layout, runs: Iterable[pa.Table], alive: set[str], before: f
         before: seconds since 1970.
     """
     with guard_access("list", layout.artifacts):
-        found = [entry for entry in layout.artifacts.entries() if is_hash(entry.name)]
+        contents = [entry for entry in layout.artifacts.entries() if is_hash(entry.name)]
     needed: set[str] = set()
     try:
         for rows in runs:
@@ -113,7 +113,7 @@ def orphans(layout: Layout, runs: Iterable[pa.Table], alive: set[str], before: f
             needed |= {file.sha256 for record in Records(layout, kind).all() for file in record.files}
     except CorruptStoreError:  # `verify` reports it
         return []
-    return [] if alive else [each for each in found if each.name not in needed and each.modified < before]
+    return [] if alive else [each for each in contents if each.name not in needed and each.modified < before]
 
 
 def carry_records_content(source: Layout, target: Layout) -> None:
@@ -171,5 +171,5 @@ def _bundles(rows: pa.Table) -> list[tuple[str, str]]:
         return []
     if rows.schema.field(ENV_BUNDLE.name).type != ENV_BUNDLE.type:
         raise CorruptStoreError(f"The column {ENV_BUNDLE.name!r} of runs is no {ENV_BUNDLE.type}.")
-    found = rows.select(["run_id", ENV_BUNDLE.name]).to_pylist()
-    return [(row["run_id"], row[ENV_BUNDLE.name]) for row in found if row[ENV_BUNDLE.name] is not None]
+    pairs = rows.select(["run_id", ENV_BUNDLE.name]).to_pylist()
+    return [(row["run_id"], row[ENV_BUNDLE.name]) for row in pairs if row[ENV_BUNDLE.name] is not None]

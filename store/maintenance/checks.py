@@ -107,18 +107,18 @@ class Findings:
             count: in how many places; None for as many as there are examples.
             mend: the repair that would mend it.
         """
-        found = self._found.setdefault((kind, file, message, mend), _Sum())
-        found.count += len(examples) if count is None else count
-        found.examples = (*found.examples, *examples)[:_EXAMPLES]
+        total = self._found.setdefault((kind, file, message, mend), _Sum())
+        total.count += len(examples) if count is None else count
+        total.examples = (*total.examples, *examples)[:_EXAMPLES]
 
     def mended(self, mend: str, files: Collection[str]) -> None:
         """Record that a repair of some files succeeded."""
-        for (_, file, _, own), found in self._found.items():
-            found.mended |= own == mend and file in files
+        for (_, file, _, own), total in self._found.items():
+            total.mended |= own == mend and file in files
 
     def waiting(self, mend: str) -> set[str]:
         """Return the files that a repair would mend."""
-        return {file for (_, file, _, own), found in self._found.items() if own == mend and not found.mended}
+        return {file for (_, file, _, own), total in self._found.items() if own == mend and not total.mended}
 
     def about(self, *files: str) -> bool:
         """Return whether one of these files has a fault."""
@@ -127,23 +127,23 @@ class Findings:
     def absorb(self, other: Findings) -> None:
         """Add the faults of other findings."""
         self.files += other.files
-        for (kind, file, message, mend), found in other._found.items():
-            self.add(kind, file, message, found.examples, found.count, mend)
+        for (kind, file, message, mend), total in other._found.items():
+            self.add(kind, file, message, total.examples, total.count, mend)
 
     def faults(self) -> tuple[Fault, ...]:
         """Return all faults, by file."""
         faults = [
-            Fault(kind, file, _text(message, found), found.mended)
-            for (kind, file, message, _), found in self._found.items()
+            Fault(kind, file, _text(message, total), total.mended)
+            for (kind, file, message, _), total in self._found.items()
         ]
         return tuple(sorted(faults, key=lambda fault: (fault.file, fault.kind, fault.message)))
 
 
-def _text(message: str, found: _Sum) -> str:
-    if not found.examples:
+def _text(message: str, total: _Sum) -> str:
+    if not total.examples:
         return message
-    more = found.count - len(found.examples)
-    return f"{message}: {'; '.join(found.examples)}{f'; and {more} more' if more > 0 else ''}."
+    more = total.count - len(total.examples)
+    return f"{message}: {'; '.join(total.examples)}{f'; and {more} more' if more > 0 else ''}."
 
 
 @dataclass(frozen=True)
@@ -245,13 +245,13 @@ def check_file(
     try:
         footer = read_footer(place)
         paths = {footer.schema.column(index).path for index in range(footer.num_columns)}
-        found = open_parquet(place, footer, [name for name in dictionaries if name in paths])
+        parquet = open_parquet(place, footer, [name for name in dictionaries if name in paths])
     except CorruptStoreError as error:
         findings.add("unreadable", file, f"{error}{needed}")
         return None
-    if listed is not None and found.metadata.num_rows != listed.rows:
-        findings.add("rows", file, f"It has {found.metadata.num_rows} rows; {listed.rows} were committed.")
-    return found
+    if listed is not None and parquet.metadata.num_rows != listed.rows:
+        findings.add("rows", file, f"It has {parquet.metadata.num_rows} rows; {listed.rows} were committed.")
+    return parquet
 
 
 def read_groups(
@@ -323,11 +323,11 @@ def check_whole(
 
 def read_runs(listing: Listing, findings: Findings) -> dict[str, pa.Table]:
     """Return the rows of `runs` by file; damaged files are reported and left out."""
-    found = {
+    tables = {
         name: check_whole(listing.place / name, listing.file(name), listed, findings)
         for name, listed in listing.files.items()
     }
-    return {name: rows for name, rows in found.items() if rows is not None}
+    return {name: rows for name, rows in tables.items() if rows is not None}
 
 
 def check_runs(
@@ -342,12 +342,12 @@ def check_runs(
         if missing:
             findings.add("schema", listing.file(name), f"It lacks the columns {missing}.")
             continue
-        found = table.column("run_id").to_pylist()
-        counts = Counter(found)
+        ids = table.column("run_id").to_pylist()
+        counts = Counter(ids)
         twice = sorted(str(run) for run in counts if run is None or run in runs or counts[run] > 1)
         if twice:
             findings.add("runs", listing.file(name), "There is more than one row of a run", twice)
-        runs.update(run for run in found if run is not None)
+        runs.update(run for run in ids if run is not None)
     return runs if whole else None
 
 

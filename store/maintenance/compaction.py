@@ -87,11 +87,11 @@ def _unified(operation: Operation) -> dict[str, Unification]:
         return {}
     tables = operation.tables
     each = {RUNS: tables.runs, EPISODES: tables.episodes, STEPS: tables.steps}
-    found = {name: unified for name, table in each.items() if (unified := Unification.of(table)) is not None}
-    if STEPS in found and not found[STEPS].touched <= operation.segments_of(tables.episodes.files()):
+    wider = {name: unified for name, table in each.items() if (unified := Unification.of(table)) is not None}
+    if STEPS in wider and not wider[STEPS].touched <= operation.segments_of(tables.episodes.files()):
         # Files that no episode points at cannot be written anew.
-        del found[STEPS]
-    return found
+        del wider[STEPS]
+    return wider
 
 
 def _rewrite(

@@ -59,20 +59,20 @@ def check_free(layout: Layout, *, again: bool = False) -> None:
     if layout.root.local is not None:
         check_outside_stores(layout.root.local)
     with guard_access("create the store", layout.root):
-        found = layout.root.names()
-        if MANIFEST in found:
+        names = layout.root.names()
+        if MANIFEST in names:
             raise exists_error(layout)
-        if UNFINISHED in found and not again:
+        if UNFINISHED in names and not again:
             raise StoreExistsError(
                 f"{layout.root} holds a copy or merge that was not finished, or that another process is "
                 "still making. If none is, delete it and call again, or choose another path."
             )
         # What a creation that was cut short leaves behind is taken over.
-        if UNFINISHED in found:
+        if UNFINISHED in names:
             ours = [*TABLES, *_FOLDERS, CARD, UNFINISHED]
         else:
             ours = [name for name in TABLES if set(layout.table(name).names()) <= {"_delta_log"}]
-        others = [name for name in found if name not in (*ours, JOURNAL) and not _LEFTOVER.fullmatch(name)]
+        others = [name for name in names if name not in (*ours, JOURNAL) and not _LEFTOVER.fullmatch(name)]
     if others:
         raise StoreExistsError(
             f"{layout.root} is not empty (it holds {', '.join(others[:5])}). Choose a new or empty folder."

@@ -108,9 +108,9 @@ def read_episodes(listing: Listing, schema: StepSchema, findings: Findings) -> E
         place, file = listing.place / name, listing.file(name)
         parquet = check_file(place, file, listed, findings)
         usable = parquet is not None and check_columns(parquet, file, listing, schema.episodes, findings)
-        found = list(read_groups(parquet, place, file, findings)) if parquet is not None else []
-        groups = [group for group in found if group is not None]
-        if not usable or len(groups) < len(found):
+        read = list(read_groups(parquet, place, file, findings)) if parquet is not None else []
+        groups = [group for group in read if group is not None]
+        if not usable or len(groups) < len(read):
             complete = False
             continue
         check_as_readers(listing, name, findings)
@@ -236,12 +236,12 @@ class Derived:
         stored = np.stack([episodes.rows.column(name).fill_null(False).to_numpy() for name in FLAGS], axis=1)
         lanes = episodes.lanes
         of_lanes = None
-        length, returns, found = episodes.numbers("row_count") - 1, episodes.returns, episodes.flags
+        length, returns, computed = episodes.numbers("row_count") - 1, episodes.returns, episodes.flags
         if lanes is not None:
             # Of an agent's last transition, or, if it made none, those that the table has.
             of_lanes = np.where((lanes.length > 0)[:, None], episodes.flags, lanes.flags)
-            length, returns, found = _joined(episodes, lanes, of_lanes)
-        flags = np.where(episodes.whole[:, None], found, stored)
+            length, returns, computed = _joined(episodes, lanes, of_lanes)
+        flags = np.where(episodes.whole[:, None], computed, stored)
         where = pa.array(np.where(flags[:, 0], 0, 1), mask=~flags.any(axis=1))
         return Derived(length, returns, flags, pa.array(FLAGS).take(where), of_lanes)
 
@@ -261,13 +261,13 @@ class Derived:
         """Return the columns with one entry per agent; NULL for episodes whose agents are not known."""
         if episodes.lanes is None or self.of_lanes is None:
             return {}
-        found = {
+        columns = {
             RETURNS: _returns_column(episodes.returns, episodes.rows.schema.field(RETURNS).type.value_type),
             "agent_terminations": pa.array(self.of_lanes[:, 0]),
             "agent_truncations": pa.array(self.of_lanes[:, 1]),
         }
         unknown = pa.array(episodes.lanes.bad)
-        return {name: _lists(values, episodes.lane_counts, unknown) for name, values in found.items()}
+        return {name: _lists(values, episodes.lane_counts, unknown) for name, values in columns.items()}
 
 
 def _returns_column(returns: np.ndarray, kind: pa.DataType) -> pa.Array:

@@ -73,8 +73,8 @@ def check_names(operation: Operation, sources: Sequence[Snapshot]) -> None:
     """
     stores: dict[str, tuple[Mapping[str, StepAnnotation], pa.Schema]] = {}
     for snapshot in sources:
-        found = (snapshot.annotation_files.annotations, snapshot.steps_schema)
-        stores[str(snapshot.layout.root)] = found
+        known = (snapshot.annotation_files.annotations, snapshot.steps_schema)
+        stores[str(snapshot.layout.root)] = known
     stores[str(operation.store.layout.root)] = (operation.annotations, operation.tables.steps.schema)
     recorded = Counter(name.casefold() for _, schema in stores.values() for name in schema.names)
     taken = dict.fromkeys(recorded, "a column that was recorded in one of the stores")
@@ -100,12 +100,12 @@ def joined_annotations(operation: Operation, sources: Sequence[Snapshot]) -> dic
                 f"The annotation {name!r} ({kind}) of {table} in {root} meets {other!r} ({expected}) in "
                 f"{there}. Drop one of them first; nothing was changed."
             )
-    found = {
+    types = {
         name: each.type for source in sources for name, each in source.annotation_files.annotations.items()
     }
     return {
         name: StepAnnotation(name, kind, (f"{operation.id}-{number}",))
-        for number, (name, kind) in enumerate(found.items())
+        for number, (name, kind) in enumerate(types.items())
     }
 
 
@@ -146,10 +146,10 @@ def check_records(target: Layout, sources: Sequence[Layout]) -> None:
 
 def widest_columns(schemas: Sequence[pa.Schema]) -> Mapping[str, pa.Field]:
     """Return the dynamic columns of all sources, each in the kind that shows the numbers of all."""
-    found: dict[str, pa.Field] = {}
+    widest: dict[str, pa.Field] = {}
     for column in (column for schema in schemas for column in schema):
         kind = kinds.field_kind(column)
         if kind is not None:
-            known = kinds.field_kind(found.get(column.name, column)) or kind
-            found[column.name] = kinds.field(column.name, kinds.joined(known, kind) or known)
-    return found
+            known = kinds.field_kind(widest.get(column.name, column)) or kind
+            widest[column.name] = kinds.field(column.name, kinds.joined(known, kind) or known)
+    return widest

@@ -333,7 +333,7 @@ def _bring_runs(
         for file in runs.files()
         for run in read_parquet(runs.path / file.name, ["run_id"]).column(0).to_pylist()
     }
-    found: list[tuple[Snapshot, pa.Table]] = []
+    tables: list[tuple[Snapshot, pa.Table]] = []
     for source in sources if missing else ():
         for file in source.run_files:
             table = read_parquet(source.layout.table(RUNS) / file.name)
@@ -342,12 +342,12 @@ def _bring_runs(
                 table = align_to_schema(table.filter(pa.array(hit)), source.runs_schema, fill=False)
                 missing -= set(table.column("run_id").to_pylist())
                 carry_artifacts(source.layout, operation.store.layout, table)
-                found.append((source, table))
-    if not found:
+                tables.append((source, table))
+    if not tables:
         return
-    for _, table in found:
+    for _, table in tables:
         columns.grow_runs(runs, table.schema)
-    rows = [metadata_in_kind(table, runs, overflow=bool(source.overflow(RUNS))) for source, table in found]
+    rows = [metadata_in_kind(table, runs, overflow=bool(source.overflow(RUNS))) for source, table in tables]
     name = operation.next_name()
     new = write_table_file(runs.path / name, pa.concat_tables(rows, promote_options="default"))
     runs.replace([new], [], f"{operation.id}.{name}", {"episodelake.operation": "merge"})

@@ -119,8 +119,8 @@ class Operation:
             CorruptStoreError: a file is damaged; the message names it.
         """
         schema = pa.schema([c for c in self.tables.episodes.schema if columns is None or c.name in columns])
-        found = (read_parquet(self.episodes_place(file.name), schema.names, rows=file.rows) for file in files)
-        return pa.concat_tables([schema.empty_table(), *(align_to_schema(rows, schema) for rows in found)])
+        parts = (read_parquet(self.episodes_place(file.name), schema.names, rows=file.rows) for file in files)
+        return pa.concat_tables([schema.empty_table(), *(align_to_schema(rows, schema) for rows in parts)])
 
     def segments_of(self, files: Sequence[TableFile]) -> set[str]:
         """Return the names of the steps files that some files of the episodes table point at."""
@@ -377,8 +377,8 @@ def reconcile(operation: Operation) -> list[str]:
         # Where the operation gave columns other kinds, the files that come back have the former ones.
         types: dict[str, pa.DataType] = {}
         for file in lost if any(map(kinds.former_kinds, tables.steps.schema)) else ():
-            found = open_parquet(folder / file.name).schema_arrow
-            types |= dict(zip(found.names, found.types, strict=True))
+            in_file = open_parquet(folder / file.name).schema_arrow
+            types |= dict(zip(in_file.names, in_file.types, strict=True))
 
         def former(schema: pa.Schema) -> pa.Schema:
             return pa.schema([kinds.as_in_file(c, types.get(c.name, c.type)) for c in schema])

@@ -70,8 +70,8 @@ class RecoveredEpisode:
     @property
     def continues(self) -> Continued | None:
         """The episode of the store that it continues."""
-        found = self.begin.get("continues")
-        return None if found is None else Continued(found, self.begin.get("continued_steps") or 0)
+        continued = self.begin.get("continues")
+        return None if continued is None else Continued(continued, self.begin.get("continued_steps") or 0)
 
     @property
     def grew(self) -> bool:

@@ -183,7 +183,7 @@ def _recover_run(store: StoreHandle, directory: Path) -> RecoveredRun | None:
         return None
     with _blaming(directory):
         readers = [PartReader(path) for path in paths]
-        found = _read(readers, store.schema)
+        episodes = _read(readers, store.schema)
         header = next((reader.header for reader in readers if reader.header is not None), None)
         if header is not None and header.run_id != directory.name:
             raise DamagedJournalError(f"It says that it belongs to the run {header.run_id!r}.")
@@ -198,10 +198,10 @@ def _recover_run(store: StoreHandle, directory: Path) -> RecoveredRun | None:
     sealed = tables.episodes.applied(header.run_id)
     with _blaming(directory):
         done |= sealed_numbers(directory, sealed)
-        now = _last_moment(directory, header, found.values())
+        now = _last_moment(directory, header, episodes.values())
         records = [
             episode.record(number, now)
-            for number, episode in found.items()
+            for number, episode in episodes.items()
             if number not in done and episode.grew
         ]
     run = _seal_all(store, tables, header, records, paths, now)
@@ -267,7 +267,7 @@ def _seal_all(
 
 
 def _read(readers: Iterable[PartReader], schema: StepSchema) -> dict[int, RecoveredEpisode]:
-    found: dict[int, RecoveredEpisode] = {}
+    episodes: dict[int, RecoveredEpisode] = {}
     lost: set[int] = set()
     whole = True
     seen = 0
@@ -277,11 +277,11 @@ def _read(readers: Iterable[PartReader], schema: StepSchema) -> dict[int, Recove
             if batch.after_gap:
                 # Rows of the episodes that were open before the gap do not follow on: they end where it
                 # begins.
-                lost |= {number for number, episode in found.items() if episode.end is None}
-            _read_batch(batch, found, lost, schema)
+                lost |= {number for number, episode in episodes.items() if episode.end is None}
+            _read_batch(batch, episodes, lost, schema)
         whole = reader.ended
         seen = reader.seen
-    return found
+    return episodes
 
 
 def _check_columns(batch: JournalBatch, schema: StepSchema) -> None:
@@ -295,26 +295,26 @@ def _check_columns(batch: JournalBatch, schema: StepSchema) -> None:
 
 
 def _read_batch(
-    batch: JournalBatch, found: dict[int, RecoveredEpisode], lost: set[int], schema: StepSchema
+    batch: JournalBatch, episodes: dict[int, RecoveredEpisode], lost: set[int], schema: StepSchema
 ) -> None:
     events = batch.events()
     for event in events:
         if event["event"] == "begin":
             begun = RecoveredTeam(event, schema=schema) if schema.groups else RecoveredEpisode(event)
-            found.setdefault(event["number"], begun)
-        elif event["event"] == "agent" and event["number"] in found and event["number"] not in lost:
-            found[event["number"]].introduce(event)
+            episodes.setdefault(event["number"], begun)
+        elif event["event"] == "agent" and event["number"] in episodes and event["number"] not in lost:
+            episodes[event["number"]].introduce(event)
     runs = RowSpans.of(batch.rows, batch.source)
     outcomes = Outcomes.of(runs, schema)
     stretches = (runs.numbers, runs.agents, runs.starts, runs.stops)
     for number, agent, start, stop in zip(*(each.tolist() for each in stretches), strict=True):
-        if number in found and number not in lost:
-            found[number].add(outcomes, start, stop, agent)
+        if number in episodes and number not in lost:
+            episodes[number].add(outcomes, start, stop, agent)
     for event in events:
-        if event["event"] == "end" and event["number"] in found and event["number"] not in lost:
-            found[event["number"]].end = event
+        if event["event"] == "end" and event["number"] in episodes and event["number"] not in lost:
+            episodes[event["number"]].end = event
         elif event["event"] == "discard":
-            found.pop(event["number"], None)
+            episodes.pop(event["number"], None)
 
 
 def _committed_episodes(layout: Layout, tables: Tables, run_id: str) -> set[int]:
@@ -328,13 +328,13 @@ def _committed_episodes(layout: Layout, tables: Tables, run_id: str) -> set[int]
     return numbers
 
 
-def _last_moment(directory: Path, header: RunHeader, found: Iterable[RecoveredEpisode]) -> int:
+def _last_moment(directory: Path, header: RunHeader, episodes: Iterable[RecoveredEpisode]) -> int:
     """Return when the journal was last written, in microseconds: the best guess of when its writer died.
 
     A file's clock may be some milliseconds behind the one that its writer read, and a copied file may have
     any time; nothing ends before it began.
     """
     moments = [header.started_at, *(path.stat().st_mtime_ns // 1000 for path in part_paths(directory))]
-    for episode in found:
+    for episode in episodes:
         moments += [episode.begin.get("started_at", 0), (episode.end or {}).get("ended_at", 0)]
     return max(moments)

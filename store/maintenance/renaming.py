@@ -199,7 +199,7 @@ def _changed(rows: pa.Table, names: Mapping[str, str]) -> pa.Table:
 
 
 def _rekeyed(cell: str, paths: Mapping[str, str], column: str) -> str:
-    found = {}
+    renamed = {}
     for key, value in load_object(cell, f"the column {column!r}").items():
-        nest(found, (paths.get(key, key),), value)
-    return dump_json(found)
+        nest(renamed, (paths.get(key, key),), value)
+    return dump_json(renamed)

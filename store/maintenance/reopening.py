@@ -180,11 +180,11 @@ def _arrivals(
         if (kind := kinds.field_kind(column)) is not None
     ]
     for column in [*list(schema.journal)[2:], *dynamic]:
-        found = pa.concat_arrays([part.column(column.name) for part in parts])
-        found = found.take(outcomes) if schema.is_outcome(column.name) else found.slice(first)
-        if found.null_count < count or column.name in schema.journal.names:
+        values = pa.concat_arrays([part.column(column.name) for part in parts])
+        values = values.take(outcomes) if schema.is_outcome(column.name) else values.slice(first)
+        if values.null_count < count or column.name in schema.journal.names:
             fields.append(column)
-            arrays.append(found.cast(column.type))
+            arrays.append(values.cast(column.type))
     return pa.record_batch(arrays, schema=pa.schema(fields))
 
 
@@ -211,19 +211,19 @@ def reopening(store: StoreHandle, episode_id: str) -> Iterator[UnfinishedEpisode
 
 def _find(operation: Operation, episode_id: str) -> pa.Table:
     files = operation.tables.episodes.files()
-    found = _rows_where(operation, files, "episode_id", lambda value: value == episode_id)
-    if found is None:
+    row = _rows_where(operation, files, "episode_id", lambda value: value == episode_id)
+    if row is None:
         # The one that continues it.
         later = [file for file in files if _COLUMN in file.columns]
-        found = _rows_where(
+        row = _rows_where(
             operation, later, _COLUMN, lambda value: isinstance(value, list) and episode_id in value
         )
-    if found is None:
+    if row is None:
         raise EpisodeNotFoundError(
             f"{operation.store.layout.root} has no episode {episode_id!r}. An episode can be reopened once "
             "it is stored: seal() or close() its writer, or recover it with episodelake.recover(path)."
         )
-    return found
+    return row
 
 
 def _rows_where(

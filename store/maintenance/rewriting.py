@@ -79,18 +79,18 @@ def write_segments(
         pointers = pointers_of(old, operation.store.layout.root)
         bucket = np.repeat(np.arange(len(segments)), [segment.rows.num_rows for segment in segments])
         listed: dict[str, tuple[int, dict[str, int]]] = {}
-        found = list(aligned_files(operation, pointers.segments))
-        counted = counting(progress, int(pointers.row_count.sum()) * len(found))
-        for aligned, folder in found:
+        sources = list(aligned_files(operation, pointers.segments))
+        counted = counting(progress, int(pointers.row_count.sum()) * len(sources))
+        for aligned, folder in sources:
             columns = None
-            if unified is not None and aligned is found[0][0]:
+            if unified is not None and aligned is sources[0][0]:
                 columns = columns_of(operation, aligned, unified)
             with _ordered(aligned, pointers, bucket, shuffled=shuffled) as rows_of:
                 for index, name in enumerate(names):
                     counts = pointers.row_count[bucket == index]
                     made.append(folder / name)
                     rows = counted(rows_of(index))
-                    if change is not None and aligned is found[0][0]:
+                    if change is not None and aligned is sources[0][0]:
                         schema = change(aligned.columns.empty_table()).schema
                         written = write_rows(folder / name, aligned, map(change, rows), counts, schema)
                     else:
@@ -147,11 +147,11 @@ def aligned_files(operation: Operation, segments: tuple[str, ...]) -> Iterator[t
     yield AlignedFiles(lambda name: folder / name, operation.tables.steps.schema, segments), folder
     files = annotation_files(operation)
     for annotation in files.annotations.values():
-        found = {name: files.find(annotation.name, name) for name in segments}
-        if any(place is not None for place in found.values()):
+        places = {name: files.find(annotation.name, name) for name in segments}
+        if any(place is not None for place in places.values()):
             target = layout.annotations / annotation.ids[0]
             schema = annotation.schema(operation.store.schema.step_keys)
-            yield AlignedFiles(found.__getitem__, schema, segments), target
+            yield AlignedFiles(places.__getitem__, schema, segments), target
 
 
 def annotation_files(operation: Operation) -> AnnotationFiles:

@@ -195,13 +195,13 @@ class Shuffled:
     @staticmethod
     def _pieces(reader: pa.ipc.RecordBatchFileReader) -> Iterator[tuple[int, int, int]]:
         """Return batch, first row and number of rows of each episode, in the new order."""
-        found: list[tuple[int, int, int, int]] = []
+        pieces: list[tuple[int, int, int, int]] = []
         for number in range(reader.num_record_batches):
             ranks = reader.get_batch(number).column(_RANK).to_numpy()
             edges = [0, *(np.flatnonzero(np.diff(ranks)) + 1).tolist(), len(ranks)]
-            found += [(int(ranks[low]), number, low, high - low) for low, high in itertools.pairwise(edges)]
-        found.sort()
-        return ((number, start, count) for _, number, start, count in found)
+            pieces += [(int(ranks[low]), number, low, high - low) for low, high in itertools.pairwise(edges)]
+        pieces.sort()
+        return ((number, start, count) for _, number, start, count in pieces)
 
     def close(self) -> None:
         """Delete the temporary files."""

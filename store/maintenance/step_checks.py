@@ -131,7 +131,7 @@ def segments_of(episodes: Episodes) -> dict[str, Segment]:
         start, count = start[owner] + lanes.offset, lanes.length + 1
     among = np.flatnonzero(episodes.sound[owner])
     among = among[np.lexsort((start[among], code[owner[among]]))]
-    found = {}
+    segments = {}
     for first, last in stretches(code[owner[among]]) if len(among) else ():
         chosen = among[first:last]
         members = owner[chosen]
@@ -140,10 +140,10 @@ def segments_of(episodes: Episodes) -> dict[str, Segment]:
         agents = None if lanes is None else lanes.agent.take(pa.array(chosen))
         stops = (start + count)[chosen]
         missing = episodes.last_missing[members]
-        found[name] = Segment(
+        segments[name] = Segment(
             name, members, chosen, ids, start[chosen], stops, agents, group[chosen], missing
         )
-    return found
+    return segments
 
 
 class StepsCheck:

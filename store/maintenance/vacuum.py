@@ -96,7 +96,7 @@ def vacuum(
     with Operation.begin(store, "vacuum", dry_run=dry_run) as operation:
         # In this order: a file that is listed and whose journal is gone was committed before the tables are
         # read.
-        found = list(_candidates(store.layout))
+        candidates = list(_candidates(store.layout))
         # Runs that live, or whose journal waits for recovery.
         alive = {folder.name for folder in journal_folders(*store.layout.journal_places)}
         now = _now(store.layout, dry_run=dry_run)
@@ -104,7 +104,7 @@ def vacuum(
         grace = max(older_than, _GRACE).total_seconds() if store.layout.root.local is None else None
         doomed = [
             (table, entry)
-            for table, entry in found
+            for table, entry in candidates
             if not _is_needed(table, entry.name, needed)
             and (
                 _was_committed(operation, table, entry.name, needed)
@@ -137,11 +137,11 @@ def _rows_of_newest(table: Place) -> list[pa.Table]:
 
 def _was_committed(operation: Operation, table: str, name: str, needed: _Needed) -> bool:
     """Return whether a table listed a file before its versions were read, so no writer will commit it."""
-    found = _COMMITTED.fullmatch(name)
-    if found is None or table == ANNOTATIONS:
+    match = _COMMITTED.fullmatch(name)
+    if match is None or table == ANNOTATIONS:
         return False
     tables = {STEPS: operation.tables.steps, EPISODES: operation.tables.episodes, RUNS: operation.tables.runs}
-    by, number = found.group("by"), int(found.group("number"))
+    by, number = match.group("by"), int(match.group("number"))
     if is_maintenance_file(name):
         number = 0
     elif table == RUNS:
@@ -161,8 +161,8 @@ def _candidates(layout: Layout) -> Iterator[tuple[str, Entry]]:
 
 
 def _run_of(name: str) -> str | None:
-    found = _RUN_FILE.fullmatch(name)
-    return found.group("run") if found else None
+    match = _RUN_FILE.fullmatch(name)
+    return match.group("run") if match else None
 
 
 def _is_needed(table: str, name: str, needed: _Needed) -> bool:

@@ -151,9 +151,9 @@ class _Inspection:
 
     def report(self) -> VerifyReport:
         """Return the report."""
-        found = self.episodes
-        steps = int((found.numbers("row_count") - found.lane_counts)[found.sound].sum())
-        return VerifyReport(found.rows.num_rows, steps, self.findings.files, self.findings.faults())
+        episodes = self.episodes
+        steps = int((episodes.numbers("row_count") - episodes.lane_counts)[episodes.sound].sum())
+        return VerifyReport(episodes.rows.num_rows, steps, self.findings.files, self.findings.faults())
 
     def _take(self) -> None:
         """Read the logs and the episodes of the newest version.
@@ -162,18 +162,18 @@ class _Inspection:
         was listed a moment ago. So faults are checked once more while no other operation runs.
         """
         attempts = _ATTEMPTS if self.store.layout.root.local is None else 2
-        found = Findings()
+        own = Findings()
         for attempt in range(attempts):
-            found = Findings()
+            own = Findings()
             with contextlib.ExitStack() as stack:
                 if attempt and not self._locked:
                     with contextlib.suppress(StoreAccessError, CorruptStoreError):
                         stack.enter_context(Operation.begin(self.store, "verify"))
                 if attempt > 1:
                     time.sleep(_PAUSE_SECONDS)
-                if self._look(found):
+                if self._look(own):
                     break
-        self.findings.absorb(found)
+        self.findings.absorb(own)
 
     def _look(self, findings: Findings) -> bool:
         """Read the newest version once; return False if it may have been a moment too early."""
@@ -203,13 +203,13 @@ class _Inspection:
     def _read_annotations(self, episodes: Listing, findings: Findings) -> AnnotationFiles:
         layout = self.store.layout
         try:
-            found = parse_annotations(episodes.properties.get(PROPERTY), layout.root)
+            annotations = parse_annotations(episodes.properties.get(PROPERTY), layout.root)
         except CorruptStoreError as error:
             findings.add("annotation", f"{EPISODES}/_delta_log", str(error))
-            found = {}
-        files = AnnotationFiles(layout, found)
+            annotations = {}
+        files = AnnotationFiles(layout, annotations)
         missing = files.missing_folders()
-        for annotation in found.values():
+        for annotation in annotations.values():
             for folder in (name for name in annotation.ids if name not in missing):
                 try:
                     check_marker(layout, annotation, folder)

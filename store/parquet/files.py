@@ -106,10 +106,10 @@ def file_key(place: Place, *more: object) -> object:
     if place.local is None:
         return (str(place), *more)
     try:
-        found = os.stat(place.local)
+        state = os.stat(place.local)
     except OSError:
         return None
-    return (str(place), found.st_ino, found.st_size, found.st_mtime_ns, *more)
+    return (str(place), state.st_ino, state.st_size, state.st_mtime_ns, *more)
 
 
 def read_footer(place: Place) -> pq.FileMetaData:
@@ -126,11 +126,11 @@ def read_checked_footer(place: Place) -> tuple[pq.FileMetaData, bool]:
     """Read and check a footer as `read_footer` does, and say whether it carries our checksum."""
     try:
         footer, ours = _footer(place)
-        found = pq.read_metadata(pa.BufferReader(_MAGIC + footer))
-        sizes = (found.row_group(index).total_byte_size for index in range(found.num_row_groups))
+        metadata = pq.read_metadata(pa.BufferReader(_MAGIC + footer))
+        sizes = (metadata.row_group(index).total_byte_size for index in range(metadata.num_row_groups))
         if max(sizes, default=0) > _LARGEST_GROUP:
             raise ValueError(f"a row group unpacks to more than {_LARGEST_GROUP} bytes")
-        return found, ours
+        return metadata, ours
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
         raise reading_error(place, error) from error
 
@@ -166,13 +166,13 @@ def text_bounds(footer: pq.FileMetaData, name: str) -> tuple[str, str] | None:
     """
     schema = footer.schema
     # Names are looked at first: a path is made anew each time, and there may be many columns and files.
-    found = [
+    statistics = [
         footer.row_group(group).column(index).statistics
         for index, leaf in enumerate(schema.names)
         if leaf == name and schema.column(index).path == name
         for group in range(footer.num_row_groups)
     ]
-    known = [each for each in found if each is not None and each.has_min_max]
+    known = [each for each in statistics if each is not None and each.has_min_max]
     if not known:
         return None
     return min(each.min for each in known), max(each.max for each in known)
@@ -214,10 +214,10 @@ def _footer_bytes(tail: bytes, size: int) -> int:
 
 def _verify(footer: bytes) -> bool:
     """Compare the checksum behind the footer; False if it has none, as in files of other writers."""
-    found = checksum_of_end(footer, FOOTER_MARK)
-    if found is not None and checksum(footer[: found[0]]) != found[1]:
+    end = checksum_of_end(footer, FOOTER_MARK)
+    if end is not None and checksum(footer[: end[0]]) != end[1]:
         raise ValueError("its footer does not have the checksum that it was written with")
-    return found is not None
+    return end is not None
 
 
 def read_parquet(
@@ -240,10 +240,10 @@ def read_parquet(
         StoreAccessError: it may not be read, or cannot be reached.
     """
     try:
-        found = open_parquet(place, dictionaries=dictionaries).read(columns and list(columns))
-        if rows not in (None, found.num_rows):
-            raise ValueError(f"it has {found.num_rows} rows, {rows} were committed")
-        return found
+        table = open_parquet(place, dictionaries=dictionaries).read(columns and list(columns))
+        if rows not in (None, table.num_rows):
+            raise ValueError(f"it has {table.num_rows} rows, {rows} were committed")
+        return table
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
         raise reading_error(place, error) from error
 

@@ -108,13 +108,13 @@ def unchecked(places: Sequence[Place], columns: Collection[str], *, every: bool 
         CorruptStoreError: a footer is damaged; the message names the file.
     """
     wanted = set(columns)
-    found = []
+    pages = []
     for place in places:
         key = file_key(place)
         missing = wanted - _whole.get(key, set())
         if (missing or every) and place.local is not None:
-            found.append(_pages_of(place, key, missing))
-    return found
+            pages.append(_pages_of(place, key, missing))
+    return pages
 
 
 def check(files: Sequence[FilePages]) -> None:
@@ -151,18 +151,18 @@ def _pages_of(place: Place, key: object, columns: set[str]) -> FilePages:
     return FilePages(place, key, frozenset(columns), tuple(chunks), ours, tuple(ends))
 
 
-def _chunk(name: str, group: int, found: pq.ColumnChunkMetaData) -> _Chunk:
-    start = found.data_page_offset
-    if found.has_dictionary_page and found.dictionary_page_offset is not None:
-        start = min(start, found.dictionary_page_offset)
-    encodings = frozenset(_ENCODINGS.get(each, -1) for each in found.encodings)
+def _chunk(name: str, group: int, chunk: pq.ColumnChunkMetaData) -> _Chunk:
+    start = chunk.data_page_offset
+    if chunk.has_dictionary_page and chunk.dictionary_page_offset is not None:
+        start = min(start, chunk.dictionary_page_offset)
+    encodings = frozenset(_ENCODINGS.get(each, -1) for each in chunk.encodings)
     return _Chunk(
         name,
         group,
         start,
-        found.total_compressed_size,
-        found.total_uncompressed_size,
-        found.num_values,
+        chunk.total_compressed_size,
+        chunk.total_uncompressed_size,
+        chunk.num_values,
         encodings,
     )
 
@@ -242,7 +242,7 @@ def _struct(data: bytes, at: int, depth: int) -> tuple[dict[int, Any], int]:
     """Return a struct in Thrift's compact protocol by field number, and where it ends."""
     if depth > _DEEPEST:
         raise ValueError("a page header is nested too deeply")
-    found: dict[int, Any] = {}
+    fields: dict[int, Any] = {}
     field = 0
     while byte := data[at]:
         kind = byte & 15
@@ -252,17 +252,17 @@ def _struct(data: bytes, at: int, depth: int) -> tuple[dict[int, Any], int]:
         else:
             field, at = _integer(data, at)
         if kind in (1, 2):
-            found[field] = kind == 1
+            fields[field] = kind == 1
         elif kind in (4, 5, 6):
-            found[field], at = _integer(data, at)
+            fields[field], at = _integer(data, at)
         elif kind == 8:
             length, at = _varint(data, at)
             at += length
         elif kind == 12:
-            found[field], at = _struct(data, at, depth + 1)
+            fields[field], at = _struct(data, at, depth + 1)
         else:
             raise ValueError(f"a page header has a field of the unknown type {kind}")
-    return found, at + 1
+    return fields, at + 1
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:

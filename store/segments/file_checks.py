@@ -31,8 +31,8 @@ def check_listed(place: Place, file: TableFile, schema: pa.Schema) -> None:
     if key is not None and key in _checked:
         return
     footer = read_footer(place)
-    found = footer.schema.to_arrow_schema()
-    columns = frozenset(found.names)
+    in_file = footer.schema.to_arrow_schema()
+    columns = frozenset(in_file.names)
     if footer.num_rows != file.rows or columns != file.columns:
         lost = ", ".join(sorted(columns ^ file.columns)) or "none"
         raise CorruptStoreError(
@@ -46,9 +46,9 @@ def check_listed(place: Place, file: TableFile, schema: pa.Schema) -> None:
             "damaged."
         )
     for column in schema:
-        if column.name in columns and found.field(column.name).type != column.type:
+        if column.name in columns and in_file.field(column.name).type != column.type:
             raise CorruptStoreError(
-                f"The file {place} has {found.field(column.name).type} as its column {column.name!r}; the "
+                f"The file {place} has {in_file.field(column.name).type} as its column {column.name!r}; the "
                 f"table has {column.type}. The file or the table's log is damaged."
             )
     _check_identity(place, file, footer)
@@ -65,9 +65,9 @@ def _check_identity(place: Place, file: TableFile, footer: pq.FileMetaData) -> N
             "file stands in its place: restore it from a copy."
         )
     for name in ("episode_id", "run_id"):
-        listed, found = file.bounds(name), text_bounds(footer, name)
-        if listed is not None and found is not None and found != listed:
-            raise _misplaced(place, name, found)
+        listed, bounds = file.bounds(name), text_bounds(footer, name)
+        if listed is not None and bounds is not None and bounds != listed:
+            raise _misplaced(place, name, bounds)
 
 
 def _misplaced(place: Place, name: str, bounds: tuple[str, str]) -> CorruptStoreError:
@@ -123,8 +123,8 @@ def _changed(place: Place) -> str:
     if place.local is None:
         return ""
     with guard_access("look at", place.local):
-        found = os.stat(place.local)
-    return f"-{found.st_size}-{found.st_ctime_ns}"
+        state = os.stat(place.local)
+    return f"-{state.st_size}-{state.st_ctime_ns}"
 
 
 def check_pages(places: Sequence[Place]) -> None:

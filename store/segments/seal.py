@@ -214,10 +214,10 @@ def _continued_files(tables: Tables, job: Seal) -> dict[str, str]:
 
     An episode that is gone was deleted, or another writer has continued it: then both continuations stay.
     """
-    found: dict[str, str] = {}
+    files_by_id: dict[str, str] = {}
     ids = {each.episode_id for each in job.records.continued}
     if not ids:
-        return found
+        return files_by_id
     tables.episodes.refresh()
     for file in tables.episodes.files():
         low, high = file.bounds("episode_id") or ("", "\U0010ffff")
@@ -229,8 +229,8 @@ def _continued_files(tables: Tables, job: Seal) -> dict[str, str]:
             raise TableChangedError(
                 f"The episode {min(here)!r} shares the file {file.name!r} with others; nothing was committed."
             )
-        found |= dict.fromkeys(here, file.name)
-    for each in sorted(ids - found.keys()):
+        files_by_id |= dict.fromkeys(here, file.name)
+    for each in sorted(ids - files_by_id.keys()):
         warnings.warn(
             f"The episode {each!r}, which the run {job.header.run_id!r} continues, is not in the store any "
             "more: it was deleted, or another writer has continued it. The continuation of this run is "
@@ -238,7 +238,7 @@ def _continued_files(tables: Tables, job: Seal) -> dict[str, str]:
             RuntimeWarning,
             stacklevel=2,
         )
-    return found
+    return files_by_id
 
 
 def _episodes_table(

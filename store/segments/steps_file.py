@@ -235,9 +235,9 @@ def _named_once(column: pa.Field) -> pa.Field:
 
 def _shifted(column: pa.ChunkedArray, first: int, count: int) -> pa.ChunkedArray:
     """Rows from `first` on, and NULL behind the last row of the column."""
-    found = column.slice(first, count)
-    missing = pa.nulls(count - len(found), column.type)
-    return pa.chunked_array([*found.chunks, missing], column.type)
+    rows = column.slice(first, count)
+    missing = pa.nulls(count - len(rows), column.type)
+    return pa.chunked_array([*rows.chunks, missing], column.type)
 
 
 def _plain(table: pa.Table, name: str) -> pa.Array:
@@ -249,9 +249,9 @@ def _plain(table: pa.Table, name: str) -> pa.Array:
 def take_rows(array: pa.Array, rows: np.ndarray, absent: np.ndarray | None = None) -> pa.Array:
     """Return the given rows of a column; where `absent` is set the result is NULL."""
     if len(rows) >= _FEWEST_ROWS and pa.types.is_list(array.type):
-        found = _equal_lists(array, rows, absent)
-        if found is not None:
-            return found
+        lists = _equal_lists(array, rows, absent)
+        if lists is not None:
+            return lists
     return array.take(pa.array(rows, mask=absent))
 
 

@@ -43,14 +43,14 @@ def check_flattened(space: Space, name: str) -> None:
     Raises:
         InvalidArgumentError: it is ragged, or has a ragged part, or no part at all.
     """
-    found = list(_leaves(space, name))
-    for path, leaf in found:
+    leaves = list(_leaves(space, name))
+    for path, leaf in leaves:
         if not isinstance(leaf, Box | Discrete | MultiBinary | MultiDiscrete):
             raise InvalidArgumentError(
                 f"{path!r} has a {type(leaf).__name__} space, whose values have no fixed shape, so it cannot "
                 "be flattened. Flatten other parts one by one, by their dotted names."
             )
-    if not found:
+    if not leaves:
         raise InvalidArgumentError(f"{name!r} has no parts: there is nothing to flatten.")
 
 
@@ -83,11 +83,11 @@ def flatten_values(
     Raises:
         InvalidArgumentError: the values are not nested as the space is, or have another shape.
     """
-    found = list(_vectors(space, values, name, real))
-    if len({part.shape[:-1] for part in found}) > 1:
-        shapes = ", ".join(str(part.shape[:-1]) for part in found)
+    vectors = list(_vectors(space, values, name, real))
+    if len({part.shape[:-1] for part in vectors}) > 1:
+        shapes = ", ".join(str(part.shape[:-1]) for part in vectors)
         raise InvalidArgumentError(f"The parts of {name!r} are stacked in different shapes: {shapes}.")
-    return np.concatenate(found, axis=-1)
+    return np.concatenate(vectors, axis=-1)
 
 
 def _vectors(space: Space, values: Any, name: str, real: Any) -> Iterator[np.ndarray]:
@@ -125,9 +125,9 @@ def _one_hot(
     if wrong.any():
         raise InvalidArgumentError(f"{name!r} has the value {values[wrong][0]}, which is not in {space}.")
     places = numbers + np.cumsum(sizes) - sizes
-    found = np.zeros((*lead, sizes.sum()), space.dtype)
-    np.put_along_axis(found, places, real.reshape(places.shape), -1)
-    return found
+    hot = np.zeros((*lead, sizes.sum()), space.dtype)
+    np.put_along_axis(hot, places, real.reshape(places.shape), -1)
+    return hot
 
 
 def _other(space: Space, name: str) -> InvalidArgumentError:

@@ -80,8 +80,8 @@ class SpaceCodec:
         Args:
             column: such as `observation.arm.angles`; the part may be a Dict or a Tuple itself.
         """
-        found = (SpaceCodec(node.space, column) for node in _nodes(self._node) if node.column == column)
-        return next(found, None)
+        codecs = (SpaceCodec(node.space, column) for node in _nodes(self._node) if node.column == column)
+        return next(codecs, None)
 
     def buffer(self, capacity: int) -> ValueBuffer:
         """Preallocate `capacity` rows."""
@@ -141,21 +141,21 @@ class SpaceCodec:
             SpaceMismatchError, CorruptStoreError: the values do not fit the space; names the column.
         """
         given = iter(arrays)
-        found: list[pa.Array] = []
+        adopted: list[pa.Array] = []
         for node in _nodes(self._node):
             if isinstance(node, CompositeNode):
                 continue
             own = [next(given) for _ in node.fields]
             if isinstance(node, FixedNode):
-                found.append(node.adopt(own[0], valid))
+                adopted.append(node.adopt(own[0], valid))
             else:
                 fitting = [_of_type(array, field) for array, field in zip(own, node.fields, strict=True)]
                 made = node.encode_many(list(node.decode(fitting)), len(own[0]) if own else 0)
                 if valid is not None:
                     rows = pa.array(np.cumsum(valid) - 1, mask=~valid)
                     made = [array.take(rows) for array in made]
-                found += made
-        return found
+                adopted += made
+        return adopted
 
 
 def _nodes(node: Node) -> Iterator[Node]:

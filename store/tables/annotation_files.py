@@ -112,18 +112,18 @@ def parse_annotations(text: str | None, root: Place) -> dict[str, StepAnnotation
     """
     try:
         content = json.loads(text or "{}")
-        found = {
+        annotations = {
             name: StepAnnotation(name, _type(entry["type"]), tuple(entry["ids"]))
             for name, entry in content.items()
         }
-        ids = [folder for annotation in found.values() for folder in annotation.ids]
+        ids = [folder for annotation in annotations.values() for folder in annotation.ids]
         if not all(type(folder) is str and _ID.fullmatch(folder) for folder in ids):
             raise ValueError(f"impossible folders {ids}")
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CorruptStoreError(
             f"The list of annotations in the episodes table of {root} is damaged: {error}."
         ) from error
-    return found
+    return annotations
 
 
 def joined(
@@ -131,8 +131,8 @@ def joined(
 ) -> dict[str, StepAnnotation]:
     """Return the annotations of both; where both have one of a name, the files of the first count first."""
     both = dict(first)
-    for name, found in second.items():
-        both[name] = replace(found, ids=(*both[name].ids, *found.ids)) if name in both else found
+    for name, each in second.items():
+        both[name] = replace(each, ids=(*both[name].ids, *each.ids)) if name in both else each
     return both
 
 

@@ -67,15 +67,15 @@ class Overflow:
         cells = texts.to_pylist()
         rows = [row for row, text in enumerate(cells) if text is not None and name in text]
         objects = load_objects([cells[row] for row in rows], f"the column {self.json_column!r}")
-        found: list[Any] = [None] * len(cells)
+        shown: list[Any] = [None] * len(cells)
         for row, value in zip(rows, objects, strict=True):
             for key in path:
                 value = value.get(key) if isinstance(value, dict) else None
             if type(value) is float and self.kind == "float":
-                found[row] = value
+                shown[row] = value
             elif value is not None and kinds.shown_kind(self.kind, value) == self.kind:
-                found[row] = kinds.show(self.kind, value)
-        return kinds.build(self.kind, found)
+                shown[row] = kinds.show(self.kind, value)
+        return kinds.build(self.kind, shown)
 
     def fill(self, cells: pa.ChunkedArray, texts: pa.ChunkedArray) -> pa.ChunkedArray:
         """Return the cells of the typed column, with the numbers of the JSON column where they are NULL."""
@@ -121,7 +121,7 @@ def _of_file(place: Place, file: TableFile, family: ColumnGroup, schema: pa.Sche
     if key not in _found:
         own = {family.path(c.name): c for c in schema if family.owns(c) and c.name != family.json_column}
         texts = read_parquet(place, [family.json_column]).column(0)
-        found: dict[str, str] = {}
+        kinds_by_name: dict[str, str] = {}
         where = f"the column {family.json_column!r} of {place}"
         for mapping in load_objects(texts.drop_null().to_pylist(), where):
             for path, value in kinds.flatten(mapping):
@@ -129,8 +129,8 @@ def _of_file(place: Place, file: TableFile, family: ColumnGroup, schema: pa.Sche
                 kind = None if column is None else kinds.field_kind(column)
                 shown = None if kind is None else kinds.shown_kind(kind, value)
                 if column is not None and shown is not None and not _in_column(kind, value):
-                    kinds.widen(found, column.name, shown)
-        _found[key] = found
+                    kinds.widen(kinds_by_name, column.name, shown)
+        _found[key] = kinds_by_name
     return _found[key]
 
 

@@ -82,9 +82,9 @@ def _bounds(table: pa.Table) -> tuple[dict[str, Any], dict[str, Any]]:
         # min_max passes over NaN, which a statistic must not.
         if pa.types.is_floating(values.type) and not np.isfinite(values.to_numpy()).all():
             continue
-        found = pc.call_function("min_max", [values]).as_py()
-        if found["min"] is not None:
-            smallest[name], largest[name] = found["min"], found["max"]
+        bounds = pc.call_function("min_max", [values]).as_py()
+        if bounds["min"] is not None:
+            smallest[name], largest[name] = bounds["min"], bounds["max"]
     return smallest, largest
 
 
@@ -103,10 +103,10 @@ def list_steps_file(place: Place) -> NewFile:
         ids = file.read(columns=["episode_id"]).column("episode_id")
     except (pa.ArrowException, OSError, KeyError) as error:
         raise reading_error(place, error) from error
-    found = pc.call_function("min_max", [ids]).as_py()
-    if found["min"] is None:
+    extremes = pc.call_function("min_max", [ids]).as_py()
+    if extremes["min"] is None:
         raise CorruptStoreError(f"The file {place} has no episode ids.")
-    bounds = ({"episode_id": found["min"]}, {"episode_id": found["max"]})
+    bounds = ({"episode_id": extremes["min"]}, {"episode_id": extremes["max"]})
     return NewFile(place.name, file.metadata.num_rows, nulls, *bounds)
 
 
@@ -173,8 +173,8 @@ def join(
     """
 
     def read(file: TableFile) -> pa.Table:
-        found = read_parquet(runs.path / file.name, rows=file.rows)
-        return found.cast(pa.schema([runs.schema.field(name) for name in found.column_names]))
+        table = read_parquet(runs.path / file.name, rows=file.rows)
+        return table.cast(pa.schema([runs.schema.field(name) for name in table.column_names]))
 
     new = []
     if files:
@@ -223,11 +223,11 @@ def read_pointers(places: Iterable[Place], root: Place) -> Pointers:
     """
     tables = [_SCHEMA.empty_table()]
     for place in places:
-        found = read_parquet(place, POINTERS, dictionaries=["segment"])
-        if found.schema.types != _SCHEMA.types:
-            problem = ValueError(f"it has {found.schema.types} for the row pointers")
+        rows = read_parquet(place, POINTERS, dictionaries=["segment"])
+        if rows.schema.types != _SCHEMA.types:
+            problem = ValueError(f"it has {rows.schema.types} for the row pointers")
             raise reading_error(place, problem) from problem
-        tables.append(found)
+        tables.append(rows)
     return pointers_of(pa.concat_tables(tables), root)
 
 
