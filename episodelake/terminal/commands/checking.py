@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import warnings
 from typing import Annotated
 
 import typer
@@ -35,10 +37,21 @@ def replay(
 
     The exit status is 1 if it differs.
     """
-    from ..reports.showing import replay_episode
+    from ..output.page import Page, emit
+    from ..reports.episode_report import find_episode, write_replay
+    from ..reports.opening import Explored, open_store_at
 
-    tolerances = (rtol, atol)
-    report = replay_episode(path, storage, episode_key(episode), tolerances, trust=trust, as_json=as_json)
+    store = open_store_at(path, storage)
+    recorded = find_episode(Explored(store), episode_key(episode))
+    with warnings.catch_warnings(record=True) as noted:
+        warnings.simplefilter("always", RuntimeWarning)
+        env = store.make_env(recorded.run_id, trust=trust)
+    for warning in () if as_json else noted:
+        Page().note(str(warning.message))
+    with contextlib.closing(env):
+        report = recorded.replay(env, rtol=rtol, atol=atol)
+    facts = {"same": report.same, "environment": str(env), **vars(report)}
+    emit(facts, lambda page, _: write_replay(page, report, str(env)), as_json=as_json)
     if not report.same:
         raise typer.Exit(FAILED)
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     import polars as pl
 
     from ..output.page import Page
+    from ..reports.episode_report import EpisodeLook
+    from ..reports.opening import Explored
 
 
 @command(
@@ -183,15 +185,22 @@ def show(
     for name, given in (("--steps", steps), ("--column", column)):
         if frames is None and given is not None:
             raise typer.BadParameter("it needs --frames FILE.", param_hint=name)
+    from ..output.page import emit
+    from ..reports.episode_report import EpisodeLook, Film, episode_report, find_episode, write_episode
     from ..reports.opening import explored
-    from ..reports.showing import Film, show_episode
 
     if frames is not None:
         Film(frames, part, column, trust).save(path, storage, key, agent, as_json=as_json)
         return
-    lost = explored(path, storage, lambda opened: show_episode(opened, key, agent, as_json=as_json))
-    if lost is not None:
-        raise failure(str(lost))
+
+    def show(opened: Explored) -> EpisodeLook:
+        look = EpisodeLook.of(opened, find_episode(opened, key, agent))
+        emit(episode_report(look, agent), lambda page, _: write_episode(page, look), as_json=as_json)
+        return look
+
+    look = explored(path, storage, show)
+    if look.lost is not None:
+        raise failure(str(look.lost))
 
 
 @command(

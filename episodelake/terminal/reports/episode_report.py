@@ -1,35 +1,40 @@
-"""One episode for `episodelake show` and `replay`: by id or position, as text and as JSON.
+"""One episode for `episodelake show` and `replay`: by id or position, as text, as JSON and as a film.
 
 Only the columns that are shown are read.
 """
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 import polars.exceptions
 import pyarrow as pa
+import typer
 
 from ..._store import EpisodeStore
 from ...readers.amounts import counted
 from ...readers.episode import AgentEpisode, Episode, MultiAgentEpisode
 from ...readers.replaying.replay import ReplayReport
 from ...readers.signals import ROOTS, Signal, signals_of
-from ...store.errors import CorruptStoreError, EpisodeNotFoundError
+from ...store.errors import CorruptStoreError, EpisodeNotFoundError, NothingToDrawError, UntrustedEnvError
 from ...store.names import unescape
 from ...store.schema import AGENT_ID, REWARD
 from ...store.segments.file_checks import check_pages
 from ..choices import DIGITS
 from ..output.charts import sparkline
+from ..output.exporting import check_target, report_file
 from ..output.grid import Grid, moment_text, number_text
 from ..output.page import Page
-from .opening import Explored
+from .opening import Explored, explored
 
 END_ROWS = 3
 SIGNALS = 16
@@ -319,3 +324,54 @@ def _agents_of(page: Page, episode: MultiAgentEpisode) -> Grid:
         rows.append((*row, agent.env_steps[0], agent.env_steps[-1]))
     headers = ("agent", "group", "transitions", "return", "end reason", "from env_step", "to env_step")
     return Grid.of(headers, rows, (False, False, True, True, False, True, True))
+
+
+# Frames
+
+
+#: Formats of the frames of an episode.
+PICTURES = (".png", ".gif", ".mp4")
+
+
+@dataclass(frozen=True)
+class Film:
+    """The frames to write.
+
+    Attributes:
+        file: the target; its suffix gives the format.
+        steps: the steps; None for all.
+        column: the column of images, if there are several.
+        trust: whether a replay may import the modules that the store names.
+    """
+
+    file: Path
+    steps: slice | None
+    column: str | None
+    trust: bool
+
+    def save(
+        self, path: str, storage: Sequence[str] | None, key: int | str, agent: str | None, *, as_json: bool
+    ) -> None:
+        """Write the file, and report it."""
+        if self.file.suffix.lower() not in PICTURES:
+            raise typer.BadParameter(
+                f"{str(self.file)!r} does not end in {', '.join(PICTURES)}.", param_hint="--frames"
+            )
+        check_target(self.file)
+        identity = explored(
+            path, storage, lambda opened: self._made(opened, find_episode(opened, key, agent))
+        )
+        beginning = f"The frames of {identity} are in"
+        report_file(beginning, self.file, {"episode_id": identity}, as_json=as_json)
+
+    def _made(self, opened: Explored, episode: Episode) -> str:
+        """Write the file, and return the id of the episode."""
+        try:
+            episode.video(self.steps, column=self.column).save(self.file)
+        except NothingToDrawError as error:
+            if not (self.trust and isinstance(error.__cause__, UntrustedEnvError)):
+                raise
+            env = opened.store.make_env(episode.run_id, trust=True, render_mode="rgb_array")
+            with contextlib.closing(env):
+                episode.video(self.steps, env=env).save(self.file)
+        return episode.id
