@@ -351,7 +351,6 @@ def test_long_episodes_are_exact(gamma: float, seed: int) -> None:
     [
         "import episodelake, importlib.util; importlib.util.find_spec('polars')",
         "import importlib.util; importlib.util.find_spec('polars'); import episodelake",
-        "import polars, episodelake",
         "import episodelake; importlib.util.find_spec('polars'); importlib.util.find_spec('polars')",
     ],
 )

@@ -24,7 +24,20 @@ LATER = [
     "episodelake.writers",
     "episodelake.readers",
 ]
-HEAVY = ["altair", "jax", "matplotlib", "minari", "tensordict", "torch"]
+HEAVY = [
+    "altair",
+    "jax",
+    "matplotlib",
+    "minari",
+    "tensordict",
+    "torch",
+    "marimo",
+    "PIL",
+    "av",
+    "pandas",
+    "IPython",
+]
+HEAVY += ["prompt_toolkit", "rich", "vl_convert"]
 
 
 @pytest.fixture(scope="module")

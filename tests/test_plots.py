@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 from itertools import pairwise
@@ -33,7 +32,6 @@ from episodelake.readers.signals import reduced
 from picture_stores import HOSTILE, as_json, cartpole, drawn, pictures, play, raw, rows_of, scores, told
 from plain_agents import play_parallel, random_policy
 from real_environments import NUMBERED_SPACES
-from waiting import PATIENCE
 
 RETURNS = {"ppo": [float(number) for number in range(40)], "dqn": [-1.5, 0.25, 7.0]}
 CHARTS = ("returns", "lengths", "return_histogram", "actions", "visitation")
@@ -696,13 +694,3 @@ def test_without_altair_the_error_says_what_to_install(
     for call in (store.plot.returns, store.plot.visitation, store[0].plot):
         with pytest.raises(el.errors.MissingPackageError, match=r"pip install 'episodelake\[explore\]'"):
             call()
-
-
-def test_importing_the_library_imports_nothing_that_draws() -> None:
-    """Altair, PyAV, Pillow and others are imported by need."""
-    packages = ("altair", "av", "PIL", "marimo", "matplotlib", "torch", "vl_convert")
-    code = f"import episodelake, sys; print([name for name in {packages!r} if name in sys.modules])"
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE
-    )
-    assert done.stdout.strip() == "[]"
