@@ -95,11 +95,6 @@ def wait_for_lock(file: int | IO[bytes], *, shared: bool = False) -> None:
         time.sleep(_POLL_SECONDS)
 
 
-def unlock(file: int | IO[bytes]) -> None:
-    """Let go of a lock."""
-    _flock(file, _UNLOCK)
-
-
 def has_name(descriptor: int, path: Path) -> bool:
     """Return whether an open file has not lost its name, as while its lock was waited for."""
     try:
