@@ -290,7 +290,7 @@ def check_outside_stores(path: Path) -> None:
 
     Raises:
         InvalidArgumentError: it does.
-        StoreAccessError: it cannot be told.
+        StoreAccessError: the folders above it cannot be read.
     """
     with guard_access("look for a store", path):
         store = store_at(path.resolve().parent)

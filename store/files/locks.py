@@ -79,7 +79,7 @@ class Owner:
         """Return the content of the lock, always of one size."""
         return json.dumps(asdict(self)).encode().ljust(OWNER_BYTES - 1) + b"\n"
 
-    def is_told_by_flock(self, path: Path) -> bool:
+    def is_judged_by_flock(self, path: Path) -> bool:
         """Return whether the owner has ended if `flock` grants its lock here.
 
         That holds for processes of this kernel that use the same mount, for those before its last start on a
@@ -176,7 +176,7 @@ class FileLock:
             if not (self._writable or read_only):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(self.path))
             owner = Owner.from_bytes(pread(self._descriptor, OWNER_BYTES, 0))
-            if owner is not None and not other_hosts and not owner.is_told_by_flock(self.path):
+            if owner is not None and not other_hosts and not owner.is_judged_by_flock(self.path):
                 raise OtherHostError(f"The lock {self.path} belongs to", owner)
             if self._writable:
                 self._name_owner()
@@ -269,19 +269,19 @@ def wait_for(
 
 def is_held(path: Path) -> bool:
     """Return whether a live process holds a lock, without changing it; an unreadable lock counts as held."""
-    return _sight(path)[0]
+    return _held_and_owner(path)[0]
 
 
 def other_host(path: Path) -> Owner | None:
     """Return the owner of a lock on a host whose locks do not reach this one; None if there is none."""
-    held, owner = _sight(path)
+    held, owner = _held_and_owner(path)
     if held or owner is None:
         return None
     with guard_access("look at the lock", path):
-        return None if owner.is_told_by_flock(path) else owner
+        return None if owner.is_judged_by_flock(path) else owner
 
 
-def _sight(path: Path) -> tuple[bool, Owner | None]:
+def _held_and_owner(path: Path) -> tuple[bool, Owner | None]:
     """Return whether `flock` shows that a lock is held, and the owner that its file names."""
     with guard_access("look at the lock", path):
         try:
@@ -320,7 +320,7 @@ def is_stray_lock(path: Path) -> bool:
     system = file_system(path.parent)
     if owner is None:
         return state.st_size == 0 and (system.is_local or system.shares_locks)
-    return owner.is_told_by_flock(path)
+    return owner.is_judged_by_flock(path)
 
 
 def _opened(path: Path) -> tuple[int, bool]:

@@ -178,11 +178,11 @@ def check_manifest(handle: StoreHandle, findings: Findings) -> None:
     """Check that `store.json` names the columns of its spaces, and that `card.json` can be read."""
     findings.files += 1
     try:
-        said = read_manifest(handle.layout).to_json()
+        expected = read_manifest(handle.layout).to_json()["columns"]
         with guard_access("read", handle.layout.manifest):
             columns = json.loads(handle.layout.manifest.read()).get("columns")
-        if said["columns"] != columns:
-            message = f"It names the columns {columns}; its spaces have {said['columns']}."
+        if expected != columns:
+            message = f"It names the columns {columns}; its spaces have {expected}."
             findings.add("manifest", MANIFEST, message)
     except EpisodelakeError as error:
         if isinstance(error, StoreAccessError):

@@ -174,16 +174,16 @@ class RecoveredTeam(RecoveredEpisode):
 
     def record(self, number: int, now: int) -> EpisodeRecord:
         """Return the episode's row."""
-        said = (self.end or {}).get("flags") or []
+        ended = (self.end or {}).get("flags") or []
         agents: list[AgentRecord] = []
         for index in range(len(self.lanes)):
             if index not in self.lanes:
                 break
             lane, known = self.lanes[index], self.introductions[index]
             flags = (lane.terminated, lane.truncated)
-            if not lane.steps and index < len(said):
+            if not lane.steps and index < len(ended):
                 # Flags of an agent that never acted stand on no row.
-                flags = _flags(said[index])
+                flags = _flags(ended[index])
             agents.append(
                 AgentRecord(known["agent_id"], known["group"], lane.steps, self._return_of(lane), *flags)
             )
@@ -203,8 +203,8 @@ class RecoveredTeam(RecoveredEpisode):
         return [0.0] * self._objectives
 
 
-def _flags(said: Any) -> tuple[bool, bool]:
+def _flags(pair: Any) -> tuple[bool, bool]:
     """Return an agent's flags in an event; unset if they are none."""
-    if not isinstance(said, list) or len(said) != 2:
+    if not isinstance(pair, list) or len(pair) != 2:
         return False, False
-    return said[0] is True, said[1] is True
+    return pair[0] is True, pair[1] is True

@@ -1,8 +1,8 @@
 """Copy rows of old files to a new one as Arrow tables, without decoding them.
 
-A *aligned* is a set of files that are aligned row by row with the segments: the steps themselves, or an
-annotation of them. Rows come in the order of the episodes asked for: `in_order` streams what lies in this
-order already; `Shuffled` sorts through temporary files, so that memory stays within one new segment.
+*Aligned files* match the segments row by row: the steps themselves, or an annotation of them. Rows come in
+the order of the episodes asked for: `in_order` streams what lies in this order already; `Shuffled` sorts
+through temporary files, so that memory stays within one new segment.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ class Shuffled:
     """
 
     def __init__(self, aligned: AlignedFiles, pointers: Pointers, bucket: np.ndarray) -> None:
-        self._strip = aligned
+        self._aligned = aligned
         self._folder = tempfile.TemporaryDirectory(prefix="episodelake-")
         columns = [*aligned.columns, pa.field(_RANK, pa.int64())]
         with guard_access("write temporary files", self._folder.name), ExitStack() as stack:
@@ -175,7 +175,7 @@ class Shuffled:
                 stop = int(pointers.row_start[part[-1]] + pointers.row_count[part[-1]])
                 each = np.repeat(part, pointers.row_count[part])
                 done = 0
-                for table in self._strip.rows(name, start, stop):
+                for table in self._aligned.rows(name, start, stop):
                     yield each[done : done + table.num_rows], table
                     done += table.num_rows
 

@@ -89,7 +89,7 @@ def _bounds(table: pa.Table) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def list_steps_file(place: Place) -> NewFile:
-    """Return how to list a steps file that lies there already, told from its footer and its ids.
+    """Return how to list a steps file that lies there already, by its footer and its ids.
 
     Raises:
         CorruptStoreError: it is damaged or missing.
