@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from checkout import library_modules
-from episodelake.terminal.shell_advice import _WORDS, for_shell
+from episodelake.terminal.output.page import _WORDS, for_shell
 
 
 def messages() -> Iterator[str]:
