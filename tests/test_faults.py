@@ -301,7 +301,7 @@ def test_a_kill_after_a_failure(harness: Campaign, name: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "aged > succeed:read only:828:close",
+        "aged > succeed:read only:812:close",
         "empty > roll_out:kill:405:repeat > recover",
         "empty > roll_out:kill:403:repeat > recover",
         "empty > roll_out:exit:409:repeat",

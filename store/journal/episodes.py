@@ -7,7 +7,7 @@ options, metadata) stands aside by the episode's number.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cached_property
@@ -324,17 +324,6 @@ class EpisodeColumns:
     def numbers(self) -> set[int]:
         """The numbers of all of them."""
         return set(self.number.tolist())
-
-    def without(self, numbers: Collection[int]) -> EpisodeColumns | None:
-        """Return the other episodes; None if there are none."""
-        kept = [place for place, number in enumerate(self.number.tolist()) if number not in numbers]
-        if len(kept) == len(self):
-            return self
-        changes = {name: getattr(self, name)[kept] for name in _ARRAYS}
-        changes |= {
-            name: [getattr(self, name)[place] for place in kept] for name in ("env_index", "end_reason")
-        }
-        return replace(self, **changes) if kept else None
 
     def ids(self, run_id: str) -> list[str]:
         """Return the ids of all of them, in order."""

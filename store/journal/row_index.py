@@ -40,6 +40,7 @@ class RowSpans:
             `chosen`. Agents are counted within their episode, and 0 where there is one.
         lates: bool: whether the last row of the stretch is a late one.
         source: the part, for messages.
+        finished: whether outcomes stand beside their observations, as in the steps table.
     """
 
     batch: pa.RecordBatch
@@ -50,9 +51,10 @@ class RowSpans:
     stops: np.ndarray
     lates: np.ndarray
     source: Path | None
+    finished: bool = False
 
     @staticmethod
-    def of(batch: pa.RecordBatch, source: Path | None = None) -> RowSpans:
+    def of(batch: pa.RecordBatch, source: Path | None = None, *, finished: bool = False) -> RowSpans:
         """Find the stretches of a batch."""
         # In the order in which they sort: the last one counts most.
         keys = [batch.column(JOURNAL_NUMBER.name).to_numpy()]
@@ -68,7 +70,7 @@ class RowSpans:
         starts, stops = edges[:-1], edges[1:]
         agents = keys[0][starts] if len(keys) > 1 else np.zeros(len(starts), np.int32)
         lates = row_kinds[stops - 1] == LATE_ROW
-        return RowSpans(batch, chosen, keys[-1][starts], agents, starts, stops, lates, source)
+        return RowSpans(batch, chosen, keys[-1][starts], agents, starts, stops, lates, source, finished)
 
     def rows(self, start: int, stop: int) -> PackedRows:
         """Return the rows `[start, stop)`; they share memory with the batch if they are together."""
@@ -182,12 +184,14 @@ class RowIndex:
         first: int64, one more than lanes: the first piece of each.
         counts: int64: arrivals of each lane.
         lates: bool: whether the last of them is a late one.
+        finished: bool: whether they are finished rows, as in the steps table.
     """
 
     pieces: Pieces
     first: np.ndarray
     counts: np.ndarray
     lates: np.ndarray
+    finished: np.ndarray
 
     @property
     def steps_rows(self) -> np.ndarray:
@@ -198,12 +202,12 @@ class RowIndex:
     def find(
         readers: Iterable[PartReader], lanes: LaneColumns, bulk: Iterable[pa.RecordBatch] = ()
     ) -> RowIndex:
-        """Find the rows of some lanes in all batches of the given parts, and in batches behind them."""
+        """Find the rows of some lanes in all batches of the given parts, and in batches of finished rows."""
         wanted = _Wanted(lanes)
         runs: list[RowSpans] = []
         parts: list[tuple[np.ndarray, ...]] = []
         # Batches in memory may be many and small, so they are searched together.
-        in_memory = [RowSpans.of(batch) for batch in bulk]
+        in_memory = [RowSpans.of(batch, finished=True) for batch in bulk]
         groups = itertools.chain(([each] for each in spans_of_parts(readers)), [in_memory])
         for some in filter(None, groups):
             numbers, agents, starts, stops, lates = (
@@ -244,7 +248,7 @@ class RowIndex:
         some = kept > 0
         pieces = Pieces(whole.runs, whole.batches[some], whole.starts[some], (whole.starts + kept)[some])
         first = np.concatenate([[0], np.cumsum(np.bincount(owners[some], minlength=len(limits)))])
-        return RowIndex(pieces, first, limits, self.lates & (limits == self.counts))
+        return RowIndex(pieces, first, limits, self.lates & (limits == self.counts), self.finished)
 
 
 def spans_of_parts(readers: Iterable[PartReader]) -> Iterator[RowSpans]:
@@ -282,10 +286,11 @@ def _indexed(runs: list[RowSpans], parts: list[tuple[np.ndarray, ...]], lanes: i
         np.concatenate(each) for each in zip(nothing, *parts, strict=True)
     )
     order = np.argsort(owners, kind="stable")
-    owners, sizes, lates = owners[order], (stops - starts)[order], lates[order]
+    owners, batches, sizes, lates = owners[order], batches[order], (stops - starts)[order], lates[order]
     counts = np.bincount(owners, sizes, lanes).astype(np.int64)
     first = np.searchsorted(owners, np.arange(lanes + 1))
-    ends_late = np.zeros(lanes, bool)
+    ends_late, finished = np.zeros((2, lanes), bool)
     some = np.flatnonzero(np.diff(first))
     ends_late[some] = lates[first[some + 1] - 1]
-    return RowIndex(Pieces(runs, batches[order], starts[order], stops[order]), first, counts, ends_late)
+    finished[some] = np.array([each.finished for each in runs], bool)[batches[first[some]]]
+    return RowIndex(Pieces(runs, batches, starts[order], stops[order]), first, counts, ends_late, finished)

@@ -146,7 +146,8 @@ class Seal:
         records: the finished episodes in the order in which they ended.
         journal: the run's journal directory.
         parts: journal parts, oldest first; they may hold rows of other episodes too.
-        bulk: journal batches that are in memory only; they may hold rows of other episodes too.
+        bulk: batches of finished rows that are in memory only, in the columns of the journal; they may hold
+            rows of other episodes too.
     """
 
     header: RunHeader

@@ -1,5 +1,7 @@
 """From journal rows to a steps file: order the rows by episode, shift, write row groups.
 
+Whole episodes come as finished rows, which are not shifted.
+
 Works on batches that point into the mapped journal and holds one row group in memory, or two where
 columns are packed, whatever the length of an episode. A row group never splits an episode that fits in one.
 """
@@ -76,7 +78,7 @@ class StepsFile:
             lanes: whose rows are written.
             index: where they are.
             readers: the parts that hold them.
-            bulk: the batches in memory that hold them.
+            bulk: the batches of finished rows in memory that hold them.
 
         Raises:
             StoreAccessError: the file could not be written; the caller may try again.
@@ -111,6 +113,9 @@ class StepsFile:
     def _groups(self, lanes: LaneColumns, index: RowIndex) -> Generator[pa.Table, None, None]:
         counts = lanes.per_episode(index.steps_rows)
         ends = np.cumsum(counts)
+        # Rows that are shifted and rows that are not never share a group.
+        finished = index.finished[lanes.first[:-1]]
+        changes = np.append(np.flatnonzero(finished[1:] != finished[:-1]) + 1, len(ends))
         episode = 0
         while episode < len(ends):
             before = ends[episode] - counts[episode]
@@ -120,6 +125,7 @@ class StepsFile:
                 for lane in range(*lanes.first[[episode, last]].tolist()):
                     yield from self._split(index, lane)
             else:
+                last = min(last, int(changes[np.searchsorted(changes, episode, side="right")]))
                 yield self._whole(index, *lanes.first[[episode, last]].tolist())
             episode = last
 
@@ -133,7 +139,8 @@ class StepsFile:
         t = np.arange(ends[-1])
         t -= np.repeat(ends - kept, kept)
         rows = np.repeat(np.cumsum(counts) - counts, kept) + t if lates.any() else None
-        return self._steps(arrivals, places, rows, (ends - 1)[~lates], owners, t)
+        blank = None if index.finished[first] else (ends - 1)[~lates]
+        return self._steps(arrivals, places, rows, blank, owners, t)
 
     def _split(self, index: RowIndex, lane: int) -> Iterator[pa.Table]:
         """Yield the steps rows of a lane of an episode that is longer than a row group, in several tables."""
@@ -141,12 +148,12 @@ class StepsFile:
         steps_rows = int(index.steps_rows[lane])
         for start in range(0, steps_rows, self._group_rows):
             stop = min(start + self._group_rows, steps_rows)
-            arrivals, places = self._gather(pieces.between(start, stop + 1))
+            finished = bool(index.finished[lane])
+            arrivals, places = self._gather(pieces.between(start, stop + (not finished)))
             last = [stop - start - 1] if stop == steps_rows and not index.lates[lane] else []
+            blank = None if finished else np.array(last, np.int64)
             owners = np.full(stop - start, lane, np.int32)
-            yield self._steps(
-                arrivals, places, None, np.array(last, np.int64), owners, np.arange(start, stop)
-            )
+            yield self._steps(arrivals, places, None, blank, owners, np.arange(start, stop))
 
     def _gather(self, pieces: Pieces) -> tuple[pa.Table, np.ndarray | None]:
         """Copy pieces into one table in the journal's layout, dynamic columns made alike.
@@ -171,7 +178,7 @@ class StepsFile:
         arrivals: pa.Table,
         places: np.ndarray | None,
         rows: np.ndarray | None,
-        blank: np.ndarray,
+        blank: np.ndarray | None,
         owners: np.ndarray,
         t: np.ndarray,
     ) -> pa.Table:
@@ -181,7 +188,7 @@ class StepsFile:
             arrivals: the rows that arrived.
             places: the row of `arrivals` that each of them stands in; None if they stand in order.
             rows: which of them has the observation of each result row; None for the first ones in order.
-            blank: the result rows without an outcome.
+            blank: the result rows without an outcome; None for finished rows, which have theirs.
             owners: the lane of each result row.
             t: its step.
         """
@@ -192,13 +199,11 @@ class StepsFile:
             if count and (np.diff(observed) == 1).all():
                 start, observed = int(observed[0]), None
         # From here on, None stands for the rows from `start` on.
-        kinds = _plain(arrivals, JOURNAL_KIND.name).to_numpy()
-        behind = blank + start + 1
         following = None
         # The row behind an episode's last one is the reset of the next, which has no outcome either.
-        if observed is not None or (kinds[behind[behind < len(kinds)]] != RESET_ROW).any():
+        if blank is not None and (observed is not None or not _precede_resets(arrivals, blank + start)):
             outcomes = np.arange(1, count + 1) if rows is None else rows + 1
-            outcomes = np.minimum(outcomes, (len(kinds) if places is None else len(places)) - 1)
+            outcomes = np.minimum(outcomes, (arrivals.num_rows if places is None else len(places)) - 1)
             absent = np.zeros(count, bool)
             absent[blank] = True
             following = (outcomes if places is None else places[outcomes]), absent
@@ -208,7 +213,7 @@ class StepsFile:
                 arrays.append(self._named(column.name, owners))
             elif column.name == "t":
                 arrays.append(pa.array(t))
-            elif self._schema.is_outcome(column.name):
+            elif blank is not None and self._schema.is_outcome(column.name):
                 arrays.append(
                     _shifted(arrivals.column(column.name), start + 1, count)
                     if following is None
@@ -225,6 +230,13 @@ class StepsFile:
         first, last = int(owners[0]), int(owners[-1])
         names = pa.array(self._names[column][first : last + 1], pa.string())
         return pa.DictionaryArray.from_arrays(owners - np.int32(first), names)
+
+
+def _precede_resets(arrivals: pa.Table, rows: np.ndarray) -> bool:
+    """Return whether the row behind each of these is a reset, or behind the table."""
+    kinds = _plain(arrivals, JOURNAL_KIND.name).to_numpy()
+    behind = rows + 1
+    return bool((kinds[behind[behind < len(kinds)]] == RESET_ROW).all())
 
 
 def _named_once(column: pa.Field) -> pa.Field:

@@ -25,13 +25,13 @@ from ...store.journal.episodes import (
     timestamp_now,
 )
 from ...store.schema import StepSchema
-from ..rows.step_rows import WholeRows
 from ..session.finished_episodes import BulkEpisodes
 from ..session.session import RunSession
 from .arrow_facts import ArrowFacts, EpisodeSays
 from .arrow_rows import EPISODE_KEYS, ArrowRows, Piece
 from .source_keys import SourceKeys
 from .whole_episode import check_last_missing
+from .whole_rows import WholeRows
 
 _PIECE_BYTES = 8 << 20
 _ROWS = "An episode of T transitions has T+1 rows."
@@ -94,7 +94,7 @@ def _bulk(
         check_last_missing(schema)
         piece = replace(piece, missing=missing)
     numbers = session.take_numbers(count) + np.arange(count)
-    most = max(1, min(schema.observation.max_rows, schema.action.max_rows) - 1)
+    most = max(2, min(schema.observation.max_rows, schema.action.max_rows))
     parts = [rows.converted(part, numbers) for part in piece.parts(most)]
     # Only an episode that is alone in its piece has several parts.
     rewards = np.concatenate([outcomes.rewards for _, outcomes in parts])

@@ -1,7 +1,7 @@
-"""Steps of whole episodes as Arrow columns, checked and brought into the layout of the journal.
+"""Steps of whole episodes as Arrow columns, checked and brought into the types of the steps table.
 
 `EpisodeWriter.write_episodes` uses it. Rows come as in the steps table: row t has observation t and the
-action taken there. The journal has what arrived together, so an action stands one row further down.
+action taken there.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ...store.errors import (
     SpaceMismatchError,
 )
 from ...store.names import EPISODE, EPISODE_ID, FLAGS, REWARD, STEP
-from ...store.schema import JOURNAL_KIND, JOURNAL_NUMBER, LATE_ROW, RESET_ROW, STEP_ROW, StepSchema
+from ...store.schema import STEP_ROW, StepSchema
 from ...store.spaces.arrow import plain_array, plain_table
 from ...store.spaces.coerce import as_flags
 from ..rows.arrivals import with_dynamic_columns
@@ -110,13 +110,14 @@ class Piece:
         )
 
     def parts(self, most: int) -> Iterator[Piece]:
-        """Cut an episode of more than `most` rows; each part begins with the last row of the one before."""
+        """Cut an episode of more than `most` rows; the last part has two rows at least."""
         count = self.rows.num_rows
         if count <= most or len(self.lengths) > 1:
             yield self
             return
-        for start in range(0, count - 1, most):
-            rows = self.rows.slice(start, most + 1)
+        most -= count % most == 1
+        for start in range(0, count, most):
+            rows = self.rows.slice(start, most)
             stop = start + rows.num_rows
             lengths = np.array([rows.num_rows])
             yield replace(self, rows=rows, lengths=lengths, starts=start == 0, ends=stop == count)
@@ -142,7 +143,7 @@ class Outcomes:
 
 
 class ArrowRows:
-    """Turns pieces of one source into journal batches.
+    """Turns pieces of one source into batches of finished rows.
 
     Args:
         schema: the store's step schema.
@@ -180,7 +181,7 @@ class ArrowRows:
         self._has_step = STEP in names
 
     def converted(self, piece: Piece, numbers: np.ndarray) -> tuple[pa.RecordBatch, Outcomes]:
-        """Return the arrivals of a piece as one journal batch.
+        """Return the rows of a piece as one batch of finished rows.
 
         Args:
             piece: the rows.
@@ -203,23 +204,14 @@ class ArrowRows:
             for name, column in zip(piece.rows.column_names, piece.rows.columns, strict=True)
         }
         self._check_steps(piece, columns)
-        row_kinds = np.full(piece.rows.num_rows, STEP_ROW, np.int16)
-        row_kinds[piece.edges[:-1]] = RESET_ROW
-        arrays = [pa.array(np.repeat(numbers, piece.lengths)), pa.array(row_kinds)]
+        kinds_of_rows = pa.array(np.full(piece.rows.num_rows, STEP_ROW, np.int16))
+        arrays = [pa.array(np.repeat(numbers, piece.lengths)), kinds_of_rows]
         arrays += self._observations(piece, columns)
-        outcomes, made = self._outcomes(piece, columns, row_kinds == STEP_ROW)
+        outcomes, made = self._outcomes(piece, columns)
         declared = remembered(piece.keys) | array_kinds(piece.rows.schema)
-        info, policy, extra = (self._typed(*family, columns, declared) for family in self._families)
-        moved = policy
-        if policy:
-            shift = pa.array(np.arange(len(row_kinds)) - 1, mask=row_kinds == RESET_ROW)
-            moved = {name: (kind, array.take(shift)) for name, (kind, array) in policy.items()}
+        dynamic = [self._typed(*family, columns, declared) for family in self._families]
         batch = pa.record_batch([*arrays, *made], self._schema.journal)
-        batch = with_dynamic_columns(batch, [info, moved, extra])
-        if piece.ends:
-            said = {name: array for name, (_, array) in policy.items()}
-            batch = _with_late_rows(batch, piece.edges[1:] - 1, said)
-        return batch if piece.starts else batch.slice(1), outcomes
+        return with_dynamic_columns(batch, dynamic), outcomes
 
     def _observations(self, piece: Piece, columns: Mapping[str, pa.Array]) -> list[pa.Array]:
         codec, observed = self._schema.observation, piece.observed
@@ -238,35 +230,32 @@ class ArrowRows:
         ]
         return codec.adopt([owned(column) for column in kept], observed)
 
-    def _outcomes(
-        self, piece: Piece, columns: Mapping[str, pa.Array], stepped: np.ndarray
-    ) -> tuple[Outcomes, list[pa.Array]]:
-        """Return action, reward and flags as they arrive: one row behind the row that has them."""
-        # The last row of a part has its outcome in the next part, which begins with this row.
-        acted = np.ones(len(stepped), bool)
-        acted[piece.edges[1:] - 1] = False
+    def _outcomes(self, piece: Piece, columns: Mapping[str, pa.Array]) -> tuple[Outcomes, list[pa.Array]]:
+        """Return action, reward and flags, in the types of the store."""
+        acted = np.ones(piece.rows.num_rows, bool)
+        if piece.ends:
+            acted[piece.edges[1:] - 1] = False
         whole = {REWARD, *FLAGS, *(leaf.column for leaf in self._schema.action.leaves)}
         action = [column.name for column in self._schema.action.fields]
         found: dict[str, pa.Array] = {}
         for name in (*action, REWARD, *FLAGS):
             found[name] = columns[name]
             valid = columns[name].is_valid().to_numpy(zero_copy_only=False)
-            wrong = valid & ~acted if piece.ends else np.zeros(len(acted), bool)
+            wrong = valid & ~acted
             if name in whole:
                 wrong |= ~valid & acted
             if wrong.any():
                 row = int(np.flatnonzero(wrong)[0])
                 raise _Located(f"{piece.place(row)}: `{name}` {_EMPTY if acted[row] else _FILLED}")
-            if name not in whole or not piece.ends:
+            if name not in whole:
                 found[name] = columns[name].filter(pa.array(acted))
-        made = self._schema.action.adopt([found[name] for name in action], stepped)
+        made = self._schema.action.adopt([found[name] for name in action], acted)
         (leaf,) = self._schema.reward.leaves
         rewards = self._schema.reward.decode([leaf.adopt(found[REWARD].drop_null())])
         flags = [self._flags(piece, name, columns[name], acted) for name in FLAGS]
-        lasts = piece.edges[1:] - 2
-        outcomes = Outcomes(rewards, *(each[lasts] for each in flags))
-        arrived = [pa.array(np.concatenate([[False], each[:-1]]), mask=~stepped) for each in flags]
-        return outcomes, [*made, leaf.spread(rewards, stepped), *arrived]
+        outcomes = Outcomes(rewards, *(each[piece.edges[1:] - 2] for each in flags))
+        masked = [pa.array(each, mask=~acted) for each in flags]
+        return outcomes, [*made, leaf.spread(rewards, acted), *masked]
 
     @staticmethod
     def _flags(piece: Piece, name: str, found: pa.Array, acted: np.ndarray) -> np.ndarray:
@@ -394,29 +383,3 @@ def owned(column: pa.ChunkedArray | pa.Array) -> pa.Array:
     if isinstance(array.type, pa.BaseExtensionType):
         array = array.storage
     return plain_array(array)
-
-
-def _with_late_rows(
-    batch: pa.RecordBatch, lasts: np.ndarray, policy: Mapping[str, pa.Array]
-) -> pa.RecordBatch:
-    """Put the policy's outputs for last observations on rows of their own, behind them."""
-    said = np.zeros(batch.num_rows, bool)
-    for array in policy.values():
-        said |= array.is_valid().to_numpy(zero_copy_only=False)
-    rows = lasts[said[lasts]]
-    if not len(rows):
-        return batch
-    order = np.insert(np.arange(batch.num_rows), rows + 1, rows)
-    late = np.insert(np.zeros(batch.num_rows, bool), rows + 1, True)
-    arrays: list[pa.Array] = []
-    for column, array in zip(batch.schema, batch.columns, strict=True):
-        if column.name == JOURNAL_NUMBER.name:
-            arrays.append(array.take(pa.array(order)))
-        elif column.name == JOURNAL_KIND.name:
-            arrays.append(pa.array(np.where(late, LATE_ROW, array.to_numpy()[order]).astype(np.int16)))
-        elif column.name in policy:
-            both = pa.concat_arrays([array, policy[column.name]])
-            arrays.append(both.take(pa.array(np.where(late, order + batch.num_rows, order))))
-        else:
-            arrays.append(array.take(pa.array(order, mask=late)))
-    return pa.record_batch(arrays, batch.schema)

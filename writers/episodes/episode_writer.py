@@ -6,24 +6,23 @@ For imports, for robots, for anything that has its own loop. A thin front for a 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import compress
 from typing import Any, overload
 
 from ...store.common.arguments import whole_number
 from ...store.handle import OpenStore
-from ...store.journal.episodes import EpisodeColumns, EpisodeFacts, EpisodeRecord
+from ...store.journal.episodes import EpisodeFacts, EpisodeRecord
 from ...store.maintenance.reopening import reopening
-from ...store.spaces.batches import single_value
-from ..rows.step_rows import WholeRows
-from ..session.finished_episodes import BulkEpisodes
 from ..session.run import SessionOptions, run_header
 from ..session.run_owner import RunOwner
 from .arrow_episodes import write_arrow
-from .many_episodes import record_of, write_many
 from .open_episode import EpisodeRow, OpenEpisode, ReopenedEpisode
 from .source_keys import SOURCE_KEY, OnDuplicate, SourceKeys, check_on_duplicate, with_source_key
-from .whole_episode import LastObservation, WholeEpisode, arrivals_batches, is_last_missing
+from .whole_episode import LastObservation, WholeEpisode, is_last_missing
+from .whole_rows import WholeRows
 
-_FEWEST_BULK_STEPS = 64
+#: Arguments of `write_episode` that are not about steps.
+_FACTS = ("seed", "options", "metadata", "env_index", "source_key")
 
 
 class EpisodeWriter(RunOwner[WholeRows]):
@@ -244,28 +243,24 @@ class EpisodeWriter(RunOwner[WholeRows]):
                 the observation space has no column in which a missing observation shows.
             RecorderStateError: the writer is closed.
         """
-        self._session.check_usable()
-        if not self._sources.is_new(source_key):
-            return None
-        metadata = with_source_key(metadata, source_key)
-        whole = WholeEpisode.checked(
-            self._schema,
-            observations=observations,
-            actions=actions,
-            rewards=rewards,
-            terminations=terminations,
-            truncations=truncations,
-            infos=infos,
-            policy=policy,
-            extra=extra,
-            last_observation=last_observation,
-        )
-        index = _index(env_index)
-        if whole.length < _FEWEST_BULK_STEPS and not whole.last_missing:
-            record = self._write_steps(whole, seed, options, metadata, index)
-        else:
-            record = self._write_bulk(whole, seed, options, metadata, index)
-        return self.finished(record)
+        given = {
+            "observations": observations,
+            "actions": actions,
+            "rewards": rewards,
+            "terminations": terminations,
+            "truncations": truncations,
+            "source_key": source_key,
+            "last_observation": last_observation,
+            "infos": infos,
+            "policy": policy,
+            "extra": extra,
+            "seed": seed,
+            "options": options,
+            "metadata": metadata,
+            "env_index": env_index,
+        }
+        records = self._write_many([given])
+        return EpisodeRow.of(self._session, records[0]) if records else None
 
     def write_episodes(
         self,
@@ -311,58 +306,25 @@ class EpisodeWriter(RunOwner[WholeRows]):
             self._session, self._schema, steps, episodes, lengths, self._sources, last_missing=missing
         )
 
-    def _write_many(self, episodes: Sequence[Mapping[str, Any]]) -> int | None:
-        """Write several episodes in one batch, for imports; see `write_many`."""
+    def _write_many(self, episodes: Sequence[Mapping[str, Any]]) -> list[EpisodeRecord]:
+        """Write several episodes, all or none, without those that `on_duplicate="skip"` leaves out.
+
+        Args:
+            episodes: keyword arguments of `write_episode`, which raises the same.
+        """
         self._session.check_usable()
-        return write_many(self._session, self._schema, self._sources, episodes)
-
-    def _write_steps(
-        self, whole: WholeEpisode, seed: Any, options: Any, metadata: Any, env_index: int | None
-    ) -> EpisodeRecord:
-        """Record a short episode through the row buffer, where many share one journal batch."""
-        rows = self._rows
-        infos, policies, extras = (
-            each or [None] * (whole.length + 1) for each in (whole.infos, whole.policies, whole.extras)
-        )
-        live = rows.begin(
-            single_value(whole.observations, 0),
-            infos[0],
-            seed=seed,
-            options=options,
-            metadata=metadata,
-            env_index=env_index,
-            extra=extras[0],
-        )
-        try:
-            for t in range(whole.length):
-                buffer = rows.room()
-                buffer.put_action(buffer.count, single_value(whole.actions, t))
-                last = t == whole.length - 1
-                buffer.add_step(
-                    live,
-                    whole.rewards[t],
-                    single_value(whole.observations, t + 1),
-                    last and whole.terminated,
-                    last and whole.truncated,
-                    infos[t + 1],
-                    policies[t],
-                    extras[t + 1],
-                )
-            record = rows.end(live, "cut", late=whole.late)
-        except BaseException:
-            rows.discard(live)
-            raise
-        assert record is not None
-        return record
-
-    def _write_bulk(
-        self, whole: WholeEpisode, seed: Any, options: Any, metadata: Any, env_index: int | None
-    ) -> EpisodeRecord:
-        number = self._session.take_numbers()
-        batches = arrivals_batches(self._schema, number, whole, self._session.columns)
-        record = record_of(self._schema, number, env_index, whole, EpisodeFacts.of(seed, options, metadata))
-        self._rows.add(BulkEpisodes(EpisodeColumns.of([record]), batches))
-        return record
+        fresh = self._sources.fresh([each.get("source_key") for each in episodes])
+        wholes, facts, keys = [], [], []
+        for given in compress(episodes, fresh):
+            seed, options, metadata, env_index, key = (given.get(name) for name in _FACTS)
+            steps = {name: value for name, value in given.items() if name not in _FACTS}
+            own = EpisodeFacts.of(seed, options, with_source_key(metadata, key))
+            wholes.append(WholeEpisode.checked(self._schema, **steps))
+            facts.append((_index(env_index), own))
+            keys += [] if key is None else [key]
+        records = self._rows.write(wholes, facts) if wholes else []
+        self._sources.add(keys)
+        return records
 
     def finished(self, record: EpisodeRecord) -> EpisodeRow:
         """Remember the source key of a finished episode, and return it as its caller sees it."""

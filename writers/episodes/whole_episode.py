@@ -1,8 +1,7 @@
-"""A whole episode given as arrays: checks, and its arrivals as one journal batch.
+"""A whole episode given as arrays, and its checks.
 
-`EpisodeWriter.write_episode` uses it. Short episodes are fed through the row buffer with `single_value`; long
-ones become one batch with no loop over steps. Sources that hold T observations of T transitions have episodes
-without their last observation.
+`EpisodeWriter.write_episode` uses it. Sources that hold T observations of T transitions have episodes without
+their last observation.
 """
 
 from __future__ import annotations
@@ -12,14 +11,11 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import numpy as np
-import pyarrow as pa
 
-from ...store.dynamic.column_groups import ColumnSet, DynamicRows
 from ...store.errors import InvalidArgumentError, SpaceMismatchError
-from ...store.schema import LATE_ROW, MISSING, RESET_ROW, STEP_ROW, StepSchema
-from ...store.spaces.batches import single_value, slice_batch
+from ...store.schema import MISSING, StepSchema
+from ...store.spaces.batches import single_value
 from ...store.spaces.coerce import as_flags, refuse_mask
-from ..rows.arrivals import with_dynamic_columns
 
 LastObservation = Literal["present", "missing"]
 
@@ -164,65 +160,6 @@ def batch_lengths(values: Any) -> set[int]:
     if isinstance(values, str | bytes):
         raise TypeError("text is no batch of values")
     return {len(values)}
-
-
-def arrivals_batches(
-    schema: StepSchema, number: int, whole: WholeEpisode, columns: Sequence[ColumnSet]
-) -> list[pa.RecordBatch]:
-    """Return the episode's arrivals as journal batches that own their memory: one, unless a column would
-    exceed Arrow's limit.
-
-    Raises:
-        SpaceMismatchError: observations, actions or rewards do not fit.
-    """
-    total = whole.length + 1 + (whole.late is not None)
-    most = max(1, min(schema.observation.max_rows, schema.action.max_rows, total))
-    return [
-        _arrivals(schema, number, whole, columns, start, min(start + most, total))
-        for start in range(0, total, most)
-    ]
-
-
-def _arrivals(
-    schema: StepSchema,
-    number: int,
-    whole: WholeEpisode,
-    columns: Sequence[ColumnSet],
-    start: int,
-    stop: int,
-) -> pa.RecordBatch:
-    """Arrivals `[start, stop)`: 0 is the reset, t the step that led to observation t, T+1 the late one."""
-    late = int(stop > whole.length + 1)
-    reset = int(start == 0)
-    row_kinds = np.full(stop - start, STEP_ROW, np.int16)
-    row_kinds[:reset] = RESET_ROW
-    row_kinds[len(row_kinds) - late :] = LATE_ROW
-    arrays: list[pa.Array] = [pa.array(np.full(stop - start, number, np.int64)), pa.array(row_kinds)]
-    observed = max(start, min(stop, whole.observed))
-    observations = slice_batch(whole.observations, start, observed)
-    found = schema.observation.encode_many(observations, observed - start)
-    arrays += [_owned(array, 0, stop - observed) for array in found]
-    first, last = start + reset - 1, stop - late - 1
-    outcomes = schema.action.encode_many(slice_batch(whole.actions, first, last), last - first)
-    outcomes += schema.reward.encode_many(whole.rewards[first:last], last - first)
-    for flag in (whole.terminated, whole.truncated):
-        flags = np.zeros(last - first, bool)
-        flags[last - first - 1 :] = flag and last == whole.length
-        outcomes.append(pa.array(flags))
-    arrays += [_owned(array, reset, late) for array in outcomes]
-    families = ((whole.infos, 0), (whole.policies, 1), (whole.extras, 0))
-    dynamic = [
-        column_set.columns(DynamicRows.of([*[None] * before, *rows][start:stop]), 0, stop - start)
-        for column_set, (rows, before) in zip(columns, families, strict=True)
-        if rows is not None
-    ]
-    return with_dynamic_columns(pa.record_batch(arrays, schema.journal), dynamic)
-
-
-def _owned(array: pa.Array, before: int, after: int) -> pa.Array:
-    """Copy an array, with so many NULL rows before and after it."""
-    nulls = [pa.nulls(count, array.type) for count in (before, after)]
-    return pa.concat_arrays([nulls[0], array, nulls[1]])
 
 
 def _check_length(name: str, values: Any, expected: int, last_missing: bool = False) -> None:

@@ -236,8 +236,8 @@ class _Import:
             given = [_arguments(episode, keyed) for _, keyed, episode, _ in waiting]
             try:
                 with guard_limits(self._dataset.source):
-                    if self._writer._write_many(given):
-                        return
+                    self._writer._write_many(given)
+                    return
             except EpisodelakeError as error:
                 # One of them does not fit; the loop finds it.
                 if not isinstance(error, ValueError):

@@ -9,17 +9,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import groupby
-from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ...store.journal.episodes import EpisodeColumns, EpisodeRecord
-from ...store.journal.records import begin_and_end_events
-from ...store.schema import JOURNAL_NUMBER
 
 
 @dataclass(frozen=True)
@@ -28,7 +24,7 @@ class BulkEpisodes:
 
     Attributes:
         episodes: the episodes, in order.
-        batches: their rows as journal batches that own their memory; at least one.
+        batches: their finished rows, in the columns of the journal; they own their memory. At least one.
         since: when they were recorded, by `time.monotonic`.
     """
 
@@ -50,32 +46,6 @@ class BulkEpisodes:
     def nbytes(self) -> int:
         """The size of the rows in bytes."""
         return sum(batch.get_total_buffer_size() for batch in self.batches)
-
-    def journal_batches(self) -> Iterator[tuple[pa.RecordBatch, list[dict[str, Any]]]]:
-        """Yield each batch with the events that go to the journal with it."""
-        begins, ends = begin_and_end_events(self.episodes)
-        last = len(self.batches) - 1
-        for index, batch in enumerate(self.batches):
-            yield batch, [*(begins if index == 0 else ()), *(ends if index == last else ())]
-
-    def without(self, numbers: Collection[int]) -> BulkEpisodes | None:
-        """Return the other episodes; None if there are none."""
-        left = self.episodes.without(numbers)
-        if left is None:
-            return None
-        if left is self.episodes:
-            return self
-        kept = pa.array(left.number)
-        return replace(
-            self,
-            episodes=left,
-            batches=[
-                batch.filter(
-                    pc.call_function("is_in", [batch.column(JOURNAL_NUMBER.name)], pc.SetLookupOptions(kept))
-                )
-                for batch in self.batches
-            ],
-        )
 
 
 Ended = EpisodeRecord | EpisodeColumns | BulkEpisodes
@@ -115,7 +85,9 @@ class FinishedEpisodes:
         self.steps += steps
 
     def add_bulk(self, bulk: BulkEpisodes) -> None:
-        """Add whole episodes whose rows stay in memory."""
+        """Add whole episodes whose rows stay in memory; a second time it changes nothing."""
+        if self._ended.get(bulk.number) is bulk:
+            return
         self._ended[bulk.number] = bulk
         if not self.memory_bytes:
             self.memory_since = bulk.since
