@@ -164,8 +164,3 @@ class AgentArrivals(ArrivalBuffer):
 
     def _agent_arrays(self, start: int, stop: int) -> list[pa.Array]:
         return [pa.array(self._agents[start:stop]), pa.array(self._env_steps[start:stop])]
-
-
-def arrival_buffer(schema: StepSchema, capacity: int, fewest: int = 0) -> ArrivalBuffer:
-    """Return the row buffer for a store."""
-    return (AgentArrivals if schema.groups else ArrivalBuffer)(schema, capacity, fewest)

@@ -26,6 +26,7 @@ class AgentRows(StepRows):
     """
 
     many_agents = True
+    buffer_class = AgentArrivals
 
     def begin_team(
         self, *, seed: int | None = None, options: Mapping | None = None, metadata: Mapping | None = None

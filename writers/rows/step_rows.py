@@ -21,7 +21,6 @@ from ...store.journal.records import begin_event, end_event
 from ...store.maintenance.reopening import UnfinishedEpisode
 from ..session.row_source import ArrivedRows, JournalRows, RowObserver, check_agents
 from ..session.session import RunSession
-from .agent_arrivals import arrival_buffer
 from .arrivals import ArrivalBuffer, LiveEpisode
 
 _FIRST_ROWS = 256
@@ -38,6 +37,7 @@ class StepRows:
     """
 
     many_agents = False
+    buffer_class: type[ArrivalBuffer] = ArrivalBuffer
     #: The recording thread writes a full buffer itself.
     full = False
 
@@ -135,7 +135,7 @@ class StepRows:
         return self._buffer
 
     def _new_buffer(self, capacity: int, rows: int = 0) -> ArrivalBuffer:
-        buffer = arrival_buffer(self._schema, capacity, rows)
+        buffer = self.buffer_class(self._schema, capacity, rows)
         if self._flush_steps is not None and not self.many_agents:
             # Set here, so that a run without the option does nothing for it in any step.
             buffer.add_step = partial(self._add_step, buffer.add_step)  # type: ignore[method-assign]
