@@ -30,7 +30,7 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 #: Kinds of locks; the same numbers wherever `flock` exists.
-_SHARED, _EXCLUSIVE, _AT_ONCE, _UNLOCK = 1, 2, 4, 8
+_SHARED, _EXCLUSIVE, _AT_ONCE = 1, 2, 4
 _POLL_SECONDS = 0.02
 _NOFOLLOW: int = getattr(os, "O_NOFOLLOW", 0)
 _PLAIN: int = _NOFOLLOW | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
