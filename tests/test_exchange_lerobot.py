@@ -415,7 +415,7 @@ def test_stacks_of_frames_have_the_statistics_of_numbers(tmp_path: Path) -> None
 def test_places_and_times_are_those_of_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows of episodes name their own file, and videos keep the time of odd rates."""
     monkeypatch.setattr("episodelake.exchange.lerobot.written_files.DATA_MB", 1e-6)
-    monkeypatch.setattr("episodelake.readers.exporting.lerobot._BATCH", 1)
+    monkeypatch.setattr("episodelake.exchange.lerobot.writing._BATCH", 1)
     store = recorded(tmp_path / "store")
     store.export(tmp_path / "out", format="lerobot", fps=3.3333)
     files = sorted((tmp_path / "out/meta/episodes").rglob("*.parquet"))

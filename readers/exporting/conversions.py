@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 
 from ...store.common.arguments import flag, one_of
-from ...store.common.format_registry import conversion
+from ...store.common.format_registry import find_format
 from ...store.common.losses import Losses
 from ...store.common.optional_packages import require
 from ...store.names import ACTION, EPISODE, FLAGS, NEXT_OBSERVATION, OBSERVATION, REWARD
@@ -263,7 +263,7 @@ class Conversions:
 
     def _converted(self, name: str, target: str, **options: Any) -> Any:
         """Return an object of a library, and warn of what was lost at the line that called."""
-        made, lost = conversion(name)(self._view, target, **options)
+        made, lost = find_format("convert", name)(self._view, target, **options)
         if lost:
             lines = "; ".join(f"{what} ({count:,})" for what, count in lost.items())
             warnings.warn(f"{target} does not hold: {lines}.", RuntimeWarning, stacklevel=3)

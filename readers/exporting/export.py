@@ -12,7 +12,7 @@ from typing import Any
 
 import polars as pl
 
-from ...store.common.format_registry import formats, has_conversion
+from ...store.common.format_registry import find_format, formats
 from ...store.common.losses import Losses
 from ...store.common.progress import Progress, progress_meter
 from ...store.common.suggestions import suggest
@@ -122,14 +122,15 @@ def _check_apart(path: Path, context: ReadContext) -> None:
 
 
 def _chosen(name: str, options: dict[str, Any]) -> TargetFormat:
-    known = target_formats()
-    if not isinstance(name, str) or name not in known:
-        hint = f" view.to.{name}() returns an object in memory." if has_conversion(name) else ""
+    chosen = find_format("write", name) if isinstance(name, str) else None
+    if chosen is None:
+        known = target_formats()
+        in_memory = isinstance(name, str) and name in formats("convert")
+        hint = f" view.to.{name}() returns an object in memory." if in_memory else ""
         raise InvalidArgumentError(
             f"format={name!r} is unknown.{suggest(str(name), list(known))} Formats of export: "
             f"{', '.join(known)}.{hint}"
         )
-    chosen = known[name]
     for option in options:
         if option not in chosen.options:
             options_text = (

@@ -36,8 +36,7 @@ def formats(role: Role) -> Mapping[str, Any]:
 
     The object of another package takes every role of which it has the method.
     """
-    ours = (metadata.EntryPoint(name, place, ENTRY_POINTS) for name, place in _places[role].items())
-    registered = {entry.name: entry.load() for entry in ours}
+    registered = {name: _load(role, name) for name in _places[role]}
     for entry in metadata.entry_points(group=ENTRY_POINTS):
         each = entry.load()
         if hasattr(each, role):
@@ -45,11 +44,10 @@ def formats(role: Role) -> Mapping[str, Any]:
     return registered
 
 
-def has_conversion(name: object) -> bool:
-    """Return whether `view.to` makes objects of a format."""
-    return isinstance(name, str) and name in _places["convert"]
+def find_format(role: Role, name: str) -> Any:
+    """Return the object of a name for a role, or None; one of ours is imported without the others."""
+    return _load(role, name) if name in _places[role] else formats(role).get(name)
 
 
-def conversion(name: str) -> Any:
-    """Return the function that makes an object in memory; imports that format alone."""
-    return metadata.EntryPoint(name, _places["convert"][name], ENTRY_POINTS).load()
+def _load(role: Role, name: str) -> Any:
+    return metadata.EntryPoint(name, _places[role][name], ENTRY_POINTS).load()

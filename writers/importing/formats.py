@@ -18,7 +18,7 @@ from typing import Any, Literal, Protocol, get_args
 import gymnasium
 import pyarrow as pa
 
-from ...store.common.format_registry import formats
+from ...store.common.format_registry import find_format, formats
 from ...store.common.losses import Losses
 from ...store.common.suggestions import suggest
 from ...store.errors import (
@@ -290,11 +290,10 @@ def chosen_format(source: Any, name: str | None) -> tuple[SourceFormat, str]:
         InvalidArgumentError: there is no format of this name.
         DatasetError: the source has no known format, or several.
     """
-    sources = source_formats()
     if name is not None:
-        named = sources.get("table" if name in TABLES else name)
+        named = find_format("open", "table" if name in TABLES else name)
         if named is None:
-            known = [*sources, *TABLES]
+            known = [*source_formats(), *TABLES]
             raise InvalidArgumentError(
                 f"format={name!r} is unknown.{suggest(str(name), known)} Formats of import: "
                 f"{', '.join(known)}."
@@ -308,6 +307,7 @@ def chosen_format(source: Any, name: str | None) -> tuple[SourceFormat, str]:
         raise DatasetError(f"{source} is an empty folder. Check the path.")
     if isinstance(source, list | tuple | dict) and not source:
         raise DatasetError(f"The source is an empty {type(source).__name__}. Pass files, arrays or rows.")
+    sources = source_formats()
     compared: dict[str, Match] = {}
     errors: dict[str, EpisodelakeError] = {}
     for name, each in sources.items():
