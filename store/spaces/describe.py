@@ -343,6 +343,8 @@ def _element(value: Any, dtype: np.dtype) -> Any:
     value = _WORDS.get(value, value) if isinstance(value, str) and dtype.kind == "f" else value
     if not isinstance(value, wanted) or (isinstance(value, bool) and dtype.kind != "b"):
         raise CorruptStoreError(f"{value!r} is no number of dtype {dtype}.")
+    if dtype.kind == "f" and float(np.finfo(dtype).max) < abs(value) != np.inf:
+        raise CorruptStoreError(f"{value!r} is beyond the numbers of dtype {dtype}.")
     return value
 
 
