@@ -101,10 +101,10 @@ class Artifacts:
             InvalidArgumentError: there is no artifact with this name.
         """
         records = Records(self._layout, NamedArtifact)
-        found = records.file_names(normal(name))
-        if not found:
+        names = records.file_names(normal(name))
+        if not names:
             raise InvalidArgumentError(f"{self._layout.root} has no artifact with the name {name!r}.")
-        records.remove(found)
+        records.remove(names)
 
 
 class SavingStore(EpisodeView):
@@ -173,10 +173,10 @@ class SavingStore(EpisodeView):
         plain, version = split_version(name)
         records = Records(self.handle.layout, SavedEnvironment)
         ending = "" if version is None else f"-{version}.json"
-        found = [each for each in records.file_names(normal(plain)) if each.endswith(ending)]
-        if not found:
+        names = [each for each in records.file_names(normal(plain)) if each.endswith(ending)]
+        if not names:
             raise InvalidArgumentError(f"{self.handle.layout.root} has no saved environment {name!r}.")
-        records.remove(found)
+        records.remove(names)
 
 
 def _frame(rows: list[tuple[Any, ...]], columns: Mapping[str, Any]) -> pl.DataFrame:

@@ -93,9 +93,9 @@ class EpisodeStore(RecordingStore, SavingStore, MaintainedStore):
             For each file that is left out, what is wrong with it; empty if every one can be read.
         """
         steps = flag("steps", steps)
-        snapshot, told = intact(self.context.snapshot, steps=steps)
+        snapshot, damaged = intact(self.context.snapshot, steps=steps)
         self._show(snapshot)
-        return told
+        return damaged
 
     def _show(self, snapshot: Snapshot) -> None:
         self.context = ReadContext.of(snapshot)

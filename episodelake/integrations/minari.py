@@ -213,7 +213,7 @@ def _chosen(store: EpisodeStore, wanted: list[int]) -> Iterable[Episode]:
 
 def _as_dict(index: int, episode: Episode) -> dict[str, Any]:
     steps = _steps_of(episode)
-    found = {
+    arrays = {
         "actions": episode.actions,
         "rewards": episode.rewards,
         "terminations": episode.terminations,
@@ -221,9 +221,9 @@ def _as_dict(index: int, episode: Episode) -> dict[str, Any]:
     }
     infos = episode.info_arrays
     if steps < episode.length:
-        found = {name: slice_batch(values, 0, steps) for name, values in found.items()}
+        arrays = {name: slice_batch(values, 0, steps) for name, values in arrays.items()}
         infos = {name: slice_batch(values, 0, steps + 1) for name, values in infos.items()}
-    return {"id": index, "observations": episode.observations, **found, "infos": infos}
+    return {"id": index, "observations": episode.observations, **arrays, "infos": infos}
 
 
 def _batch(space: Space, values: Any) -> Any:
@@ -250,20 +250,20 @@ def _info_rows(infos: Mapping[str, Any] | None, count: int) -> list[dict[str, An
     """Return one mapping per observation; infos that begin with the first step leave the first one empty."""
     if not infos:
         return None
-    (found,) = batch_lengths(infos) or {0}
-    return [{}] * (count - found) + [single_value(infos, row) for row in range(found)]
+    (length,) = batch_lengths(infos) or {0}
+    return [{}] * (count - length) + [single_value(infos, row) for row in range(length)]
 
 
 def _metadata(index: int, episode: Episode) -> dict[str, Any]:
-    found: dict[str, Any] = {"id": index, "total_steps": _steps_of(episode)}
+    metadata: dict[str, Any] = {"id": index, "total_steps": _steps_of(episode)}
     if episode.seed is not None:
-        found["seed"] = episode.seed
+        metadata["seed"] = episode.seed
     if episode.options is not None:
-        found["options"] = episode.options
+        metadata["options"] = episode.options
     columns = {
         key: value for key, value in episode.annotations.items() if value is not None and key != _OTHERS
     }
-    return found | {**columns, **_other_metadata(episode)}
+    return metadata | {**columns, **_other_metadata(episode)}
 
 
 def _other_metadata(episode: Episode) -> dict[str, Any]:

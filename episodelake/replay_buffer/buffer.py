@@ -316,13 +316,13 @@ class ReplayBuffer:
         """Return the slots of whole sequences, int64, shape (count, length)."""
         ring = self._ring
         self._check_any()
-        all_of_them = found = np.empty((0, length), np.int64)
+        all_of_them = starts = np.empty((0, length), np.int64)
         if length <= ring.slots:
             for _ in range(_ROUNDS):
-                drawn = self._whole(self._alike(count - len(found)), length)
-                found = np.concatenate([found, drawn])
-                if len(found) == count:
-                    return found
+                drawn = self._whole(self._alike(count - len(starts)), length)
+                starts = np.concatenate([starts, drawn])
+                if len(starts) == count:
+                    return starts
             # Few places have so many steps after them: choose among all of them.
             all_of_them = self._whole(np.arange(ring.first, ring.transitions), length)
         if not len(all_of_them):
@@ -330,8 +330,8 @@ class ReplayBuffer:
                 f"length={length}: no environment has so many steps in the replay buffer, which has "
                 f"{len(ring)} transitions. Record more, or choose shorter sequences."
             )
-        places = (self._fractions(count - len(found)) * len(all_of_them)).astype(np.int64)
-        return np.concatenate([found, all_of_them[places]])
+        places = (self._fractions(count - len(starts)) * len(all_of_them)).astype(np.int64)
+        return np.concatenate([starts, all_of_them[places]])
 
     def _whole(self, numbers: np.ndarray, length: int) -> np.ndarray:
         """Return the slots of the sequences from some transitions that have so many steps."""

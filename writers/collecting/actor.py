@@ -225,8 +225,8 @@ class Actor:
             columns[key] = to_host(value)
 
     def _batched(self, columns: dict[str, Any], size: int) -> dict[str, Any]:
-        found = {key: _rows(value, size, f"extra {key!r}") for key, value in columns.items()}
-        return {key: value for key, value in found.items() if value is not None}
+        batches = {key: _rows(value, size, f"extra {key!r}") for key, value in columns.items()}
+        return {key: value for key, value in batches.items() if value is not None}
 
 
 def _rows(value: Any, size: int, path: str) -> Any:
@@ -236,8 +236,8 @@ def _rows(value: Any, size: int, path: str) -> Any:
     if value is None:
         return None
     if isinstance(value, Mapping):
-        found = {key: _rows(part, size, f"{path}.{key}") for key, part in value.items()}
-        return {key: part for key, part in found.items() if part is not None} or None
+        rows = {key: _rows(part, size, f"{path}.{key}") for key, part in value.items()}
+        return {key: part for key, part in rows.items() if part is not None} or None
     if not isinstance(value, list) and (isinstance(value, str | bytes) or _dimensions(value, path) == 0):
         return np.full(size, value)
     check_rows(value, size, path)

@@ -225,11 +225,11 @@ class Resets:
         size = env.num_envs if vector else 1
         episodes = size if goal.episodes is None else goal.episodes
         first_only = vector and self.stride == 1 and isinstance(self.seed, list) and len(self.seed) == size
-        found = replace(self, first_only=first_only and (goal.episodes is None or episodes > size))
-        found.check_lengths(episodes)
-        if vector and found.per_episode:
+        fitted = replace(self, first_only=first_only and (goal.episodes is None or episodes > size))
+        fitted.check_lengths(episodes)
+        if vector and fitted.per_episode:
             _check_masks(env)
-        return found
+        return fitted
 
     def check_lengths(self, episodes: int) -> None:
         """Make sure that lists have a value for so many episodes of this process.
@@ -324,15 +324,15 @@ def merge_infos(before: Mapping[str, Any], after: Mapping[str, Any], mask: np.nd
         after: what the reset returned, which holds nothing of the other environments.
         mask: bool, shape (num_envs,).
     """
-    found: dict[str, Any] = {}
+    merged: dict[str, Any] = {}
     for key in before.keys() | after.keys():
         old, new = before.get(key), after.get(key)
         if isinstance(old, Mapping) or isinstance(new, Mapping):
             earlier, later = (part if isinstance(part, Mapping) else {} for part in (old, new))
-            found[key] = merge_infos(earlier, later, mask)
+            merged[key] = merge_infos(earlier, later, mask)
         else:
-            found[key] = _merged(key, old, new, mask)
-    return found
+            merged[key] = _merged(key, old, new, mask)
+    return merged
 
 
 def _merged(key: str, old: Any, new: Any, mask: np.ndarray) -> Any:
@@ -344,9 +344,9 @@ def _merged(key: str, old: Any, new: Any, mask: np.ndarray) -> Any:
     if not isinstance(new, np.ndarray) or old.shape != new.shape:
         return new
     numbers = old.dtype.kind in _NUMBERS and new.dtype.kind in _NUMBERS
-    found = old.astype(np.result_type(old, new) if numbers else object)
-    found[mask] = new[mask]
-    return found
+    joined = old.astype(np.result_type(old, new) if numbers else object)
+    joined[mask] = new[mask]
+    return joined
 
 
 def alike(mask: np.ndarray, options: Sequence[Any]) -> Iterator[np.ndarray]:

@@ -149,10 +149,10 @@ def check_actions(space: gymnasium.Space, actions: Any, size: int, path: str = "
         return
     for key, part in parts.items():
         try:
-            found = given[key]
+            part_actions = given[key]
         except (KeyError, IndexError):
             raise SpaceMismatchError(f"The policy's {path} lacks the part {key!r} of {space}.") from None
-        check_actions(part, found, size, f"{path}.{key}")
+        check_actions(part, part_actions, size, f"{path}.{key}")
 
 
 def check_rows(value: Any, size: int, path: str) -> None:
@@ -265,8 +265,8 @@ class PoolMemory:
         initial = map_leaves(lambda leaf: leaf[ids], self._initial)
         if fresh.all():
             return initial
-        found = iter(self._leaves)
-        state = map_leaves(lambda _: next(found)[ids], self._nesting)
+        leaves = iter(self._leaves)
+        state = map_leaves(lambda _: next(leaves)[ids], self._nesting)
         begun = np.flatnonzero(fresh).tolist()
         return replaced(state, initial, begun, "state") if begun else state
 
@@ -339,12 +339,12 @@ def replaced(value: Any, initial: Any, rows: list[int], path: str) -> Any:
             f"The policy's {path} is nested otherwise than initial_state: it has the parts "
             f"{list(dict(parts))}, the initial state has {list(begun)}."
         )
-    found = [(key, replaced(part, begun.get(key), rows, f"{path}.{key}")) for key, part in parts]
+    pairs = [(key, replaced(part, begun.get(key), rows, f"{path}.{key}")) for key, part in parts]
     if isinstance(value, Mapping):
-        return dict(found)
+        return dict(pairs)
     if isinstance(value, list):
-        return [part for _, part in found]
-    items = [part for _, part in found]
+        return [part for _, part in pairs]
+    items = [part for _, part in pairs]
     return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
 
 
@@ -352,8 +352,8 @@ def _parts(value: Any) -> list[tuple[Any, Any]] | None:
     """Keys and parts of a container; None for a leaf."""
     if isinstance(value, Mapping):
         return list(value.items())
-    found: Iterable[Any] | None = value if isinstance(value, tuple | list) else None
-    return None if found is None else list(enumerate(found))
+    parts: Iterable[Any] | None = value if isinstance(value, tuple | list) else None
+    return None if parts is None else list(enumerate(parts))
 
 
 def with_rows(leaf: Any, begun: Any, rows: list[int], path: str) -> Any:

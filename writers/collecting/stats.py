@@ -279,8 +279,8 @@ def _last_line(text: str | None) -> str:
 def _measure(measure: str, values: np.ndarray) -> Any:
     if not len(values):
         return None
-    found = getattr(values, measure)(axis=0)
-    return found if isinstance(found, np.ndarray) else found.item()
+    measured = getattr(values, measure)(axis=0)
+    return measured if isinstance(measured, np.ndarray) else measured.item()
 
 
 def episode_schema(reward_shape: tuple[int, ...]) -> dict[str, Any]:

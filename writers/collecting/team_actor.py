@@ -175,18 +175,18 @@ def _seed_policies(acting: PolicyConfig) -> None:
         seeding(derived_seed(acting.seed, _OF_POLICY, number) if isinstance(policy, Mapping) else acting.seed)
 
 
-def _check_answer(name: str, found: Any, agents: Mapping[str, Any], *, all_of_them: bool = False) -> None:
+def _check_answer(name: str, given: Any, agents: Mapping[str, Any], *, all_of_them: bool = False) -> None:
     expected = list(agents)
-    if not isinstance(found, Mapping):
+    if not isinstance(given, Mapping):
         raise InvalidArgumentError(
-            f"The policy of all agents returned {name} of the type {type(found).__name__}; expected a "
+            f"The policy of all agents returned {name} of the type {type(given).__name__}; expected a "
             f"mapping by agent, of {expected}. Policies of single agents are passed as {{agent: policy}}."
         )
-    wrong = [key for key in found if key not in agents]
-    missing = [agent for agent in expected if all_of_them and agent not in found]
+    wrong = [key for key in given if key not in agents]
+    missing = [agent for agent in expected if all_of_them and agent not in given]
     if missing or (wrong and not all_of_them):
         raise InvalidArgumentError(
-            f"The policy of all agents returned {name} of {list(found)}; expected them by agent, of "
+            f"The policy of all agents returned {name} of {list(given)}; expected them by agent, of "
             f"{expected}."
         )
 

@@ -49,7 +49,7 @@ class _Worker:
         process: its process.
         channel: to it and from it; None once it is closed at the other end.
         run_id: of its run.
-        progress: what it told last.
+        progress: its last report.
         stats: what it recorded, if it came to its end.
         failure: the traceback of what it raised.
         recovered: whether its journal was recovered.
@@ -162,10 +162,10 @@ class WorkerPool:
     def watch(self, stop: StopSignal, display: Display, goal: Goal) -> None:
         """Listen to them until all have ended; pass on the wish to stop."""
         start = time.perf_counter()
-        told = False
+        reported = False
         while any(hand.channel is not None for hand in self.hands):
-            if stop.asked and not told:
-                told = True
+            if stop.asked and not reported:
+                reported = True
                 for hand in self.hands:
                     hand.tell_to_stop()
             self._listen()
@@ -194,13 +194,13 @@ class WorkerPool:
             hand.process.kill()
 
     def _progress(self, goal: Goal, seconds: float) -> CollectProgress:
-        told = [hand.progress for hand in self.hands if hand.progress is not None]
+        reports = [hand.progress for hand in self.hands if hand.progress is not None]
         return CollectProgress(
-            done=sum(state.done for state in told),
+            done=sum(state.done for state in reports),
             total=goal.total,
-            steps=sum(state.steps for state in told),
-            episodes=sum(state.episodes for state in told),
-            return_sum=sum(state.return_sum for state in told),
+            steps=sum(state.steps for state in reports),
+            episodes=sum(state.episodes for state in reports),
+            return_sum=sum(state.return_sum for state in reports),
             seconds=seconds,
         )
 

@@ -218,9 +218,9 @@ class _Cutter:
             keys = [name for name in EPISODE_KEYS if name in names]
             self._key = keys[0] if keys else None
             if self._lengths is None and len(keys) != 1:
-                found = f"has both {' and '.join(keys)}" if keys else "names no episodes"
+                fault = f"has both {' and '.join(keys)}" if keys else "names no episodes"
                 raise InvalidArgumentError(
-                    f"The data {found}; expected one of the columns {', '.join(EPISODE_KEYS)}, equal in all "
+                    f"The data {fault}; expected one of the columns {', '.join(EPISODE_KEYS)}, equal in all "
                     "rows of an episode, or `lengths`."
                 )
         elif names != self._names:

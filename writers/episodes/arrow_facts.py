@@ -62,10 +62,10 @@ class EpisodeSays:
         Raises:
             InvalidArgumentError: the two do not agree.
         """
-        for column, said, found in ((_LENGTH, self.length, length), (_END_REASON, self.end_reason, reason)):
-            if said is not None and said != found:
+        for column, said, actual in ((_LENGTH, self.length, length), (_END_REASON, self.end_reason, reason)):
+            if said is not None and said != actual:
                 raise InvalidArgumentError(
-                    f"Episode {name}: `{column}` is {said!r} in `episodes`, and {found!r} by its steps."
+                    f"Episode {name}: `{column}` is {said!r} in `episodes`, and {actual!r} by its steps."
                 )
 
 

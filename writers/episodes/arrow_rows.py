@@ -176,7 +176,7 @@ class ArrowRows:
             family: [name for name in own if family_of(name) == family] for family, _ in self._families
         }
         self._paths = {
-            name: _path(schema, family, name) for family, found in self._dynamic.items() for name in found
+            name: _path(schema, family, name) for family, keys in self._dynamic.items() for name in keys
         }
         self._has_step = STEP in names
 
@@ -215,15 +215,15 @@ class ArrowRows:
 
     def _observations(self, piece: Piece, columns: Mapping[str, pa.Array]) -> list[pa.Array]:
         codec, observed = self._schema.observation, piece.observed
-        found = [columns[each.name] for each in codec.fields]
+        arrays = [columns[each.name] for each in codec.fields]
         if observed is None:
-            return codec.adopt(found)
-        for column, array in zip(codec.fields, found, strict=True):
+            return codec.adopt(arrays)
+        for column, array in zip(codec.fields, arrays, strict=True):
             surplus = array.is_valid().to_numpy(zero_copy_only=False) & ~observed
             if surplus.any():
                 raise _Located(f"{piece.place(int(surplus.argmax()))}: `{column.name}` {_SURPLUS}")
         leaves = {leaf.column for leaf in codec.leaves}
-        rows = plain_table(pa.table(found, [column.name for column in codec.fields]))
+        rows = plain_table(pa.table(arrays, [column.name for column in codec.fields]))
         kept = [
             column if name in leaves else column.filter(pa.array(observed))
             for name, column in zip(rows.column_names, rows.columns, strict=True)
@@ -237,9 +237,9 @@ class ArrowRows:
             acted[piece.edges[1:] - 1] = False
         whole = {REWARD, *FLAGS, *(leaf.column for leaf in self._schema.action.leaves)}
         action = [column.name for column in self._schema.action.fields]
-        found: dict[str, pa.Array] = {}
+        stated: dict[str, pa.Array] = {}
         for name in (*action, REWARD, *FLAGS):
-            found[name] = columns[name]
+            stated[name] = columns[name]
             valid = columns[name].is_valid().to_numpy(zero_copy_only=False)
             wrong = valid & ~acted
             if name in whole:
@@ -248,23 +248,23 @@ class ArrowRows:
                 row = int(np.flatnonzero(wrong)[0])
                 raise _Located(f"{piece.place(row)}: `{name}` {_EMPTY if acted[row] else _FILLED}")
             if name not in whole:
-                found[name] = columns[name].filter(pa.array(acted))
-        made = self._schema.action.adopt([found[name] for name in action], acted)
+                stated[name] = columns[name].filter(pa.array(acted))
+        made = self._schema.action.adopt([stated[name] for name in action], acted)
         (leaf,) = self._schema.reward.leaves
-        rewards = self._schema.reward.decode([leaf.adopt(found[REWARD].drop_null())])
+        rewards = self._schema.reward.decode([leaf.adopt(stated[REWARD].drop_null())])
         flags = [self._flags(piece, name, columns[name], acted) for name in FLAGS]
         outcomes = Outcomes(rewards, *(each[piece.edges[1:] - 2] for each in flags))
         masked = [pa.array(each, mask=~acted) for each in flags]
         return outcomes, [*made, leaf.spread(rewards, acted), *masked]
 
     @staticmethod
-    def _flags(piece: Piece, name: str, found: pa.Array, acted: np.ndarray) -> np.ndarray:
+    def _flags(piece: Piece, name: str, outcomes: pa.Array, acted: np.ndarray) -> np.ndarray:
         """Return a flag of each row; False where there is none."""
-        number = pa.types.is_integer(found.type) or pa.types.is_floating(found.type)
-        if found.type != pa.bool_() and not number:
-            raise _Located(f"`{name}` has type {found.type}; expected booleans, or 0 and 1.")
-        zero = pa.scalar(0).cast(found.type)
-        flags = as_flags(f"`{name}`", found.fill_null(zero).to_numpy(zero_copy_only=False))
+        number = pa.types.is_integer(outcomes.type) or pa.types.is_floating(outcomes.type)
+        if outcomes.type != pa.bool_() and not number:
+            raise _Located(f"`{name}` has type {outcomes.type}; expected booleans, or 0 and 1.")
+        zero = pa.scalar(0).cast(outcomes.type)
+        flags = as_flags(f"`{name}`", outcomes.fill_null(zero).to_numpy(zero_copy_only=False))
         early = flags & acted
         if piece.ends:
             early[piece.edges[1:] - 2] = False
@@ -340,8 +340,8 @@ class ArrowRows:
             seen = observed is None or bool(observed[row])
             try:
                 self._check_row(piece.rows.slice(row, 1), last=last, seen=seen)
-            except EpisodelakeError as found:
-                return SpaceMismatchError(f"{piece.place(row)}: {_problem(found)}")
+            except EpisodelakeError as wrong:
+                return SpaceMismatchError(f"{piece.place(row)}: {_problem(wrong)}")
         return error
 
     def _check_row(self, row: pa.Table, *, last: bool, seen: bool) -> None:

@@ -154,10 +154,10 @@ class EpisodeWriter(RunOwner[WholeRows]):
         """
         self._session.check_usable()
         self._session.seal()
-        with reopening(self._session.store, episode_id) as found:
-            last = found.last_row()
-            live = self._rows.resume(found)
-        return ReopenedEpisode(self, live, self.finished, found.id, last)
+        with reopening(self._session.store, episode_id) as reopened:
+            last = reopened.last_row()
+            live = self._rows.resume(reopened)
+        return ReopenedEpisode(self, live, self.finished, reopened.id, last)
 
     @overload
     def write_episode(

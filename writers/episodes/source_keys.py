@@ -119,10 +119,10 @@ def with_source_key(metadata: Any, key: str | None) -> Any:
         return metadata
     if not isinstance(metadata, Mapping | None):
         raise InvalidArgumentError(f"metadata is {type(metadata).__name__}; expected a mapping.")
-    found = (metadata or {}).get(SOURCE_KEY, key)
-    if found != key:
+    stated = (metadata or {}).get(SOURCE_KEY, key)
+    if stated != key:
         raise InvalidArgumentError(
-            f"source_key={key!r}, but the metadata have `{SOURCE_KEY}` {found!r}. Give one of them."
+            f"source_key={key!r}, but the metadata have `{SOURCE_KEY}` {stated!r}. Give one of them."
         )
     return {**(metadata or {}), SOURCE_KEY: key}
 
@@ -158,11 +158,11 @@ def committed_sources(layout: Layout) -> Iterator[Source]:
         names = [name for name in (*columns, METADATA.json_column) if name in file.columns]
         if not names:
             continue
-        found = read_parquet(table / file.name, ["episode_id", *names]).to_pydict()
+        rows = read_parquet(table / file.name, ["episode_id", *names]).to_pydict()
         # A value is in the JSON column where its own has another type, or stands under another spelling.
-        texts = found.get(METADATA.json_column, itertools.repeat(None))
-        keys, digests = (found.get(name, itertools.repeat(None)) for name in columns)
-        for id, key, digest, text in zip(found["episode_id"], keys, digests, texts, strict=False):
+        texts = rows.get(METADATA.json_column, itertools.repeat(None))
+        keys, digests = (rows.get(name, itertools.repeat(None)) for name in columns)
+        for id, key, digest, text in zip(rows["episode_id"], keys, digests, texts, strict=False):
             if text is not None and SOURCE_KEY in text:
                 rest = load_object(text, f"the column {METADATA.json_column!r}")
                 key, digest = rest.get(SOURCE_KEY, key), rest.get(SOURCE_DIGEST, digest)

@@ -303,14 +303,14 @@ class _AgentEpisode:
         for row in whole.extras or ():
             schema.check_extra(row or {})
         steps = arrays.get("env_steps")
-        found = np.arange(whole.length + 1) if steps is None else np.asarray(steps)
-        ascending = found.dtype.kind in "iu" and found.shape == (whole.length + 1,)
-        if not ascending or found[0] < 0 or (np.diff(found) <= 0).any():
+        positions = np.arange(whole.length + 1) if steps is None else np.asarray(steps)
+        ascending = positions.dtype.kind in "iu" and positions.shape == (whole.length + 1,)
+        if not ascending or positions[0] < 0 or (np.diff(positions) <= 0).any():
             raise InvalidArgumentError(
-                f"The agent {name!r} has env_steps {found.tolist()!r:.100}; expected {whole.length + 1} "
+                f"The agent {name!r} has env_steps {positions.tolist()!r:.100}; expected {whole.length + 1} "
                 "ascending whole numbers from 0 on, one for each observation."
             )
-        return _AgentEpisode(name, group, whole, found)
+        return _AgentEpisode(name, group, whole, positions)
 
     def arrival(self, t: int, agent: LiveAgent) -> Arrival:
         """Return the arrival of observation t."""
@@ -333,11 +333,11 @@ class _AgentEpisode:
 
 def _by_step(agents: Sequence[_AgentEpisode]) -> Iterable[tuple[int, list[tuple[_AgentEpisode, int]]]]:
     """Return the observations that came at each step of the environment, in its order."""
-    found: dict[int, list[tuple[_AgentEpisode, int]]] = {}
+    rows: dict[int, list[tuple[_AgentEpisode, int]]] = {}
     for each in agents:
         for t, step in enumerate(each.env_steps.tolist()):
-            found.setdefault(step, []).append((each, t))
-    return sorted(found.items())
+            rows.setdefault(step, []).append((each, t))
+    return sorted(rows.items())
 
 
 def _check_same(acting: Collection[str], name: str, values: ByAgent) -> None:

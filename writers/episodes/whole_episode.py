@@ -163,13 +163,13 @@ def batch_lengths(values: Any) -> set[int]:
 
 
 def _check_length(name: str, values: Any, expected: int, last_missing: bool = False) -> None:
-    found = _lengths(name, values)
-    if not found <= {expected}:
-        counts = " and ".join(map(str, sorted(found)))
+    lengths = _lengths(name, values)
+    if not lengths <= {expected}:
+        counts = " and ".join(map(str, sorted(lengths)))
         rule = "An episode of T rewards has T actions and T+1 observations"
         if last_missing:
             rule = 'With last_observation="missing" an episode of T rewards has T observations'
-        elif name == "observations" and found == {expected - 1}:
+        elif name == "observations" and lengths == {expected - 1}:
             rule += '; if the source lacks the last one, pass last_observation="missing"'
         raise SpaceMismatchError(f"{name}: got {counts} values; expected {expected}. {rule}.")
 
@@ -185,42 +185,42 @@ def _rewards(schema: StepSchema, rewards: Any) -> np.ndarray:
     shape = schema.reward_shape
     refuse_mask(rewards, "rewards")
     try:
-        found = np.asarray(rewards)
+        array = np.asarray(rewards)
     except ValueError as error:
         raise SpaceMismatchError(f"The rewards make no array: {error}.") from error
-    if not shape and found.shape[1:] == (1,):
+    if not shape and array.shape[1:] == (1,):
         # Of an environment that gives arrays of one item.
-        found = found[:, 0]
-        rewards = [row[0] for row in rewards] if isinstance(rewards, list | tuple) else found
-    if found.dtype.kind not in "biuf" or found.shape[1:] != shape or found.ndim != 1 + len(shape):
+        array = array[:, 0]
+        rewards = [row[0] for row in rewards] if isinstance(rewards, list | tuple) else array
+    if array.dtype.kind not in "biuf" or array.shape[1:] != shape or array.ndim != 1 + len(shape):
         expected = "(T,)" if not shape else f"(T, {shape[0]})"
-        if found.size or found.ndim != 1:
+        if array.size or array.ndim != 1:
             raise SpaceMismatchError(
-                f"The rewards have dtype {found.dtype} and shape {found.shape}; expected numbers of "
+                f"The rewards have dtype {array.dtype} and shape {array.shape}; expected numbers of "
                 f"shape {expected}."
             )
     (leaf,) = schema.reward.leaves
     # Numpy may have rounded integers of a list; the list itself still has them.
-    given = rewards if isinstance(rewards, list | tuple) else found
-    return np.array(leaf.coerce(given, (len(found), *shape)))
+    given = rewards if isinstance(rewards, list | tuple) else array
+    return np.array(leaf.coerce(given, (len(array), *shape)))
 
 
 def _flag(name: str, values: Any, length: int) -> bool:
     refuse_mask(values, name)
-    found = as_flags(name, np.asarray(values))
-    if found.ndim == 0:
-        return bool(found)
-    if found.shape != (length,):
+    flags = as_flags(name, np.asarray(values))
+    if flags.ndim == 0:
+        return bool(flags)
+    if flags.shape != (length,):
         raise SpaceMismatchError(
-            f"{name} have shape {found.shape}; expected ({length},), one per reward, or a single bool."
+            f"{name} have shape {flags.shape}; expected ({length},), one per reward, or a single bool."
         )
-    if found[:-1].any():
-        early = int(np.flatnonzero(found)[0])
+    if flags[:-1].any():
+        early = int(np.flatnonzero(flags)[0])
         raise SpaceMismatchError(
             f"{name}[{early}] is set before the last transition ({length - 1}). Split the data into "
             f"episodes first."
         )
-    return bool(found[-1]) if length else False
+    return bool(flags[-1]) if length else False
 
 
 def _mappings(name: str, values: Any, *lengths: int) -> list[Mapping | None] | None:
@@ -228,13 +228,13 @@ def _mappings(name: str, values: Any, *lengths: int) -> list[Mapping | None] | N
     if values is None or (isinstance(values, Mapping) and not values):
         return None
     if isinstance(values, Mapping):
-        found = _lengths(name, values)
-        if len(found) != 1 or not found <= set(lengths):
-            counts = " and ".join(map(str, sorted(found)))
+        sizes = _lengths(name, values)
+        if len(sizes) != 1 or not sizes <= set(lengths):
+            counts = " and ".join(map(str, sorted(sizes)))
             raise SpaceMismatchError(
                 f"{name} has columns of length {counts}; expected {_either(lengths)} each."
             )
-        return [single_value(values, row) for row in range(found.pop())]
+        return [single_value(values, row) for row in range(sizes.pop())]
     if isinstance(values, str | bytes) or not isinstance(values, Iterable):
         raise SpaceMismatchError(
             f"{name} is {type(values).__name__}; expected a mapping of arrays, or mappings."

@@ -18,7 +18,7 @@ from ...store.schema import RESET_ROW, STEP_ROW
 from ..rows.vector_buffer import NO_EPISODE, VectorBuffer
 from .callbacks import StepCallback
 from .env_episodes import EnvState
-from .env_recording import EnvRecording, add_told
+from .env_recording import EnvRecording, add_infos
 from .step_callbacks import StepCalls
 from .vector_values import FINAL, final_value, flags, to_numpy
 
@@ -162,12 +162,12 @@ class BatchStep:
         infos, count, chosen = self._infos, len(self._ids), self._recording.infos
         rows = np.arange(self._row, self._stop)
         if not same_step:
-            add_told(self._block.infos, infos, count, rows, chosen)
+            add_infos(self._block.infos, infos, count, rows, chosen)
             return
         final = infos.get("final_info", {})
         here = np.where(self._done, rows, -1)
         if isinstance(final, Mapping):
-            add_told(self._block.infos, final, count, here, chosen)
+            add_infos(self._block.infos, final, count, here, chosen)
         else:
             for env in np.flatnonzero(self._done).tolist():
                 self._block.infos.put(self._row + env, chosen.owned(final[env] or {}))
@@ -175,7 +175,7 @@ class BatchStep:
         heard = self._heard()
         rows[heard] = np.arange(self._stop, self._stop + len(heard))
         rest = {key: value for key, value in infos.items() if key not in FINAL}
-        add_told(self._block.infos, rest, count, rows, chosen)
+        add_infos(self._block.infos, rest, count, rows, chosen)
 
     def _heard(self) -> np.ndarray:
         """Return the environments that are done and whose next episodes are to be recorded."""

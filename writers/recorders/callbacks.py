@@ -329,13 +329,13 @@ def continues(step: StepData) -> bool:
 
 def _check(step: StepData) -> None:
     for name in ("info", "policy", "extra"):
-        found = getattr(step, name)
-        if not isinstance(found, Mapping):
-            raise InvalidArgumentError(f"StepData.{name} is {type(found).__name__}; expected a mapping.")
+        value = getattr(step, name)
+        if not isinstance(value, Mapping):
+            raise InvalidArgumentError(f"StepData.{name} is {type(value).__name__}; expected a mapping.")
     for name in ("terminated", "truncated"):
-        found = getattr(step, name)
-        if not (found is None and step.t == 0) and not isinstance(found, bool | np.bool_):
-            raise InvalidArgumentError(f"StepData.{name} is {found!r}; expected True or False.")
+        value = getattr(step, name)
+        if not (value is None and step.t == 0) and not isinstance(value, bool | np.bool_):
+            raise InvalidArgumentError(f"StepData.{name} is {value!r}; expected True or False.")
     if isinstance(step.end, str) and step.end != "continue":
         raise InvalidArgumentError(f"StepData.end is {step.end!r}; expected True, False or 'continue'.")
 

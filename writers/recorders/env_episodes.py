@@ -264,8 +264,8 @@ class InFlight:
 
 def _batch_size(pool: Any, num_envs: int) -> int | None:
     config = getattr(pool, "config", None)
-    found = config.get("batch_size") if isinstance(config, Mapping) else None
-    found = getattr(pool, "batch_size", None) if found is None else found
-    if not isinstance(found, int | np.integer):
+    size = config.get("batch_size") if isinstance(config, Mapping) else None
+    size = getattr(pool, "batch_size", None) if size is None else size
+    if not isinstance(size, int | np.integer):
         return None
-    return min(int(found), num_envs) if found > 0 else num_envs
+    return min(int(size), num_envs) if size > 0 else num_envs

@@ -25,7 +25,7 @@ from ..session.session import RunSession
 from .callbacks import ENDED_EARLY, EpisodeCallback, EpisodeSummary, EpisodeValues, apply_episode_callback
 from .env_episodes import EnvState, GatheredEnds
 from .plain_steps import PlainSteps
-from .vector_values import InfoChoice, LoggedValues, told
+from .vector_values import InfoChoice, LoggedValues, info_leaves
 
 
 class EnvRecording:
@@ -150,20 +150,20 @@ class EnvRecording:
         # Asked for in any case: its writer has counted the rows before all that is known of them.
         with self._settling:
             # Somebody else may have done it meanwhile, and the block may be in use for other rows by now.
-            found = plain.settle(self._state, self.session.next_number) if plain is self.plain else None
-            if found is None:
+            settled = plain.settle(self._state, self.session.next_number) if plain is self.plain else None
+            if settled is None:
                 return
             block, before = plain.block, self._state.stopped
-            self.session.take_numbers(len(found.begins.numbers))
+            self.session.take_numbers(len(settled.begins.numbers))
             # An interrupt may have left some that do not count.
             del block.begins[block.counted[1] :], block.ends[block.counted[2] :]
-            block.begins.append(found.begins)
-            block.ends += [*before, found.finished]
-            self._put(block, found.stop, found.state)
-            self._ended = found.ended if len(found.ended.table) else None
-            self._episodes += found.episodes
-            self._gathered.add(found.finished, found.ended)
-            self._transitions += found.transitions
+            block.begins.append(settled.begins)
+            block.ends += [*before, settled.finished]
+            self._put(block, settled.stop, settled.state)
+            self._ended = settled.ended if len(settled.ended.table) else None
+            self._episodes += settled.episodes
+            self._gathered.add(settled.finished, settled.ended)
+            self._transitions += settled.transitions
 
     # Transactions
 
@@ -432,13 +432,13 @@ class EnvRecording:
         return stop
 
 
-def add_told(
+def add_infos(
     dynamic: DynamicBlock, infos: Mapping[Any, Any], num_envs: int, rows: np.ndarray, chosen: InfoChoice
 ) -> None:
     """Add infos as a vector environment tells them; `rows` has the row of each environment, -1 for none."""
     everywhere = bool((rows >= 0).all())
     chosen.note(infos)
-    for path, values, present in told(infos, num_envs, keys=chosen.keys):
+    for path, values, present in info_leaves(infos, num_envs, keys=chosen.keys):
         if present is None and everywhere:
             dynamic.add(DynamicEntry(path, rows, owned_values(values)))
             continue

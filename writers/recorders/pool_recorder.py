@@ -272,16 +272,16 @@ class PoolRecorder(EnvsRecorder):
         if isinstance(values, Mapping):
             return {inner: self._spread(inner, each, ids) for inner, each in values.items()}
         try:
-            found = np.asarray(values)
+            array = np.asarray(values)
         except ValueError:  # values of different shapes, one for each environment
-            found = per_env(values, len(values))
-        if found.ndim == 0 or len(found) != len(ids):
+            array = per_env(values, len(values))
+        if array.ndim == 0 or len(array) != len(ids):
             raise SpaceMismatchError(
-                f"The logged value {key!r} has shape {found.shape}; expected one entry for each of the "
+                f"The logged value {key!r} has shape {array.shape}; expected one entry for each of the "
                 f"{len(ids)} environments."
             )
-        spread = np.zeros((self.num_envs, *found.shape[1:]), found.dtype)
-        spread[ids] = found
+        spread = np.zeros((self.num_envs, *array.shape[1:]), array.dtype)
+        spread[ids] = array
         return spread
 
     def _recorded(self, result: tuple[Any, Any, Any, Any, Mapping[str, Any]]) -> None:
@@ -323,11 +323,11 @@ def is_pool(env: Any) -> TypeGuard[EnvPool]:
 
 def pool_spaces(pool: Any) -> tuple[gymnasium.Space, gymnasium.Space]:
     """Return the spaces of one environment of a pool."""
-    found = []
+    both = []
     for name in ("observation_space", "action_space"):
         single = getattr(pool, f"single_{name}", None)
-        found.append(single if isinstance(single, gymnasium.Space) else getattr(pool, name))
-    return found[0], found[1]
+        both.append(single if isinstance(single, gymnasium.Space) else getattr(pool, name))
+    return both[0], both[1]
 
 
 def _count(pool: Any) -> int:

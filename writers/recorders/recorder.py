@@ -159,10 +159,10 @@ class Recorder(EpisodeRecorder[StepRows, LiveEpisode], gymnasium.Wrapper):
         if seed is not None or not fresh:
             return seed
         try:
-            found = self.env.np_random_seed
+            own_seed = self.env.np_random_seed
         except AttributeError:
             return None
-        return found if isinstance(found, int) and found >= 0 else None
+        return own_seed if isinstance(own_seed, int) and own_seed >= 0 else None
 
     def _begin(self, observation: Any, info: dict, seed: int | None = None, options: Any = None) -> None:
         if self._paused:

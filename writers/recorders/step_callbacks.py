@@ -132,8 +132,12 @@ class StepCalls:
         space, count = self._recording.observation_space, len(self._ids)
         if not final:
             return single(space, self._observations, place), info_of(self._infos, place, count)
-        told = self._infos.get("final_info", {})
-        info = info_of(told, place, count) if isinstance(told, Mapping) else dict(told[place] or {})
+        final_info = self._infos.get("final_info", {})
+        info = (
+            info_of(final_info, place, count)
+            if isinstance(final_info, Mapping)
+            else dict(final_info[place] or {})
+        )
         return final_value(space, to_numpy(self._infos["final_obs"]), place), info
 
     def _source(self, place: int) -> dict[str, Any]:
@@ -142,11 +146,11 @@ class StepCalls:
         return {"env_index": env, "env": envs[env] if envs else None}
 
     def _policy(self, env: int) -> dict[Any, Any]:
-        found: dict[Any, Any] = {}
+        policy: dict[Any, Any] = {}
         for path, (values, mask) in self._recording.logged.items():
             if mask is None or mask[env]:
-                nest(found, path, values[env])
-        return found
+                nest(policy, path, values[env])
+        return policy
 
     def _show(self, row: int, step: StepData) -> bool:
         """Call the callback, put what it changed, and say whether it ended the episode."""

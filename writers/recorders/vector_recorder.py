@@ -24,7 +24,7 @@ from ..rows.vector_buffer import NO_EPISODE, VectorBuffer
 from .batch_step import BatchStep
 from .env_checks import autoreset_mode_of, check_spaces
 from .env_recorder import EnvsRecorder, RecorderKeywords
-from .env_recording import EnvRecording, add_told
+from .env_recording import EnvRecording, add_infos
 from .step_callbacks import StepCalls
 from .vector_values import by_key, flags, single, to_numpy
 
@@ -240,10 +240,10 @@ class VectorRecorder(EnvsRecorder, VectorWrapper):
     @property
     def resetting(self) -> np.ndarray:
         """Bool, shape (num_envs,): which sub-environments the next step resets; their actions are dropped."""
-        found = np.zeros(self.num_envs, bool)
+        resetting = np.zeros(self.num_envs, bool)
         if self._recording.state.restart is not None:
-            found[self._recording.state.restart] = True
-        return found
+            resetting[self._recording.state.restart] = True
+        return resetting
 
     def _interrupted(self) -> None:
         """Keep what was recorded and end all episodes; the environments' state is now undefined."""
@@ -309,7 +309,7 @@ class VectorRecorder(EnvsRecorder, VectorWrapper):
         else:
             rows = np.full(self.num_envs, -1)
             rows[envs] = np.arange(row, row + count)
-            add_told(block.infos, infos, self.num_envs, rows, recording.infos)
+            add_infos(block.infos, infos, self.num_envs, rows, recording.infos)
         state.restart = left if left is not None and len(left) else None
         recording.commit(block, row + count, state)
 

@@ -27,7 +27,7 @@ from ..rows.vector_buffer import DynamicEntry, VectorBuffer, owned_values
 #: What a vector environment tells under SAME_STEP of episodes that have just ended.
 FINAL = ("final_obs", "_final_obs", "final_info", "_final_info")
 
-Told = tuple[tuple[Any, ...], np.ndarray, np.ndarray | None]
+InfoLeaf = tuple[tuple[Any, ...], np.ndarray, np.ndarray | None]
 
 
 def to_numpy(values: Any) -> Any:
@@ -69,12 +69,12 @@ def flags(values: Any, shape: tuple[int, ...], name: str) -> np.ndarray:
     Raises:
         SpaceMismatchError: there are more or fewer, or one is neither a boolean nor 0 or 1.
     """
-    found = values if values.__class__ is np.ndarray else np.asarray(to_numpy(values))
-    if found.shape != shape:
+    array = values if values.__class__ is np.ndarray else np.asarray(to_numpy(values))
+    if array.shape != shape:
         raise SpaceMismatchError(
-            f"{name} has shape {found.shape}; expected {shape}, one flag for each environment."
+            f"{name} has shape {array.shape}; expected {shape}, one flag for each environment."
         )
-    return as_flags(name, found)
+    return as_flags(name, array)
 
 
 def single(space: gymnasium.Space, values: Any, env: int) -> Any:
@@ -95,13 +95,13 @@ def final_value(space: gymnasium.Space, values: Any, env: int) -> Any:
     return to_numpy(single(space, values, env))
 
 
-def told(
+def info_leaves(
     infos: Mapping[Any, Any],
     num_envs: int,
     path: tuple[Any, ...] = (),
     present: np.ndarray | None = None,
     keys: Collection[str] | None = None,
-) -> Iterator[Told]:
+) -> Iterator[InfoLeaf]:
     """Yield `(key path, values, which environments have it)` for each leaf of infos.
 
     Values have shape (num_envs, ...); None instead of a mask says that all environments have the key. They
@@ -118,7 +118,7 @@ def told(
             continue
         inner = (*path, key)
         if isinstance(value, Mapping) and value and all(type(each) is str for each in value):
-            yield from told(value, num_envs, inner, here)
+            yield from info_leaves(value, num_envs, inner, here)
         else:
             yield inner, per_env(value, num_envs), here
 
@@ -141,32 +141,32 @@ def by_key(infos: Any, num_envs: int) -> Mapping[Any, Any]:
 
 
 def _joined(infos: Sequence[Mapping[Any, Any] | None]) -> dict[Any, Any]:
-    found: dict[Any, Any] = {}
+    joined: dict[Any, Any] = {}
     for key in dict.fromkeys(key for info in infos for key in info or ()):
         mask = np.array([info is not None and key in info for info in infos])
         values = [info[key] if info is not None and key in info else None for info in infos]
         if all(isinstance(value, Mapping) for value, there in zip(values, mask, strict=True) if there):
-            found[key] = _joined(values)
+            joined[key] = _joined(values)
         else:
-            found[key] = np.empty(len(values), object)
+            joined[key] = np.empty(len(values), object)
             for env, value in enumerate(values):
-                found[key][env] = value
-        found[f"_{key}"] = mask
-    return found
+                joined[key][env] = value
+        joined[f"_{key}"] = mask
+    return joined
 
 
 def info_of(infos: Mapping[Any, Any], env: int, num_envs: int) -> dict[Any, Any]:
-    """Return the info of one environment, as it would have told it alone."""
-    found: dict[Any, Any] = {}
+    """Return the info of one environment, as it would give it alone."""
+    info: dict[Any, Any] = {}
     for key, value in infos.items():
         mask = _mask_of(infos, key, num_envs)
         if _is_mask(infos, key, num_envs) or (mask is not None and not mask[env]):
             continue
         if isinstance(value, Mapping):
-            found[key] = info_of(value, env, num_envs)
+            info[key] = info_of(value, env, num_envs)
         else:
-            found[key] = per_env(value, num_envs)[env]
-    return found
+            info[key] = per_env(value, num_envs)[env]
+    return info
 
 
 def _is_mask(infos: Mapping[Any, Any], key: Any, num_envs: int) -> bool:
@@ -306,8 +306,8 @@ class LoggedValues:
             SpaceMismatchError: a value has not one entry for each environment.
         """
         chosen = None if mask is None else self._checked_mask(mask)
-        for path, found, _ in told(_checked(values, self._num_envs), self._num_envs):
-            fresh = owned_values(found)
+        for path, batch, _ in info_leaves(_checked(values, self._num_envs), self._num_envs):
+            fresh = owned_values(batch)
             known = self._values.get(path)
             if chosen is None or known is None:
                 self._values[path] = fresh, chosen
@@ -341,20 +341,20 @@ class LoggedValues:
         return envs[has[envs]]
 
     def _checked_mask(self, mask: Any) -> np.ndarray:
-        found = np.asarray(to_numpy(mask))
-        if found.dtype != bool or found.shape != (self._num_envs,):
+        array = np.asarray(to_numpy(mask))
+        if array.dtype != bool or array.shape != (self._num_envs,):
             raise SpaceMismatchError(
-                f"mask is {found.dtype} of shape {found.shape}; expected bool of shape ({self._num_envs},)."
+                f"mask is {array.dtype} of shape {array.shape}; expected bool of shape ({self._num_envs},)."
             )
-        return found.copy()
+        return array.copy()
 
 
 def _checked(values: Mapping[str, Any], num_envs: int) -> dict[str, Any]:
     """Return logged values as arrays with one entry for each environment."""
-    found: dict[str, Any] = {}
+    checked: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, Mapping):
-            found[key] = _checked(value, num_envs)
+            checked[key] = _checked(value, num_envs)
             continue
         array = to_numpy(value)
         many = array.ndim > 0 if isinstance(array, np.ndarray) else isinstance(array, list | tuple)
@@ -363,8 +363,8 @@ def _checked(values: Mapping[str, Any], num_envs: int) -> dict[str, Any]:
                 f"The logged value {key!r} is {_described(array)}; expected one entry for each of the "
                 f"{num_envs} environments. Repeat what all of them share: numpy.full({num_envs}, value)."
             )
-        found[key] = per_env(array, num_envs)
-    return found
+        checked[key] = per_env(array, num_envs)
+    return checked
 
 
 def _described(value: Any) -> str:

@@ -110,7 +110,7 @@ class AgentRows(StepRows):
         self._session.check_process()
         with self._session.lock:
             buffer = self.arrivals(len(arrivals))
-            told = len(self._events)
+            count = len(self._events)
             try:
                 # Known before its rows are: an agent without rows can be taken back, rows without one cannot.
                 for agent in newcomers:
@@ -118,7 +118,7 @@ class AgentRows(StepRows):
                     self._events.append(_agent_event(agent))
                 buffer.add_all(env_step, arrivals)
             except BaseException:
-                del self._events[told:]
+                del self._events[count:]
                 for agent in newcomers:
                     team.agents.pop(agent.agent_id, None)
                 raise

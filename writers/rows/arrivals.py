@@ -226,7 +226,7 @@ class ArrivalBuffer:
 
     def first_of(self, number: int) -> int | None:
         """Return the first row of an episode here, None if it has none."""
-        return next((row for row, found in self._starts if found == number), None)
+        return next((row for row, started in self._starts if started == number), None)
 
     def arrived(self, ended: Sequence[tuple[int, bool]]) -> ArrivedRows:
         """Return the rows that no observer has taken, and count them as taken."""
@@ -297,10 +297,10 @@ def with_dynamic_columns(
     batch: pa.RecordBatch, families: Sequence[Mapping[str, tuple[str, pa.Array]]]
 ) -> pa.RecordBatch:
     """Append dynamic columns (`{column: (kind, array)}` per family) to a journal batch."""
-    found = [(field(name, kind), array) for family in families for name, (kind, array) in family.items()]
-    if not found:
+    columns = [(field(name, kind), array) for family in families for name, (kind, array) in family.items()]
+    if not columns:
         return batch
     schema = batch.schema
-    for column, _ in found:
+    for column, _ in columns:
         schema = schema.append(column)
-    return pa.record_batch([*batch.columns, *(array for _, array in found)], schema)
+    return pa.record_batch([*batch.columns, *(array for _, array in columns)], schema)

@@ -177,8 +177,8 @@ class BlockRows:
 
     def arrived(self) -> Iterator[ArrivedRows]:
         """Yield the rows that no observer has taken; see `ObservableRows`."""
-        found = [block.arrived() for block in list(self._blocks)]
-        yield from (rows for rows in found if rows is not None)
+        blocks = [block.arrived() for block in list(self._blocks)]
+        yield from (rows for rows in blocks if rows is not None)
 
     def _next(self, block: VectorBuffer) -> JournalRows | None:
         stop, begins_counted, ends_counted = counted = block.counted

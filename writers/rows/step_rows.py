@@ -86,7 +86,7 @@ class StepRows:
         self._flush_by_count()
         return episode
 
-    def resume(self, found: UnfinishedEpisode) -> LiveEpisode:
+    def resume(self, reopened: UnfinishedEpisode) -> LiveEpisode:
         """Start an episode with the rows of one of the store, which go to the journal at once.
 
         Raises:
@@ -95,14 +95,14 @@ class StepRows:
             CorruptStoreError: the rows are damaged; no episode was started.
         """
         session, number = self._session, self._session.take_numbers()
-        episode = LiveEpisode(number, found.env_index, found.started_at, found.facts)
-        episode.length = episode.continued = found.length
-        episode.episode_return = found.episode_return
-        events = [begin_event(number, found.env_index, found.started_at, found.facts)]
+        episode = LiveEpisode(number, reopened.env_index, reopened.started_at, reopened.facts)
+        episode.length = episode.continued = reopened.length
+        episode.episode_return = reopened.episode_return
+        events = [begin_event(number, reopened.env_index, reopened.started_at, reopened.facts)]
         numbers = {number}
         with session.lock:
             try:
-                for batch in found.arrivals(number):
+                for batch in reopened.arrivals(number):
                     session.write([JournalRows([(batch, events)], numbers, lambda: None)])
                     events = []
                 self._live[number] = episode
@@ -262,18 +262,20 @@ class StepRows:
     def pending(self, before: float) -> Iterator[JournalRows]:
         """Yield all complete rows and events; see `RowSource`."""
         buffer, events = self._buffer, self._events
-        stop, told = buffer.count, len(events)
-        if stop == buffer.flushed and not told:
+        stop, events_written = buffer.count, len(events)
+        if stop == buffer.flushed and not events_written:
             return
         batch = buffer.batch(buffer.flushed, stop, self._session.columns)
         numbers = buffer.numbers(buffer.flushed, stop)
-        done = partial(self._written, buffer, stop, events, told)
-        yield JournalRows([(batch, events[:told])], numbers, done)
+        done = partial(self._written, buffer, stop, events, events_written)
+        yield JournalRows([(batch, events[:events_written])], numbers, done)
 
-    def _written(self, buffer: ArrivalBuffer, stop: int, events: list[dict[str, Any]], told: int) -> None:
+    def _written(
+        self, buffer: ArrivalBuffer, stop: int, events: list[dict[str, Any]], events_written: int
+    ) -> None:
         buffer.flushed = stop
         if self._events is events:
-            self._events = events[told:]
+            self._events = events[events_written:]
 
     def end_all(self) -> None:
         """End the open episodes, as `cut` if no flag is set."""

@@ -112,11 +112,11 @@ class DynamicBlock:
 
 
 def _by_path(entries: Iterable[DynamicEntry], start: int, stop: int) -> dict[Path, list[DynamicEntry]]:
-    found: dict[Path, list[DynamicEntry]] = {}
+    grouped: dict[Path, list[DynamicEntry]] = {}
     for entry in list(entries):
         if len(entry.rows) and start <= entry.rows[0] < stop:
-            found.setdefault(entry.path, []).append(entry)
-    return found
+            grouped.setdefault(entry.path, []).append(entry)
+    return grouped
 
 
 def _typed(path: Path, entries: Sequence[DynamicEntry], columns: ColumnSet) -> tuple[str, str] | None:
@@ -136,9 +136,9 @@ def _add_cells(cells: dict[Path, Cells], entries: Sequence[DynamicEntry], rows: 
     chosen = {row: value for row, value in zip(rows.tolist(), values, strict=True) if row >= 0}
     for row, value in chosen.items():
         for path, leaf in _leaves(entries[0].path, value):
-            found = cells.setdefault(path, Cells([], []))
-            found.rows.append(row)
-            found.values.append(leaf)
+            cell = cells.setdefault(path, Cells([], []))
+            cell.rows.append(row)
+            cell.values.append(leaf)
 
 
 def _leaves(path: Path, value: Any) -> Iterator[tuple[Path, Any]]:
@@ -150,8 +150,8 @@ def _leaves(path: Path, value: Any) -> Iterator[tuple[Path, Any]]:
 
 def _moved(cells: dict[Path, Cells], positions: np.ndarray) -> dict[Path, Cells]:
     moved: dict[Path, Cells] = {}
-    for path, found in cells.items():
-        pairs = [(positions[row], value) for row, value in zip(found.rows, found.values, strict=True)]
+    for path, cell in cells.items():
+        pairs = [(positions[row], value) for row, value in zip(cell.rows, cell.values, strict=True)]
         kept = [(int(row), value) for row, value in pairs if row >= 0]
         if kept:
             moved[path] = Cells([row for row, _ in kept], [value for _, value in kept])

@@ -315,19 +315,19 @@ def versions_of(classes: Iterable[type], modules: Iterable[str], extra: Sequence
     Raises:
         InvalidArgumentError: one that the caller names is not installed.
     """
-    found = {"python": platform.python_version()}
+    versions = {"python": platform.python_version()}
     tops = dict.fromkeys([*_ALWAYS, *(name.partition(".")[0] for name in modules), *_imported(classes)])
     for top in tops:
         if top not in sys.stdlib_module_names and top not in ("", "__main__"):
-            found.update(_installed(top))
+            versions.update(_installed(top))
     for name in extra:
         there = _installed(name) if isinstance(name, str) else ()
         if not there:
             raise InvalidArgumentError(
                 f"packages={list(extra)!r}: {name!r} is not installed here. Name distributions as pip does."
             )
-        found.update(there)
-    return found
+        versions.update(there)
+    return versions
 
 
 def _imported(classes: Iterable[type]) -> Iterator[str]:

@@ -289,12 +289,12 @@ class RunSession(NotCopyable, Generic[Rows]):
             self.write_rows(math.inf)
             return list(self._parts.rows_of(number))
 
-    def write(self, found: Iterable[JournalRows]) -> None:
+    def write(self, batches: Iterable[JournalRows]) -> None:
         """Bring these rows to the journal, behind all that are there; the caller holds the lock."""
         self.check_process()
         try:
             self._parts.finish_write()
-            for rows in found:
+            for rows in batches:
                 self._parts.write(rows)
         except StoreAccessError:
             # The journal of a local store goes with the store.

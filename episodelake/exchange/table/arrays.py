@@ -164,10 +164,10 @@ def trajectory_columns(head: pa.Table) -> list[str] | None:
     observations, or one longer.
     """
 
-    def found(role: str) -> str | None:
+    def column_of(role: str) -> str | None:
         return next((name for name in OBVIOUS[role] if name in head.column_names), None)
 
-    observation, action = found("observation"), found("action")
+    observation, action = column_of("observation"), column_of("action")
     outcomes = [name for name in _OF_STEPS if name in head.column_names]
     if observation is None or action is None or not outcomes or not len(head):
         return None

@@ -152,8 +152,10 @@ def _output_names(config: Any, views: Sequence[EpisodeView], keys: Sequence[str]
     if keys is None:
         first = [view[0] for view in views]
         single = [episode.agent(episode.agents[0]) if episode.agents else episode for episode in first]
-        found = [{key for key, values in episode.policy.items() if is_numeric(values)} for episode in single]
-        keys = sorted(set.intersection(*found))
+        keys_of = [
+            {key for key, values in episode.policy.items() if is_numeric(values)} for episode in single
+        ]
+        keys = sorted(set.intersection(*keys_of))
     for view in views:
         _check_outputs(view, keys)
     return {renamed.get(key, key): key for key in keys}
@@ -166,8 +168,8 @@ def _check_outputs(view: EpisodeView, keys: Sequence[str]) -> None:
         key: [name for name in schema if name == (own := POLICY.column((key,))) or name.startswith(f"{own}.")]
         for key in keys
     }
-    unknown = [key for key, found in columns.items() if not found]
-    lacking = [pl.col(name).is_null() for found in columns.values() for name in found]
+    unknown = [key for key, names in columns.items() if not names]
+    lacking = [pl.col(name).is_null() for names in columns.values() for name in names]
     gaps = view.transitions.filter(pl.any_horizontal(lacking)) if lacking and not unknown else None
     ids = [] if gaps is None else gaps.select("episode_id").head(1).collect()["episode_id"].to_list()
     if unknown or ids:

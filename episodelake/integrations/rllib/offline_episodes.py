@@ -80,9 +80,9 @@ def _single(
             if isinstance(values, list)
             else tree.map_structure(lambda a: a[first:end], values)
         )
-        found = InfiniteLookbackBuffer(cut)
-        found.lookback = start - first
-        return found
+        lookback = InfiniteLookbackBuffer(cut)
+        lookback.lookback = start - first
+        return lookback
 
     outputs = _outputs(episode, options)
     # What the module sampled, before it was clipped or mapped to the bounds of the space.
@@ -120,7 +120,7 @@ def _normalized(actions: np.ndarray, space: gymnasium.Space) -> np.ndarray:
 
 
 def _outputs(episode: Episode, options: EpisodeOptions) -> dict[str, Any]:
-    found = {}
+    outputs = {}
     for name, key in options.outputs.items():
         values = episode.policy.get(key)
         if not is_numeric(values):
@@ -129,8 +129,8 @@ def _outputs(episode: Episode, options: EpisodeOptions) -> dict[str, Any]:
                 f"policy's {key!r}; it has {sorted(map(str, episode.policy))}. Choose outputs that all "
                 "episodes have with `input_read_method_kwargs={'extra_model_outputs': [...]}`, or filter."
             )
-        found[name] = tree.map_structure(lambda a: a[: episode.length], values)
-    return found
+        outputs[name] = tree.map_structure(lambda a: a[: episode.length], values)
+    return outputs
 
 
 def is_numeric(values: Any) -> bool:
@@ -294,9 +294,9 @@ class StorePreLearner(OfflinePreLearner):
     def _shuffled(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         sizes = {module: len(tree.flatten(columns)[0]) for module, columns in batch.items()}
         count = max(sizes.values())
-        found = {}
+        shuffled = {}
         for module, columns in batch.items():
             rounds = range(-(-count // sizes[module]))
             order = np.concatenate([self._rng.permutation(sizes[module]) for _ in rounds])[:count]
-            found[module] = tree.map_structure(lambda column, order=order: column[order], columns)
-        return found
+            shuffled[module] = tree.map_structure(lambda column, order=order: column[order], columns)
+        return shuffled

@@ -229,9 +229,9 @@ class _VectorRecording:
 
 
 def _run_metadata(env_runner: Any) -> dict[str, Any]:
-    found = {
+    metadata = {
         "worker_index": env_runner.worker_index,
         "evaluation": bool(env_runner.config.in_evaluation),
         "trial": getattr(env_runner, "tune_trial_id", None),
     }
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in metadata.items() if value is not None}

@@ -76,11 +76,11 @@ def recorded_columns(batch: Outputs, chosen: Collection[str] | None) -> Outputs:
     Args:
         chosen: names of columns; None for all.
     """
-    found = dict(batch)
-    sampled = found.pop(Columns.ACTIONS, None)
-    if found.pop(Columns.ACTIONS_FOR_ENV, None) is not None:
-        found[SAMPLED_ACTION] = sampled
-    return {name: values for name, values in found.items() if chosen is None or name in chosen}
+    columns = dict(batch)
+    sampled = columns.pop(Columns.ACTIONS, None)
+    if columns.pop(Columns.ACTIONS_FOR_ENV, None) is not None:
+        columns[SAMPLED_ACTION] = sampled
+    return {name: values for name, values in columns.items() if chosen is None or name in chosen}
 
 
 def is_rescaled(space: Space) -> bool:
@@ -290,10 +290,10 @@ class RecordedAgents(gymnasium.Wrapper):
     def _infos(self, came: Mapping[str, Any], infos: ByAgent) -> dict[str, Mapping[Any, Any]]:
         """Return the infos of the agents with an observation; what all share is in that of the first one."""
         given = _by_name(infos)
-        found = {name: dict(given[name]) for name in came if given.get(name)}
+        by_agent = {name: dict(given[name]) for name in came if given.get(name)}
         if came and given.get(COMMON):
-            found.setdefault(next(iter(came)), {})[COMMON] = given[COMMON]
-        return {name: self._run.infos.owned(info) for name, info in found.items()}
+            by_agent.setdefault(next(iter(came)), {})[COMMON] = given[COMMON]
+        return {name: self._run.infos.owned(info) for name, info in by_agent.items()}
 
     def _end(self) -> None:
         """End the running episode; what no observation followed has no row."""
