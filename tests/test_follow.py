@@ -25,7 +25,7 @@ import episodelake as el
 from checkout import REPOSITORY
 from effort import examples
 from episodelake.readers.loading import follow_feed
-from episodelake.writers.rows import step_rows
+from episodelake.writers.episodes import whole_rows
 from episodelake.writers.session import session
 from test_loader_priorities import chi_squared_fits
 from waiting import PATIENCE
@@ -158,7 +158,7 @@ def test_the_window_reaches_back_by_commits(store: el.EpisodeStore, monkeypatch:
     for number, hours in enumerate([1, 0, -24, 0], 3):
         moment = clock() + hours * 3600 * 10**9
         monkeypatch.setattr(time, "time_ns", lambda moment=moment: moment)
-        for module in (session, step_rows):
+        for module in (session, whole_rows):
             monkeypatch.setattr(module, "timestamp_now", lambda moment=moment: moment // 1000)
         record(store, number, [4])
         for loader in [*loaders, following(store, newest_episodes=2)]:
