@@ -116,8 +116,17 @@ def test_filter(explorer: Explorer, store: el.EpisodeStore, visit: Open) -> None
     seen.filter("")
     expect(seen.count).to_contain_text("of 120")
     expect(seen.page.locator(".problem:visible")).to_have_count(0)
-    seen.page.get_by_label("Runs").click()
-    seen.page.get_by_role("option", name="seed1").click()
+    option = seen.page.get_by_role("option", name="seed1")
+
+    def listed() -> bool:
+        # The list closes when the page behind it is drawn anew, as after the filter before.
+        if not option.is_visible():
+            seen.page.get_by_label("Runs").click()
+            seen.page.wait_for_timeout(1000)
+        return option.is_visible()
+
+    wait_until(listed, "the list of runs")
+    option.click()
     expect(seen.count).to_contain_text("of 40")
     assert {text.partition("/")[0] for text in seen.column("episode")} == {"seed1"}
 
