@@ -33,7 +33,7 @@ from gymnasium import spaces
 from typer.testing import CliRunner
 
 import episodelake as el
-from episodelake.store.journal import reading as journal_frames
+from episodelake.store.journal import records as journal_records
 from episodelake.terminal.app import app
 from log_edits import read_actions, write_actions
 from test_fuzzing import Workers, examine, make_store
@@ -658,10 +658,10 @@ def journal_of(path: Path) -> Path:
     return sorted(path.glob("journal/dead-*/*.frames"))[-1]
 
 
-def frames_of(part: Path) -> list[journal_frames.Frame]:
+def frames_of(part: Path) -> list[journal_records.PartRecord]:
     """The whole frames of a part."""
     data, found, at = memoryview(part.read_bytes()), [], 0
-    while (frame := journal_frames.decode(data, at)) is not None:
+    while (frame := journal_records.decode(data, at)) is not None:
         found.append(frame)
         at = frame.stop
     return found
@@ -669,7 +669,7 @@ def frames_of(part: Path) -> list[journal_frames.Frame]:
 
 def write_frames(part: Path, frames: list[tuple[bytes, int, int, bytes, bytes]]) -> None:
     """Write frames with right sums."""
-    part.write_bytes(b"".join(bytes(piece) for frame in frames for piece in journal_frames.encode(*frame)))
+    part.write_bytes(b"".join(bytes(piece) for frame in frames for piece in journal_records.encode(*frame)))
 
 
 def add_frame_case(
@@ -690,12 +690,12 @@ def add_frame_case(
 
 def in_batches(edit: Callable[[bytes], bytes]) -> Callable[[bytes, bytes, bytes], tuple[bytes, bytes]]:
     """Change the bodies of batches only."""
-    return lambda kind, events, body: (events, edit(body) if kind == journal_frames.BATCH else body)
+    return lambda kind, events, body: (events, edit(body) if kind == journal_records.BATCH else body)
 
 
 def in_events(text: str) -> Callable[[bytes, bytes, bytes], tuple[bytes, bytes]]:
     """Give every batch other events."""
-    return lambda kind, events, body: (text.encode() if kind == journal_frames.BATCH else events, body)
+    return lambda kind, events, body: (text.encode() if kind == journal_records.BATCH else events, body)
 
 
 def overwritten(body: bytes, value: int) -> bytes:
@@ -750,7 +750,7 @@ def reschemed(
     """Change the schemas of a journal."""
 
     def edit(kind: bytes, events: bytes, body: bytes) -> tuple[bytes, bytes]:
-        if kind != journal_frames.SCHEMA:
+        if kind != journal_records.SCHEMA:
             return events, body
         return events, change(pa.ipc.read_schema(pa.py_buffer(body))).serialize().to_pybytes()
 
@@ -813,9 +813,9 @@ def _packed(path: Path, outside: Path) -> None:
         frames, schema = [], None
         for frame in frames_of(part):
             body = bytes(frame.body)
-            if frame.kind == journal_frames.SCHEMA:
+            if frame.kind == journal_records.SCHEMA:
                 schema = pa.ipc.read_schema(pa.py_buffer(body))
-            elif frame.kind == journal_frames.BATCH:
+            elif frame.kind == journal_records.BATCH:
                 assert schema is not None
                 body = packed(body, schema)
             frames.append((frame.kind, frame.first, frame.schema, bytes(frame.events), body))
