@@ -104,6 +104,8 @@ class RunSession(NotCopyable, Generic[Rows]):
         self._seal_at = min(_FIRST_SEGMENT_BYTES, options.segment_bytes)
         self._last_seal = time.monotonic()
         self.closing = self._stopping = self._abandoned = False
+        # Everything is in the store: from here on the journal may be gone, also after an interrupt.
+        self._all_committed = False
         # A fork may copy it locked by a thread that the child lacks: callers check the process first.
         self.lock = threading.RLock()
         # Wakes the background thread. A simple queue may be used in a finalizer, whatever locks are held.
@@ -390,7 +392,7 @@ class RunSession(NotCopyable, Generic[Rows]):
             StoreNotFoundError: it went with the store.
             StoreAccessError: it alone is gone.
         """
-        if not self._journal_lock.is_ours():
+        if not self._all_committed and not self._journal_lock.is_ours():
             check_identity(self.store.layout)
             raise StoreAccessError(
                 f"The journal {self._directory} of the run {self.header.run_id!r} was removed, or recovered "
@@ -434,6 +436,7 @@ class RunSession(NotCopyable, Generic[Rows]):
         with self.lock:
             self._check_all_sealed()
             self._check_journal()
+            self._all_committed = True
             self._parts.close_part()
             remove_journal(self._directory)
             self._journal_lock.release(remove=True)
