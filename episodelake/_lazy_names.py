@@ -12,8 +12,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from .store.common.suggestions import near_names
-
 
 def lazy_names(module: str, file: str) -> tuple[list[str], Callable[[str], object], Callable[[], list[str]]]:
     """Return `__all__`, `__getattr__` and `__dir__` of a module of this package.
@@ -52,5 +50,8 @@ def _hint(name: str) -> str:
     there = [path for path, each in known.items() if each == name]
     if there:
         return f": it is {there[0]}."
+    # It loads difflib, which no program needs that misspells nothing.
+    from .store.common.suggestions import near_names
+
     near = near_names(name, list(known.values()), 1)
     return "".join(f": did you mean {path}?" for path, each in known.items() if [each] == near)
