@@ -8,73 +8,54 @@ The macros are made for the spaces of a store, and count from 0: they know the s
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from typing import NamedTuple
 
-import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Tuple
+from gymnasium.spaces import Box, Discrete
 
-from ...store.names import escape_distinct, next_name
+from ...store.names import next_name, split
 from ...store.schema import ACTION, OBSERVATION, StepSchema
+from ...store.spaces.fixed import FixedNode
 from .text import literal, quote
 
 #: The macros whose arguments are indices.
 INDEXED = ("obs", "next_obs", "act", "nth")
-_FIXED = (Box, Discrete, MultiBinary, MultiDiscrete)
 #: A leaf of so many dimensions is a picture or a volume, without macros for its elements.
 _MOST_DIMENSIONS = 4
 
 
-@dataclass(frozen=True)
-class Leaf:
+class Leaf(NamedTuple):
     """A leaf of fixed size of an observation space or an action space.
 
     Attributes:
         column: its column of steps.
         path: how it is named in `obs(path, ...)`; empty for a space that is a leaf itself.
-        space: its space.
+        node: its space, shape and type.
     """
 
     column: str
     path: str
-    space: gymnasium.Space
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of its values."""
-        return self.space.shape or ()
+    node: FixedNode
 
     @property
     def in_list(self) -> bool:
         """True if its column is a list, not a single number or the bytes of an image."""
-        image = isinstance(self.space, Box) and self.space.dtype == "uint8" and len(self.shape) > 1
-        return bool(self.shape) and not image
+        return bool(self.node.shape) and not self.node.binary
 
 
-def leaves_of(schema: StepSchema, root: str) -> tuple[Leaf, ...]:
+def leaves_of(schema: StepSchema, root: str) -> list[Leaf]:
     """Return the leaves of the observation (`root` is "observation") or of the action, of all groups of
     agents.
     """
     leaves = []
     for part in schema.parts:
-        space = part.observation_space if root == OBSERVATION else part.action_space
+        codec = part.observation if root == OBSERVATION else part.action
         group = part.prefix.rstrip(".")
-        leaves += [
-            Leaf(f"{part.prefix}{column}", ".".join(name for name in (group, path) if name), leaf)
-            for column, path, leaf in _walk(space, root, "")
-        ]
-    return tuple(leaves)
-
-
-def _walk(space: gymnasium.Space, column: str, path: str) -> Iterator[tuple[str, str, gymnasium.Space]]:
-    if type(space) is Dict or type(space) is Tuple:
-        parts = space.spaces if isinstance(space, Dict) else dict(enumerate(space.spaces))
-        segments = escape_distinct(map(str, parts))
-        for key, child in parts.items():
-            yield from _walk(child, f"{column}.{segments[str(key)]}", f"{path}.{key}" if path else str(key))
-    elif type(space) in _FIXED:
-        yield column, path, space
+        for node in codec.leaves:
+            keys = split(node.column)[len(split(codec.root)) :]
+            leaves.append(Leaf(node.column, ".".join([*filter(None, [group]), *keys]), node))
+    return leaves
 
 
 def element_macros(schema: StepSchema) -> dict[str, list[tuple[str, str]]]:
@@ -92,22 +73,22 @@ def without_elements(schema: StepSchema) -> dict[str, str]:
     return {
         name: leaves[0].column
         for name, leaves in _read_by_elements(schema).items()
-        if len(leaves) == 1 and not leaves[0].path and not leaves[0].shape
+        if len(leaves) == 1 and not leaves[0].path and not leaves[0].node.shape
     }
 
 
 def _read_by_elements(schema: StepSchema) -> dict[str, list[Leaf]]:
     """Return the leaves that each macro of `element_macros` reads."""
     observations = leaves_of(schema, OBSERVATION)
-    following = [Leaf(next_name(leaf.column) or leaf.column, leaf.path, leaf.space) for leaf in observations]
-    return {"obs": [*observations], "next_obs": following, "act": [*leaves_of(schema, ACTION)]}
+    following = [leaf._replace(column=next_name(leaf.column) or leaf.column) for leaf in observations]
+    return {"obs": observations, "next_obs": following, "act": leaves_of(schema, ACTION)}
 
 
 def _forms(name: str, leaves: Sequence[Leaf]) -> list[tuple[str, str]]:
     """Return one form for each number of indices; DuckDB chooses a macro by its number of arguments."""
     forms: list[tuple[str, str]] = []
     for count in range(_MOST_DIMENSIONS + 1):
-        fitting = [leaf for leaf in leaves if len(leaf.shape) == count and (leaf.in_list or not count)]
+        fitting = [leaf for leaf in leaves if len(leaf.node.shape) == count and (leaf.in_list or not count)]
         if not fitting:
             continue
         indices = [f"i{number}" for number in range(count)]
@@ -133,7 +114,7 @@ def _element(name: str, leaf: Leaf, indices: Sequence[str]) -> str:
     column = quote(leaf.column)
     if not indices:
         return column
-    sizes = leaf.shape
+    sizes = leaf.node.shape
     wrong = " OR ".join(
         f"{index} < {-size} OR {index} >= {size}" for index, size in zip(indices, sizes, strict=True)
     )
@@ -142,7 +123,7 @@ def _element(name: str, leaf: Leaf, indices: Sequence[str]) -> str:
         f"({index} + CASE WHEN {index} < 0 THEN {size} ELSE 0 END) * {stride}"
         for index, size, stride in zip(indices, sizes, strides, strict=True)
     )
-    said = literal(f"{name}: an index is outside the shape {tuple(map(int, sizes))} of {leaf.column}")
+    said = literal(f"{name}: an index is outside the shape {sizes} of {leaf.column}")
     return f"{column}[CASE WHEN {wrong} THEN error({said})::BIGINT ELSE {place} + 1 END]"
 
 
@@ -178,14 +159,14 @@ def histogram_of_actions(leaves: Sequence[Leaf]) -> tuple[str, str] | None:
     A Discrete action is counted by value, those that were never taken with 0. Every other is cut into its
     numbers, each with bins between its bounds; without bounds, between the smallest and the largest found.
     """
-    if len(leaves) == 1 and isinstance(leaves[0].space, Discrete):
+    if len(leaves) == 1 and isinstance(leaves[0].node.space, Discrete):
         return "", _by_value(leaves[0])
-    parts = [_numbers(leaf) for leaf in leaves if leaf.in_list or not leaf.shape]
+    parts = [_numbers(leaf) for leaf in leaves if leaf.in_list or not leaf.node.shape]
     return ("bins := 20", _by_bin(parts)) if parts else None
 
 
 def _by_value(leaf: Leaf) -> str:
-    space = leaf.space
+    space = leaf.node.space
     assert isinstance(space, Discrete)
     first, beyond = int(space.start), int(space.start + space.n)
     column = quote(leaf.column)
@@ -203,14 +184,14 @@ def _numbers(leaf: Leaf) -> str:
     """Return a query for the numbers of one leaf: which, its value, and its bounds if it has finite ones."""
     column = quote(leaf.column)
     lows, highs = _bounds(leaf)
-    if not leaf.shape:
+    if not leaf.node.shape:
         return (
             f"SELECT {literal(leaf.column)} AS action, 0 AS place, {column}::DOUBLE AS x, "
             f"{lows[0]} AS lowest, {highs[0]} AS highest FROM steps WHERE {column} IS NOT NULL"
         )
-    strides = [math.prod(leaf.shape[axis + 1 :]) for axis in range(len(leaf.shape))]
+    strides = [math.prod(leaf.node.shape[axis + 1 :]) for axis in range(len(leaf.node.shape))]
     index = " || ', ' || ".join(
-        f"(place // {stride} % {size})" for stride, size in zip(strides, leaf.shape, strict=True)
+        f"(place // {stride} % {size})" for stride, size in zip(strides, leaf.node.shape, strict=True)
     )
     return (
         f"SELECT {literal(f'{leaf.column}[')} || {index} || ']' AS action, place, x, "
@@ -227,7 +208,7 @@ def _by_place(bounds: Sequence[str]) -> str:
 
 def _bounds(leaf: Leaf) -> tuple[list[str], list[str]]:
     """Return the bounds of each number as SQL; NULL where there is none."""
-    space, count = leaf.space, int(np.prod(leaf.shape))
+    space, count = leaf.node.space, leaf.node.size
     if isinstance(space, Discrete):
         return [_number(space.start)], [_number(space.start + space.n - 1)]
     if isinstance(space, Box):
