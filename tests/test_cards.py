@@ -281,7 +281,7 @@ def test_drawings_are_well_formed(values: list[float], counts: list[int]) -> Non
     for drawing in (
         html.line_chart(array, label="<a&b>"),
         html.line_chart(array, stepped=True),
-        html.band_chart(array, array - 1, array + 1),
+        html.lines_chart([[*enumerate(values)]], band=[(x, y - 1, y + 1) for x, y in enumerate(values)]),
         html.bar_chart(counts),
     ):
         root = ElementTree.fromstring(drawing)

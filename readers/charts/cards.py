@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Any
 
-import numpy as np
-
 from ...store.card import known_entries
 from ...store.errors import NothingToDrawError
 from ...store.manifest import read_card
@@ -326,10 +324,9 @@ def _over_time(bench: Workbench, series: Series, label: str) -> tuple[str, str]:
     means = means_over(bench, _RANK, f"least({_STRETCHES}, greatest(n // 4, least(n, 20)))")
     means = [each for each in means if each["panel"] == series.panels[0]]
     if series.total == 1:
-        middle, low, high = (
-            np.array([each[key] for each in means], np.float64) for key in ("value", "low", "high")
-        )
-        chart = html.band_chart(middle, low, high, label=label)
+        line = [(place, each["value"]) for place, each in enumerate(means)]
+        band = [(place, each["low"], each["high"]) for place, each in enumerate(means)]
+        chart = html.lines_chart([line], band=band, label=label)
         return chart, "mean, and 10 % to 90 %, in the order of ends"
     names = series.names[:_RUNS]
     lines = [[(each["x"], each["value"]) for each in means if each["series"] == name] for name in names]

@@ -199,57 +199,40 @@ def line_chart(
         values: float64, shape (n,); long lines are drawn by the smallest and largest of equal stretches.
         width, height: in pixels.
         label: description for screen readers.
-        stepped: hold each value until the next.
+        stepped: hold each value until the next, and the last for a step.
     """
-    low, high = span_of([values])
-    # The last of stepped values lasts one step more.
-    points = _points(_kept(values, width), len(values) + stepped, low, high, width, height)
-    path = _path(points, stepped=stepped)
-    if stepped and points and points[-1] is not None:
-        path += f"H{width - _PAD:.1f}"
-    return _svg(width, height, label, _line(points, path, 0))
-
-
-def band_chart(
-    middle: np.ndarray,
-    low: np.ndarray,
-    high: np.ndarray,
-    *,
-    width: int = 300,
-    height: int = 80,
-    label: str = "",
-) -> str:
-    """Return a line with a band around it."""
-    bottom, top = span_of([low, high, middle])
-    count = len(middle)
-    upper, lower, line = (
-        _points(list(enumerate(each)), count, bottom, top, width, height) for each in (high, low, middle)
-    )
-    edge = [point for point in (*upper, *reversed(lower)) if point is not None]
-    area = " ".join(f"{x:.1f},{y:.1f}" for x, y in edge)
-    return _svg(
-        width,
-        height,
-        label,
-        f'<polygon points="{area}" fill="{PALETTE[0]}" fill-opacity="0.2"/>'
-        f'<path d="{_path(line)}" {_stroke(0)}/>',
-    )
+    finite = np.where(np.isfinite(values), values, np.nan)
+    line = [(index, float(finite[index])) for index in reduced(finite, 2 * width).tolist()]
+    if stepped and line:
+        line.append((len(values), line[-1][1]))
+    return lines_chart([line], width=width, height=height, label=label, stepped=stepped)
 
 
 def lines_chart(
-    lines: Sequence[Sequence[tuple[float, float]]], *, width: int = 300, height: int = 80, label: str = ""
+    lines: Sequence[Sequence[tuple[float, float]]],
+    *,
+    band: Sequence[tuple[float, float, float]] = (),
+    width: int = 300,
+    height: int = 80,
+    label: str = "",
+    stepped: bool = False,
 ) -> str:
     """Several lines on one scale, each in the colour of its number.
 
     Args:
-        lines: pairs of a place, from 0, and a finite value; at least one in each.
+        lines: pairs of a place, from 0, and a value; a line breaks where that is not finite.
+        band: a place with the lowest and the highest value there, drawn behind the lines.
+        width, height, label, stepped: as for `line_chart`.
     """
-    bottom, top = span_of([np.array([value for _, value in line]) for line in lines])
-    count = max(place for line in lines for place, _ in line) + 1
-    body = ""
+    edge = [(x, low) for x, low, _ in band] + [(x, high) for x, _, high in reversed(band)]
+    bottom, top = span_of([np.array([value for _, value in line], np.float64) for line in (*lines, edge)])
+    count = max((place for line in lines for place, _ in line), default=0) + 1
+    area = filter(None, _points(edge, count, bottom, top, width, height))
+    corners = " ".join(f"{x:.1f},{y:.1f}" for x, y in area)
+    body = f'<polygon points="{corners}" fill="{PALETTE[0]}" fill-opacity="0.2"/>' if band else ""
     for index, line in enumerate(lines):
         points = _points(line, count, bottom, top, width, height)
-        body += _line(points, _path(points), index)
+        body += _line(points, _path(points, stepped=stepped), index)
     return _svg(width, height, label, body)
 
 
@@ -294,12 +277,6 @@ def span_of(lines: Sequence[np.ndarray]) -> tuple[float, float]:
     return (float(values.min()), float(values.max())) if len(values) else (0.0, 0.0)
 
 
-def _kept(values: np.ndarray, width: int) -> list[tuple[int, float]]:
-    """Return the points of a line that are drawn: pairs of an index and a value."""
-    finite = np.where(np.isfinite(values), values, np.nan)
-    return [(index, float(finite[index])) for index in reduced(finite, 2 * width).tolist()]
-
-
 def _points(
     kept: Sequence[tuple[float, float]], count: float, low: float, high: float, width: int, height: int
 ) -> list[tuple[float, float] | None]:
@@ -335,15 +312,12 @@ def _path(points: Sequence[tuple[float, float] | None], *, stepped: bool = False
 
 def _line(points: Sequence[tuple[float, float] | None], path: str, index: int) -> str:
     """Return a path, and a dot for a single point, in the colour of a number."""
-    line = f'<path d="{path}" {_stroke(index)}/>'
+    stroke = f'fill="none" stroke="{PALETTE[index]}" stroke-width="1.5" stroke-linejoin="round"'
+    line = f'<path d="{path}" {stroke}/>'
     if len(points) != 1 or points[0] is None:
         return line
     x, y = points[0]
     return f'{line}<circle cx="{x:.1f}" cy="{y:.1f}" r="2" fill="{PALETTE[index]}"/>'
-
-
-def _stroke(index: int) -> str:
-    return f'fill="none" stroke="{PALETTE[index]}" stroke-width="1.5" stroke-linejoin="round"'
 
 
 def _svg(width: int, height: int, label: str, body: str) -> str:
