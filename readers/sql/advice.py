@@ -76,14 +76,11 @@ def _arguments(text: str, name: str, macros: Sequence[Macro]) -> str:
 _FEW = 8
 #: Macros whose arguments are expressions over the columns of steps.
 _OF_STEPS = ("first_hit", "step_percentiles", "step_histogram", "obs", "next_obs", "act")
-#: Messages of DuckDB for an unknown name, with the kind of the name.
-_MISSING = (
-    ("column", re.compile(r'Referenced column "([^"]+)" (?:was )?not found')),
-    ("column", re.compile(r'does not have a column named "([^"]+)"')),
-    ("column", re.compile(r"Cannot extract field '([^']+)' from expression")),
-    ("table", re.compile(r'Referenced table "([^"]+)" not found')),
-    ("table", re.compile(r"Table with name (\S+) does not exist")),
-    ("function", re.compile(r"Function with name (\S+) does not exist")),
+#: DuckDB's messages for an unknown name; its Python client has no other form of them.
+_MISSING = re.compile(
+    r"""(?:Referenced column|have a column named|Cannot extract field) (["'])(?P<column>.+?)\1"""
+    r"""|(?:Referenced table|Table with name) "?(?P<table>[^\s"]+)"""
+    r"""|Function with name (?P<function>\S+)"""
 )
 _GUESS = re.compile(r'\nDid you mean "([^"\n]*)"\??')
 #: These may be internal names.
@@ -98,20 +95,16 @@ class _Asked:
         text: the query.
         words: those in it.
         reason: the engine's message.
-        macros: those that the query could have used.
         tables: the tables that it could have used.
         stored: the columns of each table of the store.
         columns: the same of the tables that it could have used.
         following: the columns of the next row.
         of_steps: a macro in the text whose brackets see the columns of steps alone.
         named: the columns of the tables that the text names; of all, where it names none.
-        singles: macros omitted for scalar columns, mapped to the column.
     """
 
-    def __init__(
-        self, snapshot: Snapshot, text: str, reason: str, macros: Sequence[Macro], tables: Collection[str]
-    ) -> None:
-        self.text, self.reason, self.macros, self.tables = text, reason, macros, tables
+    def __init__(self, snapshot: Snapshot, text: str, reason: str, tables: Collection[str]) -> None:
+        self.text, self.reason, self.tables = text, reason, tables
         self.words = words = named_words(text)
         self.stored = {name: list(snapshot.shown_schema(name).names) for name in TABLES}
         self.columns = {name: self.stored[name] for name in tables}
@@ -119,22 +112,10 @@ class _Asked:
         self.of_steps = next((name for name in _OF_STEPS if name in words), None)
         reads_transitions = not words.isdisjoint({TRANSITIONS, WITH_NEXT})
         reads = {*words, STEPS} if reads_transitions or self.of_steps else words
-        self.named = {name: names for name, names in self.columns.items() if name in reads} or {
-            **self.columns
-        }
+        named = {name: names for name, names in self.columns.items() if name in reads}
+        self.named = named or {**self.columns}
         if reads_transitions:
             self.named[WITH_NEXT] = self.following
-        self.singles = without_elements(snapshot.schema)
-
-    @property
-    def views(self) -> list[str]:
-        """The names that may follow FROM, without macros."""
-        return [*self.tables, TRANSITIONS, WITH_NEXT] if len(self.tables) > 1 else list(self.tables)
-
-    @property
-    def columns_anywhere(self) -> dict[str, list[str]]:
-        """The columns of each table and of runs, which a query over episodes may read in a subquery."""
-        return {**self.columns, RUNS: self.stored[RUNS]}
 
 
 def advice(
@@ -149,28 +130,22 @@ def advice(
         macros: those that the query could have used.
         tables: the tables that it could have used.
     """
-    asked = _Asked(snapshot, text, reason.replace("\t", "  "), macros, tables)
-    message = misuse(text, asked.reason, macros)
-    if message is not None:
-        return message
-    meant = _meant(asked)
-    if meant is None:
-        return asked.reason
+    reason = reason.replace("\t", "  ")
+    message = misuse(text, reason, macros)
+    missing = _MISSING.search(reason)
+    if message is not None or missing is None:
+        return message or reason
+    wrong = (missing["column"] or missing["table"] or missing["function"]).strip("!\"'").removeprefix("main.")
+    if missing["function"]:
+        lines = _function(snapshot, wrong, reason, macros)
+    else:
+        asked = _Asked(snapshot, text, reason, tables)
+        known = _of_others(asked, wrong) or (_misplaced(asked, wrong) if missing["column"] else None)
+        known = known or _unquoted(asked, wrong)
+        lines = [known] if known else (_column if missing["column"] else _table)(asked, wrong)
     # The engine's own guess knows neither macros nor columns of other tables.
-    lines = [*meant, _CANDIDATES.sub("", _GUESS.sub("", asked.reason))]
+    lines.append(_CANDIDATES.sub("", _GUESS.sub("", reason)))
     return "\n".join([*lines, *filter(None, [refresh_hint(snapshot).strip()])])
-
-
-def _meant(asked: _Asked) -> list[str] | None:
-    """Return suggestions for an unknown name; None if no name is missing."""
-    for kind, pattern in _MISSING:
-        match = pattern.search(asked.reason)
-        if match is not None:
-            wrong = match[1].strip("!\"'").removeprefix("main.")
-            message = _of_others(asked, wrong) or (_misplaced(asked, wrong) if kind == "column" else None)
-            message = message or _unquoted(asked, wrong)
-            return [message] if message else _NEAREST[kind](asked, wrong)
-    return None
 
 
 def _of_others(asked: _Asked, wrong: str) -> str | None:
@@ -198,9 +173,8 @@ def _unquoted(asked: _Asked, wrong: str) -> str | None:
         return None
     misplaced = name not in (each for names in asked.named.values() for each in names)
     elsewhere = _misplaced(asked, name) if misplaced else None
-    return " ".join(
-        filter(None, [f"{name} is one name: write it in double quotes, as {quote(name)}.", elsewhere])
-    )
+    quoted = f"{name} is one name: write it in double quotes, as {quote(name)}."
+    return f"{quoted} {elsewhere}" if elsewhere else quoted
 
 
 def _misplaced(asked: _Asked, wrong: str) -> str | None:
@@ -238,7 +212,8 @@ def _column(asked: _Asked, wrong: str) -> list[str]:
     names = [name for of_table in named.values() for name in of_table]
     near = near_names(wrong, names)
     if not near:
-        others = {name: table for table, of_table in asked.columns_anywhere.items() for name in of_table}
+        anywhere = {**asked.columns, RUNS: asked.stored[RUNS]}
+        others = {name: table for table, of_table in anywhere.items() for name in of_table}
         near = [f"{name} (of {others[name]})" for name in near_names(wrong, list(others))]
     lists = [f"Columns of {table}: {', '.join(of_table)}." for table, of_table in named.items()]
     if any("." in name for name in names):
@@ -248,30 +223,26 @@ def _column(asked: _Asked, wrong: str) -> list[str]:
 
 def _table(asked: _Asked, wrong: str) -> list[str]:
     behind = re.search(rf"\b{re.escape(wrong)}((?:\.\w+)+)", asked.text)
-    known = (name for names in asked.columns_anywhere.values() for name in names)
+    known = (name for table in (*asked.tables, RUNS) for name in asked.stored[table])
     begun = any(name.startswith(f"{wrong}.") for name in known)
     if behind and begun:
         # A name with a dot, misspelt behind it, and without the quotes that it needs.
         return _column(asked, wrong + behind[1])
-    near = near_names(wrong, asked.views)
-    lists = [] if len(asked.views) > _FEW else [f"Tables: {', '.join(asked.views)}."]
-    return [_no("table", wrong, near), *lists]
+    views = [*asked.tables, *((TRANSITIONS, WITH_NEXT) if STEPS in asked.tables else ())]
+    return [_no("table", wrong, near_names(wrong, views)), f"Tables: {', '.join(views)}."]
 
 
-def _function(asked: _Asked, wrong: str) -> list[str]:
-    single = asked.singles.get(wrong.casefold())
+def _function(snapshot: Snapshot, wrong: str, reason: str, macros: Sequence[Macro]) -> list[str]:
+    single = without_elements(snapshot.schema).get(wrong.casefold())
     if single is not None:
         return [f"{single} is a single number here, without elements: write {single}."]
-    near = near_names(wrong, [macro.name for macro in asked.macros])
+    near = near_names(wrong, [macro.name for macro in macros])
     if near:
         return [_no("macro", wrong, near)]
     # It guesses whatever the name.
-    guessed = near_names(wrong, _GUESS.findall(asked.reason))
-    lists = [f"Macros: {', '.join(macro.signature for macro in asked.macros)}."] if asked.macros else []
+    guessed = near_names(wrong, _GUESS.findall(reason))
+    lists = [f"Macros: {', '.join(macro.signature for macro in macros)}."] if macros else []
     return [_no("function", wrong, guessed), *([] if guessed else lists)]
-
-
-_NEAREST = {"column": _column, "table": _table, "function": _function}
 
 
 def _no(kind: str, wrong: str, near: Sequence[str]) -> str:
