@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import episodelake as el
 from effort import examples
-from episodelake.readers.loading.mixing import ExactShares, normalized
+from episodelake.readers.loading.mixing import Shares, normalized
 from test_loader_units import BOX, random_store
 
 KEYS = ["episode", "t", "reward"]
@@ -57,7 +57,7 @@ def units(batches: Any) -> list[tuple[float, ...]]:
 )
 def test_exact_shares_are_those_of_webster(weights: list[int], sizes: list[int]) -> None:
     """Unit by unit each goes to the part with the largest claim, however the units are cut into batches."""
-    shares = ExactShares(normalized(weights))
+    shares = Shares(normalized(weights))
     seats = [0] * len(weights)
     total = 0
     for size in sizes:

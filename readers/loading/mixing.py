@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 
@@ -29,34 +29,38 @@ from .units import Batch
 _MIX = 5
 
 
-class Shares(Protocol):
-    """The number of units of each part in a range of units."""
-
-    def counts(self, first: int, stop: int) -> list[int]:
-        """Return how many of the units `first` to `stop` - 1 come from each part."""
-        ...
-
-
 @dataclass(frozen=True)
-class ExactShares:
-    """Shares that are met as exactly as whole units can, at any time.
+class Shares:
+    """The number of units of each part in a range of units.
 
     Attributes:
         shares: of each part; they add up to 1.
+        seed: draw each unit's part independently, which meets shares in expectation (multinomial); None to
+            meet them as exactly as whole units can, at any time.
     """
 
     shares: tuple[Fraction, ...]
+    seed: int | None = None
+
+    def counts(self, first: int, stop: int) -> list[int]:
+        """Return how many of the units `first` to `stop` - 1 come from each part."""
+        if self.seed is not None:
+            return self._drawn(self.seed, first, stop)
+        before, after = self._seats(first), self._seats(stop)
+        return [late - early for early, late in zip(before, after, strict=True)]
+
+    def _drawn(self, seed: int, first: int, stop: int) -> list[int]:
+        drawn = uniforms(hash_words(seed, _MIX), np.arange(first, stop))
+        reached = np.cumsum([float(share) for share in self.shares])
+        # The last share may be rounded to end a little before 1.
+        parts = np.searchsorted(reached[:-1], drawn, side="right")
+        return np.bincount(parts, minlength=len(self.shares)).tolist()
 
     @cached_property
     def _whole(self) -> list[int]:
         """The shares as whole numbers."""
         common = math.lcm(*(share.denominator for share in self.shares))
         return [int(share * common) for share in self.shares]
-
-    def counts(self, first: int, stop: int) -> list[int]:
-        """See `Shares`."""
-        before, after = self._seats(first), self._seats(stop)
-        return [late - early for early, late in zip(before, after, strict=True)]
 
     def _seats(self, total: int) -> list[int]:
         """Units of each part among the first `total`."""
@@ -74,27 +78,6 @@ class ExactShares:
             ]
             seats[-min(held)[1]] -= 1
         return seats
-
-
-@dataclass(frozen=True)
-class DrawnShares:
-    """Each unit's part is drawn on its own, so that shares are met in expectation (multinomial).
-
-    Attributes:
-        shares: of each part; they add up to 1.
-        seed: of the draws.
-    """
-
-    shares: tuple[Fraction, ...]
-    seed: int
-
-    def counts(self, first: int, stop: int) -> list[int]:
-        """See `Shares`."""
-        drawn = uniforms(hash_words(self.seed, _MIX), np.arange(first, stop))
-        reached = np.cumsum([float(share) for share in self.shares])
-        # The last share may be rounded to end a little before 1.
-        parts = np.searchsorted(reached[:-1], drawn, side="right")
-        return np.bincount(parts, minlength=len(self.shares)).tolist()
 
 
 def normalized(weights: Sequence[float | Fraction]) -> tuple[Fraction, ...]:
@@ -308,7 +291,7 @@ def mix(
     identity = {"shares": [str(share) for share in shares], "exact": exact, "seed": seed}
     return MixedLoader(
         loaders,
-        ExactShares(shares) if exact else DrawnShares(shares, seed),
+        Shares(shares, None if exact else seed),
         size,
         _epoch_batches(epoch, loaders, shares, size),
         source=source,
