@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -136,31 +135,25 @@ class Workbench:
         kept = not steps and context.positions is not None
         self._connection = connect(context, steps=steps, keep_rows=kept, words=())
 
-    def run(self, text: str) -> None:
-        """Run a statement.
+    def rows(self, text: str) -> list[dict[str, Any]]:
+        """Run a statement, and return its rows by name of column; see `table`."""
+        return self.table(text).to_pylist()
+
+    def table(self, text: str) -> pa.Table:
+        """Run a statement; of one that is no query, return a table without columns.
 
         Raises:
             CorruptStoreError: a file is damaged; the message names it, where that can be told.
         """
-        with self._guarded(text):
-            run_interruptible(lambda: self._connection.execute(text), self._connection.interrupt)
 
-    def table(self, text: str) -> pa.Table:
-        """Return the result of a query."""
-        with self._guarded(text):
-            query = self._connection.sql
-            return run_interruptible(lambda: query(text).to_arrow_table(), self._connection.interrupt)
+        def ask() -> pa.Table:
+            relation = self._connection.sql(text)
+            return pa.table({}) if relation is None else relation.to_arrow_table()
 
-    def rows(self, text: str) -> list[dict[str, Any]]:
-        """Return the rows of a query, by name of column."""
-        return self.table(text).to_pylist()
-
-    @contextlib.contextmanager
-    def _guarded(self, text: str) -> Iterator[None]:
         try:
             plan = partial(plan_with, self._connection, None, text)
             check_plan(self.snapshot, plan, self._tables, self._segments)
-            yield
+            return run_interruptible(ask, self._connection.interrupt)
         except (duckdb.InterruptException, duckdb.OutOfMemoryException):
             raise
         except duckdb.Error as error:
@@ -241,12 +234,12 @@ def episode_series(bench: Workbench, what: str, by: str | None) -> Series:
     schema = bench.snapshot.schema
     by = by or (AGENT if schema.groups else RUN)
     value_episodes(bench, what, by)
-    bench.run(
+    bench.rows(
         "CREATE OR REPLACE TEMP TABLE sizes AS SELECT series AS name, "
         f"count(*) FILTER ({FITS}) AS values, count(*) FILTER (NOT coalesce({FITS}, false)) AS wild "
         f"FROM {VALUED} GROUP BY 1"
     )
-    bench.run(
+    bench.rows(
         f"CREATE OR REPLACE TEMP VIEW {DRAWN} AS SELECT * FROM {VALUED} WHERE {FITS} "
         f"AND series IN (SELECT name FROM sizes ORDER BY values DESC, name LIMIT {MOST_SERIES})"
     )
@@ -290,7 +283,7 @@ def value_episodes(bench: Workbench, what: str, by: str) -> None:
     Raises:
         InvalidArgumentError: there is no such column to tell series by.
     """
-    bench.run(f"CREATE OR REPLACE TEMP VIEW {VALUED} AS {_valued(bench.snapshot, what, by)}")
+    bench.rows(f"CREATE OR REPLACE TEMP VIEW {VALUED} AS {_valued(bench.snapshot, what, by)}")
 
 
 def means_over(bench: Workbench, x: str, stretches: str) -> list[dict[str, Any]]:
@@ -307,7 +300,7 @@ def means_over(bench: Workbench, x: str, stretches: str) -> list[dict[str, Any]]
         Rows of series, panel, x (mean), value (mean), low and high (10 % and 90 %) and episodes (count).
     """
     place = f"least(floor((x - low) / greatest(high - low, 1) * {stretches}), {stretches} - 1)"
-    bench.run(f"CREATE OR REPLACE TEMP TABLE placed AS SELECT series, panel, value, {x} AS x FROM {DRAWN}")
+    bench.rows(f"CREATE OR REPLACE TEMP TABLE placed AS SELECT series, panel, value, {x} AS x FROM {DRAWN}")
     return bench.rows(
         f"SELECT series, panel, avg(x)::DOUBLE AS x, avg(value / 4) * 4 AS value, "
         "quantile_cont(value, 0.1) AS low, quantile_cont(value, 0.9) AS high, count(*) AS episodes "
@@ -381,7 +374,7 @@ def label_episodes(bench: Workbench, by: str) -> tuple[tuple[str, ...], str]:
         The series, the largest first, and a note on what is left out.
     """
     label, of_run = _labels(bench.snapshot, by)
-    bench.run(
+    bench.rows(
         f"CREATE TEMP TABLE labels AS SELECT episode_id, {label} AS _series "
         f"FROM episodes LEFT JOIN {_RUN.format(label=of_run)} AS runs_of USING (run_id)"
     )

@@ -107,7 +107,7 @@ def step_rows(bench: Workbench, by: str | None, table: str) -> StepRows:
         names, more = names[:MOST_SERIES], f"the first {MOST_SERIES} of {len(names):,} by {by}"
     if len(names) > 1 or by is not None:
         body = f"SELECT * FROM ({body}) WHERE _series IN ({', '.join(map(literal, names))})"
-    bench.run(f"CREATE TEMP VIEW counted AS {body}")
+    bench.rows(f"CREATE TEMP VIEW counted AS {body}")
     (row,) = bench.rows("SELECT count(*) AS n FROM counted")
     return StepRows(by or ALL, names, row["n"], tuple(filter(None, (note, more))))
 
