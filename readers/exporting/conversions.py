@@ -26,8 +26,7 @@ from ..frames import episodes_frame, runs_frame, steps_frame, transitions_only
 from ..loading.feeding import FeedingView
 from .export import ExportReport, export_view
 from .holds import Holds
-from .step_arrays import refuse_agents
-from .target import Export
+from .target import Export, refuse_agents
 
 TableName = Literal["transitions", "steps", "episodes", "runs"]
 #: An object of another library, and what it does not hold: counts, by a sentence that says what.

@@ -22,7 +22,7 @@ from ..context import ReadContext
 from ..frames import episodes_frame
 from .holds import LOST_EPISODE, LOST_TRANSITION
 from .placing import placed
-from .target import Export, ExportFormat, TargetFormat
+from .target import Export, ExportFormat, TargetFormat, refuse_agents
 
 #: The target cannot be written, whatever file the system says it of.
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
@@ -76,8 +76,8 @@ def export_view(
     context.check_not_empty("to export")
     losses, holds = Losses(), chosen.holds(options)
     total = len(context)
-    if context.snapshot.schema.groups and not chosen.agents:
-        raise DatasetError(_agents_message(chosen.name, context))
+    if not chosen.agents:
+        refuse_agents(context, chosen.name)
     with (
         progress_meter(progress, "Exporting", "episodes") as tell,
         placed(path, chosen.name, folder=chosen.folder, overwrite=overwrite) as draft,
@@ -138,14 +138,6 @@ def _chosen(name: str, options: dict[str, Any]) -> TargetFormat:
             )
             raise InvalidArgumentError(f"{name} has no option {option!r}; its options: {options_text}.")
     return chosen
-
-
-def _agents_message(name: str, context: ReadContext) -> str:
-    agents = [agent for group in context.snapshot.schema.groups for agent in group.agents]
-    return (
-        f"{name} holds episodes of a single agent; the store has the agents {', '.join(agents[:8])}. Read an "
-        "agent's episodes with `episode.agent(name)`, write them to a store of their own, and export that."
-    )
 
 
 @contextmanager

@@ -154,17 +154,6 @@ def _values(cells: pa.Array, kind: str) -> Any:
     return values.astype(logical.dtype, copy=False).reshape(len(cells), *inner)
 
 
-def refuse_agents(context: ReadContext, target: str) -> None:
-    """Refuse a store of several agents."""
-    agents = [agent for group in context.snapshot.schema.groups for agent in group.agents]
-    if agents:
-        raise DatasetError(
-            f"{target} holds transitions of a single agent; the store has the agents "
-            f"{', '.join(agents[:8])}. Write the episodes of one, `episode.agent(name)`, to a store of their "
-            "own, and convert that."
-        )
-
-
 def refuse_vector_rewards(context: ReadContext, target: str) -> None:
     """Refuse rewards that are not a number."""
     shape = context.snapshot.manifest.reward_shape

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from ...store.common.arguments import one_of, positive_number, whole_number
 from ...store.common.losses import Losses
 from ...store.dynamic.column_groups import EXTRA, ColumnGroup
+from ...store.errors import DatasetError
 from ...store.manifest import read_card
 from ..context import ReadContext
 from ..episode import Episode
@@ -221,3 +222,18 @@ def export_format(
     meanings = {key: option.meaning for key, option in options.items()}
     of = holds if callable(holds) else lambda given: holds
     return lambda write: ExportFormat(name, extra, folder, meanings, checked, of, write)
+
+
+def refuse_agents(context: ReadContext, target: str) -> None:
+    """Refuse a store of several agents.
+
+    Raises:
+        DatasetError: it is one.
+    """
+    agents = [agent for group in context.snapshot.schema.groups for agent in group.agents]
+    if agents:
+        raise DatasetError(
+            f"{target} holds episodes of a single agent; the store has the agents "
+            f"{', '.join(agents[:8])}. Write the episodes of one, `episode.agent(name)`, to a store of their "
+            "own, and take that."
+        )
