@@ -291,6 +291,12 @@ class BlockPart(Block):
         return self._chosen(self._whole.added(snapshot, annotation, 0, self._whole.count))
 
 
+def is_numeric(kind: pa.DataType) -> bool:
+    """Return whether a column has numbers or booleans, or lists of them."""
+    inner = kind.value_type if pa.types.is_list(kind) else kind
+    return pa.types.is_integer(inner) or pa.types.is_floating(inner) or pa.types.is_boolean(inner)
+
+
 def _without_nulls(array: pa.Array | pa.ChunkedArray, valid: np.ndarray) -> pa.Array | pa.ChunkedArray:
     """Return the rows of an array that are valid; lists that stand in one chunk keep their memory."""
     if isinstance(array, pa.ListArray) and array.null_count == len(array) - np.count_nonzero(valid):

@@ -18,6 +18,7 @@ from ..store.common.arguments import discount_factor, real_number, whole_number
 from ..store.common.suggestions import suggest
 from ..store.errors import InvalidArgumentError
 from ..store.manifest import read_card
+from .blocks import is_numeric
 from .context import ContextView, ReadContext
 from .described import DescribedView
 from .sql.session import QuerySession
@@ -237,10 +238,9 @@ class _Measures:
             parts = [(f"({self._state})", relation.limit(0).to_arrow_table().schema.field(0).type)]
         lists = []
         for text, kind in parts:
-            inner = kind.value_type if pa.types.is_list(kind) else kind
-            if not (pa.types.is_integer(inner) or pa.types.is_floating(inner) or pa.types.is_boolean(inner)):
+            if not is_numeric(kind):
                 return None
-            lists.append(f"{text}::DOUBLE[]" if inner is not kind else f"[{text}::DOUBLE]")
+            lists.append(f"{text}::DOUBLE[]" if pa.types.is_list(kind) else f"[{text}::DOUBLE]")
         return f"flatten([{', '.join(lists)}])" if lists else None
 
 

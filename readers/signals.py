@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from ..store.dynamic.column_groups import EXTRA, INFO, POLICY, STEP_FAMILIES
 from ..store.names import is_observation
 from ..store.schema import ACTION, OBSERVATION, REWARD
+from .blocks import is_numeric
 from .episode_data import EpisodeData
 
 #: Columns that are shown by default.
@@ -92,7 +93,7 @@ def _narrow(episode: EpisodeData, widest: int) -> list[pa.Field]:
     leaves = [leaf for codec in (schema.reward, schema.action, schema.observation) for leaf in codec.leaves]
     fixed = [leaf.fields[0] for leaf in leaves if leaf.size <= widest]
     dynamic = [field for field in episode._columns if any(family.owns(field) for family in STEP_FAMILIES)]
-    return [field for field in (*fixed, *dynamic) if _is_numeric(field.type)]
+    return [field for field in (*fixed, *dynamic) if is_numeric(field.type)]
 
 
 def _chosen(fields: Iterable[pa.Field], roots: Sequence[str]) -> list[pa.Field]:
@@ -104,12 +105,6 @@ def _chosen(fields: Iterable[pa.Field], roots: Sequence[str]) -> list[pa.Field]:
 def _belongs(name: str, root: str) -> bool:
     """Return whether a column is a root, or a part of it; in groups of agents, after the group's name."""
     return name == root or name.startswith(f"{root}.") or f".{root}." in f".{name}."
-
-
-def _is_numeric(kind: pa.DataType) -> bool:
-    if pa.types.is_list(kind):
-        kind = kind.value_type
-    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
 
 
 def _parts(column: pa.ChunkedArray, widest: int) -> list[np.ndarray]:

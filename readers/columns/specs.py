@@ -39,7 +39,7 @@ from ...store.spaces import SpaceCodec
 from ...store.tables.annotation_files import StepAnnotation
 from ...store.tables.overflow import Overflow
 from ...store.tables.table_files import Pointers
-from ..blocks import Block
+from ..blocks import Block, is_numeric
 from ..frames import steps_frame
 from .selection import Selection
 from .tree import Tree, leaves, map_leaves
@@ -310,12 +310,7 @@ def dynamic_fields(snapshot: Snapshot) -> dict[str, pa.Field]:
     fields = {field.name: field for field in own if field.name not in standard}
     for name, annotation in snapshot.annotation_files.annotations.items():
         fields[name] = pa.field(name, annotation.type)
-    return {name: field for name, field in fields.items() if _is_numeric(field)}
-
-
-def _is_numeric(field: pa.Field) -> bool:
-    kind = field.type.value_type if pa.types.is_list(field.type) else field.type
-    return pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_boolean(kind)
+    return {name: field for name, field in fields.items() if is_numeric(field.type)}
 
 
 def _dynamic_type(field: pa.Field) -> tuple[np.dtype, tuple[int, ...]]:
