@@ -304,9 +304,6 @@ def _columns(snapshot: Snapshot, selection: Selection, names: Sequence[str] | No
 
 def _checked(quantiles: Sequence[float]) -> tuple[float, ...]:
     try:
-        probabilities = tuple(sorted({real_number("quantile", each, 1.0) for each in quantiles}))
-    except (TypeError, ValueError):
-        probabilities = (-1.0,)
-    if not all(0 <= probability <= 1 for probability in probabilities):
-        raise InvalidArgumentError(f"quantiles={quantiles!r}: expected probabilities from 0 to 1.")
-    return probabilities
+        return tuple(sorted({real_number("quantile", each, 1.0) for each in quantiles}))
+    except (TypeError, ValueError) as error:
+        raise InvalidArgumentError(f"quantiles={quantiles!r}: expected probabilities from 0 to 1.") from error
