@@ -2,10 +2,10 @@
 
 from . import errors as errors
 from . import types as types
-from ._formats import formats
 from ._importing import import_dataset
 from ._store import EpisodeStore, create, merge, recover
 from ._store import open_store as open
+from .exchange import formats
 from .exchange.table.mapping import FILE, ColumnMapping
 from .readers.columns.mapped import Cache
 from .readers.episode import AgentEpisode, Episode, MultiAgentEpisode

@@ -154,7 +154,7 @@ def export(
 @command(app, EXCHANGE, "episodelake formats", name="formats")
 def formats_command(as_json: AsJson = False) -> None:
     """List the formats of import and export."""
-    from ..._formats import formats
+    from ...exchange import formats
     from ..output.page import Page, emit
 
     emit(formats(), Page.frame, as_json=as_json)
