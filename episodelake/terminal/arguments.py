@@ -1,4 +1,4 @@
-"""Arguments and options that commands share: the store, how to reach it, JSON, an episode.
+"""Arguments and options that commands share, and the words that options take.
 
 A PATH is a folder or a URL, optionally with `@` and a version or a tag.
 """
@@ -6,6 +6,7 @@ A PATH is a folder or a URL, optionally with `@` and a version or a tag.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import StrEnum
 from typing import Annotated
 
 import typer
@@ -103,3 +104,46 @@ def column_names(given: Sequence[str] | None) -> list[str] | None:
     if not given:
         return None
     return [name.strip() for part in given for name in part.split(",") if name.strip()]
+
+
+class Table(StrEnum):
+    """The tables of a store."""
+
+    STEPS = "steps"
+    EPISODES = "episodes"
+    RUNS = "runs"
+    TRANSITIONS = "transitions"
+
+
+class Chart(StrEnum):
+    """The charts of `plot`."""
+
+    RETURNS = "returns"
+    LENGTHS = "lengths"
+    HISTOGRAM = "histogram"
+    ACTIONS = "actions"
+    VISITATION = "visitation"
+
+
+class LastObservation(StrEnum):
+    """Rules of `import` for a source that lacks the observation after the last action."""
+
+    DROP = "drop"
+    REPEAT = "repeat"
+    MISSING = "missing"
+
+
+class Cast(StrEnum):
+    """The casts that `import` makes."""
+
+    NO = "no"
+    SAFE = "safe"
+    SAME_KIND = "same_kind"
+
+
+class OnChanged(StrEnum):
+    """Rules of `import` for episodes that the store has with other values."""
+
+    ERROR = "error"
+    KEEP = "keep"
+    REPLACE = "replace"

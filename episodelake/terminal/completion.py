@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from ..readers.amounts import counted
 from ..store.errors import EpisodelakeError
-from .choices import DIGITS, columns_of
 
 if TYPE_CHECKING:
     from .._store import EpisodeStore
 
 #: The file that makes a folder a store, as in `store/layout.py`, which takes long to load.
 MANIFEST = "store.json"
+#: Length of the number at the end of an id.
+DIGITS = 6
 #: The most ids that are offered at once.
 OFFERED = 50
 #: Characters that bash would interpret.
@@ -118,6 +119,12 @@ def _offered(store: EpisodeStore, begin: str, typed: str) -> list[tuple[str, str
         cut += 1
     counts = every.str.head(-cut).value_counts(name="episodes").sort("episode_id").head(OFFERED)
     return [(typed + each.removeprefix(begin), counted(number, "episode")) for each, number in counts.rows()]
+
+
+def columns_of(store: EpisodeStore, table: str) -> list[str]:
+    """Return the columns that a table shows."""
+    shown = table if table in ("runs", "episodes") else "steps"
+    return store.context.snapshot.shown_schema(shown).names
 
 
 def complete_columns(ctx: Any, incomplete: str) -> list[str]:

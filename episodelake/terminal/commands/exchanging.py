@@ -7,8 +7,16 @@ from typing import Annotated
 
 import typer
 
-from ..arguments import AsJson, Condition, StorageOptions, StorePath, WritablePath
-from ..choices import Cast, LastObservation, OnChanged
+from ..arguments import (
+    AsJson,
+    Cast,
+    Condition,
+    LastObservation,
+    OnChanged,
+    StorageOptions,
+    StorePath,
+    WritablePath,
+)
 from ..command import EXCHANGE, app, command
 
 

@@ -10,17 +10,18 @@ import typer
 
 from ..arguments import (
     AsJson,
+    Chart,
     Columns,
     Condition,
     EpisodeKey,
     StorageOptions,
     StorePath,
+    Table,
     Trust,
     column_names,
     episode_key,
     step_range,
 )
-from ..choices import Chart, Table
 from ..command import LOOK, app, command, failure
 from ..completion import complete_columns, complete_measured
 

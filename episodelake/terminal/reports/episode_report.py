@@ -29,7 +29,7 @@ from ...store.errors import CorruptStoreError, EpisodeNotFoundError, NothingToDr
 from ...store.names import unescape
 from ...store.schema import AGENT_ID, REWARD
 from ...store.segments.file_checks import check_pages
-from ..choices import DIGITS
+from ..completion import DIGITS
 from ..output.charts import sparkline
 from ..output.exporting import check_target, report_file
 from ..output.grid import Grid, moment_text, number_text

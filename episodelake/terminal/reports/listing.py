@@ -11,7 +11,7 @@ from ..._store import EpisodeStore
 from ...readers.amounts import counted
 from ...readers.view import EpisodeView
 from ...store.errors import QueryError
-from ..choices import columns_of
+from ..completion import columns_of
 from ..output.page import Page
 from .opening import Explored, meant
 
