@@ -10,8 +10,7 @@ import numpy as np
 from gymnasium import Space, spaces
 
 from ...store.errors import DatasetError
-from ...writers.importing.columns import array_space
-from ...writers.importing.features import apart, read_json
+from ...writers.importing.columns import apart, array_space, read_json
 from .files import INFO, VERSIONS
 
 PICTURES = ("image", "video")

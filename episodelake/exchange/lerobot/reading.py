@@ -25,17 +25,17 @@ import numpy as np
 import pyarrow as pa
 from gymnasium import Space
 
+from ...readers.columns.tree import map_leaves
 from ...store.common.optional_packages import EXPLORE
 from ...store.errors import DatasetError
 from ...store.spaces import space_from_json
 from ...store.spaces.arrow import elements_of
 from ...store.spaces.coerce import as_flags
-from ...writers.importing.columns import nested
-from ...writers.importing.features import (
+from ...writers.importing.columns import (
     extra_names,
     image_frames,
     joined,
-    map_leaves,
+    nested,
     nested_space,
     plain_texts,
     read_json,
@@ -201,7 +201,7 @@ class _Dataset(ForeignDataset):
             rewards,
             terminated,
             truncated,
-            extra=map_leaves(nested(extra), plain_texts) or None,
+            extra=map_leaves(plain_texts, nested(extra)) or None,
             metadata=metadata,
             seed=seed,
             options=options,

@@ -18,7 +18,7 @@ from ...store.errors import DatasetError, EpisodelakeError
 from ...store.names import GROUPS
 from ...store.spaces import space_from_json
 from ...store.spaces.batches import slice_batch
-from ...writers.importing.features import plain_texts, read_json
+from ...writers.importing.columns import plain_texts, read_json
 from ...writers.importing.formats import ForeignEpisode
 
 FILE = "episodelake.json"

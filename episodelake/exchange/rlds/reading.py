@@ -22,16 +22,17 @@ from typing import Any
 import numpy as np
 from gymnasium import Space
 
+from ...readers.columns.tree import map_leaves
 from ...store.common.optional_packages import EXPLORE
 from ...store.errors import DatasetError, EpisodelakeError
 from ...store.spaces.coerce import as_flags
 from ...writers.importing.boundary import inside
-from ...writers.importing.columns import array_space, nested
-from ...writers.importing.features import (
+from ...writers.importing.columns import (
+    array_space,
     extra_names,
     image_frames,
     joined,
-    map_leaves,
+    nested,
     nested_space,
     plain_texts,
     read_json,
@@ -247,7 +248,7 @@ class _Dataset(ForeignDataset):
             rows: "seen" and "extra", values at every step, as the actions and rewards are.
             ends: whether it was terminated, and truncated.
         """
-        extra = map_leaves(rows["extra"], plain_texts) or None
+        extra = map_leaves(plain_texts, rows["extra"]) or None
         episode = ForeignEpisode(rows["seen"], actions, rewards, *ends, extra=extra, metadata=metadata)
         if not self._ends_with_observation:
             if not is_left(len(rewards), self._options, self.losses):
@@ -260,7 +261,7 @@ class _Dataset(ForeignDataset):
             self.losses.add(UNUSED)
         elif self._options.last_step == "auto":
             self.losses.add("the action of a last step, which is zero: taken as an observation alone")
-        return replace(episode, actions=map_leaves(actions, lambda each: each[:-1]), rewards=rewards[:-1])
+        return replace(episode, actions=map_leaves(lambda each: each[:-1], actions), rewards=rewards[:-1])
 
     @cached_property
     def _ends_with_observation(self) -> bool:
@@ -334,7 +335,7 @@ class _Dataset(ForeignDataset):
 def _is_padding(actions: Any, rewards: np.ndarray | None) -> bool:
     """Return whether the last action and the last reward, if there are any, are zero."""
     last = [rewards is not None and bool(np.nan_to_num(rewards[-1]).any())]
-    map_leaves(actions, lambda each: last.append(each is not None and bool(np.any(each[-1]))))
+    map_leaves(lambda each: last.append(each is not None and bool(np.any(each[-1]))), actions)
     return not any(last)
 
 
