@@ -17,8 +17,6 @@ from ...store.files import access_error, is_denied, is_passing, user_path
 
 #: The default limit of an item: these bytes, or so many times the bytes of the source.
 _LEAST_BYTES, _EXPANSION = 256 << 20, 200
-#: Images that Pillow decodes by itself; for EPS it runs Ghostscript.
-IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 #: Readers take so much at a time, whatever the limit.
 _PART_BYTES = 8 << 20
 _WIDTHS = {"INT32": 4, "INT64": 8, "FLOAT": 4, "DOUBLE": 8, "INT96": 12}

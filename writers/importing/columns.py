@@ -9,7 +9,8 @@ from __future__ import annotations
 import io
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,10 @@ from ...store.common.optional_packages import EXPLORE, require
 from ...store.errors import DatasetError
 from ...store.names import RESERVED
 from ...store.spaces import SpaceCodec
-from .boundary import IMAGE_FORMATS, check_bytes, inside, reading
+from .boundary import check_bytes, inside, reading
+
+#: Images that Pillow decodes by itself; for EPS it runs Ghostscript.
+_IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 
 
 def column_of(rows: pa.Table | pa.RecordBatch, name: str) -> pa.Array:
@@ -210,6 +214,23 @@ def plain_texts(values: np.ndarray) -> Any:
     return values.tolist() if values.dtype == object else values
 
 
+@contextmanager
+def opened_image(source: bytes | Path, place: str, problem: str = "is no image") -> Iterator[Any]:
+    """Yield an image of the bytes of a file, or of its path, which Pillow has not decoded yet.
+
+    Raises:
+        DatasetError: it is no image, or is larger than the limit of the import.
+        MissingPackageError: Pillow is not installed.
+    """
+    images: Any = require("PIL.Image", "Reading images", EXPLORE)
+    with reading(place, problem):
+        # A text is no path, wherever it comes from.
+        file = source if isinstance(source, Path) else io.BytesIO(source)
+        with images.open(file, formats=_IMAGE_FORMATS) as image:
+            check_bytes(f"{place}: an image", image.height * image.width * len(image.getbands()))
+            yield image
+
+
 def image_frames(
     folder: Path, name: str, values: Sequence[Any], shape: tuple[int, ...]
 ) -> tuple[np.ndarray, int]:
@@ -222,19 +243,16 @@ def image_frames(
     Raises:
         DatasetError: an image does not decode, or has another shape.
     """
-    images: Any = require("PIL.Image", "Reading images", EXPLORE)
     check_bytes(f"{name} of an episode", len(values) * math.prod(shape))
     frames = np.empty((len(values), *shape), np.uint8)
     jpeg = 0
     for t, value in enumerate(values):
         data, path = (value, None) if isinstance(value, bytes) else (value["bytes"], value.get("path"))
-        with reading(f"Frame {t} of {name}", "is no image"):
-            source = io.BytesIO(data) if data is not None else inside(folder, path)
-            with images.open(source, formats=IMAGE_FORMATS) as image:
-                jpeg += image.format == "JPEG"
-                size = image.height, image.width, shape[-1]
-                if size == shape:
-                    frames[t] = np.asarray(image.convert("L" if shape[-1] == 1 else "RGB")).reshape(shape)
+        with opened_image(inside(folder, path) if data is None else data, f"Frame {t} of {name}") as image:
+            jpeg += image.format == "JPEG"
+            size = image.height, image.width, shape[-1]
+            if size == shape:
+                frames[t] = np.asarray(image.convert("L" if shape[-1] == 1 else "RGB")).reshape(shape)
         if size != shape:
             raise DatasetError(f"Frame {t}: {name} has the shape {size}; expected {shape}.")
     return frames, jpeg

@@ -9,7 +9,6 @@ whole one, and does not read nested infos. Padding is dropped by the length in t
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
@@ -25,7 +24,8 @@ from ...store.card import CARD_KEYS
 from ...store.common.optional_packages import require
 from ...store.errors import DatasetError
 from ...store.spaces.arrow import plain_array
-from ...writers.importing.boundary import IMAGE_FORMATS, check_bytes, reading
+from ...writers.importing.boundary import reading
+from ...writers.importing.columns import opened_image
 from ...writers.importing.formats import ForeignDataset, ForeignEpisode, ImportOptions, Match, Part
 from ...writers.importing.hdf5 import open_hdf5
 
@@ -187,10 +187,7 @@ def _fixed(values: pa.Array) -> np.ndarray:
 
 
 def _frame(data: bytes) -> np.ndarray:
-    from PIL import Image
-
-    with Image.open(io.BytesIO(data), formats=IMAGE_FORMATS) as image:
-        check_bytes("A frame", image.height * image.width * len(image.getbands()))
+    with opened_image(data, "A frame") as image:
         return np.array(image, np.uint8)
 
 

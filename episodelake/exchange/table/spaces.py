@@ -7,7 +7,6 @@ them; they are decoded when the rows of an episode are read, next observations o
 
 from __future__ import annotations
 
-import io
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,12 +19,11 @@ import pyarrow.compute as pc
 from gymnasium import Space, spaces
 
 from ...store.common.losses import Losses
-from ...store.common.optional_packages import EXPLORE, require
 from ...store.errors import DatasetError
 from ...store.spaces import SpaceCodec
 from ...store.spaces.arrow import LISTS, equal_binaries
-from ...writers.importing.boundary import IMAGE_FORMATS, check_bytes, reading
-from ...writers.importing.columns import array_space, column_of, discrete_space
+from ...writers.importing.boundary import check_bytes
+from ...writers.importing.columns import array_space, column_of, discrete_space, opened_image
 from .mapping import Leaf, ResolvedMapping, Tree, is_image, leaves
 from .rows import TableRows
 
@@ -269,12 +267,9 @@ class ImageColumns:
 
 def _decoded(data: Any, place: str) -> tuple[np.ndarray, bool]:
     """Return an image as uint8 (H, W, C), and whether it is a JPEG."""
-    images: Any = require("PIL.Image", "Reading images", EXPLORE)
     if not isinstance(data, bytes):
         raise DatasetError(f"{place} has an image without its bytes. Store the images in the table.")
-    problem = "has an image that does not decode"
-    with reading(place, problem), images.open(io.BytesIO(data), formats=IMAGE_FORMATS) as image:
-        check_bytes(f"{place}: an image", image.height * image.width * len(image.getbands()))
+    with opened_image(data, place, "has an image that does not decode") as image:
         if image.mode not in ("L", "RGB", "RGBA"):
             raise DatasetError(
                 f"{place} has an image of the mode {image.mode!r}; expected L, RGB or RGBA. Convert it."
