@@ -39,16 +39,14 @@ from ..store.common.optional_packages import HDF5
 from ..store.dynamic.column_groups import INFO
 from ..store.errors import DatasetError
 from ..writers.importing.boundary import reading
-from ..writers.importing.flat import FlatDataset, FlatRows
+from ..writers.importing.flat import FlatDataset, FlatRows, action_space_of
 from ..writers.importing.formats import ForeignDataset, ImportOptions, Match
 from ..writers.importing.hdf5 import (
     Hdf5Dataset,
     box_of,
     card_values,
     check_lengths,
-    discrete_of,
     flags_of,
-    is_discrete,
     leaves,
     looked_into,
     missing_arrays,
@@ -103,13 +101,10 @@ class _Dataset(Hdf5Dataset, FlatDataset):
             arrays = {name: file[name] for name in (*_COLUMNS, *_OPTIONAL) if name in file}
             infos = leaves(file["infos"], "infos/") if "infos" in file else {}
             check_lengths(self.path, arrays | infos)
-            actions = arrays["actions"]
             self.observation_space = options.observation_space or box_of(
                 arrays["observations"], "observation_space"
             )
-            self.action_space = options.action_space or (
-                discrete_of(iter([actions])) if is_discrete(actions) else box_of(actions, "action_space")
-            )
+            self.action_space = options.action_space or action_space_of(arrays["actions"])
             self._read_card(file)
         self.mapping = {
             ours: theirs for ours, theirs in _MAPPING.items() if theirs in file or theirs == "timeouts"
@@ -124,7 +119,7 @@ class _Dataset(Hdf5Dataset, FlatDataset):
         rows = FlatRows(
             place=str(self.path),
             observation=arrays["observations"],
-            action=actions,
+            action=arrays["actions"],
             reward=arrays["rewards"],
             terminated=terminated,
             truncated=truncated,

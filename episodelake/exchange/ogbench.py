@@ -18,10 +18,10 @@ import numpy as np
 
 from ..store.errors import DatasetError
 from ..writers.importing.boundary import closed_on_error
-from ..writers.importing.flat import FlatDataset, FlatRows, extra_column
+from ..writers.importing.flat import FlatDataset, FlatRows, action_space_of, extra_column
 from ..writers.importing.formats import NO_REWARDS, ForeignDataset, ImportOptions, Match
-from ..writers.importing.hdf5 import as_flags, box_of, check_lengths, discrete_of, is_discrete
-from ..writers.importing.npy import NpyFile, NpzFile, look_into_npz, npz_path
+from ..writers.importing.hdf5 import as_flags, box_of, check_lengths
+from ..writers.importing.npy import NpzFile, look_into_npz, npz_path
 
 _COLUMNS = ("observations", "actions", "terminals")
 _REWARDS = "rewards"
@@ -62,7 +62,7 @@ class _Dataset(FlatDataset):
         if rewards is None:
             self.losses.add(NO_REWARDS, total - int(lasts.sum()))
         self.observation_space = options.observation_space or box_of(observations, "observation_space")
-        self.action_space = options.action_space or _action_space(actions)
+        self.action_space = options.action_space or action_space_of(actions)
         extras = {extra_column(name, "ogbench"): array for name, array in arrays.items()}
         self.mapping = {
             "observation": "observations",
@@ -87,12 +87,6 @@ class _Dataset(FlatDataset):
     def close(self) -> None:
         """Close the file."""
         self._file.close()
-
-
-def _action_space(actions: NpyFile) -> Any:
-    if not is_discrete(actions):
-        return box_of(actions, "action_space")
-    return discrete_of(actions.blocks())
 
 
 FORMAT = _Format()

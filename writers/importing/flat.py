@@ -366,10 +366,13 @@ def tree_leaves(tree: Tree, path: tuple[str, ...] = ()) -> dict[tuple[str, ...],
 
 
 def action_space_of(actions: Tree) -> Space:
-    """Return a Discrete space of whole numbers from 0 to the largest, or that of other arrays."""
-    if not isinstance(actions, Mapping) and is_discrete(actions):
-        return discrete_of(iter([actions]))
-    return space_of(actions, "action_space")
+    """Return a Discrete space of whole numbers from 0 to the largest, or that of other arrays.
+
+    Arrays that have `blocks` are read in these.
+    """
+    if isinstance(actions, Mapping) or not is_discrete(actions):
+        return space_of(actions, "action_space")
+    return discrete_of(actions.blocks() if hasattr(actions, "blocks") else iter([actions]))
 
 
 def unrolled(lanes: Sequence[tuple[int, int, int, int]], step: int = 1) -> np.ndarray:

@@ -18,20 +18,19 @@ buffer of Dopamine 4.1 in JAX, an Orbax checkpoint with stacked states, is not r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gymnasium import Space
 
 from ...store.common.losses import Losses
 from ...store.errors import DatasetError
 from ...writers.importing.boundary import closed_on_error
-from ...writers.importing.flat import BEGUN, FlatDataset, FlatRows, extra_column
+from ...writers.importing.flat import BEGUN, FlatDataset, FlatRows, action_space_of, extra_column
 from ...writers.importing.formats import ForeignDataset, ImportOptions, Match
-from ...writers.importing.hdf5 import box_of, discrete_of, is_discrete
+from ...writers.importing.hdf5 import box_of
 from ...writers.importing.npy import NpyFile
 from .checkpoints import COUNTERS, ENDS, NEEDED, Checkpoint, find_checkpoints, read_counters
 
@@ -91,7 +90,7 @@ class _Dataset(FlatDataset):
         observation, action, reward, *_ = self._arrays.values()
         self.reward_shape = reward.shape[1:]
         self.observation_space = options.observation_space or box_of(observation, "observation_space")
-        self.action_space = options.action_space or _action_space(action)
+        self.action_space = options.action_space or action_space_of(action)
         self.mapping = {
             **dict(zip(("observation", "action", "reward", "terminated"), NEEDED, strict=True)),
             "truncated": f"{ENDS} without terminal",
@@ -115,13 +114,6 @@ class _Dataset(FlatDataset):
         """Close the files."""
         for array in self._arrays.values():
             array.close()
-
-
-def _action_space(actions: Joined) -> Space:
-    if not is_discrete(actions):
-        return box_of(actions, "action_space")
-    starts = range(0, len(actions), _BLOCK_ROWS)
-    return discrete_of(actions[start : start + _BLOCK_ROWS] for start in starts)
 
 
 FORMAT = _Format()
@@ -283,6 +275,10 @@ class Joined:
             stacked[len(stacked) - (stop - start) :][: len(part)] = part
             start, index = end, index + 1
         return stacked
+
+    def blocks(self) -> Iterator[np.ndarray]:
+        """Yield all rows in blocks."""
+        return (self[start : start + _BLOCK_ROWS] for start in range(0, len(self), _BLOCK_ROWS))
 
     def _opened(self, checkpoint: Checkpoint) -> NpyFile:
         if checkpoint is not self._at:
