@@ -246,6 +246,7 @@ def _imported(
     with reading(shown):
         opened = chosen.open(source, options)
     opened.source = shown
+    opened.settings = (opened.mapping, options.last_observation, options.last_step, options.trust)
     with closing(opened) as dataset, _spaces_of(target.store, dataset):
         facts = {
             "source": shown,

@@ -92,7 +92,6 @@ class _Dataset(Hdf5Dataset):
     def __init__(self, source: Any, options: ImportOptions) -> None:
         super().__init__(source, "d3rlpy")
         self.options = options
-        self.settings = {"last_observation": options.last_observation}
         self.mapping = {
             "observation": "observations",
             "action": "actions",

@@ -92,7 +92,6 @@ def _look(file: Any) -> Match:
 class _Dataset(Hdf5Dataset, FlatDataset):
     def __init__(self, source: Any, options: ImportOptions) -> None:
         super().__init__(source, "D4RL")
-        self.settings = {"last_observation": options.last_observation}
         file = self.file
         match = _look(file)
         if match.lacks:

@@ -81,7 +81,6 @@ class _Dataset(Hdf5Dataset):
     def __init__(self, source: Any, options: ImportOptions) -> None:
         super().__init__(source, "robomimic")
         self._options = options
-        self.settings = {"last_observation": options.last_observation}
         match = _look(self.file)
         if match.lacks:
             raise DatasetError(f"{self.path} is no robomimic file: {match.reason}.")

@@ -135,7 +135,6 @@ class _Buffer(FlatDataset):
             lanes=[filled] * count,
         )
         self.set_rows(rows, options)
-        self.settings = {"last_observation": options.last_observation}
         self.mapping = {
             "observation": "observations",
             "action": "actions, as the algorithm gave them to the buffer",

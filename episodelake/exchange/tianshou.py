@@ -167,7 +167,6 @@ def _set_rows(
     for name in sorted(set(values) - {*_NEEDED, "done", "obs_next", "info", "policy"}):
         dataset.losses.add(f"{name}, which is no column of Tianshou")
     dataset.losses.add(BEGUN, sum(oldest > 0 for _, _, _, oldest in lanes))
-    dataset.settings = {"last_observation": options.last_observation}
     dataset.mapping = {ours: theirs for ours, theirs in _MAPPING.items() if theirs in values}
     dataset.observation_space = options.observation_space or space_of(rows.observation, "observation_space")
     dataset.action_space = options.action_space or action_space_of(rows.action)

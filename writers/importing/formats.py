@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from os import PathLike
@@ -177,8 +177,8 @@ class ForeignDataset(ABC):
     Attributes:
         identity: names the dataset in the source keys of its episodes, the same at every import; None, and
             the importer sets it from the format and the source.
-        settings: whatever else decides what its episodes hold, as plain JSON: an import that was interrupted
-            goes on only with the same settings.
+        settings: the choices of the caller that decide what its episodes hold; set by the importer, since an
+            import that was interrupted goes on only with the same.
         observation_space, action_space: of every episode.
         reward_shape: () for scalar rewards.
         card: the card of a new store.
@@ -194,7 +194,7 @@ class ForeignDataset(ABC):
     reward_shape: tuple[int, ...] = ()
     source: str = "The source"
     count: int | None = None
-    settings: Any = None
+    settings: Sequence[Any] = ()
 
     def __init__(self) -> None:
         self.card: dict[str, Any] = {}

@@ -76,7 +76,6 @@ class _Dataset(FlatDataset):
         Raises:
             DatasetError: a file is missing or damaged.
         """
-        self.settings = {"last_observation": options.last_observation}
         checkpoints = read_counters(find_checkpoints(folder))
         episodes = Episodes(stack_padding(checkpoints[0]), self.losses)
         for checkpoint in checkpoints:

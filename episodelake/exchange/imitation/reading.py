@@ -99,7 +99,6 @@ class _Dataset(ForeignDataset):
         super().__init__()
         self._form = form
         self._trust = options.trust
-        self.settings = {"trust": options.trust}
         self.count = len(form)
         if not self.count:
             raise DatasetError(f"{form.place} has no trajectories.")

@@ -114,7 +114,6 @@ class _Dataset(ForeignDataset):
         self._fps = float(info.get("fps") or 0)
         if self._fps <= 0:
             raise DatasetError(f"{folder / INFO}: fps={info.get('fps')!r}; expected a number above 0.")
-        self.settings = {"last_observation": options.last_observation}
         self.count = int(info["total_episodes"]) if "total_episodes" in info else None
         ours = read_json(folder / OURS) if (folder / OURS).exists() else {}
         self._observations = column_names("observation", self._features, ours)

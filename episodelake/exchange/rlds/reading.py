@@ -114,7 +114,6 @@ class _Dataset(ForeignDataset):
         }
         self._metadata = {name: leaf for name, leaf in leaves.items() if not name.startswith("steps/")}
         self._options = options
-        self.settings = {"last_step": options.last_step, "last_observation": options.last_observation}
         self._ours = read_exported(folder)
         named = (self._info.get(key) for key in ("name", "configName", "version"))
         name = "/".join(str(part) for part in named if part)

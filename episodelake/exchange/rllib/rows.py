@@ -56,7 +56,6 @@ class RowsDataset(SpanDataset[Span]):
     def __init__(self, path: Path, blocks: Sequence[Block], options: ImportOptions) -> None:
         super().__init__()
         path = path.absolute()
-        self.settings = options.last_observation
         self._path = path
         self._options = options
         self._blocks = [block for block in blocks if block.rows]

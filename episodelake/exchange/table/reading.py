@@ -132,7 +132,6 @@ class _Table(SpanDataset[Span]):
         self._images = ImageColumns(self._map, rows.schema, self.observation_space, rows.name)
         self.reward_shape = _reward_shape(self._map.reward, rows)
         self.mapping = self._map.described()
-        self.settings = [self.mapping, options.last_observation]
         self._reader = _Reader(rows, self._read)
         self._count_losses(spans, names)
 

@@ -263,7 +263,6 @@ class _Data(FlatDataset):
             lanes=lanes,
         )
         self.set_rows(rows, options)
-        self.settings = {"last_observation": options.last_observation, "observation": observed}
         self.observation_space = options.observation_space or space_of(rows.observation, "observation_space")
         self.action_space = options.action_space or action_space_of(rows.action)
         self.losses.add(BEGUN, len(lanes) * source.is_wrapped)
