@@ -33,7 +33,7 @@ from ..readers.loading.feeding import FeedingView
 from ..store.common.arguments import whole_number
 from ..store.common.optional_packages import require
 from ..store.errors import DatasetError, InvalidArgumentError
-from ..writers.importing.boundary import reading
+from ..writers.importing.boundary import check_unpickled, reading
 from ..writers.importing.flat import BEGUN, FlatDataset, FlatRows, Rolled, Tree, class_names, unrolled
 from ..writers.importing.formats import ForeignDataset, ImportOptions, Match
 from ..writers.importing.hdf5 import flags_of
@@ -68,7 +68,7 @@ class _Format:
         place = type(source).__name__
         if isinstance(source, str | Path):
             place = str(source)
-            source = _unpickled(source, options)
+            source = _unpickled(source)
         names = class_names(source, _PACKAGE)
         if "RolloutBuffer" in names:
             raise DatasetError(_ROLLOUT)
@@ -85,13 +85,10 @@ def _is_pickle(source: Any) -> bool:
     return head[:1] == b"\x80" and _PACKAGE.encode() in head
 
 
-def _unpickled(path: str | Path, options: ImportOptions) -> Any:
+def _unpickled(path: str | Path) -> Any:
     if not _is_pickle(path):
         raise DatasetError(f"{path} is no file of save_replay_buffer.")
-    if not options.trust:
-        raise DatasetError(
-            f"{path} is a pickle, and reading it runs the code in it. Pass trust=True if you trust it."
-        )
+    check_unpickled(path)
     require(_PACKAGE, "Importing a pickled ReplayBuffer", _EXTRA)
     with reading(path), open(path, "rb") as file:
         return pickle.load(file)

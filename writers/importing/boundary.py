@@ -191,6 +191,16 @@ def boundary() -> Boundary:
     return _CURRENT.get() or Boundary()
 
 
+def check_unpickled(place: Any) -> None:
+    """Refuse a pickle unless the import trusts its source.
+
+    Raises:
+        DatasetError: names the place.
+    """
+    if not boundary().trust:
+        raise DatasetError(f"{place} is pickled, and reading a pickle can run any code. {TRUST}")
+
+
 def expanded(stored: int) -> int:
     """Return how many bytes so many stored ones may become by default."""
     return max(_LEAST_BYTES, _EXPANSION * stored)

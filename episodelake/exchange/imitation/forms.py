@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from ...store.common.optional_packages import require
 from ...store.errors import DatasetError
-from ...writers.importing.boundary import closed_on_error, inside, reading
+from ...writers.importing.boundary import check_unpickled, closed_on_error, inside, reading
 from ...writers.importing.flat import class_names, tree_leaves
 from ...writers.importing.npy import NpzFile
 
@@ -207,17 +207,13 @@ class Npz(Trajectories):
         self._file.close()
 
 
-def unpickled(path: Path, trust: bool) -> Objects:
+def unpickled(path: Path) -> Objects:
     """Return the trajectories of a pickle of older releases.
 
     Raises:
-        DatasetError: `trust` is False, or it holds something else.
+        DatasetError: the import does not trust it, or it holds something else.
     """
-    if not trust:
-        raise DatasetError(
-            f"{path} is pickled, and reading a pickle can run any code. If you trust the author of it, pass "
-            "trust=True."
-        )
+    check_unpickled(path)
     require("imitation.data.types", "Reading pickled trajectories", "imitation")
     with reading(path):
         loaded = np.load(path, allow_pickle=True)

@@ -85,7 +85,7 @@ class _Format:
         if path.is_dir():
             form: Trajectories = Folder(path)
         else:
-            form = Npz(path, options.trust) if path.suffix == ".npz" else unpickled(path, options.trust)
+            form = Npz(path, options.trust) if path.suffix == ".npz" else unpickled(path)
         with closed_on_error(form):
             return _Dataset(form, options)
 

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from ...store.common.optional_packages import require
 from ...store.errors import DatasetError
 from ...store.spaces.arrow import LISTS, plain_array
-from ...writers.importing.boundary import check_groups, reading
+from ...writers.importing.boundary import check_groups, check_unpickled, reading
 from ...writers.importing.columns import array_column, fixed_lists
 
 EXTRA = "'episodelake[rllib]'"
@@ -43,13 +43,11 @@ class Source:
         files: the files.
         names: RLlib's name of each column whose name in the files is another.
         policy: which of several policies to read; None if there is one.
-        trust: whether pickled values are read.
     """
 
     files: Sequence[Path]
     names: Mapping[str, str]
     policy: str | None
-    trust: bool
 
 
 @dataclass(frozen=True)
@@ -125,25 +123,10 @@ def parquet_file(path: Path) -> pq.ParquetFile:
         return pq.ParquetFile(path)
 
 
-def check_trust(source: Source, place: str) -> None:
-    """Refuse a pickle unless the caller trusts the source.
-
-    Raises:
-        DatasetError: names the place.
-    """
-    if not source.trust:
-        raise DatasetError(
-            f"{place} is pickled, and reading a pickle can run any code. If you trust the author of it, pass "
-            "trust=True."
-        )
-
-
 def _read_rows(source: Source, path: Path, group: int, columns: Sequence[str] | None) -> pa.Table:
     table = _read_group(source, path, group, columns)
     place = f"{path}, row group {group}"
-    present = [
-        _plain(column, field, source, f"{place}, column {field.name!r}") for column, field in _columns(table)
-    ]
+    present = [_plain(column, field, f"{place}, column {field.name!r}") for column, field in _columns(table)]
     return pa.table(present, names=table.column_names)
 
 
@@ -151,7 +134,7 @@ class _RowGroups:
     """Reads row groups and keeps the last one, whose batches are asked for one by one."""
 
     def __init__(self, source: Source) -> None:
-        self.source = source
+        self._source = source
         self._last: tuple[Any, pa.Table] | None = None
 
     def read(self, path: Path, group: int, columns: Sequence[str] | None) -> pa.Table:
@@ -159,23 +142,23 @@ class _RowGroups:
         asked = (path, group, columns)
         if self._last is None or self._last[0] != asked:
             self._last = None
-            self._last = asked, _read_group(self.source, path, group, columns)
+            self._last = asked, _read_group(self._source, path, group, columns)
         return self._last[1]
 
 
 def _read_batch(
     groups: _RowGroups, path: Path, group: int, row: int, columns: Sequence[str] | None
 ) -> pa.Table:
-    source, table = groups.source, groups.read(path, group, columns).slice(row, 1)
+    table = groups.read(path, group, columns).slice(row, 1)
     place = f"{path}, batch {row}"
     arrays: dict[str, pa.Array] = {}
     for column, field in _columns(table):
         where = f"{place}, column {field.name!r}"
         if isinstance(column.type, LISTS):
-            arrays[field.name] = _unpacked(_flattened(column), source, where)
+            arrays[field.name] = _unpacked(_flattened(column), where)
         elif field.name not in ("type", "count"):
             (whole,) = column.to_pylist()
-            arrays[field.name] = to_arrow(_unpack(whole, source, where), where)
+            arrays[field.name] = to_arrow(_unpack(whole, where), where)
     return _batch(arrays, place)
 
 
@@ -199,9 +182,7 @@ def _read_line(
         own = source.names.get(name, name)
         if own not in ("type", "count") and (columns is None or own in columns):
             where = f"{place}, column {name!r}"
-            arrays[own] = to_arrow(
-                _unpack(values, source, where) if isinstance(values, str) else values, where
-            )
+            arrays[own] = to_arrow(_unpack(values, where) if isinstance(values, str) else values, where)
     return _batch(arrays, place)
 
 
@@ -245,7 +226,7 @@ def _flattened(column: pa.Array) -> pa.Array:
     return pc.call_function("list_flatten", [column])
 
 
-def _plain(column: pa.Array, field: pa.Field, source: Source, place: str) -> pa.Array:
+def _plain(column: pa.Array, field: pa.Field, place: str) -> pa.Array:
     """Return a column of Ray Data, or one that RLlib compressed, as plain Arrow values."""
     name = (field.metadata or {}).get(b"ARROW:extension:name", b"").decode()
     stated = (field.metadata or {}).get(b"ARROW:extension:metadata", b"")
@@ -253,7 +234,7 @@ def _plain(column: pa.Array, field: pa.Field, source: Source, place: str) -> pa.
         name, stated = column.type.extension_name, column.type.__arrow_ext_serialize__()
         column = column.storage
     if _OBJECT in name:
-        check_trust(source, place)
+        check_unpickled(place)
         return to_arrow(
             [None if value is None else pickle.loads(value) for value in column.to_pylist()], place
         )
@@ -264,24 +245,24 @@ def _plain(column: pa.Array, field: pa.Field, source: Source, place: str) -> pa.
         return fixed_lists(_flattened(column.field("data")), shapes[0] if shapes else [0])
     if _TENSOR in name:
         return fixed_lists(_flattened(column), json.loads(stated))
-    return _unpacked(column, source, place)
+    return _unpacked(column, place)
 
 
-def _unpacked(column: pa.Array, source: Source, place: str) -> pa.Array:
+def _unpacked(column: pa.Array, place: str) -> pa.Array:
     """Decompress each value of a column, if they are compressed."""
     texts = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
     if not texts or not _is_packed(next(iter(column.drop_null()), pa.scalar(""))):
         return column
-    return to_arrow([_unpack(value, source, place) for value in column.to_pylist()], place)
+    return to_arrow([_unpack(value, place) for value in column.to_pylist()], place)
 
 
 def _is_packed(text: Any) -> bool:
     return str(text).startswith(_LZ4)
 
 
-def _unpack(packed: str, source: Source, place: str) -> Any:
+def _unpack(packed: str, place: str) -> Any:
     """Return the values of a text that RLlib's `pack` made."""
-    check_trust(source, place)
+    check_unpickled(place)
     lz4 = require("lz4.frame", "Reading compressed columns of RLlib", EXTRA)
     with reading(place, "cannot be decompressed"):
         return pickle.loads(lz4.decompress(base64.b64decode(packed)))

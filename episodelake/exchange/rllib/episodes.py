@@ -26,9 +26,9 @@ from ...store.common.optional_packages import require
 from ...store.errors import DatasetError
 from ...store.spaces.batches import slice_batch
 from ...store.spaces.coerce import as_flag
-from ...writers.importing.boundary import check_groups, reading
+from ...writers.importing.boundary import check_groups, check_unpickled, reading
 from ...writers.importing.formats import ForeignDataset, ForeignEpisode, ImportOptions, Part
-from .blocks import EXTRA, Source, check_trust, parquet_file
+from .blocks import EXTRA, Source, parquet_file
 
 _ITEM = "item"
 
@@ -150,7 +150,7 @@ class EpisodesDataset(ForeignDataset):
             items = file.read_row_group(group, [_ITEM]).column(_ITEM).to_pylist()
             self._cached = (path, group), items
         place = f"{path}, row {row}"
-        decode = partial(_decoded, source=self._source, place=place)
+        decode = partial(_decoded, place=place)
         with reading(place, "has no state of an episode"):
             state = self._msgpack.unpackb(self._cached[1][row], object_hook=decode, strict_map_key=False)
             return {**state, "id_": state["id_"], "t_started": state["t_started"], "t": state["t"]}
@@ -165,11 +165,11 @@ class EpisodesDataset(ForeignDataset):
             raise DatasetError(f"{path} has the {name} space {stated!r:.200}. Pass {name}_space=.") from error
 
 
-def _decoded(packed: dict[Any, Any], source: Source, place: str) -> Any:
+def _decoded(packed: dict[Any, Any], place: str) -> Any:
     """Return the array, number or complex number that msgpack-numpy stored as a map."""
     if b"nd" in packed:
         if packed.get(b"kind") == b"O":
-            check_trust(source, place)
+            check_unpickled(place)
             return pickle.loads(packed[b"data"])
         if packed.get(b"kind") == b"V":
             raise ValueError("it has an array of records")

@@ -65,7 +65,7 @@ class _Format:
             if kind != first:
                 raise DatasetError(f"{file} has {kind}, but {files[0]} has {first}. Import them one by one.")
         own = {theirs: ours for ours, theirs in names.items() if ours != _POLICY}
-        source = Source(files, own, names.get(_POLICY), options.trust)
+        source = Source(files, own, names.get(_POLICY))
         if first == "episodes":
             return EpisodesDataset(path, source, options)
         blocks = {"rows": row_blocks, "batches": batch_blocks, "json": json_blocks}[first or ""]
