@@ -6,6 +6,7 @@ dataset yields its parts in order.
 
 from __future__ import annotations
 
+import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -87,6 +88,17 @@ class Match:
     reason: str
     lacks: int = 0
     related: bool = True
+
+
+def look_into_json(file: Path, key: str) -> Match:
+    """Return whether a file is a JSON object with a key."""
+    try:
+        content = json.loads(file.read_bytes())
+    except (ValueError, RecursionError):
+        return Match(f"{file} is not JSON", 1)
+    if not isinstance(content, dict) or key not in content:
+        return Match(f"{file} has no {key}", 1)
+    return Match(f"{file.name} has {key} {content[key]!r}")
 
 
 @dataclass(frozen=True)

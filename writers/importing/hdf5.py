@@ -248,7 +248,9 @@ def card_values(arrays: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
 
 
 def plain(value: Any) -> Any:
-    """Return an attribute or a scalar of HDF5 as a text, number or list."""
+    """Return attributes or a scalar of HDF5 as texts, numbers, lists and dicts."""
+    if isinstance(value, Mapping):
+        return {key: plain(part) for key, part in value.items()}
     if isinstance(value, bytes):
         return value.decode(errors="replace")
     if isinstance(value, np.ndarray | np.generic):

@@ -132,71 +132,69 @@ def import_episodes(
         DatasetError, SpaceMismatchError: an episode cannot be read or written; those before it are written.
         SourceChangedError: a staged episode has other content by now.
     """
-    done = Imported()
-    run = _Import(dataset, writer, known, staged, on_error, done, new)
+    run = _Import(dataset, writer, known, staged, on_error, new)
     seen = 0
-    for part in run.parts(dataset):
+    for part in run.parts():
         keys = source_keys(dataset, part)
         if staged:
-            done.order += keys
+            run.done.order += keys
         run.add(part, keys)
         seen += len(keys)
         progress(seen, dataset.count or seen)
     run.write()
     if run.unmet:
         raise SourceChangedError
-    return done
+    return run.done
 
 
+@dataclass
 class _Import:
-    """Writes parts; episodes of arrays wait for more, since many short ones are written faster together."""
+    """Writes parts; episodes of arrays wait for more, since many short ones are written faster together.
 
-    def __init__(
-        self,
-        dataset: ForeignDataset,
-        writer: EpisodeWriter,
-        known: Mapping[str, str | None],
-        staged: Mapping[str, str | None],
-        on_error: OnError,
-        done: Imported,
-        new: bool,
-    ) -> None:
-        self._new = new
-        self._dataset, self._losses = dataset, dataset.losses
-        self._writer = writer
-        self._known, self._staged = known, staged
-        #: Staged episodes that the source has not shown yet.
-        self.unmet = set(staged)
-        self._on_error = on_error
-        self._done = done
-        # With the losses of each.
-        self._waiting: list[tuple[Part, Keyed, ForeignEpisode, Mapping[str, int]]] = []
-        self._bytes = 0
+    Attributes:
+        dataset, writer, known, staged, on_error, new: as for `import_episodes`.
+        done: the counts.
+        unmet: staged episodes that the source has not shown yet.
+    """
 
-    def parts(self, dataset: ForeignDataset) -> Iterator[Part]:
-        """Yield the parts of a dataset; where the next cannot be found, write the episodes before it."""
+    dataset: ForeignDataset
+    writer: EpisodeWriter
+    known: Mapping[str, str | None]
+    staged: Mapping[str, str | None]
+    on_error: OnError
+    new: bool
+    done: Imported = field(default_factory=Imported)
+    # With the losses of each.
+    _waiting: list[tuple[Part, Keyed, ForeignEpisode, Mapping[str, int]]] = field(default_factory=list)
+    _bytes: int = 0
+
+    def __post_init__(self) -> None:
+        self.unmet = set(self.staged)
+
+    def parts(self) -> Iterator[Part]:
+        """Yield the parts of the dataset; where the next cannot be found, write the episodes before it."""
         try:
-            yield from dataset.guarded_parts()
+            yield from self.dataset.guarded_parts()
         except EpisodelakeError:
             self.write()
             raise
 
     def add(self, part: Part, keys: Sequence[str]) -> None:
         """Take the new episodes of a part; leave out those that cannot be written, unless they raise."""
-        place = f"{part.name} of {self._dataset.source}"
+        place = f"{part.name} of {self.dataset.source}"
         try:
-            with self._losses.attempt() as before:
-                loaded, digests = read_part(self._dataset, part)
+            with self.dataset.losses.attempt() as before:
+                loaded, digests = read_part(self.dataset, part)
         except EpisodelakeError as error:
             error.add_note(f"{place}.")
             self.write()
             self._failed(part, keys, error)
             return
-        lost = self._losses.since(before)
+        lost = self.dataset.losses.since(before)
         if loaded is None:
             return
         fresh = [self._is_fresh(key, digest) for key, digest in zip(keys, digests, strict=True)]
-        if self._done.present.issuperset(keys):
+        if self.done.present.issuperset(keys):
             self._take_back(lost)
         if not any(fresh):
             return
@@ -212,22 +210,22 @@ class _Import:
 
     def _is_fresh(self, key: str, digest: str | None) -> bool:
         """Return whether to write an episode."""
-        if key in self._staged:
-            if digest is None or self._staged[key] != digest:
+        if key in self.staged:
+            if digest is None or self.staged[key] != digest:
                 raise SourceChangedError
             self.unmet.discard(key)
             return False
-        if digest is not None and self._known.get(key) == digest:
-            self._done.present.add(key)
+        if digest is not None and self.known.get(key) == digest:
+            self.done.present.add(key)
             return False
-        if not self._new and key not in self._known:
+        if not self.new and key not in self.known:
             return False
         # It is there where a part is read again after an error.
-        return not self._writer.has_source_key(key)
+        return not self.writer.has_source_key(key)
 
     def _take_back(self, lost: Mapping[str, int]) -> None:
         for what, count in lost.items():
-            self._losses.take_back(what, count)
+            self.dataset.losses.take_back(what, count)
 
     def write(self) -> None:
         """Write the episodes that wait."""
@@ -235,8 +233,8 @@ class _Import:
         if len(waiting) > 1:
             given = [_arguments(episode, keyed) for _, keyed, episode, _ in waiting]
             try:
-                with guard_limits(self._dataset.source):
-                    self._writer._write_many(given)
+                with guard_limits(self.dataset.source):
+                    self.writer._write_many(given)
                     return
             except EpisodelakeError as error:
                 # One of them does not fit; the loop finds it.
@@ -253,18 +251,18 @@ class _Import:
         lost: Mapping[str, int],
     ) -> None:
         try:
-            with guard_limits(f"{part.name} of {self._dataset.source}"):
-                write_loaded(loaded, part, self._writer, keyed)
+            with guard_limits(f"{part.name} of {self.dataset.source}"):
+                write_loaded(loaded, part, self.writer, keyed)
         except EpisodelakeError as error:
             self._take_back(lost)
             self._failed(part, keyed.keys, error)
 
     def _failed(self, part: Part, keys: Sequence[str], error: EpisodelakeError) -> None:
         """Raise the error, or leave out the episodes of a part that cannot be read or written."""
-        if self._on_error == "raise" or not isinstance(error, ValueError):
+        if self.on_error == "raise" or not isinstance(error, ValueError):
             raise error
         if part.singles is None or len(keys) == 1:
-            self._done.skipped += [(key, str(error)) for key in part.keys]
+            self.done.skipped += [(key, str(error)) for key in part.keys]
             return
         # Some of them may be written already; their losses are not counted yet.
         for single, key in zip(part.singles(), keys, strict=True):

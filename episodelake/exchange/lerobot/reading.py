@@ -47,6 +47,7 @@ from ...writers.importing.formats import (
     ImportOptions,
     Match,
     Part,
+    look_into_json,
 )
 from ...writers.importing.last_observation import completed, is_left
 from .features import (
@@ -86,13 +87,7 @@ class _Format:
         file = Path(source) / INFO
         if not file.is_file():
             return Match(f"{file} is missing", 2, related=(Path(source) / "meta").is_dir())
-        try:
-            info = json.loads(file.read_bytes())
-        except (ValueError, RecursionError):
-            return Match(f"{file} is not JSON", 1)
-        if not isinstance(info, dict) or "codebase_version" not in info:
-            return Match(f"{file} has no codebase_version", 1)
-        return Match(f"{INFO} has codebase_version {info['codebase_version']!r}")
+        return look_into_json(file, "codebase_version")
 
     def open(self, source: Any, options: ImportOptions) -> ForeignDataset:
         """Open a dataset."""

@@ -26,8 +26,15 @@ from ...store.errors import DatasetError
 from ...store.spaces.arrow import plain_array
 from ...writers.importing.boundary import reading
 from ...writers.importing.columns import opened_image
-from ...writers.importing.formats import ForeignDataset, ForeignEpisode, ImportOptions, Match, Part
-from ...writers.importing.hdf5 import open_hdf5
+from ...writers.importing.formats import (
+    ForeignDataset,
+    ForeignEpisode,
+    ImportOptions,
+    Match,
+    Part,
+    look_into_json,
+)
+from ...writers.importing.hdf5 import open_hdf5, plain
 
 _METADATA = "metadata.json"
 _CARD_NAMES = {"algorithm_name": "algorithm", "permissions": "license"}
@@ -52,13 +59,7 @@ class _Format:
         file = folder / _METADATA
         if not file.is_file():
             return Match(f"{file} is missing", 1)
-        try:
-            metadata = json.loads(file.read_bytes())
-        except (ValueError, RecursionError):
-            return Match(f"{file} is not JSON", 1)
-        if not isinstance(metadata, dict) or "data_format" not in metadata:
-            return Match(f"{file} has no data_format", 1)
-        return Match(f"{_METADATA} has data_format {metadata['data_format']!r}")
+        return look_into_json(file, "data_format")
 
     def open(self, source: Any, options: ImportOptions) -> ForeignDataset:
         """Open a dataset."""
@@ -131,8 +132,8 @@ class _Dataset(ForeignDataset):
             arrays["truncations"],
             infos=_texts(arrays["infos"] or {}) or None,
             seed=None if said.get("seed") is None else int(said["seed"]),
-            options=_plain(said.get("options")) or None,
-            metadata={key: _plain(value) for key, value in said.items() if key not in _NOT_METADATA},
+            options=plain(said.get("options")) or None,
+            metadata={key: plain(value) for key, value in said.items() if key not in _NOT_METADATA},
         )
 
 
@@ -237,19 +238,11 @@ def _card(metadata: Mapping[str, Any]) -> dict[str, Any]:
         if key in _NOT_CARD or value is None:
             continue
         name = _CARD_NAMES.get(key, key)
-        card[name] = sorted(value) if isinstance(value, set) else _plain(value)
+        card[name] = sorted(value) if isinstance(value, set) else plain(value)
     for name in ("env_spec", "eval_env_spec"):
         if name in card and not isinstance(card[name], str):
             card[name] = card[name].to_json() if hasattr(card[name], "to_json") else json.dumps(card[name])
     return {name: card[name] for name in sorted(card, key=lambda name: (name not in CARD_KEYS, name))}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {key: _plain(part) for key, part in value.items()}
-    if isinstance(value, np.ndarray | np.generic):
-        return value.tolist()
-    return value.decode() if isinstance(value, bytes) else value
 
 
 def _has_images(space: Space) -> bool:
