@@ -14,7 +14,7 @@ from ..readers.replaying.run_envs import run_envs
 from ..store.errors import EpisodelakeError
 from .charts import episode_spec
 from .moments import FrameSource, Moment, frame_source, metadata_of, moment_of, summary_of, text_of
-from .widgets import Drawing, icon_button
+from .widgets import Drawing, icon_button, note
 
 _SMALL = 128
 
@@ -55,8 +55,7 @@ class EpisodePane:
         self._left = False
         with ui.element("section").classes(f"card episode {name}").mark(f"episode-{name}") as self._place:
             self._heading()
-            self._problem = ui.label().classes("problem").mark("episode-problem")
-            self._problem.set_visibility(False)
+            self._problem = note("problem").mark("episode-problem")
             try:
                 self._figures()
                 self._now()
@@ -114,15 +113,14 @@ class EpisodePane:
                     "outline dense no-caps"
                 )
                 self._render.mark("render")
-                self._frame_note = ui.label().classes("muted").style("white-space: normal; max-width: 300px")
-            for element in (self._frame, self._render, self._frame_note):
+                self._frame_note = note().style("white-space: normal; max-width: 300px")
+            for element in (self._frame, self._render):
                 element.set_visibility(False)
             self._facts = ui.html("", sanitize=False).mark("facts")
 
     def _signals(self) -> None:
         self._drawing = Drawing().mark("signals")
-        self._no_signals = ui.label().classes("muted")
-        self._no_signals.set_visibility(False)
+        self._no_signals = note()
         self.draw_signals()
 
     def _rest(self) -> None:
@@ -163,15 +161,13 @@ class EpisodePane:
 
     async def _draw(self) -> None:
         try:
-            specification = await run.io_bound(_signals_spec, self._shown)
+            specification = await run.io_bound(episode_spec, self._shown)
         except EpisodelakeError as error:
             self._no_signals.set_text(str(error))
-            self._no_signals.set_visibility(True)
-            self._drawing.set_visibility(False)
+            self._drawing.show(None)
             return
         if specification is not None and not self._left:
-            self._no_signals.set_visibility(False)
-            self._drawing.set_visibility(True)
+            self._no_signals.set_text("")
             self._drawing.show(specification)
 
     def _look_for_frames(self) -> None:
@@ -194,7 +190,6 @@ class EpisodePane:
             self._render.set_visibility(False)
             self.player.replaying = False
             self._frame_note.set_text(text_of(str(error)))
-            self._frame_note.set_visibility(True)
         finally:
             self._render.props(remove="loading")
 
@@ -211,7 +206,6 @@ class EpisodePane:
     def tell(self, problem: str) -> None:
         """Say what went wrong with this episode."""
         self._problem.set_text(problem)
-        self._problem.set_visibility(True)
 
     def tell_gone(self) -> None:
         """Say that the newest version does not have this episode."""
@@ -231,10 +225,6 @@ def _has_environment(episode: Episode) -> bool:
     """Return whether its run kept what its environment was."""
     environment = run_envs(episode._rows.snapshot).get(episode.run_id)
     return environment is not None and environment.spec is not None
-
-
-def _signals_spec(episode: Episode) -> dict[str, Any]:
-    return episode_spec(episode)
 
 
 def _told(moment: Moment, *, ended: bool) -> str:

@@ -14,9 +14,9 @@ from ..readers.sql.text import literal
 from ..store.errors import EpisodelakeError
 from .charts import OVERVIEWS, conditions_of, overview_spec
 from .episode_pane import facts_list
-from .listing import POSITION, Choice, SeriesColors, Shown
+from .listing import POSITION, Choice
 from .moments import text_of
-from .widgets import Drawing, PageOwner, icon_button
+from .widgets import Drawing, PageOwner, icon_button, note
 
 ROWS_OF_A_PAGE = 50
 #: Columns that a list of episodes shows unless others are chosen; metadata comes in between.
@@ -53,7 +53,6 @@ class EpisodesPane:
     def __init__(self, page: PageOwner) -> None:
         self.page = page
         self.choice = Choice()
-        self.typed = ""
         self.brushed: list[str] = []
         self.positions = page.shown.episodes.positions(self.choice)
         self._first = 0
@@ -85,8 +84,7 @@ class EpisodesPane:
             self._runs.on_value_change(self._filter)
             with icon_button("view_column", "Columns").mark("columns"), ui.menu().props("auto-close=false"):
                 self._column_choice()
-        self._problem = ui.label().classes("problem w-full").mark("filter-problem")
-        self._problem.set_visibility(False)
+        self._problem = note("problem w-full").mark("filter-problem")
 
     def _column_choice(self) -> None:
         names = self.page.shown.episodes.columns
@@ -122,8 +120,7 @@ class EpisodesPane:
                 self._chip.set_visibility(False)
             self._drawing = Drawing(on_brush=self._brush)
             self._drawing.mark("overview").style("min-height: 208px")
-            self._no_chart = ui.label().classes("muted pb-2").style("white-space: normal")
-            self._no_chart.set_visibility(False)
+            self._no_chart = note("muted pb-2").style("white-space: normal")
 
     def _about(self) -> None:
         """Show the dataset card; its title is seen without opening it."""
@@ -235,15 +232,14 @@ class EpisodesPane:
         self._charted = time.monotonic()
         name, shown, choice = str(self._kind.value), self.page.shown, self.choice
         try:
-            specification = await run.io_bound(_specification, name, shown, choice, self.page.watch.colors)
+            specification = await run.io_bound(
+                lambda: overview_spec(name, shown.episodes.chosen(choice), self.page.watch.colors)
+            )
         except EpisodelakeError as error:
             self._no_chart.set_text(str(error))
-            self._no_chart.set_visibility(True)
             self._drawing.show(None)
-            self._drawing.set_visibility(False)
             return
-        self._no_chart.set_visibility(False)
-        self._drawing.set_visibility(True)
+        self._no_chart.set_text("")
         if specification is not None:
             self._drawing.show(specification)
 
@@ -255,7 +251,7 @@ class EpisodesPane:
         wanted = replace(
             self.choice, conditions=(typed,) if typed else (), run_ids=tuple(self._runs.value or ())
         )
-        if wanted == self.choice and not self._problem.visible:
+        if wanted == self.choice and not self._problem.text:
             return
         self._first = 0
         if await self._take(wanted, self.brushed):
@@ -268,11 +264,10 @@ class EpisodesPane:
             positions = await run.io_bound(self.page.shown.episodes.positions, together)
         except EpisodelakeError as error:
             self._problem.set_text(str(error))
-            self._problem.set_visibility(True)
             return False
         if positions is None:
             return False
-        self._problem.set_visibility(False)
+        self._problem.set_text("")
         self.choice, self.brushed, self.positions = wanted, brushed, positions
         self._tell_brush()
         self._show()
@@ -345,7 +340,3 @@ class EpisodesPane:
         await self._take(self.choice, self.brushed)
         if not self.brushed and time.monotonic() - self._charted > _CHART_PAUSE:
             await self.chart()
-
-
-def _specification(name: str, shown: Shown, choice: Choice, colors: SeriesColors) -> dict[str, Any]:
-    return overview_spec(name, shown.episodes.chosen(choice), colors)

@@ -12,7 +12,7 @@ from .._store import EpisodeStore
 from ..store.errors import EpisodelakeError
 from .episodes_pane import EpisodesPane
 from .queries import FORMATS, export_folder, ids_as, sql_of_ids
-from .widgets import PageOwner
+from .widgets import PageOwner, note
 
 
 class ExportDialog:
@@ -65,8 +65,8 @@ class ExportDialog:
                     .props("dense no-caps unelevated")
                     .mark("write")
                 )
-            self._problem = ui.label().classes("problem w-full").mark("export-problem")
-            self._message = ui.label().classes("w-full").style("color: var(--strong)").mark("export-done")
+            self._problem = note("problem w-full").mark("export-problem")
+            self._message = note("w-full").style("color: var(--strong)").mark("export-done")
 
     def open(self) -> None:
         """Show the dialog for what is chosen now."""
@@ -75,8 +75,8 @@ class ExportDialog:
         if marked:
             options["marked"] = f"The rows that are ticked ({len(marked):,})"
         self._what.set_options(options, value="marked" if marked else "list")
-        self._problem.set_visibility(False)
-        self._message.set_visibility(False)
+        self._problem.set_text("")
+        self._message.set_text("")
         self._tell()
         self._dialog.open()
 
@@ -116,20 +116,18 @@ class ExportDialog:
 
     async def _write(self) -> None:
         """Write a store with these episodes; the one that is explored is only read."""
-        self._message.set_visibility(False)
+        self._message.set_text("")
         self._save.props("loading")
         try:
             target = export_folder(self._folder.value or "", self.page.exports)
             count = await run.io_bound(_copied, self.page.shown.store, target, self._ids)
         except EpisodelakeError as error:
             self._problem.set_text(str(error))
-            self._problem.set_visibility(True)
             return
         finally:
             self._save.props(remove="loading")
-        self._problem.set_visibility(False)
+        self._problem.set_text("")
         self._message.set_text(f"Wrote {count:,} episodes to {target}")
-        self._message.set_visibility(True)
 
 
 def _copied(store: EpisodeStore, target: Path, ids: list[str]) -> int:

@@ -22,7 +22,7 @@ from .listing import PAUSE, Shown, Watch
 from .moments import text_of
 from .player import Player
 from .sql_pane import SqlPane
-from .widgets import BUNDLE_PATH, icon_button, vega_bundle
+from .widgets import BUNDLE_PATH, icon_button, note, vega_bundle
 
 _STYLE = Path(__file__).with_name("style.css")
 _COLORS = {
@@ -131,8 +131,7 @@ class Page:
                 "flat dense no-caps"
             ).mark("export")
             icon_button("dark_mode", "Light or dark", self._toggle_dark).mark("dark")
-        self._banner = ui.label().classes("problem banner").mark("banner")
-        self._banner.set_visibility(False)
+        self._banner = note("problem banner").mark("banner")
 
     def _episodes_tab(self) -> None:
         with ui.splitter(value=46, limits=(25, 75)).classes("explorer-split") as splitter:
@@ -205,7 +204,6 @@ class Page:
         problems = list(self.watch.left_out)
         if self.watch.problem is not None:
             problems.append(f"A newer version cannot be read, so this stays as it was. {self.watch.problem}")
-        self._banner.set_visibility(bool(problems))
         self._banner.set_text("\n".join(problems))
 
     # Small things

@@ -8,7 +8,7 @@ from nicegui import background_tasks, ui
 
 from ..readers.episode import Episode
 from .episode_pane import EpisodePane
-from .widgets import PageOwner, icon_button
+from .widgets import PageOwner, icon_button, note
 
 _SPEEDS = {1: "1 step", 2: "2 steps", 5: "5 steps", 20: "20 steps"}
 _TICK = 0.1
@@ -35,8 +35,7 @@ class Player:
         self.replaying = False
         with ui.element("div").classes("pane player"):
             self._timeline()
-            self._problem = ui.label().classes("problem w-full").mark("player-problem")
-            self._problem.set_visibility(False)
+            self._problem = note("problem w-full").mark("player-problem")
             self._place = ui.element("div").classes("panes")
             with ui.element("div").classes("empty") as self._empty:
                 ui.icon("ads_click", size="36px")
@@ -71,7 +70,6 @@ class Player:
     def tell(self, problem: str) -> None:
         """Say why an episode cannot be opened; those that are open stay."""
         self._problem.set_text(problem)
-        self._problem.set_visibility(True)
 
     def close(self, pane: EpisodePane) -> None:
         """Close one of them."""
@@ -80,7 +78,7 @@ class Player:
 
     def _build(self, episodes: list[Episode], t: int) -> None:
         self._stop()
-        self._problem.set_visibility(False)
+        self._problem.set_text("")
         for pane in self.panes:
             pane.leave()
         self._place.clear()

@@ -15,7 +15,7 @@ from ..store.errors import EpisodelakeError
 from .charts import KINDS, result_spec
 from .moments import text_of
 from .queries import MOST_ROWS, Queries, Result
-from .widgets import Drawing, PageOwner
+from .widgets import Drawing, PageOwner, note
 
 EXAMPLES = {
     "Return by run": "SELECT name AS run, count(*) AS episodes, avg(episode_return) AS mean,\n"
@@ -46,8 +46,7 @@ class SqlPane:
         self._result: Result | None = None
         with ui.element("div").classes("pane scrolling"):
             self._editor()
-            self._problem = ui.label().classes("problem w-full").mark("sql-problem")
-            self._problem.set_visibility(False)
+            self._problem = note("problem w-full").mark("sql-problem")
             self._outcome()
 
     def _editor(self) -> None:
@@ -97,7 +96,7 @@ class SqlPane:
                 for select in (self._x, self._y, self._color):
                     select.props("outlined dense options-dense")
             self._drawing = Drawing().mark("result-chart")
-            self._no_chart = ui.label().classes("muted")
+            self._no_chart = note()
         self._chart_card.set_visibility(False)
         self._table = ui.table(rows=[], columns=[], row_key="_row", pagination=25)
         self._table.props('flat bordered dense :rows-per-page-options="[25, 100, 0]"')
@@ -122,14 +121,13 @@ class SqlPane:
             result = await run.io_bound(self._queries.run, self._text.value or "", self._stopped)
         except EpisodelakeError as error:
             self._problem.set_text(text_of(str(error), 4000))
-            self._problem.set_visibility(True)
             self._message.set_text("")
             self._clear()
             return
         finally:
             self._running(False)
         if result is not None:
-            self._problem.set_visibility(False)
+            self._problem.set_text("")
             self._show(result)
 
     def _running(self, running: bool) -> None:
@@ -204,10 +202,8 @@ class SqlPane:
         except EpisodelakeError as error:
             self._no_chart.set_text(str(error))
             self._drawing.show(None)
-            self._drawing.set_visibility(False)
             return
         self._no_chart.set_text("")
-        self._drawing.set_visibility(True)
         self._drawing.show(specification)
 
     def _clicked(self, event: GenericEventArguments) -> None:

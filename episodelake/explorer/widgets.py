@@ -33,6 +33,12 @@ def icon_button(icon: str, name: str, on_click: Callable[..., Any] | None = None
     return button
 
 
+def note(classes: str = "muted") -> ui.label:
+    """Return a label that shows only while it has a text."""
+    label = ui.label().classes(classes)
+    return label.bind_visibility_from(label, "text", backward=bool)
+
+
 BUNDLE_PATH = "/vega.js"
 
 
@@ -63,8 +69,9 @@ class Drawing(ui.element, component="vega.js"):
             self.on("brush", lambda event: on_brush(_chosen(event)))
 
     def show(self, specification: dict[str, Any] | None) -> None:
-        """Draw a specification; None for nothing."""
+        """Draw a specification; hide the chart for None."""
         self._props["spec"] = specification
+        self.set_visibility(specification is not None)
         self.update()
 
     def point_at(self, t: int) -> None:
