@@ -8,24 +8,19 @@ from dataclasses import dataclass, field, replace
 from os import PathLike
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, get_args
 
 import gymnasium
 import polars as pl
 
 from ._import_staging import Target, counts_of, empty_store, import_staged, meet, write_missing
-from ._store import EpisodeStore, open_store
+from ._store import EpisodeStore, store_at
 from .exchange.table.mapping import NEEDED, OPTIONAL, names_columns
 from .readers.view import EpisodeView
-from .store.common.arguments import flag
+from .store.common.arguments import flag, one_of
 from .store.common.losses import Losses
 from .store.common.progress import Progress, progress_meter
-from .store.errors import (
-    DatasetError,
-    InvalidArgumentError,
-    SpaceMismatchError,
-    StoreNotFoundError,
-)
+from .store.errors import DatasetError, InvalidArgumentError, SpaceMismatchError
 from .store.layout import MANIFEST, Layout
 from .store.maintenance.creation import check_free_for_copy
 from .store.spaces.coerce import Cast
@@ -42,14 +37,12 @@ from .writers.importing.importer import (
     Keyed,
     OnChanged,
     OnError,
-    check_choice,
     read_part,
     source_identity,
     write_loaded,
 )
 
 _PREVIEWED_ROWS = 5
-_SOURCE_KEY = "metadata.source_key"
 
 
 @dataclass(frozen=True)
@@ -183,8 +176,8 @@ def import_dataset(
     """
     dry_run = flag("dry_run", dry_run)
     trust = flag("trust", trust)
-    check_choice("on_error", on_error, OnError)
-    check_choice("on_changed", on_changed, OnChanged)
+    one_of("on_error", on_error, get_args(OnError))
+    one_of("on_changed", on_changed, get_args(OnChanged))
     if name is not None and (not isinstance(name, str) or not name):
         raise InvalidArgumentError(f"name={name!r}; expected text that names the dataset.")
     shown, source = _name(source), located(source)
@@ -194,7 +187,7 @@ def import_dataset(
     with bounded(source, trust=trust, max_bytes=max_bytes), _named(source, shown):
         _check_source(source, into)
         where = into.url if isinstance(into, EpisodeStore) else into
-        store = into if isinstance(into, EpisodeStore) else _opened(into, storage_options)
+        store = into if isinstance(into, EpisodeStore) else store_at(into, storage_options)
         target = Target(where, store, storage_options, on_error, on_changed, cast, progress)
         return _imported(source, shown, name, target, options, format, dry_run=dry_run)
 
@@ -335,14 +328,6 @@ def _spaces_of(target: EpisodeStore | None, dataset: ForeignDataset) -> Iterator
 
 def _kind(space: gymnasium.Space) -> tuple[Any, ...]:
     return type(space), space.shape, space.dtype
-
-
-def _opened(path: str | PathLike[str], storage_options: Mapping[str, str] | None) -> EpisodeStore | None:
-    """Return the store at a path; None if there is none."""
-    try:
-        return open_store(path, storage_options=storage_options)
-    except StoreNotFoundError:
-        return None
 
 
 def _preview(dataset: ForeignDataset, cast: Cast) -> pl.DataFrame | None:

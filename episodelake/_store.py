@@ -297,9 +297,9 @@ def merge(
             report = merge_stores(into.handle, selections, link=link, progress=tell)
             into._show_newest()
             return report
-        target = _opened(into, storage_options)
-        if target is not None:
-            return merge_stores(target, selections, link=link, progress=tell)
+        present = store_at(into, storage_options)
+        if present is not None:
+            return merge_stores(present.handle, selections, link=link, progress=tell)
         snapshots = [selection.snapshot for selection in selections]
         first = StoreHandle(snapshots[0].layout, snapshots[0].manifest)
         for snapshot in snapshots:
@@ -310,10 +310,10 @@ def merge(
         return merge_stores(target, selections, link=link, progress=tell, within=within)
 
 
-def _opened(path: str | PathLike[str], storage_options: Mapping[str, str] | None) -> StoreHandle | None:
+def store_at(path: str | PathLike[str], storage_options: Mapping[str, str] | None) -> EpisodeStore | None:
     """Return the store at a path; None if there is none."""
     try:
-        return open_store(path, storage_options=storage_options).handle
+        return open_store(path, storage_options=storage_options)
     except StoreNotFoundError:
         return None
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 from urllib.parse import quote
 
 import numpy as np
@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from ...store.common.progress import Progress
 from ...store.dynamic.column_groups import METADATA
-from ...store.errors import DatasetError, EpisodelakeError, InvalidArgumentError
+from ...store.errors import DatasetError, EpisodelakeError
 from ...store.names import EPISODE
 from ..episodes.arrow_episodes import batches_of
 from ..episodes.episode_writer import EpisodeWriter
@@ -49,20 +49,6 @@ class Imported:
     present: set[str] = field(default_factory=set)
     skipped: list[tuple[str, str]] = field(default_factory=list)
     order: list[str] = field(default_factory=list)
-
-
-def check_choice(name: str, value: Any, choices: Any) -> None:
-    """Refuse an unknown value of an argument.
-
-    Args:
-        choices: a `Literal`.
-
-    Raises:
-        InvalidArgumentError: it is none of the choices.
-    """
-    if value not in get_args(choices):
-        known = " or ".join(map(repr, get_args(choices)))
-        raise InvalidArgumentError(f"{name}={value!r} is unknown; expected {known}.")
 
 
 def source_keys(dataset: ForeignDataset, part: Part) -> list[str]:
