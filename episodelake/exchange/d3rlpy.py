@@ -34,7 +34,7 @@ from ..store.common.optional_packages import HDF5, require
 from ..store.errors import DatasetError
 from ..writers.importing.boundary import reading
 from ..writers.importing.flat import FlatDataset, FlatRows
-from ..writers.importing.formats import ForeignDataset, ForeignEpisode, ImportOptions, Match, Part
+from ..writers.importing.formats import ForeignDataset, ForeignEpisode, Format, ImportOptions, Match, Part
 from ..writers.importing.hdf5 import (
     Hdf5Dataset,
     as_flags,
@@ -56,19 +56,10 @@ _V2 = ("columns", "num_episodes", "version")
 _READ = {"observations", "actions", "rewards", "terminated"}
 
 
-class _Format:
-    name = "d3rlpy"
-    extra = HDF5
-    rule = "an HDF5 file with num_episodes, columns and version (d3rlpy 2) or with episode_terminals (1)"
-
-    def detect(self, source: Any) -> Match:
-        """Look for the names that d3rlpy writes."""
-        return looked_into(source, _look)
-
-    def open(self, source: Any, options: ImportOptions) -> ForeignDataset:
-        """Open a file."""
-        dataset = _Flat if _is_flat(source) else _Dumped
-        return dataset(source, options)
+def _open(source: Any, options: ImportOptions) -> ForeignDataset:
+    """Open a file."""
+    dataset = _Flat if _is_flat(source) else _Dumped
+    return dataset(source, options)
 
 
 def _look(file: Any) -> Match:
@@ -117,9 +108,7 @@ class _Dumped(_Dataset):
 
     def __init__(self, source: Any, options: ImportOptions) -> None:
         super().__init__(source, options)
-        match = _look(self.file)
-        if match.lacks:
-            raise DatasetError(f"{self.path} is no d3rlpy file: {match.reason}.")
+        _look(self.file).check(f"{self.path} is no d3rlpy file")
         with reading(self.path):
             version = plain(self.file["version"][()])
             if version != "2.1":
@@ -316,4 +305,10 @@ def to_d3rlpy(view: FeedingView, target: str) -> Converted:
     return buffer, {what: count for what, count in report.lost.items() if what != LOST_SPACES}
 
 
-FORMAT = _Format()
+FORMAT = Format(
+    "d3rlpy",
+    HDF5,
+    "an HDF5 file with num_episodes, columns and version (d3rlpy 2) or with episode_terminals (1)",
+    partial(looked_into, look=_look),
+    _open,
+)

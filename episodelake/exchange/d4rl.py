@@ -16,6 +16,7 @@ at a timeout, since the rows of the next episode follow.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,10 +38,9 @@ from ..readers.exporting.step_arrays import refuse_vector_rewards
 from ..readers.exporting.target import Export, export_format
 from ..store.common.optional_packages import HDF5
 from ..store.dynamic.column_groups import INFO
-from ..store.errors import DatasetError
 from ..writers.importing.boundary import reading
 from ..writers.importing.flat import FlatDataset, FlatRows, action_space_of
-from ..writers.importing.formats import ForeignDataset, ImportOptions, Match
+from ..writers.importing.formats import Format, ImportOptions, Match
 from ..writers.importing.hdf5 import (
     Hdf5Dataset,
     box_of,
@@ -66,20 +66,6 @@ _MAPPING = {
 }
 
 
-class _Format:
-    name = "d4rl"
-    extra = HDF5
-    rule = "an HDF5 file with observations, actions, rewards and terminals, without episode_terminals"
-
-    def detect(self, source: Any) -> Match:
-        """Look for the columns."""
-        return looked_into(source, _look)
-
-    def open(self, source: Any, options: ImportOptions) -> ForeignDataset:
-        """Open a file."""
-        return _Dataset(source, options)
-
-
 def _look(file: Any) -> Match:
     lacking = missing_arrays(file, *_COLUMNS)
     if lacking:
@@ -93,9 +79,7 @@ class _Dataset(Hdf5Dataset, FlatDataset):
     def __init__(self, source: Any, options: ImportOptions) -> None:
         super().__init__(source, "D4RL")
         file = self.file
-        match = _look(file)
-        if match.lacks:
-            raise DatasetError(f"{self.path} is no D4RL file: {match.reason}.")
+        _look(file).check(f"{self.path} is no D4RL file")
         with reading(self.path):
             arrays = {name: file[name] for name in (*_COLUMNS, *_OPTIONAL) if name in file}
             infos = leaves(file["infos"], "infos/") if "infos" in file else {}
@@ -194,4 +178,10 @@ def _append(columns: ColumnWriter, infos: InfoColumns, episode: Episode, export:
     infos.append(episode, count)
 
 
-FORMAT = _Format()
+FORMAT = Format(
+    "d4rl",
+    HDF5,
+    "an HDF5 file with observations, actions, rewards and terminals, without episode_terminals",
+    partial(looked_into, look=_look),
+    _Dataset,
+)

@@ -19,7 +19,7 @@ import numpy as np
 from ..store.errors import DatasetError
 from ..writers.importing.boundary import closed_on_error
 from ..writers.importing.flat import FlatDataset, FlatRows, action_space_of, extra_column
-from ..writers.importing.formats import NO_REWARDS, ForeignDataset, ImportOptions, Match
+from ..writers.importing.formats import NO_REWARDS, ForeignDataset, Format, ImportOptions, Match
 from ..writers.importing.hdf5 import as_flags, box_of, check_lengths
 from ..writers.importing.npy import NpzFile, look_into_npz, npz_path
 
@@ -27,26 +27,22 @@ _COLUMNS = ("observations", "actions", "terminals")
 _REWARDS = "rewards"
 
 
-class _Format:
-    name = "ogbench"
-    extra = None
-    rule = "an .npz file with observations, actions and terminals"
+def _detect(source: Any) -> Match:
+    """Look for the arrays."""
+    path = npz_path(source)
+    if path is None:
+        return Match("it is no .npz file", 3, related=False)
+    return look_into_npz(path, *_COLUMNS)
 
-    def detect(self, source: Any) -> Match:
-        """Look for the arrays."""
-        path = npz_path(source)
-        if path is None:
-            return Match("it is no .npz file", 3, related=False)
-        return look_into_npz(path, *_COLUMNS)
 
-    def open(self, source: Any, options: ImportOptions) -> ForeignDataset:
-        """Open a file."""
-        path = npz_path(source)
-        if path is None:
-            raise DatasetError(f"{source!s:.200} is no .npz file, so it is no OGBench dataset.")
-        file = NpzFile(path)
-        with closed_on_error(file):
-            return _Dataset(file, options)
+def _open(source: Any, options: ImportOptions) -> ForeignDataset:
+    """Open a file."""
+    path = npz_path(source)
+    if path is None:
+        raise DatasetError(f"{source!s:.200} is no .npz file, so it is no OGBench dataset.")
+    file = NpzFile(path)
+    with closed_on_error(file):
+        return _Dataset(file, options)
 
 
 class _Dataset(FlatDataset):
@@ -89,4 +85,4 @@ class _Dataset(FlatDataset):
         self._file.close()
 
 
-FORMAT = _Format()
+FORMAT = Format("ogbench", None, "an .npz file with observations, actions and terminals", _detect, _open)

@@ -36,7 +36,7 @@ from ..store.errors import DatasetError
 from ..store.spaces.batches import slice_batch
 from ..writers.importing.boundary import reading
 from ..writers.importing.columns import nested
-from ..writers.importing.formats import ForeignDataset, ForeignEpisode, ImportOptions, Match, Part
+from ..writers.importing.formats import ForeignEpisode, Format, ImportOptions, Match, Part
 from ..writers.importing.hdf5 import (
     Hdf5Dataset,
     as_flags,
@@ -56,20 +56,6 @@ _HINT = "robomimic's dataset_states_to_obs.py adds observations and rewards to d
 _EARLY = "dones before the last row"
 
 
-class _Format:
-    name = "robomimic"
-    extra = HDF5
-    rule = "an HDF5 file with groups data/demo_N"
-
-    def detect(self, source: Any) -> Match:
-        """Look for the demonstrations."""
-        return looked_into(source, _look)
-
-    def open(self, source: Any, options: ImportOptions) -> ForeignDataset:
-        """Open a file."""
-        return _Dataset(source, options)
-
-
 def _look(file: Any) -> Match:
     if not hasattr(file.get("data"), "items"):
         return Match("it has no group data", 2)
@@ -81,9 +67,7 @@ class _Dataset(Hdf5Dataset):
     def __init__(self, source: Any, options: ImportOptions) -> None:
         super().__init__(source, "robomimic")
         self._options = options
-        match = _look(self.file)
-        if match.lacks:
-            raise DatasetError(f"{self.path} is no robomimic file: {match.reason}.")
+        _look(self.file).check(f"{self.path} is no robomimic file")
         self._data = self.file["data"]
         with reading(self.path):
             self._demos = sorted((name for name in self._data if name.startswith("demo_")), key=_number)
@@ -322,4 +306,6 @@ def _is_array(space: Space) -> bool:
     return isinstance(space, spaces.Box) and bool(space.shape)
 
 
-FORMAT = _Format()
+FORMAT = Format(
+    "robomimic", HDF5, "an HDF5 file with groups data/demo_N", partial(looked_into, look=_look), _Dataset
+)

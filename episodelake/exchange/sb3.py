@@ -35,7 +35,7 @@ from ..store.common.optional_packages import require
 from ..store.errors import DatasetError, InvalidArgumentError
 from ..writers.importing.boundary import check_unpickled, reading
 from ..writers.importing.flat import BEGUN, FlatDataset, FlatRows, Rolled, Tree, class_names, unrolled
-from ..writers.importing.formats import ForeignDataset, ImportOptions, Match
+from ..writers.importing.formats import ForeignDataset, Format, ImportOptions, Match
 from ..writers.importing.hdf5 import flags_of
 
 _PACKAGE = "stable_baselines3"
@@ -49,32 +49,28 @@ _SCALED = "actions in the units of the action space: SB3 scales those of a Box f
 _DONES = "whether an episode that ended was terminated or truncated: the buffer has no timeouts, so it is cut"
 
 
-class _Format:
-    name = "sb3"
-    extra = None
-    rule = "a ReplayBuffer of Stable-Baselines3, or its pickle, as save_replay_buffer writes it"
+def _detect(source: Any) -> Match:
+    """Look at the classes of an object, or at the first bytes of a pickle, without reading it."""
+    names = class_names(source, _PACKAGE)
+    if "BaseBuffer" in names:
+        return Match(f"it is a {type(source).__name__} of Stable-Baselines3")
+    if _is_pickle(source):
+        return Match("it is a pickle of a buffer of Stable-Baselines3")
+    return Match("it is neither a buffer of Stable-Baselines3 nor a pickle of one", 9, related=False)
 
-    def detect(self, source: Any) -> Match:
-        """Look at the classes of an object, or at the first bytes of a pickle, without reading it."""
-        names = class_names(source, _PACKAGE)
-        if "BaseBuffer" in names:
-            return Match(f"it is a {type(source).__name__} of Stable-Baselines3")
-        if _is_pickle(source):
-            return Match("it is a pickle of a buffer of Stable-Baselines3")
-        return Match("it is neither a buffer of Stable-Baselines3 nor a pickle of one", 9, related=False)
 
-    def open(self, source: Any, options: ImportOptions) -> ForeignDataset:
-        """Open a buffer; a file only with `trust`."""
-        place = type(source).__name__
-        if isinstance(source, str | Path):
-            place = str(source)
-            source = _unpickled(source)
-        names = class_names(source, _PACKAGE)
-        if "RolloutBuffer" in names:
-            raise DatasetError(_ROLLOUT)
-        if "ReplayBuffer" not in names:
-            raise DatasetError(f"{place} holds no ReplayBuffer of Stable-Baselines3, but a {type(source)}.")
-        return _Buffer(source, place, options)
+def _open(source: Any, options: ImportOptions) -> ForeignDataset:
+    """Open a buffer; a file only with `trust`."""
+    place = type(source).__name__
+    if isinstance(source, str | Path):
+        place = str(source)
+        source = _unpickled(source)
+    names = class_names(source, _PACKAGE)
+    if "RolloutBuffer" in names:
+        raise DatasetError(_ROLLOUT)
+    if "ReplayBuffer" not in names:
+        raise DatasetError(f"{place} holds no ReplayBuffer of Stable-Baselines3, but a {type(source)}.")
+    return _Buffer(source, place, options)
 
 
 def _is_pickle(source: Any) -> bool:
@@ -229,4 +225,10 @@ def _scaled(actions: np.ndarray, space: spaces.Space) -> np.ndarray:
     return 2.0 * ((actions - space.low) / (space.high - space.low)) - 1.0
 
 
-FORMAT = _Format()
+FORMAT = Format(
+    "sb3",
+    None,
+    "a ReplayBuffer of Stable-Baselines3, or its pickle, as save_replay_buffer writes it",
+    _detect,
+    _open,
+)

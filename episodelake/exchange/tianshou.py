@@ -39,7 +39,7 @@ from ..writers.importing.flat import (
     tree_leaves,
     unrolled,
 )
-from ..writers.importing.formats import ForeignDataset, ImportOptions, Match
+from ..writers.importing.formats import ForeignDataset, Format, ImportOptions, Match
 from ..writers.importing.hdf5 import Hdf5Dataset, flags_of, looked_into, missing_names, plain, space_of
 
 _NEEDED = ("obs", "act", "rew", "terminated", "truncated")
@@ -56,22 +56,18 @@ _TYPE = "__data_type__"
 _ARRAYS = ("ndarray", "Tensor")
 
 
-class _Format:
-    name = "tianshou"
-    extra = HDF5
-    rule = "a ReplayBuffer of Tianshou, or an HDF5 file with _meta and maxsize, as save_hdf5 writes it"
+def _detect(source: Any) -> Match:
+    """Look at the classes of an object, or for the names in a file."""
+    if "ReplayBuffer" in class_names(source, "tianshou"):
+        return Match(f"it is a {type(source).__name__} of Tianshou")
+    return looked_into(source, _look)
 
-    def detect(self, source: Any) -> Match:
-        """Look at the classes of an object, or for the names in a file."""
-        if "ReplayBuffer" in class_names(source, "tianshou"):
-            return Match(f"it is a {type(source).__name__} of Tianshou")
-        return looked_into(source, _look)
 
-    def open(self, source: Any, options: ImportOptions) -> ForeignDataset:
-        """Open a buffer."""
-        if "ReplayBuffer" in class_names(source, "tianshou"):
-            return _Buffer(source, options)
-        return _File(source, options)
+def _open(source: Any, options: ImportOptions) -> ForeignDataset:
+    """Open a buffer."""
+    if "ReplayBuffer" in class_names(source, "tianshou"):
+        return _Buffer(source, options)
+    return _File(source, options)
 
 
 def _look(file: Any) -> Match:
@@ -94,9 +90,7 @@ class _File(Hdf5Dataset, FlatDataset):
 
     def __init__(self, source: Any, options: ImportOptions) -> None:
         super().__init__(source, "Tianshou")
-        match = _look(self.file)
-        if match.lacks:
-            raise DatasetError(f"{self.path} is no buffer of Tianshou: {match.reason}.")
+        _look(self.file).check(f"{self.path} is no buffer of Tianshou")
         with reading(self.path):
             state = {name: plain(value) for name, value in self.file.attrs.items()}
             for name in ("last_index", "_lengths", "_extend_offset", "_altered_indices"):
@@ -231,4 +225,10 @@ def to_tianshou(view: FeedingView, target: str) -> Converted:
     return buffer, export.losses
 
 
-FORMAT = _Format()
+FORMAT = Format(
+    "tianshou",
+    HDF5,
+    "a ReplayBuffer of Tianshou, or an HDF5 file with _meta and maxsize, as save_hdf5 writes it",
+    _detect,
+    _open,
+)

@@ -1,7 +1,7 @@
 """The protocol between a source format and the importer, and the format that a source has.
 
-A format's module has one object with `name`, `extra`, `rule`, `detect` and `open`; see `SourceFormat`. A
-dataset yields its parts in order.
+A format's module has one object with `name`, `extra`, `rule`, `detect` and `open`, a `Format`. A dataset
+yields its parts in order.
 """
 
 from __future__ import annotations
@@ -84,6 +84,15 @@ class Match:
     reason: str
     lacks: int = 0
     related: bool = True
+
+    def check(self, problem: str) -> None:
+        """Refuse a source that has not the format.
+
+        Raises:
+            DatasetError: names the problem, and what the source lacks.
+        """
+        if self.lacks:
+            raise DatasetError(f"{problem}: {self.reason}.")
 
 
 def look_into_json(file: Path, key: str) -> Match:
@@ -277,6 +286,17 @@ class SourceFormat(Protocol):
             MissingPackageError: a package is not installed.
         """
         ...
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format of the library, as a `SourceFormat`."""
+
+    name: str
+    extra: str | None
+    rule: str
+    detect: Callable[[Any], Match]
+    open: Callable[[Any, ImportOptions], ForeignDataset]
 
 
 #: Names of kinds of table, which stand for `table`: it reads all of them.

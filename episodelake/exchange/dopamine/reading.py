@@ -29,7 +29,7 @@ from ...store.common.losses import Losses
 from ...store.errors import DatasetError
 from ...writers.importing.boundary import closed_on_error
 from ...writers.importing.flat import BEGUN, FlatDataset, FlatRows, action_space_of, extra_column
-from ...writers.importing.formats import ForeignDataset, ImportOptions, Match
+from ...writers.importing.formats import ForeignDataset, Format, ImportOptions, Match
 from ...writers.importing.hdf5 import box_of
 from ...writers.importing.npy import NpyFile
 from .checkpoints import COUNTERS, ENDS, NEEDED, Checkpoint, find_checkpoints, read_counters
@@ -37,32 +37,26 @@ from .checkpoints import COUNTERS, ENDS, NEEDED, Checkpoint, find_checkpoints, r
 _BLOCK_ROWS = 1 << 20
 
 
-class _Format:
-    name = "dopamine"
-    extra = None
-    rule = "a folder with files $store$_observation_ckpt.N.gz"
+def _detect(source: Any) -> Match:
+    """Look at the names of the files."""
+    if not isinstance(source, str | Path) or not Path(source).is_dir():
+        return Match("it is no folder", 3, related=False)
+    checkpoints = find_checkpoints(Path(source))
+    if not checkpoints:
+        return Match("it has no files $store$_NAME_ckpt.N.gz", 2, related=False)
+    lacking = [name for name in NEEDED if name not in checkpoints[0].arrays]
+    if lacking:
+        return Match(f"checkpoint {checkpoints[0].number} has no {', '.join(lacking)}", len(lacking))
+    return Match(f"it has checkpoints {checkpoints[0].number} to {checkpoints[-1].number}")
 
-    def detect(self, source: Any) -> Match:
-        """Look at the names of the files."""
-        if not isinstance(source, str | Path) or not Path(source).is_dir():
-            return Match("it is no folder", 3, related=False)
-        checkpoints = find_checkpoints(Path(source))
-        if not checkpoints:
-            return Match("it has no files $store$_NAME_ckpt.N.gz", 2, related=False)
-        lacking = [name for name in NEEDED if name not in checkpoints[0].arrays]
-        if lacking:
-            return Match(f"checkpoint {checkpoints[0].number} has no {', '.join(lacking)}", len(lacking))
-        return Match(f"it has checkpoints {checkpoints[0].number} to {checkpoints[-1].number}")
 
-    def open(self, source: Any, options: ImportOptions) -> ForeignDataset:
-        """Open a folder."""
-        match = self.detect(source)
-        if match.lacks:
-            raise DatasetError(f"{source!s:.200} has no checkpoints of Dopamine: {match.reason}.")
-        dataset = _Dataset()
-        with closed_on_error(dataset):
-            dataset.read(Path(source), options)
-        return dataset
+def _open(source: Any, options: ImportOptions) -> ForeignDataset:
+    """Open a folder."""
+    _detect(source).check(f"{source!s:.200} has no checkpoints of Dopamine")
+    dataset = _Dataset()
+    with closed_on_error(dataset):
+        dataset.read(Path(source), options)
+    return dataset
 
 
 class _Dataset(FlatDataset):
@@ -113,9 +107,6 @@ class _Dataset(FlatDataset):
         """Close the files."""
         for array in self._arrays.values():
             array.close()
-
-
-FORMAT = _Format()
 
 
 #: A checkpoint, the number of the first row, and of the row behind the last one.
@@ -298,3 +289,6 @@ class Joined:
 def _filled(values: np.ndarray) -> np.ndarray:
     """Return which rows are not zero."""
     return (values != 0).any(axis=tuple(range(1, values.ndim)))
+
+
+FORMAT = Format("dopamine", None, "a folder with files $store$_observation_ckpt.N.gz", _detect, _open)

@@ -29,6 +29,7 @@ from ...writers.importing.formats import (
     NO_REWARDS,
     ForeignDataset,
     ForeignEpisode,
+    Format,
     ImportOptions,
     Match,
     Part,
@@ -52,42 +53,38 @@ _UNKNOWN_END = "whether an episode was terminated or truncated"
 _NOT_PLAIN = "info values that jsonpickle makes by running code: trust=True reads them"
 
 
-class _Format:
-    name = "imitation"
-    extra = None
-    rule = "a list of imitation's trajectories, or a folder of imitation.data.serialize.save"
+def _detect(source: Any) -> Match:
+    """Look at the first object, the columns of a folder, or the arrays of a file."""
+    if _is_sequence(source):
+        first = source[0] if len(source) else None
+        if is_trajectory(first):
+            return Match(f"it is a list of imitation's {type(first).__name__}")
+        return Match("it is no list of imitation's trajectories", 3, related=False)
+    if (path := npz_path(source)) is not None:
+        return look_into_npz(path, *NEEDED, "indices")
+    if isinstance(source, str | Path) and Path(source).suffix == ".pkl":
+        return Match("a pickle is read only with format='imitation' and trust=True", 1)
+    features = folder_features(source)
+    if features is None:
+        return Match("it is no folder with state.json and dataset_info.json", 3, related=False)
+    return compared(features, *NEEDED, "infos")
 
-    def detect(self, source: Any) -> Match:
-        """Look at the first object, the columns of a folder, or the arrays of a file."""
-        if _is_sequence(source):
-            first = source[0] if len(source) else None
-            if is_trajectory(first):
-                return Match(f"it is a list of imitation's {type(first).__name__}")
-            return Match("it is no list of imitation's trajectories", 3, related=False)
-        if (path := npz_path(source)) is not None:
-            return look_into_npz(path, *NEEDED, "indices")
-        if isinstance(source, str | Path) and Path(source).suffix == ".pkl":
-            return Match("a pickle is read only with format='imitation' and trust=True", 1)
-        features = folder_features(source)
-        if features is None:
-            return Match("it is no folder with state.json and dataset_info.json", 3, related=False)
-        return compared(features, *NEEDED, "infos")
 
-    def open(self, source: Any, options: ImportOptions) -> ForeignDataset:
-        """Open trajectories."""
-        if _is_sequence(source):
-            return _Dataset(Objects(source), options)
-        if not isinstance(source, str | Path):
-            raise DatasetError(
-                f"A {type(source).__name__} is no source for imitation. Give a list of trajectories."
-            )
-        path = Path(source)
-        if path.is_dir():
-            form: Trajectories = Folder(path)
-        else:
-            form = Npz(path, options.trust) if path.suffix == ".npz" else unpickled(path)
-        with closed_on_error(form):
-            return _Dataset(form, options)
+def _open(source: Any, options: ImportOptions) -> ForeignDataset:
+    """Open trajectories."""
+    if _is_sequence(source):
+        return _Dataset(Objects(source), options)
+    if not isinstance(source, str | Path):
+        raise DatasetError(
+            f"A {type(source).__name__} is no source for imitation. Give a list of trajectories."
+        )
+    path = Path(source)
+    if path.is_dir():
+        form: Trajectories = Folder(path)
+    else:
+        form = Npz(path, options.trust) if path.suffix == ".npz" else unpickled(path)
+    with closed_on_error(form):
+        return _Dataset(form, options)
 
 
 def _is_sequence(source: Any) -> bool:
@@ -194,4 +191,10 @@ def _is_plain(value: Any) -> bool:
     return True
 
 
-FORMAT = _Format()
+FORMAT = Format(
+    "imitation",
+    None,
+    "a list of imitation's trajectories, or a folder of imitation.data.serialize.save",
+    _detect,
+    _open,
+)

@@ -44,6 +44,7 @@ from ...writers.importing.formats import (
     NO_REWARDS,
     ForeignDataset,
     ForeignEpisode,
+    Format,
     ImportOptions,
     Match,
     Part,
@@ -75,26 +76,20 @@ _COUNTERS = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 _REWARD, _DONE, _TRUNCATED, _SUCCESS = "next.reward", "next.done", "next.truncated", "next.success"
 
 
-class _Format:
-    name = "lerobot"
-    extra = EXPLORE
-    rule = f"a folder whose {INFO} has a codebase_version"
+def _detect(source: Any) -> Match:
+    """Look for `meta/info.json`."""
+    if not isinstance(source, str | Path) or not Path(source).is_dir():
+        return Match("it is no folder", 2, related=False)
+    file = Path(source) / INFO
+    if not file.is_file():
+        return Match(f"{file} is missing", 2, related=(Path(source) / "meta").is_dir())
+    return look_into_json(file, "codebase_version")
 
-    def detect(self, source: Any) -> Match:
-        """Look for `meta/info.json`."""
-        if not isinstance(source, str | Path) or not Path(source).is_dir():
-            return Match("it is no folder", 2, related=False)
-        file = Path(source) / INFO
-        if not file.is_file():
-            return Match(f"{file} is missing", 2, related=(Path(source) / "meta").is_dir())
-        return look_into_json(file, "codebase_version")
 
-    def open(self, source: Any, options: ImportOptions) -> ForeignDataset:
-        """Open a dataset."""
-        match = self.detect(source)
-        if match.lacks:
-            raise DatasetError(f"{source} is no LeRobot dataset: {match.reason}.")
-        return _Dataset(Path(source), options)
+def _open(source: Any, options: ImportOptions) -> ForeignDataset:
+    """Open a dataset."""
+    _detect(source).check(f"{source} is no LeRobot dataset")
+    return _Dataset(Path(source), options)
 
 
 class _Dataset(ForeignDataset):
@@ -301,4 +296,4 @@ class _Dataset(ForeignDataset):
         return metadata, None if ours["seed"] is None else int(ours["seed"]), options
 
 
-FORMAT = _Format()
+FORMAT = Format("lerobot", EXPLORE, f"a folder whose {INFO} has a codebase_version", _detect, _open)

@@ -29,6 +29,7 @@ from ...writers.importing.columns import opened_image
 from ...writers.importing.formats import (
     ForeignDataset,
     ForeignEpisode,
+    Format,
     ImportOptions,
     Match,
     Part,
@@ -44,40 +45,36 @@ _NOT_CARD = frozenset(
 ) | {"action_space"}
 
 
-class _Format:
-    name = "minari"
-    extra = "'episodelake[minari]'"
-    rule = "a folder whose metadata.json names a data_format, or a MinariDataset"
+def _detect(source: Any) -> Match:
+    """Look for the folder's `metadata.json`."""
+    if _is_dataset(source):
+        return Match("it is a MinariDataset")
+    folder = _folder(source)
+    if folder is None:
+        return Match("it is neither a folder nor a MinariDataset", 2, related=False)
+    file = folder / _METADATA
+    if not file.is_file():
+        return Match(f"{file} is missing", 1)
+    return look_into_json(file, "data_format")
 
-    def detect(self, source: Any) -> Match:
-        """Look for the folder's `metadata.json`."""
-        if _is_dataset(source):
-            return Match("it is a MinariDataset")
-        folder = _folder(source)
-        if folder is None:
-            return Match("it is neither a folder nor a MinariDataset", 2, related=False)
-        file = folder / _METADATA
-        if not file.is_file():
-            return Match(f"{file} is missing", 1)
-        return look_into_json(file, "data_format")
 
-    def open(self, source: Any, options: ImportOptions) -> ForeignDataset:
-        """Open a dataset."""
-        require("minari", "Importing from Minari", self.extra)
-        from minari.dataset.minari_storage import MinariStorage
+def _open(source: Any, options: ImportOptions) -> ForeignDataset:
+    """Open a dataset."""
+    require("minari", "Importing from Minari", "'episodelake[minari]'")
+    from minari.dataset.minari_storage import MinariStorage
 
-        if _is_dataset(source):
-            return _Dataset(source.storage, [int(index) for index in source.episode_indices])
-        match = self.detect(source)
-        if match.lacks:
-            raise DatasetError(f"{source} is no Minari dataset: {match.reason}. Give its folder `data`.")
-        folder = _folder(source)
-        assert folder is not None
-        for file in folder.glob("*.hdf5"):
-            open_hdf5(file).close()
-        with reading(folder, "cannot be opened by Minari"):
-            storage = MinariStorage.read(folder)
-        return _Dataset(storage, range(int(storage.total_episodes)))
+    if _is_dataset(source):
+        return _Dataset(source.storage, [int(index) for index in source.episode_indices])
+    match = _detect(source)
+    if match.lacks:
+        raise DatasetError(f"{source} is no Minari dataset: {match.reason}. Give its folder `data`.")
+    folder = _folder(source)
+    assert folder is not None
+    for file in folder.glob("*.hdf5"):
+        open_hdf5(file).close()
+    with reading(folder, "cannot be opened by Minari"):
+        storage = MinariStorage.read(folder)
+    return _Dataset(storage, range(int(storage.total_episodes)))
 
 
 class _Dataset(ForeignDataset):
@@ -258,4 +255,10 @@ def _is_image(space: Space) -> bool:
     return bool(is_image_space(space))
 
 
-FORMAT = _Format()
+FORMAT = Format(
+    "minari",
+    "'episodelake[minari]'",
+    "a folder whose metadata.json names a data_format, or a MinariDataset",
+    _detect,
+    _open,
+)

@@ -41,6 +41,7 @@ from ...writers.importing.formats import (
     NO_REWARDS,
     ForeignDataset,
     ForeignEpisode,
+    Format,
     ImportOptions,
     Match,
     Part,
@@ -72,31 +73,25 @@ class _Leaf:
         return array_space(np.dtype("uint8" if self.kind == "image" else self.kind), self.shape)
 
 
-class _Format:
-    name = "rlds"
-    extra = EXPLORE
-    rule = f"a folder with {_FEATURES}, which has steps, and {_INFO}"
+def _detect(source: Any) -> Match:
+    """Look for the two files."""
+    if not isinstance(source, str | Path) or not Path(source).is_dir():
+        return Match("it is no folder", 3, related=False)
+    lacking = [name for name in (_FEATURES, _INFO) if not (Path(source) / name).is_file()]
+    if lacking:
+        why = f"{', '.join(lacking)} missing; give the folder of the version, such as NAME/1.0.0"
+        return Match(why, len(lacking), related=len(lacking) == 1)
+    try:
+        steps = "steps" in json.loads((Path(source) / _FEATURES).read_bytes())["featuresDict"]["features"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return Match(f"{_FEATURES} is not that of a TFDS dataset", 1)
+    return Match(f"{_FEATURES} has steps") if steps else Match(f"{_FEATURES} has no steps", 1)
 
-    def detect(self, source: Any) -> Match:
-        """Look for the two files."""
-        if not isinstance(source, str | Path) or not Path(source).is_dir():
-            return Match("it is no folder", 3, related=False)
-        lacking = [name for name in (_FEATURES, _INFO) if not (Path(source) / name).is_file()]
-        if lacking:
-            why = f"{', '.join(lacking)} missing; give the folder of the version, such as NAME/1.0.0"
-            return Match(why, len(lacking), related=len(lacking) == 1)
-        try:
-            steps = "steps" in json.loads((Path(source) / _FEATURES).read_bytes())["featuresDict"]["features"]
-        except (ValueError, KeyError, TypeError, RecursionError):
-            return Match(f"{_FEATURES} is not that of a TFDS dataset", 1)
-        return Match(f"{_FEATURES} has steps") if steps else Match(f"{_FEATURES} has no steps", 1)
 
-    def open(self, source: Any, options: ImportOptions) -> ForeignDataset:
-        """Open a dataset."""
-        match = self.detect(source)
-        if match.lacks:
-            raise DatasetError(f"{source} is no RLDS dataset: {match.reason}.")
-        return _Dataset(Path(source), options)
+def _open(source: Any, options: ImportOptions) -> ForeignDataset:
+    """Open a dataset."""
+    _detect(source).check(f"{source} is no RLDS dataset")
+    return _Dataset(Path(source), options)
 
 
 class _Dataset(ForeignDataset):
@@ -377,4 +372,4 @@ def _dotted(name: str) -> str:
     return name.replace(".", "_").replace("/", ".")
 
 
-FORMAT = _Format()
+FORMAT = Format("rlds", EXPLORE, f"a folder with {_FEATURES}, which has steps, and {_INFO}", _detect, _open)

@@ -24,7 +24,7 @@ from ...store.errors import DatasetError, InvalidArgumentError
 from ...store.files import user_path
 from ...store.spaces.arrow import LISTS
 from ...writers.importing.boundary import check_access
-from ...writers.importing.formats import ForeignDataset, ImportOptions, Match
+from ...writers.importing.formats import ForeignDataset, Format, ImportOptions, Match
 from .blocks import EXTRA, Source, batch_blocks, json_blocks, row_blocks
 from .episodes import EpisodesDataset
 from .rows import RowsDataset
@@ -36,40 +36,36 @@ _BATCH = re.compile(rb'"type"\s*:\s*"(SampleBatch|MultiAgentBatch)"')
 _HEAD = 1 << 20
 
 
-class _Format:
-    name = "rllib"
-    extra = EXTRA
-    rule = "Parquet with `item`, or with obs, actions, rewards and eps_id or new_obs; JSON lines of batches"
+def _detect(source: Any) -> Match:
+    """Look at the columns or the first line of the first file."""
+    path = _path(source)
+    first = None if path is None else next(_files(path), None)
+    if first is None:
+        return Match("it is no Parquet or JSON file, nor a folder of these", 2, related=False)
+    kind, reason = _kind(first, {})
+    return Match(reason, 0 if kind else 1)
 
-    def detect(self, source: Any) -> Match:
-        """Look at the columns or the first line of the first file."""
-        path = _path(source)
-        first = None if path is None else next(_files(path), None)
-        if first is None:
-            return Match("it is no Parquet or JSON file, nor a folder of these", 2, related=False)
-        kind, reason = _kind(first, {})
-        return Match(reason, 0 if kind else 1)
 
-    def open(self, source: Any, options: ImportOptions) -> ForeignDataset:
-        """Open files of one kind."""
-        path = _path(source)
-        files = [] if path is None else sorted(_files(path), key=_natural)
-        if path is None or not files:
-            raise DatasetError(f"{source} has no Parquet or JSON files.")
-        names = _names(options.mapping)
-        kinds = {file: _kind(file, names) for file in files}
-        first = kinds[files[0]][0]
-        for file, (kind, reason) in kinds.items():
-            if kind is None:
-                raise DatasetError(f"{file} is no data of RLlib: {reason}.")
-            if kind != first:
-                raise DatasetError(f"{file} has {kind}, but {files[0]} has {first}. Import them one by one.")
-        own = {theirs: ours for ours, theirs in names.items() if ours != _POLICY}
-        source = Source(files, own, names.get(_POLICY))
-        if first == "episodes":
-            return EpisodesDataset(path, source, options)
-        blocks = {"rows": row_blocks, "batches": batch_blocks, "json": json_blocks}[first or ""]
-        return RowsDataset(path, list(blocks(source)), options)
+def _open(source: Any, options: ImportOptions) -> ForeignDataset:
+    """Open files of one kind."""
+    path = _path(source)
+    files = [] if path is None else sorted(_files(path), key=_natural)
+    if path is None or not files:
+        raise DatasetError(f"{source} has no Parquet or JSON files.")
+    names = _names(options.mapping)
+    kinds = {file: _kind(file, names) for file in files}
+    first = kinds[files[0]][0]
+    for file, (kind, reason) in kinds.items():
+        if kind is None:
+            raise DatasetError(f"{file} is no data of RLlib: {reason}.")
+        if kind != first:
+            raise DatasetError(f"{file} has {kind}, but {files[0]} has {first}. Import them one by one.")
+    own = {theirs: ours for ours, theirs in names.items() if ours != _POLICY}
+    source = Source(files, own, names.get(_POLICY))
+    if first == "episodes":
+        return EpisodesDataset(path, source, options)
+    blocks = {"rows": row_blocks, "batches": batch_blocks, "json": json_blocks}[first or ""]
+    return RowsDataset(path, list(blocks(source)), options)
 
 
 def _path(source: Any) -> Path | None:
@@ -137,4 +133,10 @@ def _is_binary(kind: pa.DataType) -> bool:
     return pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
 
 
-FORMAT = _Format()
+FORMAT = Format(
+    "rllib",
+    EXTRA,
+    "Parquet with `item`, or with obs, actions, rewards and eps_id or new_obs; JSON lines of batches",
+    _detect,
+    _open,
+)

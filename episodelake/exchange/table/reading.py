@@ -28,7 +28,14 @@ from ...store.errors import DatasetError
 from ...store.names import CARD_KEY, SPACES_KEY
 from ...store.spaces import space_from_json
 from ...writers.importing.boundary import Files, check_bytes, closed_on_error
-from ...writers.importing.formats import NO_REWARDS, ForeignDataset, ForeignTable, ImportOptions, Match
+from ...writers.importing.formats import (
+    NO_REWARDS,
+    ForeignDataset,
+    ForeignTable,
+    Format,
+    ImportOptions,
+    Match,
+)
 from ...writers.importing.spans import SpanDataset
 from .arrays import is_dicts
 from .convert import Endings, convert
@@ -77,32 +84,25 @@ _PART_BYTES = 8 << 20
 _MOST_ROWS = 1 << 16
 
 
-class _Format:
-    name = "table"
-    extra = None
-    rule = (
-        "a table, files or dicts of arrays with the columns of `steps` or obvious names; others with "
-        "mapping=el.ColumnMapping(...)"
-    )
+def _detect(source: Any) -> Match:
+    """Compare the columns with those of the default mapping."""
+    looked_at = columns_of(source)
+    if looked_at is None:
+        return Match("it is no table", 9, related=False)
+    columns, files = looked_at
+    mapping, lacking = default_mapping(columns, many=files > 1)
+    if mapping is None:
+        return Match(f"it has no column for {', '.join(lacking)}", len(lacking))
+    return Match(f"it has the columns {', '.join(columns[:8])}")
 
-    def detect(self, source: Any) -> Match:
-        """Compare the columns with those of the default mapping."""
-        looked_at = columns_of(source)
-        if looked_at is None:
-            return Match("it is no table", 9, related=False)
-        columns, files = looked_at
-        mapping, lacking = default_mapping(columns, many=files > 1)
-        if mapping is None:
-            return Match(f"it has no column for {', '.join(lacking)}", len(lacking))
-        return Match(f"it has the columns {', '.join(columns[:8])}")
 
-    def open(self, source: Any, options: ImportOptions) -> ForeignDataset:
-        """Open a table and find its episodes."""
-        if isinstance(source, str | Path) and not Path(source).exists():
-            raise DatasetError(f"{source} does not exist. {EXPECTED}")
-        rows = TableRows(source)
-        with closed_on_error(rows):
-            return _Table(rows, options)
+def _open(source: Any, options: ImportOptions) -> ForeignDataset:
+    """Open a table and find its episodes."""
+    if isinstance(source, str | Path) and not Path(source).exists():
+        raise DatasetError(f"{source} does not exist. {EXPECTED}")
+    rows = TableRows(source)
+    with closed_on_error(rows):
+        return _Table(rows, options)
 
 
 class _Table(SpanDataset[Span]):
@@ -268,4 +268,11 @@ def _count_flags(mapping: Any, spans: Sequence[Span], endings: Endings, losses: 
     losses.add(f"whether an episode was {lacking}, which the table does not state: it is cut", cut)
 
 
-FORMAT = _Format()
+FORMAT = Format(
+    "table",
+    None,
+    "a table, files or dicts of arrays with the columns of `steps` or obvious names; others with "
+    "mapping=el.ColumnMapping(...)",
+    _detect,
+    _open,
+)

@@ -36,7 +36,7 @@ from ...writers.importing.flat import (
     tree_leaves,
     unrolled,
 )
-from ...writers.importing.formats import NO_REWARDS, ForeignDataset, ImportOptions, Match
+from ...writers.importing.formats import NO_REWARDS, ForeignDataset, Format, ImportOptions, Match
 from ...writers.importing.hdf5 import flags_of, space_of
 
 _DTYPES = {
@@ -208,26 +208,22 @@ _ORDER = "which row of a full storage is the oldest, which its replay buffer kno
 _DONES = "whether an episode that was done was terminated or truncated, which the data do not tell: it is cut"
 
 
-class _Format:
-    name = "torchrl"
-    extra = None
-    rule = "a TensorDict, storage or replay buffer of TorchRL, or a folder with meta.json of a TensorDict"
+def _detect(source: Any) -> Match:
+    """Look at the classes of an object, or at meta.json of a folder."""
+    if class_names(source, "tensordict") or class_names(source, "torchrl"):
+        return Match(f"it is a {type(source).__name__} of TorchRL")
+    if not isinstance(source, str | Path) or not Path(source).is_dir():
+        return Match("it is neither an object of TorchRL nor a folder", 9, related=False)
+    match = is_folder(Path(source))
+    return Match(
+        "it has meta.json of a TensorDict" if match else "it has no meta.json of a TensorDict", 1 - match
+    )
 
-    def detect(self, source: Any) -> Match:
-        """Look at the classes of an object, or at meta.json of a folder."""
-        if class_names(source, "tensordict") or class_names(source, "torchrl"):
-            return Match(f"it is a {type(source).__name__} of TorchRL")
-        if not isinstance(source, str | Path) or not Path(source).is_dir():
-            return Match("it is neither an object of TorchRL nor a folder", 9, related=False)
-        match = is_folder(Path(source))
-        return Match(
-            "it has meta.json of a TensorDict" if match else "it has no meta.json of a TensorDict", 1 - match
-        )
 
-    def open(self, source: Any, options: ImportOptions) -> ForeignDataset:
-        """Open an object or a folder."""
-        rows = rows_in_folder(Path(source)) if isinstance(source, str | Path) else rows_in_memory(source)
-        return _Data(rows, options)
+def _open(source: Any, options: ImportOptions) -> ForeignDataset:
+    """Open an object or a folder."""
+    rows = rows_in_folder(Path(source)) if isinstance(source, str | Path) else rows_in_memory(source)
+    return _Data(rows, options)
 
 
 class _Data(FlatDataset):
@@ -357,4 +353,10 @@ def _followed(following: Tree | None, order: np.ndarray, ended: np.ndarray) -> n
     return there
 
 
-FORMAT = _Format()
+FORMAT = Format(
+    "torchrl",
+    None,
+    "a TensorDict, storage or replay buffer of TorchRL, or a folder with meta.json of a TensorDict",
+    _detect,
+    _open,
+)
