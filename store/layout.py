@@ -32,6 +32,8 @@ ARTIFACT_NAMES = "artifact_names"
 ENVIRONMENTS = "environments"
 TAGS = "tags"
 TABLES = (RUNS, EPISODES, STEPS)
+#: Digits of the number at the end of an id.
+EPISODE_DIGITS = 6
 
 _APPLICATION = "episodelake"
 #: Names the folder below which journals of remote stores lie.
@@ -138,4 +140,4 @@ def episode_id(run_id: str, number: int) -> str:
     """Return the id of episode `number` of a run; sorts by number within a run of up to a million
     episodes.
     """
-    return f"{run_id}/{number:06d}"
+    return f"{run_id}/{number:0{EPISODE_DIGITS}d}"

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 #: The file that makes a folder a store, as in `store/layout.py`, which takes long to load.
 MANIFEST = "store.json"
-#: Length of the number at the end of an id.
-DIGITS = 6
 #: The most ids that are offered at once.
 OFFERED = 50
 #: Characters that bash would interpret.
@@ -109,22 +107,18 @@ def _offered(store: EpisodeStore, begin: str, typed: str) -> list[tuple[str, str
     """Return the completions of ids that start with `begin`, with `typed` in its place."""
     import polars as pl
 
+    from ..store.layout import EPISODE_DIGITS
+
     ids = pl.col("episode_id")
     episodes = store.episodes.filter(ids.str.starts_with(begin))
     rows = episodes.select("episode_id", "length", "end_reason").head(OFFERED + 1).collect().rows()
     if len(rows) <= OFFERED:
         return [(typed + each.removeprefix(begin), f"{length} steps, {end}") for each, length, end in rows]
     every, cut = episodes.select(ids).collect()["episode_id"], 1
-    while cut < DIGITS and every.str.head(-cut).n_unique() > OFFERED:
+    while cut < EPISODE_DIGITS and every.str.head(-cut).n_unique() > OFFERED:
         cut += 1
     counts = every.str.head(-cut).value_counts(name="episodes").sort("episode_id").head(OFFERED)
     return [(typed + each.removeprefix(begin), counted(number, "episode")) for each, number in counts.rows()]
-
-
-def columns_of(store: EpisodeStore, table: str) -> list[str]:
-    """Return the columns that a table shows."""
-    shown = table if table in ("runs", "episodes") else "steps"
-    return store.context.snapshot.shown_schema(shown).names
 
 
 def complete_columns(ctx: Any, incomplete: str) -> list[str]:
@@ -133,7 +127,8 @@ def complete_columns(ctx: Any, incomplete: str) -> list[str]:
     if store is None:
         return []
     table = ctx.params.get("table") or (_words(ctx)[1:] or ["episodes"])[0]
-    return _after_comma(columns_of(store, table), incomplete)
+    shown = table if table in ("runs", "episodes") else "steps"
+    return _after_comma(store.context.snapshot.shown_schema(shown).names, incomplete)
 
 
 def complete_measured(ctx: Any, incomplete: str) -> list[str]:

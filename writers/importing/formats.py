@@ -19,7 +19,6 @@ from typing import Any, Literal, Protocol, get_args
 import gymnasium
 import pyarrow as pa
 
-from ...store.common.arguments import one_of
 from ...store.common.format_registry import find_format, formats
 from ...store.common.losses import Losses
 from ...store.common.suggestions import suggest
@@ -68,7 +67,12 @@ class ImportOptions:
 
     def __post_init__(self) -> None:
         for name, known in (("last_observation", LastObservation), ("last_step", LastStep)):
-            one_of(name, getattr(self, name), get_args(known))
+            value, expected = getattr(self, name), get_args(known)
+            if value not in expected:
+                raise InvalidArgumentError(
+                    f"{name}={value!r} is unknown.{suggest(str(value), list(expected))} Expected one of "
+                    f"{', '.join(map(repr, expected))}."
+                )
 
 
 @dataclass(frozen=True)

@@ -26,10 +26,10 @@ from ...readers.episode import AgentEpisode, Episode, MultiAgentEpisode
 from ...readers.replaying.replay import ReplayReport
 from ...readers.signals import ROOTS, Signal, signals_of
 from ...store.errors import CorruptStoreError, EpisodeNotFoundError, NothingToDrawError, UntrustedEnvError
+from ...store.layout import EPISODE_DIGITS
 from ...store.names import unescape
 from ...store.schema import AGENT_ID, REWARD
 from ...store.segments.file_checks import check_pages
-from ..completion import DIGITS
 from ..output.charts import sparkline
 from ..output.exporting import check_target, report_file
 from ..output.grid import Grid, moment_text, number_text
@@ -105,7 +105,7 @@ def _full_id(store: EpisodeStore, short: str, error: EpisodeNotFoundError) -> st
     run, slash, number = short.rpartition("/")
     in_run = pl.col("run_id").str.starts_with(run.removesuffix("…"))
     # With zeros in front a number is the beginning of one of all digits.
-    digits = number if number.startswith("0") and number != "0" else number.zfill(DIGITS)
+    digits = number if number.startswith("0") and number != "0" else number.zfill(EPISODE_DIGITS)
     fits = pl.col("episode_id").str.starts_with(short)
     if slash:
         fits = in_run & pl.col("episode_id").str.contains(f"/{re.escape(digits)}[0-9]*$")

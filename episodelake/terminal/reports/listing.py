@@ -11,7 +11,6 @@ from ..._store import EpisodeStore
 from ...readers.amounts import counted
 from ...readers.view import EpisodeView
 from ...store.errors import QueryError
-from ..completion import columns_of
 from ..output.page import Page
 from .opening import Explored, meant
 
@@ -99,6 +98,12 @@ def check_column(name: str | None, known: Sequence[str], table: str) -> None:
     if name is None or name in known:
         return
     raise QueryError(f"There is no column {name!r} in {table}.{meant(name, known)}")
+
+
+def columns_of(store: EpisodeStore, table: str) -> list[str]:
+    """Return the columns that a table shows."""
+    shown = table if table in ("runs", "episodes") else "steps"
+    return store.context.snapshot.shown_schema(shown).names
 
 
 def _place(offset: int, shown: int, total: int) -> str:
