@@ -48,13 +48,14 @@ _TIMED = """([place, action, argument]) => new Promise((resolve, reject) => {
 
 def run(setting: Setting) -> list[Row]:
     """Build the store once, serve it, and visit the page again and again."""
+    chromium = _chromium()
     episodes = setting.choose(1_000_000, 20_000)
     path = setting.fresh("explored")
     build(path, np.random.default_rng(0).standard_normal((episodes, 2)))
     first: list[float] = []
     clicks: dict[str, list[float]] = {}
     with _served(path) as url, sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=_chromium(), args=list(_ARGUMENTS))
+        browser = playwright.chromium.launch(executable_path=chromium, args=list(_ARGUMENTS))
         for _ in range(setting.repeats):
             first.append(_visit(browser, url, clicks))
         browser.close()
