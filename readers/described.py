@@ -179,15 +179,9 @@ class DescribedView(ContextView):
             }
             for entry in self.context.snapshot.history()
         ]
-        moment = pl.Datetime("ms", "UTC")
-        schema = {
-            "version": pl.Int64,
-            "timestamp": moment,
-            "operation": pl.String,
-            "episodes": pl.Int64,
-            "steps": pl.Int64,
-        }
-        return pl.DataFrame(rows, schema=schema, orient="row")
+        number = pl.Int64
+        schema = {"version": number, "timestamp": pl.Datetime("ms", "UTC"), "operation": pl.String}
+        return pl.DataFrame(rows, schema={**schema, "episodes": number, "steps": number}, orient="row")
 
     # Tables and queries
 

@@ -244,9 +244,10 @@ def color_key(index: int) -> str:
     )
 
 
-def bar_chart(counts: Sequence[int], *, width: int = 300, height: int = 80, label: str = "") -> str:
+def bar_chart(counts: Sequence[int], *, label: str = "") -> str:
     """Bars beside each other, from 0."""
     top = max([*counts, 1])
+    width, height = 300, 80
     each = (width - 2 * _PAD) / max(len(counts), 1)
     bars = []
     for index, count in enumerate(counts):
@@ -260,15 +261,11 @@ def bar_chart(counts: Sequence[int], *, width: int = 300, height: int = 80, labe
     return _svg(width, height, label, "".join(bars))
 
 
-def share_bar(share: float, color: str, width: int = 90) -> str:
+def share_bar(share: float, color: str) -> str:
     """Return a part of a whole."""
-    return _svg(
-        width,
-        10,
-        f"{share:.1%}",
-        f'<rect width="{width}" height="10" rx="2" fill="#888" fill-opacity="0.18"/>'
-        f'<rect width="{max(width * share, 1):.1f}" height="10" rx="2" fill="{color}"/>',
-    )
+    whole = '<rect width="90" height="10" rx="2" fill="#888" fill-opacity="0.18"/>'
+    shown = f'<rect width="{max(90 * share, 1):.1f}" height="10" rx="2" fill="{color}"/>'
+    return _svg(90, 10, f"{share:.1%}", whole + shown)
 
 
 def span_of(lines: Sequence[np.ndarray]) -> tuple[float, float]:

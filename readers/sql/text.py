@@ -115,7 +115,7 @@ def explained(text: str) -> str:
     if place < len(words) and words[place].text in _ANALYZE:
         place += 1
     if place + 1 < len(words) and words[place].text == "(" and words[place + 1].text not in _OPENINGS:
-        place = _behind_brackets(words, place)
+        place += [word.text for word in words[place:]].index(")") + 1
     return text.encode()[words[place].start :].decode() if place < len(words) else ""
 
 
@@ -127,16 +127,6 @@ def opens_query(text: str) -> bool:
     """
     words = _words(text)
     return bool(words) and words[0].text in _OPENINGS | _TOLD_OF
-
-
-def _behind_brackets(words: list[_Word], place: int) -> int:
-    """Return the place behind the bracket that closes the one at a place."""
-    depth = 0
-    for number in range(place, len(words)):
-        depth += {"(": 1, ")": -1}.get(words[number].text, 0)
-        if not depth:
-            return number + 1
-    return len(words)
 
 
 def _words(text: str) -> list[_Word]:
