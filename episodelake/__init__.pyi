@@ -22,7 +22,7 @@ from .readers.loading.transforms.on_read import DerivedColumns
 from .readers.loading.transforms.torch_module import TorchModule
 from .readers.loading.units import Deltas, NSteps, Transitions
 from .readers.loading.windows import WholeEpisodes, Windows, unpadded
-from .readers.quality import normalized_score
+from .readers.measures.quality import normalized_score
 from .readers.view import EpisodeView
 from .replay_buffer.buffer import ReplayBuffer
 from .store.agents import AgentGroup

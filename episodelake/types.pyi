@@ -2,11 +2,11 @@
 
 from ._importing import ImportReport
 from ._saved import Artifacts
-from .readers.columns.column_stats import ColumnStats, Stats
 from .readers.exporting.export import ExportReport
 from .readers.loading.feeding import FollowingLoader
 from .readers.loading.loader import PrioritizedLoader
 from .readers.loading.mixing import MixedLoader
+from .readers.measures.column_stats import ColumnStats, Stats
 from .readers.namespaces import EpisodeExpr, EpisodeFrame, EpisodeLazyFrame
 from .readers.replaying.comparison import Difference
 from .readers.replaying.replay import ReplayReport

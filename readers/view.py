@@ -17,11 +17,10 @@ import polars as pl
 
 from ..store.common.arguments import flag
 from ..store.common.progress import Progress, progress_meter
-from . import episodes, quality
+from . import episodes
 from .amounts import counted
 from .charts.plots import Plots
 from .choosing import check_episodes, filter_episodes, sort_episodes
-from .columns import measuring
 from .context import Parameters, SqlCondition
 from .described import DescribedView
 from .episode import Episode
@@ -36,6 +35,7 @@ from .episodes import (
 from .exporting.conversions import Conversions
 from .exporting.export import ExportReport, export_view
 from .loading.feeding import FeedingView
+from .measures import measuring, quality
 
 
 class EpisodeView(DescribedView, FeedingView):

@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 import episodelake as el
-from episodelake.readers.columns import measuring
-from episodelake.readers.columns.measuring import Histograms
+from episodelake.readers.measures import measuring
+from episodelake.readers.measures.measuring import Histograms
 from test_loader_units import random_store
 from waiting import PATIENCE
 
@@ -346,7 +346,7 @@ def test_a_folder_that_cannot_be_written_is_a_warning(store: el.EpisodeStore, tm
 
 def test_old_files_go(store: el.EpisodeStore, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The cache keeps so many files, the newest."""
-    from episodelake.readers.columns import column_stats
+    from episodelake.readers.measures import column_stats
 
     monkeypatch.setattr(column_stats, "_MOST_FILES", 3)
     for number in range(6):

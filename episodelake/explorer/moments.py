@@ -18,8 +18,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..readers.episode import Episode
+from ..readers.measures.signals import row_values
 from ..readers.pictures.images import image_columns
-from ..readers.signals import row_values
 from ..store.common.optional_packages import EXPLORE, require
 from ..store.errors import EnvUnavailableError
 

@@ -18,9 +18,9 @@ from ...store.snapshot import Snapshot
 from ..amounts import size_text
 from ..context import ReadContext
 from ..episode_data import EpisodeData
+from ..measures.signals import signals_of
 from ..pictures.images import image_columns
 from ..replaying.run_envs import run_envs
-from ..signals import signals_of
 from . import html
 from .series import (
     AGENT,

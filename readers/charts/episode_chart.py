@@ -13,7 +13,7 @@ from ...store.errors import InvalidArgumentError, NothingToDrawError
 from ...store.schema import ACTION
 from ..amounts import counted
 from ..episode_data import EpisodeData
-from ..signals import ROOTS, Signal, reduced, signals_of
+from ..measures.signals import ROOTS, Signal, reduced, signals_of
 from .chart import AnyChart, color_channel, finished, stacked, tooltip_of, values_of
 from .series import LARGEST
 from .theme import WIDTH, shown

@@ -17,8 +17,8 @@ import numpy as np
 from ...store.common.optional_packages import EXPLORE, require
 from ...store.errors import MissingPackageError
 from ..episode_data import EpisodeData
+from ..measures.signals import reduced
 from ..pictures.video import make_video
-from ..signals import reduced
 from .theme import PALETTE, plain
 
 #: Colours are the surroundings' own, or greys that are seen on both white and black. Notebooks align the

@@ -23,8 +23,8 @@ import typer
 from ..._store import EpisodeStore
 from ...readers.amounts import counted
 from ...readers.episode import AgentEpisode, Episode, MultiAgentEpisode
+from ...readers.measures.signals import ROOTS, Signal, signals_of
 from ...readers.replaying.replay import ReplayReport
-from ...readers.signals import ROOTS, Signal, signals_of
 from ...store.errors import CorruptStoreError, EpisodeNotFoundError, NothingToDrawError, UntrustedEnvError
 from ...store.layout import EPISODE_DIGITS
 from ...store.names import unescape

@@ -10,8 +10,8 @@ import numpy as np
 
 from ....store.common.arguments import one_of
 from ....store.errors import InvalidArgumentError
-from ...columns.column_stats import ColumnStats, Stats
 from ...columns.tree import Tree, leaves
+from ...measures.column_stats import ColumnStats, Stats
 from ..units import Batch
 from .key_transforms import change, key_tuple
 

@@ -15,11 +15,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..store.dynamic.column_groups import EXTRA, INFO, POLICY, STEP_FAMILIES
-from ..store.names import is_observation
-from ..store.schema import ACTION, OBSERVATION, REWARD
-from .blocks import is_numeric
-from .episode_data import EpisodeData
+from ...store.dynamic.column_groups import EXTRA, INFO, POLICY, STEP_FAMILIES
+from ...store.names import is_observation
+from ...store.schema import ACTION, OBSERVATION, REWARD
+from ..blocks import is_numeric
+from ..episode_data import EpisodeData
 
 #: Columns that are shown by default.
 ROOTS = (REWARD, ACTION, OBSERVATION)

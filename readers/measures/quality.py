@@ -13,16 +13,16 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from ..store.card import MAX_SCORE, MIN_SCORE, reference_scores
-from ..store.common.arguments import discount_factor, real_number, whole_number
-from ..store.common.suggestions import suggest
-from ..store.errors import InvalidArgumentError
-from ..store.manifest import read_card
-from .blocks import is_numeric
-from .context import ContextView, ReadContext
-from .described import DescribedView
-from .sql.session import QuerySession
-from .sql.text import quote
+from ...store.card import MAX_SCORE, MIN_SCORE, reference_scores
+from ...store.common.arguments import discount_factor, real_number, whole_number
+from ...store.common.suggestions import suggest
+from ...store.errors import InvalidArgumentError
+from ...store.manifest import read_card
+from ..blocks import is_numeric
+from ..context import ContextView, ReadContext
+from ..described import DescribedView
+from ..sql.session import QuerySession
+from ..sql.text import quote
 
 #: Of a MinHash signature; hashes of a band must agree for two episodes to be compared.
 _HASHES, _BAND = 64, 4
@@ -102,7 +102,7 @@ def quality(
         - `duplicates`: episodes whose steps are those of an earlier one of the group.
         - `near_duplicates`: episodes that share about 90 % or more of their distinct pairs of state and
           action with an earlier one of the group, duplicates included (MinHash of 64 values).
-        - `behavioural_entropy`: see `readers.quality.behavioural_entropy`; NULL unless the states are
+        - `behavioural_entropy`: see `readers.measures.quality`; NULL unless the states are
           numbers, of one shape and none NULL.
 
     Raises:

@@ -17,12 +17,12 @@ from ...store.errors import InvalidArgumentError
 from ...store.names import is_observation
 from ...store.schema import ACTION, OBSERVATION, REWARD
 from ...store.snapshot import Snapshot
+from ..columns.selection import EpisodeIndex, Selection, select
+from ..columns.specs import Column, DynamicColumn, ObservedColumn, check_names, choose_columns, dynamic_fields
+from ..columns.step_arrays import ColumnSource, StepArrays, read_arrays
+from ..columns.tree import leaves, row_bytes
 from ..context import ContextView
 from .column_stats import ColumnStats, Stats, StatsCache, cache_key
-from .selection import EpisodeIndex, Selection, select
-from .specs import Column, DynamicColumn, ObservedColumn, check_names, choose_columns, dynamic_fields
-from .step_arrays import ColumnSource, StepArrays, read_arrays
-from .tree import leaves, row_bytes
 
 _CHANNELS = (1, 3, 4)
 #: Pixels are counted so many at a time, since numpy widens them to 64 bits on the way.

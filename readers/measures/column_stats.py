@@ -27,9 +27,9 @@ from ...store.errors import InvalidArgumentError
 from ...store.files import replacing
 from ...store.snapshot import Snapshot
 from ...store.tables.table_files import Pointers
-from .cache_folder import VARIABLE, chosen_folder
-from .selection import rows_digest
-from .specs import Column
+from ..columns.cache_folder import VARIABLE, chosen_folder
+from ..columns.selection import rows_digest
+from ..columns.specs import Column
 
 
 @dataclass(frozen=True)
