@@ -7,8 +7,8 @@ import gymnasium
 import numpy as np
 import polars as pl
 import pytest
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
-from hypothesis import given, settings
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import episodelake as el
@@ -87,54 +87,6 @@ def test_a_vector_is_recorded_as_its_environments_alone(
     assert_table_played(of_run(store, run), table, mode, seed, longest)
 
 
-@pytest.mark.sample
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("shared_memory", [True, False])
-def test_worker_processes_are_recorded_as_environments_alone(
-    new_store: Stores, mode: AutoresetMode, shared_memory: bool
-) -> None:
-    """An AsyncVectorEnv, whose batches may lie in shared memory and be handed out without a copy."""
-    store = new_store()
-    envs = AsyncVectorEnv(
-        [lambda: Scripted(4)] * 2, autoreset_mode=mode, shared_memory=shared_memory, copy=False
-    )
-    table = tables(3, 30, 2)
-    with store.record(envs) as recorder:
-        step_by_table(recorder, table, mode, 3)
-        run = recorder.run_id
-    assert_table_played(of_run(store, run), table, mode, 3, 4)
-
-
-@settings(max_examples=examples(8))
-@given(mode=st.sampled_from(MODES), seed=st.integers(0, 2**31), longest=st.integers(1, 4))
-def test_recording_changes_nothing_of_a_vector(
-    new_store: Stores, mode: AutoresetMode, seed: int, longest: int
-) -> None:
-    """What the recorder returns is what the same environments return without it, infos and masks included."""
-    store = new_store()
-    table = tables(seed, 15, 3)
-
-    def outputs(envs: Any) -> list[Any]:
-        told = [copied_output(envs.reset(seed=seed))]
-        for row in table:
-            told.append(copied_output(envs.step(row)))
-            ended = told[-1][2] | told[-1][3]
-            if mode is AutoresetMode.DISABLED and ended.any():
-                told.append(copied_output(envs.reset(options={"reset_mask": ended})))
-        return told
-
-    with store.record(made(3, mode, longest=longest)) as recorder:
-        recorded = outputs(recorder)
-    plain = outputs(made(3, mode, longest=longest))
-    for ours, theirs in zip(recorded, plain, strict=True):
-        np.testing.assert_equal(ours, theirs)
-
-
-def copied_output(output: tuple[Any, ...]) -> tuple[Any, ...]:
-    """A copy of what reset or step gave."""
-    return tuple(copied(item) for item in output)
-
-
 @settings(max_examples=examples(12))
 @given(
     seed=st.integers(0, 2**31),
@@ -186,13 +138,16 @@ def test_masks_reset_exactly_the_masked(new_store: Stores, seed: int, picks: lis
     steps=st.lists(st.integers(1, 30), min_size=1, max_size=3),
     longest=st.integers(1, 6),
 )
+@example(mode=AutoresetMode.NEXT_STEP, envs=5, seed=3, steps=[150], longest=6)
+@example(mode=AutoresetMode.SAME_STEP, envs=5, seed=3, steps=[7] * 9, longest=6)
+@example(mode=AutoresetMode.DISABLED, envs=5, seed=3, steps=[3] * 9, longest=6)
 def test_steps_end_with_a_batch_and_go_on(
     new_store: Stores, mode: AutoresetMode, envs: int, seed: int, steps: list[int], longest: int
 ) -> None:
     """Each call ends with the batch that reaches its steps, and together they are one uninterrupted play."""
     store = new_store()
     vector = made(envs, mode, longest=longest)
-    totals = 0
+    totals, ended = 0, []
     with store.record(vector) as recorder:
         for number, count in enumerate(steps):
             stats = el.collect(
@@ -204,9 +159,13 @@ def test_steps_end_with_a_batch_and_go_on(
             )
             assert count <= stats.steps < count + envs
             totals += stats.steps
+            ended += stats.lengths.tolist()
         run = recorder.run_id
     stored = of_run(store, run)
-    assert sum(episode.length for episodes in stored for episode in episodes) == totals
+    flat = [episode for episodes in stored for episode in episodes]
+    finished = [episode.length for episode in flat if episode.end_reason != "cut"]
+    assert sum(episode.length for episode in flat) == totals
+    assert sorted(ended) == sorted(finished) and stats.unfinished == len(flat) - len(finished)
     for index, episodes in enumerate(stored):
         assert_prefix(episodes, alone_by_place(index, seed, mode, 2 * totals + 2, longest))
 
@@ -220,6 +179,9 @@ def test_steps_end_with_a_batch_and_go_on(
     longest=st.integers(1, 6),
     unbiased=st.booleans(),
 )
+@example(mode=AutoresetMode.NEXT_STEP, envs=5, seed=3, episodes=23, longest=6, unbiased=True)
+@example(mode=AutoresetMode.SAME_STEP, envs=5, seed=3, episodes=3, longest=6, unbiased=False)
+@example(mode=AutoresetMode.DISABLED, envs=5, seed=3, episodes=23, longest=6, unbiased=False)
 def test_episodes_are_exact(
     new_store: Stores, mode: AutoresetMode, envs: int, seed: int, episodes: int, longest: int, unbiased: bool
 ) -> None:
@@ -255,6 +217,9 @@ def test_episodes_are_exact(
     assert np.isclose(stats.return_std, np.std(returns))
     assert (stats.return_min, stats.return_max) == (returns[0], returns[-1])
     assert stats.steps == sum(episode.length for episode in flat) == stats.lengths.sum()
+    assert stats.unfinished == 0
+    assert stats.terminated == sum(episode.terminated for episode in flat)
+    assert stats.truncated == sum(episode.truncated for episode in flat)
     row = stats.frame().row(0, named=True)
     assert (row["episodes"], row["steps"], row["return_mean"]) == (episodes, stats.steps, stats.return_mean)
 
@@ -319,30 +284,6 @@ def test_recurrent_state_begins_where_an_episode_begins(
     assert np.array_equal(start["h"][0], np.full((envs, 2), 50.0)), "the caller's own state was changed"
 
 
-def test_hooks_stand_between_policy_and_environment(new_store: Stores) -> None:
-    """`raw_action` is the policy's answer though a hook overwrites it; `action` is what was carried out."""
-    store = new_store()
-
-    def in_place(action: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-        action += 1
-        return action
-
-    stats = el.collect(
-        made(3, AutoresetMode.NEXT_STEP),
-        lambda observation, info, state: np.full(3, 2),
-        store,
-        steps=31,
-        seed=0,
-        explore=in_place,
-        map_action=lambda action: action * 2,
-    )
-    for episodes in of_run(store, *stats.run_ids):
-        for episode in episodes:
-            assert set(episode.policy["raw_action"][: episode.length].tolist()) == {2}
-            assert set(episode.actions.tolist()) == {6}
-            assert set(episode.observations["place"][1:, 0].tolist()) == {6.0}
-
-
 @pytest.mark.parametrize("mode", MODES)
 def test_the_same_seeds_give_the_same_episodes(new_store: Stores, mode: AutoresetMode) -> None:
     """Random actions are drawn from the seed alone, whatever the process drew before."""
@@ -353,28 +294,6 @@ def test_the_same_seeds_give_the_same_episodes(new_store: Stores, mode: Autorese
         calls.append([[e.actions.tolist() for e in of_env] for of_env in of_run(store, *stats.run_ids)])
         np.random.default_rng().random()
     assert calls[0] == calls[1]
-
-
-def test_what_a_failing_environment_had_is_kept(new_store: Stores) -> None:
-    """An exception in one environment ends all where they were, without a hole, and a reset goes on."""
-    store = new_store()
-    envs = SyncVectorEnv([lambda: Scripted(200), lambda: Scripted(200, fails_at=6)])
-    table = tables(0, 10, 2)
-    with store.record(envs) as recorder:
-        with pytest.raises(ArithmeticError, match="motor"):
-            step_by_table(recorder, table, AutoresetMode.NEXT_STEP, 0)
-        with pytest.raises(el.errors.RecorderStateError):
-            recorder.step(table[0])
-        step_by_table(recorder, table[:3], AutoresetMode.NEXT_STEP, 40)
-        run = recorder.run_id
-    for index, episodes in enumerate(of_run(store, run)):
-        column = table[:, index]
-        for episode, seed, calls in zip(episodes, (0, 40), (5, 3), strict=True):
-            act = column.tolist().__getitem__
-            alone = rollout(
-                Scripted(200), lambda call, _, act=act: act(call), calls, seed=seed + index, waits=True
-            )
-            assert_recorded([episode], alone)
 
 
 def test_keys_of_infos_that_are_no_text(new_store: Stores) -> None:

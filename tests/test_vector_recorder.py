@@ -264,22 +264,6 @@ def test_options_are_kept_without_the_mask(tmp_path: Path) -> None:
     assert options == {(i, i): {"level": 3} for i in range(4)} | {(1, 4): {"level": 4}}
 
 
-def test_a_masked_reset_leaves_the_others_running(tmp_path: Path) -> None:
-    """Episodes outside the mask go on; those inside that had not ended are cut."""
-    makers = of(SmallEnv, (9, 9, 9))
-    envs = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.DISABLED)
-    taken = batches(envs, 4)
-    store = new_store(tmp_path, envs)
-    with store.record(envs) as recorder:
-        recorder.reset(seed=10)
-        for step, actions in enumerate(taken):
-            if step == 2:
-                recorder.reset(options={"reset_mask": np.array([False, True, False])})
-            recorder.step(actions)
-    found = sorted((e.env_index, e.length, e.end_reason) for e in store.refresh())
-    assert found == [(0, 4, "cut"), (1, 2, "cut"), (1, 2, "cut"), (2, 4, "cut")]
-
-
 def test_a_reset_in_the_middle_cuts_and_one_without_a_step_stores_nothing(tmp_path: Path) -> None:
     """All running episodes end as cut; episodes of no step leave nothing."""
     envs = SyncVectorEnv(of(SmallEnv, (9, 2)))
