@@ -38,9 +38,6 @@ def places(batches: Any) -> list[tuple[int, int]]:
     ]
 
 
-ALL = [(episode, t) for episode, length in enumerate(LENGTHS) for t in range(length)]
-
-
 @given(st.integers(1, 200_000), st.integers(0, 2**64 - 1))
 def test_a_permutation_has_each_number_once(size: int, key: int) -> None:
     """Whatever the size and the key."""
@@ -133,21 +130,24 @@ def _keep(store: el.EpisodeStore) -> None:
     _STORES[:] = [store]
 
 
-def test_weights_are_met(store: el.EpisodeStore) -> None:
+@pytest.mark.parametrize("backwards", [False, True])
+def test_weights_are_met(store: el.EpisodeStore, backwards: bool) -> None:
     """Over many draws each unit comes as often as its weight says."""
     draws = 40_000
-    lengths = np.array(LENGTHS)
+    view = store[::-1] if backwards else store
+    lengths = np.array(LENGTHS[::-1] if backwards else LENGTHS)
+    units = [(episode, t) for episode, length in enumerate(lengths) for t in range(length)]
     for weights, expected in [
-        ("steps", np.ones(len(ALL)) / len(ALL)),
+        ("steps", np.ones(len(units)) / len(units)),
         ("episodes", np.repeat(1 / lengths, lengths) / len(lengths)),
         (pl.col("length") - 1, np.repeat((lengths - 1) / lengths, lengths) / (lengths - 1).sum()),
     ]:
-        loader = store.loader(500, columns=KEYS, weights=weights, seed=4)
+        loader = view.loader(500, columns=KEYS, weights=weights, seed=4)
         found: list[tuple[int, int]] = []
         while len(found) < draws:
             found += places(loader)
         counted = Counter(found)
-        counts = np.array([counted[pair] for pair in ALL])
+        counts = np.array([counted[pair] for pair in units])
         drawn = expected > 0
         assert not counts[~drawn].any()
         mean = expected[drawn] * len(found)

@@ -69,7 +69,6 @@ def stream(
     return store.loader(batch_size, cache=el.Cache("stream", buffer_bytes=buffer_bytes), **options)
 
 
-@pytest.mark.further
 @settings(max_examples=examples(40))
 @given(drawn_stores, drawn_kinds, st.integers(1, 40), buffers, st.booleans())
 def test_without_shuffling_a_stream_is_the_view_in_order(
@@ -82,7 +81,6 @@ def test_without_shuffling_a_stream_is_the_view_in_order(
     assert assert_identical(found, expected) == len(expected)
 
 
-@pytest.mark.further
 @settings(max_examples=examples(40))
 @given(drawn_stores, drawn_kinds, st.integers(1, 40), buffers, st.integers(0, 2))
 def test_a_shuffled_stream_has_each_unit_once(
