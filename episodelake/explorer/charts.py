@@ -19,6 +19,7 @@ from ..readers.view import EpisodeView
 from ..store.errors import InvalidArgumentError
 from .listing import SeriesColors
 
+_HIGHEST = 170
 CURSOR = "cursor"
 BRUSH = "brush"
 #: Beside the panels of an episode a legend would take the room of the lines.
@@ -70,9 +71,28 @@ def overview_spec(name: str, view: EpisodeView, colors: SeriesColors) -> dict[st
     Raises:
         NothingToDrawError: the view has no episodes.
     """
-    specification = colors.recoloured(_compact(OVERVIEWS[name].draw(view).to_dict()))
-    brushed = _brushed(specification) if _brushable(view) else specification
-    return {**brushed, "usermeta": {"brush": _brushable(view)}}
+    brushable = _brushable(view)
+
+    def recoloured(part: dict[str, Any]) -> dict[str, Any]:
+        if part.get("field") != "series" or "domain" not in part.get("scale", {}):
+            return part
+        return {**part, "scale": {**part["scale"], "range": colors.of(part["scale"]["domain"])}}
+
+    specification = _changed(_compact(OVERVIEWS[name].draw(view).to_dict()), recoloured)
+    specification = _changed(specification, _brushed) if brushable else specification
+    return {**specification, "usermeta": {"brush": brushable}}
+
+
+def _changed(part: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
+    """Return a specification with `change` applied to each of its objects, but not to its data."""
+    if isinstance(part, list):
+        return [_changed(each, change) for each in part]
+    if not isinstance(part, dict):
+        return part
+    return {
+        key: value if key in ("data", "datasets") else _changed(value, change)
+        for key, value in change(part).items()
+    }
 
 
 def _brushable(view: EpisodeView) -> bool:
@@ -83,37 +103,27 @@ def _brushable(view: EpisodeView) -> bool:
     return not columns["episode_return"].is_nested() and "agents" not in columns
 
 
-def _brushed(part: Any) -> Any:
-    """Return the specification with a brush in place of zooming by dragging."""
-    if isinstance(part, list):
-        return [_brushed(each) for each in part]
-    if not isinstance(part, dict):
+def _brushed(part: dict[str, Any]) -> dict[str, Any]:
+    """Return an object of a specification; zooming by dragging becomes a brush."""
+    if part.get("name") != "zoom" or "select" not in part:
         return part
-    if part.get("name") == "zoom" and "select" in part:
-        encodings = part["select"].get("encodings") if isinstance(part["select"], dict) else None
-        chosen = {"type": "interval", "encodings": encodings or ["x", "y"]}
-        rest = {key: value for key, value in part.items() if key not in ("bind", "value")}
-        return {**rest, "name": BRUSH, "select": chosen}
-    return {key: value if key in ("data", "datasets") else _brushed(value) for key, value in part.items()}
+    encodings = part["select"].get("encodings") if isinstance(part["select"], dict) else None
+    chosen = {"type": "interval", "encodings": encodings or ["x", "y"]}
+    rest = {key: value for key, value in part.items() if key not in ("bind", "value")}
+    return {**rest, "name": BRUSH, "select": chosen}
 
 
 def _compact(specification: dict[str, Any]) -> dict[str, Any]:
     """Remove titles, which the page shows, and limit heights."""
     kept = {key: value for key, value in specification.items() if key != "title"}
-    return {**_resized(kept, 170), "padding": 4}
+    return {**_changed(kept, _lower), "padding": 4}
 
 
-def _resized(part: Any, height: int) -> Any:
-    if isinstance(part, list):
-        return [_resized(each, height) for each in part]
-    if not isinstance(part, dict):
-        return part
-    resized = {
-        key: value if key in ("data", "datasets") else _resized(value, height) for key, value in part.items()
-    }
+def _lower(part: dict[str, Any]) -> dict[str, Any]:
+    """Return an object of a specification; a chart is no higher than the page has room for."""
     if ("layer" in part or "mark" in part) and isinstance(part.get("height"), int):
-        resized["height"] = min(part["height"], height)
-    return resized
+        return {**part, "height": min(part["height"], _HIGHEST)}
+    return part
 
 
 def conditions_of(name: str, chosen: dict[str, tuple[float, float]]) -> list[str]:

@@ -267,19 +267,6 @@ class SeriesColors:
             self._taken += 1
         return self._places[name]
 
-    def recoloured(self, part: Any) -> Any:
-        """Return the same specification, with these colours wherever `series` has one."""
-        if isinstance(part, list):
-            return [self.recoloured(each) for each in part]
-        if not isinstance(part, dict):
-            return part
-        if part.get("field") == "series" and "domain" in part.get("scale", {}):
-            return {**part, "scale": {**part["scale"], "range": self.of(part["scale"]["domain"])}}
-        return {
-            key: value if key in ("data", "datasets") else self.recoloured(value)
-            for key, value in part.items()
-        }
-
 
 def _color(place: int) -> str:
     again, index = divmod(place, len(PALETTE))

@@ -309,10 +309,9 @@ def _write_signals(page: Page, signals: list[Signal]) -> None:
 
 
 def _span(signal: Signal) -> tuple[str, str]:
-    finite = signal.values[np.isfinite(signal.values)]
-    if not len(finite):
-        return "NULL", "NULL"
-    return number_text(float(finite.min())), number_text(float(finite.max()))
+    figures = _figures(signal.values)
+    low, high = figures["lowest"], figures["highest"]
+    return ("NULL", "NULL") if low is None or high is None else (number_text(low), number_text(high))
 
 
 def _agents_of(page: Page, episode: MultiAgentEpisode) -> Grid:
