@@ -22,7 +22,7 @@ _SOURCES = {
     "tianshou": "tianshou:FORMAT",
     "sb3": "sb3:FORMAT",
     "torchrl": "torchrl.reading:FORMAT",
-    "imitation": "imitation.reading:FORMAT",
+    "imitation": "imitation.trajectories:FORMAT",
     "ogbench": "ogbench:FORMAT",
     "dopamine": "dopamine.reading:FORMAT",
     "lerobot": "lerobot.reading:FORMAT",
@@ -49,7 +49,7 @@ _TARGETS = {
 _CONVERSIONS = {
     "d3rlpy": "d3rlpy:to_d3rlpy",
     "huggingface": "huggingface.writing:to_huggingface",
-    "imitation": "imitation.in_memory:to_imitation",
+    "imitation": "imitation.trajectories:to_imitation",
     "minari": "minari.writing:to_minari",
     "rllib": "rllib.writing:to_rllib",
     "sb3": "sb3:to_sb3",

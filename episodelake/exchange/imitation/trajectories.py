@@ -9,6 +9,8 @@ is cut.
 `infos[t]` came with observation t+1, so the first observation has no infos. stable-baselines3 repeats the
 last observation in them as `terminal_observation`, which is left out. On disk infos are texts of jsonpickle:
 plain values are read, and others, which jsonpickle makes by running code, only with `trust=True`.
+
+`view.to` makes `TrajectoryWithRew`s, terminal where an episode ended with either flag.
 """
 
 from __future__ import annotations
@@ -20,10 +22,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gymnasium import Space
+from gymnasium import Space, spaces
 
+from ...readers.columns.tree import map_leaves
+from ...readers.episode import Episode
+from ...readers.exporting.conversions import Converted, export_of
+from ...readers.exporting.holds import Holds, everything
+from ...readers.exporting.step_arrays import SIMPLE_SPACES, refuse_spaces, refuse_vector_rewards
+from ...readers.exporting.target import Export
+from ...readers.loading.feeding import FeedingView
 from ...store.common.optional_packages import require
 from ...store.errors import DatasetError
+from ...store.spaces.batches import slice_batch
 from ...writers.importing.boundary import closed_on_error
 from ...writers.importing.formats import (
     NO_REWARDS,
@@ -189,6 +199,38 @@ def _is_plain(value: Any) -> bool:
     if isinstance(value, dict):
         return all(not key.startswith("py/") and _is_plain(part) for key, part in value.items())
     return True
+
+
+#: What imitation's trajectories hold.
+_HOLDS = Holds(info=everything, both="either")
+
+
+def to_imitation(view: FeedingView, target: str) -> Converted:
+    """Return a `TrajectoryWithRew` for each episode with a transition."""
+    types = require("imitation.data.types", "view.to.imitation()", "imitation")
+    export = export_of(view, target, _HOLDS)
+    export.count_losses_of_transitions()
+    manifest = export.context.snapshot.manifest
+    refuse_vector_rewards(export.context, target)
+    refuse_spaces(target, "observation", manifest.observation_space, (*SIMPLE_SPACES, spaces.Dict))
+    refuse_spaces(target, "action", manifest.action_space, SIMPLE_SPACES)
+    made = (_trajectory(types, episode, export) for episode in export.episodes())
+    return [trajectory for trajectory in made if trajectory is not None], export.losses
+
+
+def _trajectory(types: Any, episode: Episode, export: Export) -> Any:
+    """Return the trajectory of an episode; None if it has no transition with a next observation."""
+    steps = export.transitions_of(episode)
+    if not steps:
+        return None
+    ended = episode.terminated or episode.truncated
+    return types.TrajectoryWithRew(
+        obs=types.maybe_wrap_in_dictobs(map_leaves(np.array, episode.observations)),
+        acts=np.array(slice_batch(episode.actions, 0, steps)),
+        infos=np.array(episode.infos[1 : steps + 1], dtype=object),
+        terminal=ended and steps == episode.length,
+        rews=np.array(episode.rewards[:steps]),
+    )
 
 
 FORMAT = Format(
