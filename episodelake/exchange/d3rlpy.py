@@ -33,6 +33,7 @@ from ..readers.loading.feeding import FeedingView
 from ..store.common.optional_packages import HDF5, require
 from ..store.errors import DatasetError
 from ..writers.importing.boundary import reading
+from ..writers.importing.episode_rows import NO_TRANSITION, UNUSED, completed, is_left
 from ..writers.importing.flat import FlatDataset, FlatRows
 from ..writers.importing.formats import ForeignDataset, ForeignEpisode, Format, ImportOptions, Match, Part
 from ..writers.importing.hdf5 import (
@@ -49,7 +50,6 @@ from ..writers.importing.hdf5 import (
     plain,
     whole,
 )
-from ..writers.importing.last_observation import NO_TRANSITION, UNUSED, completed, is_left
 
 _V1 = ("observations", "actions", "rewards", "terminals")
 _V2 = ("columns", "num_episodes", "version")

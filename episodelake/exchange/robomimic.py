@@ -36,6 +36,7 @@ from ..store.errors import DatasetError
 from ..store.spaces.batches import slice_batch
 from ..writers.importing.boundary import reading
 from ..writers.importing.columns import nested
+from ..writers.importing.episode_rows import completed, count_differing, is_left, with_last
 from ..writers.importing.formats import ForeignEpisode, Format, ImportOptions, Match, Part
 from ..writers.importing.hdf5 import (
     Hdf5Dataset,
@@ -49,7 +50,6 @@ from ..writers.importing.hdf5 import (
     space_of,
     whole,
 )
-from ..writers.importing.last_observation import completed, count_differing, is_left, with_last
 
 _ARRAYS = ("obs", "actions", "rewards")
 _HINT = "robomimic's dataset_states_to_obs.py adds observations and rewards to demonstrations."

@@ -31,9 +31,7 @@ from ...store.names import (
 )
 from .boundary import check_bytes, reading
 from .columns import array_column
-from .formats import ForeignTable, ImportOptions
-from .hdf5 import discrete_of, is_discrete, space_of
-from .last_observation import (
+from .episode_rows import (
     DIFFERING,
     DROPPED,
     FOLLOWS,
@@ -43,9 +41,11 @@ from .last_observation import (
     STANDS,
     UNUSED,
     Layout,
+    SpanDataset,
     differing_rows,
 )
-from .spans import SpanDataset
+from .formats import ForeignTable, ImportOptions
+from .hdf5 import discrete_of, is_discrete, space_of
 
 _PART_BYTES = 8 << 20
 

@@ -40,6 +40,7 @@ from ...writers.importing.columns import (
     plain_texts,
     read_json,
 )
+from ...writers.importing.episode_rows import completed, is_left
 from ...writers.importing.formats import (
     NO_REWARDS,
     ForeignDataset,
@@ -50,7 +51,6 @@ from ...writers.importing.formats import (
     Part,
     look_into_json,
 )
-from ...writers.importing.last_observation import completed, is_left
 from .features import (
     PICTURES,
     column_names,

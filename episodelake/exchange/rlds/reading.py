@@ -37,6 +37,7 @@ from ...writers.importing.columns import (
     plain_texts,
     read_json,
 )
+from ...writers.importing.episode_rows import NO_TRANSITION, UNUSED, completed, is_left
 from ...writers.importing.formats import (
     NO_REWARDS,
     ForeignDataset,
@@ -46,7 +47,6 @@ from ...writers.importing.formats import (
     Match,
     Part,
 )
-from ...writers.importing.last_observation import NO_TRANSITION, UNUSED, completed, is_left
 from .exported import FACTS, Exported, exported_episode, read_exported
 from .tfrecord import read_example, read_record, record_offsets
 

@@ -23,9 +23,8 @@ from ...store.names import (
 )
 from ...store.spaces.arrow import elements_of
 from ...writers.importing.columns import array_space, column_of, discrete_space
+from ...writers.importing.episode_rows import FOLLOWS, LOST, NOTHING_LEFT, Layout, SpanDataset, differing
 from ...writers.importing.formats import ForeignTable, ImportOptions
-from ...writers.importing.last_observation import FOLLOWS, LOST, NOTHING_LEFT, Layout, differing
-from ...writers.importing.spans import SpanDataset
 from .blocks import Block
 from .spans import ENDS, KEYS, Span, find_spans, flags_of, kept_rows
 

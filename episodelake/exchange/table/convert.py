@@ -15,8 +15,7 @@ from ...store.errors import DatasetError
 from ...store.names import EPISODE, FLAGS, REWARD
 from ...store.spaces.coerce import may_round
 from ...writers.importing.columns import flags_of
-from ...writers.importing.formats import ForeignTable, LastObservation
-from ...writers.importing.last_observation import (
+from ...writers.importing.episode_rows import (
     DIFFERING,
     FOLLOWS,
     LOST,
@@ -25,6 +24,7 @@ from ...writers.importing.last_observation import (
     Layout,
     differing,
 )
+from ...writers.importing.formats import ForeignTable, LastObservation
 from .mapping import Leaf, ResolvedMapping, Tree, leaves
 from .spaces import is_number, values_of
 from .spans import Span

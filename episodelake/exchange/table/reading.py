@@ -28,6 +28,7 @@ from ...store.errors import DatasetError
 from ...store.names import CARD_KEY, SPACES_KEY
 from ...store.spaces import space_from_json
 from ...writers.importing.boundary import Files, check_bytes, closed_on_error
+from ...writers.importing.episode_rows import SpanDataset
 from ...writers.importing.formats import (
     NO_REWARDS,
     ForeignDataset,
@@ -36,7 +37,6 @@ from ...writers.importing.formats import (
     ImportOptions,
     Match,
 )
-from ...writers.importing.spans import SpanDataset
 from .arrays import is_dicts
 from .convert import Endings, convert
 from .files import EXPECTED, columns_of_files, kind_of_files

@@ -1,10 +1,15 @@
-"""Rows of a source to T+1 rows for each episode, and `last_observation` for those that lack row T."""
+"""Rows of a source to T+1 rows for each episode, and `last_observation` for those that lack row T.
+
+A source whose episodes are spans of rows reads neighbours together, a few megabytes at a time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import polars as pl
@@ -13,7 +18,70 @@ import pyarrow as pa
 from ...store.common.losses import Losses
 from ...store.errors import DatasetError
 from ...store.spaces.batches import slice_batch
-from .formats import ForeignEpisode, ImportOptions
+from .formats import ForeignDataset, ForeignEpisode, ForeignTable, ImportOptions, Part
+
+
+class Span(Protocol):
+    """The rows of an episode."""
+
+    @property
+    def name(self) -> str:
+        """The key of the episode within the dataset."""
+        ...
+
+    @property
+    def length(self) -> int:
+        """How many rows there are."""
+        ...
+
+    def joins(self, before: Any) -> bool:
+        """Return whether it may be read together with the span before it."""
+        ...
+
+
+AnySpan = TypeVar("AnySpan", bound=Span)
+
+
+class SpanDataset(ForeignDataset, Generic[AnySpan]):
+    """A dataset whose episodes are spans of rows."""
+
+    @abstractmethod
+    def spans(self) -> Iterable[AnySpan]:
+        """Return the spans of episodes that have a transition; others are counted as lost."""
+
+    @abstractmethod
+    def part_rows(self) -> int:
+        """Return about how many rows to read together."""
+
+    @abstractmethod
+    def load_spans(self, spans: Sequence[AnySpan]) -> ForeignTable:
+        """Read some neighbours.
+
+        Raises:
+            DatasetError: one of them is damaged.
+        """
+
+    def parts(self) -> Iterator[Part]:
+        """Yield parts of neighbours that may be read together, or of one episode."""
+        some: list[AnySpan] = []
+        count, most = 0, self.part_rows()
+        for span in self.spans():
+            if some and (count + span.length > most or not span.joins(some[-1])):
+                yield self._part(some)
+                some, count = [], 0
+            some.append(span)
+            count += span.length
+        if some:
+            yield self._part(some)
+
+    def _part(self, spans: Sequence[AnySpan]) -> Part:
+        return Part(
+            tuple(span.name for span in spans),
+            partial(self.load_spans, spans),
+            lambda: (self._part([span]) for span in spans),
+            tuple(getattr(span, "source_key", None) for span in spans),
+        )
+
 
 #: Where row T of an episode comes from: it stands in the source, or is made of the last transition's next
 #: observation. Otherwise `last_observation` of the import decides.
