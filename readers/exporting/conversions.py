@@ -81,8 +81,7 @@ def flat_transitions(
     """
     export = export_of(view, target, holds)
     export.count_losses_of_transitions()
-    frame = episodes_frame(view.context.snapshot, view.context.all_positions)
-    count = int(frame.select("length").sum().collect().item() or 0)
+    count = int(export.facts.frame()["length"].sum())
     (batch,) = view.loader(max(count, 1), columns=_KEYS)
     flat = FlatTransitions(**batch)
     # An episode without its last transition ends with the one before.

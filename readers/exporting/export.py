@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import polars as pl
-
 from ...store.common.format_registry import find_format, formats
 from ...store.common.losses import Losses
 from ...store.common.progress import Progress, progress_meter
@@ -19,7 +17,6 @@ from ...store.common.suggestions import suggest
 from ...store.errors import DatasetError, EpisodelakeError, InvalidArgumentError
 from ...store.files import guard_access, user_path
 from ..context import ReadContext
-from ..frames import episodes_frame
 from .holds import LOST_EPISODE, LOST_TRANSITION
 from .placing import placed
 from .target import Export, ExportFormat, TargetFormat, refuse_agents
@@ -98,14 +95,8 @@ def export_view(
                 "leave out strict=True to write the rest."
             )
         files = _files(draft)
-    steps = (
-        episodes_frame(context.snapshot, context.all_positions)
-        .select(pl.col("length").sum())
-        .collect()
-        .item()
-    )
-    written = int(steps or 0) - lost - losses.get(LOST_TRANSITION, 0)
-    return ExportReport(chosen.name, path, total - lost, written, files, losses)
+    steps = int(export.facts.frame()["length"].sum()) - lost - losses.get(LOST_TRANSITION, 0)
+    return ExportReport(chosen.name, path, total - lost, steps, files, losses)
 
 
 def _check_apart(path: Path, context: ReadContext) -> None:

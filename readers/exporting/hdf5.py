@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from gymnasium import Space, spaces
+from gymnasium import Space
 
 from ...store.common.optional_packages import HDF5, require
 from ...store.dynamic.column_groups import INFO
@@ -16,7 +16,7 @@ from ...store.errors import DatasetError
 from ...store.spaces.batches import slice_batch
 from ..episode import Episode
 from ..episode_data import stack
-from .step_arrays import number_array
+from .step_arrays import SIMPLE_SPACES, number_array
 from .target import Export
 
 _BLOCK_BYTES = 4 << 20
@@ -24,7 +24,6 @@ _BLOCK_BYTES = 4 << 20
 _CHUNK_BYTES = 256 << 10
 #: HDF5 refuses attributes of 64 KiB; a text in a list takes a reference.
 _ATTRIBUTE_BYTES, _TEXT_BYTES = 60_000, 16
-_SINGLE = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
 @contextmanager
@@ -170,7 +169,7 @@ def single_array(space: Space, what: str, target: str) -> Space:
     Raises:
         DatasetError: it is another one.
     """
-    if isinstance(space, _SINGLE) and 0 not in (space.shape or ()):
+    if isinstance(space, SIMPLE_SPACES) and 0 not in (space.shape or ()):
         return space
     raise DatasetError(
         f"{target} holds {what} that are one number or array each; the store has {what} of {space}. "
