@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import gymnasium
 import numpy as np
 
-from ...store.schema import ACTION, StepSchema
-from ...store.spaces import SpaceCodec
+from ...store.schema import StepSchema
+from ..sql.elements import leaves_of
 from ..sql.text import literal, quote
 from .series import AGENT, LARGEST, MOST_SERIES, Bins, Workbench, bins_for, label_episodes
 
@@ -40,15 +40,10 @@ class Element:
 
 def elements_of(schema: StepSchema, root: str) -> list[Element]:
     """Return the numbers of the fixed parts of the observation or the action; frames are no numbers here."""
-    elements = []
-    for part in schema.parts:
-        codec: SpaceCodec = part.action if root == ACTION else part.observation
-        for leaf in codec.leaves:
-            if not leaf.binary:
-                elements += [
-                    _element(leaf.column, leaf.space, leaf.shape, index) for index in range(leaf.size)
-                ]
-    return elements
+    nodes = [leaf.node for leaf in leaves_of(schema, root) if not leaf.node.binary]
+    return [
+        _element(node.column, node.space, node.shape, index) for node in nodes for index in range(node.size)
+    ]
 
 
 def _element(column: str, space: gymnasium.Space, shape: tuple[int, ...], index: int) -> Element:
