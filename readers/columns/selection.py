@@ -170,18 +170,27 @@ def select(
         CorruptStoreError: the episodes table is damaged.
     """
     schema = snapshot.schema
-    frame = positioned_episodes(snapshot, positions).with_columns(pl.col("end_reason").cast(END_TYPE))
     if schema.groups:
-        wanted = ["end_reason", "row_count", *LANE_COLUMNS, RETURNS]
-        return _agents_of(snapshot, positions, collect_episodes(snapshot, frame.select(wanted)), agent, group)
+        wanted = [pl.col("end_reason").cast(END_TYPE), "row_count", *LANE_COLUMNS, RETURNS]
+        frame = positioned_episodes(snapshot, positions).select(wanted)
+        return _agents_of(snapshot, positions, collect_episodes(snapshot, frame), agent, group)
     if agent is not None or group is not None:
         name = "agent" if group is None else "group"
         raise InvalidArgumentError(
             f"{name}={agent if group is None else group!r}, but the store has a single agent. Leave it out."
         )
-    rows = collect_episodes(snapshot, frame.select("length", "end_reason"))
-    index = EpisodeIndex.of(rows, snapshot.missing_at(positions))
-    return Selection(positions, snapshot.pointers.chosen(positions), index, schema)
+    return whole_episodes(snapshot, positions)
+
+
+def whole_episodes(snapshot: Snapshot, positions: np.ndarray) -> Selection:
+    """Return whole episodes; of several agents, their lengths are in steps of the environment.
+
+    Raises:
+        CorruptStoreError: the episodes table is damaged.
+    """
+    frame = positioned_episodes(snapshot, positions).select("length", pl.col("end_reason").cast(END_TYPE))
+    index = EpisodeIndex.of(collect_episodes(snapshot, frame), snapshot.missing_at(positions))
+    return Selection(positions, snapshot.pointers.chosen(positions), index, snapshot.schema)
 
 
 def check_chosen(schema: StepSchema, agent: object, group: object) -> None:

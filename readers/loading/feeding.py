@@ -16,7 +16,7 @@ from ...store.errors import InvalidArgumentError
 from ...store.names import AGENT_ID
 from ..columns.cache_folder import CacheFolder, chosen_folder
 from ..columns.mapped import Cache, CacheKind, map_arrays
-from ..columns.selection import select
+from ..columns.selection import select, whole_episodes
 from ..columns.specs import choose_columns, unknown_column
 from ..columns.step_arrays import ColumnSource, read_arrays
 from ..context import ContextView, ReadContext
@@ -24,7 +24,7 @@ from .config import LoaderConfig, Weights, check_selection, choose_units, evalua
 from .feed import ArrayFeed, Batches, BatchSource, Shard
 from .follow_feed import FollowFeed
 from .follow_window import Follow
-from .joint import joint_keys, joint_source, select_joint, teams_of
+from .joint import joint_keys, joint_source, teams_of
 from .loader import Loader, PrioritizedLoader
 from .orders import Order
 from .outputs import Output, OutputName
@@ -128,7 +128,7 @@ def _loader(context: ReadContext, config: LoaderConfig) -> Loader:
     positions = context.all_positions
     teams = teams_of(snapshot, positions, config.group) if config.joint else ()
     if teams:
-        selection = select_joint(snapshot, positions)
+        selection = whole_episodes(snapshot, positions)
         if config.columns is None:
             config = replace(config, columns=joint_keys(teams, config.units))
     else:

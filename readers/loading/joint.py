@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import polars as pl
 
 from ...store.agents import column_prefix
 from ...store.errors import CorruptStoreError, InvalidArgumentError
@@ -21,11 +20,10 @@ from ...store.schema import ENV_STEP
 from ...store.snapshot import Snapshot
 from ...store.tables.table_files import Pointers
 from ..blocks import Block
-from ..columns.selection import END_TYPE, EpisodeIndex, Selection, check_chosen, select
+from ..columns.selection import EpisodeIndex, Selection, check_chosen, select
 from ..columns.specs import Column, choose_columns
 from ..columns.step_arrays import ColumnSource, read_arrays
 from ..columns.tree import Tree, map_leaves
-from ..frames import collect_episodes, positioned_episodes
 from .units import Units
 
 
@@ -139,7 +137,7 @@ def joint_source(source: ColumnSource, teams: Sequence[Team], names: Sequence[st
     """Return the source of joint columns.
 
     Args:
-        source: the whole episodes, as `select_joint` gives them.
+        source: the whole episodes, as `whole_episodes` gives them.
         teams: as `teams_of` gives them.
         names: of columns, with the prefixes of their teams.
 
@@ -166,17 +164,6 @@ def _choose(snapshot: Snapshot, team: Team, selection: Selection, names: Sequenc
     groups = [group.name for group in snapshot.schema.groups]
     schema = snapshot.schema.parts[groups.index(team.group)]
     return choose_columns(snapshot, replace(selection, schema=schema, agents=team.agents), names)
-
-
-def select_joint(snapshot: Snapshot, positions: np.ndarray) -> Selection:
-    """Return whole episodes of a store of several agents; their lengths are in steps of the environment.
-
-    Raises:
-        CorruptStoreError: the episodes table is damaged.
-    """
-    frame = positioned_episodes(snapshot, positions).select("length", pl.col("end_reason").cast(END_TYPE))
-    index = EpisodeIndex.of(collect_episodes(snapshot, frame))
-    return Selection(positions, snapshot.pointers.chosen(positions), index, snapshot.schema)
 
 
 def teams_of(snapshot: Snapshot, positions: np.ndarray, group: str | None) -> tuple[Team, ...]:
