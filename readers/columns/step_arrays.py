@@ -13,7 +13,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from multiprocessing import reduction
 from multiprocessing.context import get_spawning_popen
@@ -29,11 +29,6 @@ from ..blocks import Block, BlockPart, BlockReader
 from .selection import END_REASONS, EpisodeIndex, Selection
 from .specs import Column
 from .tree import Slot, Tree, lay_out, leaves, map_leaves, row_bytes, unpack
-
-
-def is_spawning() -> bool:
-    """Return whether this thread is pickling the arguments of a process that is being spawned."""
-    return get_spawning_popen() is not None
 
 
 @dataclass(frozen=True)
@@ -114,7 +109,7 @@ class StepArrays:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the arrays; for a process that is being spawned, a file that it shares."""
-        if is_spawning():
+        if get_spawning_popen() is not None:
             return _from_shared, (self.index, self._shared)
         return StepArrays, (self.index, self.columns)
 
@@ -163,24 +158,24 @@ class ColumnSource:
         """
         blocks, index, columns = self.blocks, self.index, self.columns
         fields = {name for column in columns for name in column.fields}
-        pieces = list(_pieces(self))
+        pieces = _pieces(self)
         # Few row groups leave threads free, which then decode columns in parallel.
         threads = len(pieces) < (os.cpu_count() or 1)
         grouped = len(blocks.snapshot.schema.groups) > 1
 
-        def read(piece: _Piece) -> None:
-            file = blocks.file(piece.segment)
-            first, stop = int(file.starts[piece.group]), int(file.starts[piece.group + 1])
-            block = Block(file, range(piece.group, piece.group + 1), first, stop - first)
+        def read(key: tuple[str, int], rows: list[tuple[int, int, int]]) -> None:
+            segment, group = key
+            file = blocks.file(segment)
+            first, stop = int(file.starts[group]), int(file.starts[group + 1])
+            block = Block(file, range(group, group + 1), first, stop - first)
             block.load(fields, threads=threads)
-            rows = piece.rows
             if grouped:
                 # Columns of a group are NULL on the rows of other groups, so leave these out.
                 block, rows = _only(block, rows)
             for column in columns:
                 column.write(block, blocks.snapshot, arrays[column.name], rows)
 
-        for _ in pool.map(read, pieces):
+        for _ in pool.map(read, pieces, pieces.values()):
             pass
         if TRUNCATED in arrays and len(index):
             # To a learner an episode that did not terminate counts as truncated; an agent that never acted
@@ -188,15 +183,6 @@ class ColumnSource:
             acted = index.lengths > 0
             ended = index.end_reasons[acted] == END_REASONS.index(TERMINATED)
             arrays[TRUNCATED][index.last_transitions[acted]] |= ~ended
-
-
-@dataclass
-class _Piece:
-    """A row group of a segment, and the wanted rows of it: first row, how many, where they go."""
-
-    segment: str
-    group: int
-    rows: list[tuple[int, int, int]] = field(default_factory=list)
 
 
 def empty_arrays(columns: Sequence[Column], rows: int, allocate: Allocate) -> dict[str, Tree]:
@@ -257,19 +243,20 @@ def _only(block: Block, rows: list[tuple[int, int, int]]) -> tuple[Block, list[t
     return BlockPart(block, chosen), [(int(before[start]), count, place) for start, count, place in rows]
 
 
-def _pieces(source: ColumnSource) -> Iterator[_Piece]:
-    """Yield the row groups that hold the episodes, in the order of first use."""
+def _pieces(source: ColumnSource) -> dict[tuple[str, int], list[tuple[int, int, int]]]:
+    """Return the row groups that hold the episodes, in the order of first use: by segment and group, the
+    wanted rows (first row, how many, where they go).
+    """
     blocks, pointers = source.blocks, source.selection.pointers
-    pieces: dict[tuple[int, int], _Piece] = {}
+    pieces: dict[tuple[str, int], list[tuple[int, int, int]]] = {}
     for segment, start, count, place in _runs(source):
         name = pointers.segments[segment]
         file = blocks.file(name)
         for group in file.groups_of(start, count):
             first, stop = int(file.starts[group]), int(file.starts[group + 1])
             low, high = max(start, first), min(start + count, stop)
-            piece = pieces.setdefault((segment, group), _Piece(name, group))
-            piece.rows.append((low - first, high - low, place + low - start))
-    yield from pieces.values()
+            pieces.setdefault((name, group), []).append((low - first, high - low, place + low - start))
+    return pieces
 
 
 def _runs(source: ColumnSource) -> Iterator[tuple[int, int, int, int]]:
