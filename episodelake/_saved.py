@@ -10,7 +10,7 @@ from typing import Any
 
 import polars as pl
 
-from .readers.replaying.env_recipe import complete_recipe
+from .readers.replaying.env_recipe import read_recipe
 from .readers.replaying.run_envs import of_saved
 from .readers.view import EpisodeView
 from .store.environments.artifacts import artifact_chunks
@@ -159,7 +159,7 @@ class SavingStore(EpisodeView):
             )
         texts = (kept.env_spec, kept.versions, kept.env_bundle)
         saved = SavedEnvironment(name, number, description, difficulty, now_text(), *texts)
-        complete_recipe(of_saved(saved), f"The environment {name!r}", Path(), {})
+        read_recipe(of_saved(saved), f"The environment {name!r}", Path(), {})
         return save(self.handle.layout, saved, chosen=version is not None)
 
     def delete_environment(self, name: str) -> None:

@@ -73,7 +73,7 @@ class Recipe:
 
 
 def read_recipe(run: RunEnv, where: str, folder: Path, changes: Mapping[str, Any]) -> Recipe:
-    """Read the spec and the files that a run kept.
+    """Read the spec and the files that a run kept, of which nothing may be missing.
 
     Args:
         run: the run.
@@ -82,7 +82,7 @@ def read_recipe(run: RunEnv, where: str, folder: Path, changes: Mapping[str, Any
         changes: arguments that the caller gives instead of the recorded ones.
 
     Raises:
-        EnvUnavailableError: it has no spec at all.
+        EnvUnavailableError: it has no spec, or something was not kept; the message names all of it.
         CorruptStoreError: the spec is damaged.
     """
     if run.spec is None:
@@ -108,21 +108,10 @@ def read_recipe(run: RunEnv, where: str, folder: Path, changes: Mapping[str, Any
     if recipe.spec.kwargs.get("render_mode") == "human":
         del recipe.spec.kwargs["render_mode"]
     recipe.spec.additional_wrappers = tuple(reading.wrappers(content.get("additional_wrappers", [])))
-    if recipe.files:
-        recipe.distrusted.append("It reads files that the store brings.")
-    return recipe
-
-
-def complete_recipe(run: RunEnv, where: str, folder: Path, changes: Mapping[str, Any]) -> Recipe:
-    """Read a recipe, as `read_recipe` does, of which nothing is missing.
-
-    Raises:
-        EnvUnavailableError: something was not kept; the message names all of it.
-        CorruptStoreError: the spec is damaged.
-    """
-    recipe = read_recipe(run, where, folder, changes)
     if recipe.missing:
         raise EnvUnavailableError(f"{where} cannot be made again: {' '.join(recipe.missing)} {HINT}")
+    if recipe.files:
+        recipe.distrusted.append("It reads files that the store brings.")
     return recipe
 
 

@@ -28,7 +28,7 @@ from ...store.errors import EnvUnavailableError, EpisodelakeError, UntrustedEnvE
 from ...store.files import guard_access
 from ...store.manifest import Manifest
 from ...store.snapshot import Snapshot
-from .env_recipe import HINT, complete_recipe
+from .env_recipe import HINT, read_recipe
 from .run_envs import RunEnv
 
 #: Render modes that give frames to the caller, and need no screen.
@@ -39,20 +39,24 @@ _UNSEEN = {"SDL_VIDEODRIVER": "dummy", "SDL_AUDIODRIVER": "dummy", "PYGAME_HIDE_
 _NOT_COMPARED = frozenset({"python", "episodelake"})
 
 
-def make_run_env(
+def remake_env(
     snapshot: Snapshot,
     run: RunEnv,
     *,
+    stacklevel: int,
     trust: bool = False,
     strict: bool = False,
     render_mode: str | None = None,
     changes: Mapping[str, Any] | None = None,
-) -> tuple[gymnasium.Env, str | None]:
-    """Make the environment of a run, or a saved one.
+) -> gymnasium.Env:
+    """Make the environment of a run, or a saved one, and warn of other packages and spaces than recorded.
 
-    Returns:
-        The environment, and a sentence on packages of other versions and on other spaces, or None. Files of
-        the run lie in a temporary folder that goes with the environment.
+    Files of the run lie in a temporary folder that goes with the environment.
+
+    Args:
+        run: the environment.
+        stacklevel: of the warning, as the caller would give it to `warnings.warn`.
+        trust, strict, render_mode, changes: as for `make_env` of a view.
 
     Raises:
         EnvUnavailableError: something it needs was not kept or is not installed; the message names all of it.
@@ -61,7 +65,7 @@ def make_run_env(
     """
     where = run.where if run.saved else f"The environment of the run {run.run_id!r}"
     with _folder_of(run) as (folder, keep):
-        recipe = complete_recipe(run, where, folder, changes or {})
+        recipe = read_recipe(run, where, folder, changes or {})
         if recipe.distrusted and not trust:
             raise UntrustedEnvError(
                 f"{where} needs your trust: {' '.join(recipe.distrusted)} If you trust the author of the "
@@ -78,7 +82,10 @@ def make_run_env(
     if other is not None and strict:
         env.close()
         raise EnvUnavailableError(f"{other} {HINT}")
-    return env, " ".join(filter(None, (versions, other))) or None
+    if versions or other:
+        differences = " ".join(filter(None, (versions, other)))
+        warnings.warn(differences, RuntimeWarning, stacklevel=stacklevel + 1)
+    return env
 
 
 def _decode(spec: EnvSpec, where: str) -> None:
@@ -88,23 +95,6 @@ def _decode(spec: EnvSpec, where: str) -> None:
         WrapperSpec(each.name, each.entry_point, decode_contents(each.kwargs or {}, where))
         for each in spec.additional_wrappers
     )
-
-
-def remake_env(snapshot: Snapshot, run: RunEnv, *, stacklevel: int, **options: Any) -> gymnasium.Env:
-    """Make the environment of a run, or a saved one, and warn of what differs from the recording.
-
-    Args:
-        run: the environment.
-        stacklevel: of the warning, as the caller would give it to `warnings.warn`.
-        options: as for `make_run_env`.
-
-    Raises:
-        EnvUnavailableError, UntrustedEnvError, CorruptStoreError: as for `make_run_env`.
-    """
-    env, differences = make_run_env(snapshot, run, **options)
-    if differences is not None:
-        warnings.warn(differences, RuntimeWarning, stacklevel=stacklevel + 1)
-    return env
 
 
 @contextlib.contextmanager
