@@ -3,12 +3,11 @@
 Episodes are whole or in chunks, of one or several agents; transitions have n steps.
 """
 
+# Ray has an environment of its own, without the type checker.
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
-# Ray has an environment of its own, without the type checker.
-# pyright: reportMissingImports=false
-# Ray has an environment of its own, without the type checker.
-# pyright: reportMissingImports=false
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial

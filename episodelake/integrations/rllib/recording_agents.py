@@ -7,12 +7,12 @@ An agent's transition is complete when its next observation comes, as in RLlib's
 action waits here and its rewards add up. See `MultiAgentEpisode.add_env_step` for the cases.
 """
 
+# Ray has an environment of its own, without the type checker.
+# pyright: reportMissingImports=false
+
 from __future__ import annotations
 
-# pyright: reportMissingImports=false
 import contextlib
-
-# pyright: reportMissingImports=false
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 

@@ -245,24 +245,18 @@ def _agents_figures(view: EpisodeView, name: str, kind: pa.DataType) -> list[dic
     else:
         values = f"SELECT {column} AS v, '' AS element FROM steps"
     quantiles = ", ".join(f"quantile_cont(v, {share}) AS {quote(f'q{share:g}')}" for share in QUANTILES)
+    # Of NaN an aggregate makes NaN, of NULL nothing.
     text = f"""
-        SELECT element::VARCHAR AS element, count(v) AS count, avg(v) AS mean, stddev_pop(v) AS std,
-            min(v) AS minimum, max(v) AS maximum, {quantiles}
-        FROM (SELECT v::DOUBLE AS v, element FROM ({values})) WHERE NOT isnan(v) GROUP BY element
-        ORDER BY try_cast(element AS BIGINT)"""
+        SELECT element::VARCHAR AS element, count(v) AS count, count(*) FILTER (nan) AS nan, avg(v) AS mean,
+            stddev_pop(v) AS std, min(v) AS minimum, max(v) AS maximum, {quantiles}
+        FROM (SELECT nullif(v::DOUBLE, 'nan'::DOUBLE) AS v, isnan(v::DOUBLE) AS nan, element FROM ({values}))
+        GROUP BY element HAVING count(v) > 0 ORDER BY try_cast(element AS BIGINT)"""
     there, all_rows = view.query(f"SELECT count({column}), count(*) FROM steps").row(0)
-    missing = f"SELECT element::VARCHAR, count(*) FROM ({values}) WHERE isnan(v::DOUBLE) GROUP BY 1"
-    nan = dict(view.query(missing).rows())
+    counts = {"rows": there, "absent": all_rows - there}
     rows = view.query(text).to_dicts()
-    first = {"column": name, "rows": there, "absent": all_rows - there}
-    return [_ordered({**first, **row, "nan": nan.get(row["element"], 0)}) for row in rows]
+    return [{"column": name, "element": row["element"], **counts, **row} for row in rows]
 
 
 def _is_number(kind: pa.DataType) -> bool:
     inner = kind.value_type if pa.types.is_list(kind) else kind
     return pa.types.is_integer(inner) or pa.types.is_floating(inner)
-
-
-def _ordered(row: dict[str, Any]) -> dict[str, Any]:
-    first = ("column", "element", "rows", "absent", "count", "nan")
-    return {name: row[name] for name in (*first, *(name for name in row if name not in first))}
