@@ -33,7 +33,7 @@ from .writers.recorders.pettingzoo_recorders import AECRecorder, ParallelRecorde
 from .writers.recorders.recorder import Recorder
 from .writers.recorders.vector_recorder import VectorRecorder
 from .writers.recorders.vector_values import RecordInfos
-from .writers.session.run import SessionKeywords, SessionOptions
+from .writers.session.journal import SessionKeywords, SessionOptions
 
 
 class RecordingStore(EpisodeView):

@@ -27,7 +27,7 @@ from .writers.recorders.pettingzoo_recorders import AECRecorder, ParallelRecorde
 from .writers.recorders.pool_recorder import PoolRecorder
 from .writers.recorders.recorder import Recorder
 from .writers.recorders.vector_recorder import VectorRecorder
-from .writers.session.run import SessionOptions
+from .writers.session.journal import SessionOptions
 
 __all__ = [
     "AECRecorder",

@@ -46,7 +46,7 @@ from pettingzoo import AECEnv, ParallelEnv
 import episodelake as el
 import episodelake.store
 import episodelake.writers
-from episodelake.writers.session import environment as env_packages
+from episodelake.writers.session import run as env_packages
 from waiting import PATIENCE, await_end, wait_until
 
 IMPORTED = (pyarrow.dataset, pyarrow.parquet)

@@ -20,6 +20,7 @@ from gymnasium.envs.classic_control import CartPoleEnv
 
 import episodelake as el
 from episodelake.writers.rows.step_rows import StepRows
+from episodelake.writers.session.environment import keep_env
 from episodelake.writers.session.run import run_header
 from episodelake.writers.session.session import RunSession
 
@@ -178,7 +179,7 @@ def claiming_store(
     store = el.create(path, env)
     bundle = {"made_by": "somewhere:Something", "files": files or [], "problems": []}
     header = dataclasses.replace(
-        run_header("claims", {}, env),
+        run_header("claims", {}, keep_env(None, env)),
         env_spec=spec if spec is None or isinstance(spec, str) else json.dumps(spec),
         versions=json.dumps(versions or {}),
         env_bundle=json.dumps(bundle),

@@ -23,7 +23,7 @@ from typing import Any
 import pyarrow as pa
 
 import episodelake as el
-from episodelake.writers.session.journal_parts import JournalParts
+from episodelake.writers.session.journal import RunJournal
 from planned_episodes import (
     DOOMED,
     RECORDER,
@@ -260,10 +260,10 @@ def _in_bulk(store: el.EpisodeStore, index: int) -> tuple[Any, Record]:
 
 def _note_the_journal(role: Role) -> None:
     """From now on note every batch of this process that has reached its journal."""
-    append = JournalParts.append
+    append = RunJournal.append
 
     def noted(
-        parts: JournalParts, batch: pa.RecordBatch, events: Sequence[dict], numbers: Iterable[int], first: int
+        parts: RunJournal, batch: pa.RecordBatch, events: Sequence[dict], numbers: Iterable[int], first: int
     ) -> None:
         append(parts, batch, events, numbers, first)
         owners, kinds = (batch.column(name).to_pylist() for name in ("_number", "_kind"))
@@ -274,7 +274,7 @@ def _note_the_journal(role: Role) -> None:
             ended=[event["number"] for event in events if event.get("reason", "cut") != "cut"],
         )
 
-    JournalParts.append = noted
+    RunJournal.append = noted
 
 
 @dataclass

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import episodelake as el
-from episodelake.writers.session.journal_parts import JournalParts
+from episodelake.writers.session.journal import RunJournal
 
 
 @dataclass
@@ -145,10 +145,10 @@ def check_batch(batch: Any, values: list[Any]) -> None:
 
 def failing_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the next write to a journal fail, as on a disk that is full for a moment."""
-    append = JournalParts.append
+    append = RunJournal.append
 
     def fail(*arguments: Any) -> None:
-        monkeypatch.setattr(JournalParts, "append", append)
+        monkeypatch.setattr(RunJournal, "append", append)
         raise el.errors.StoreAccessError("the disk is full")
 
-    monkeypatch.setattr(JournalParts, "append", fail)
+    monkeypatch.setattr(RunJournal, "append", fail)

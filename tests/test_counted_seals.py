@@ -15,7 +15,7 @@ from gymnasium import spaces
 import episodelake as el
 from agent_environments import Comings
 from episodelake.store.errors import StoreAccessError
-from episodelake.writers.session.journal_parts import JournalParts
+from episodelake.writers.session.journal import RunJournal
 from episodelake.writers.session.seal_queue import SealQueue
 from waiting import PATIENCE, journals, steps_told, wait_until
 
@@ -142,7 +142,7 @@ def test_journal_that_fails_raises_before_the_next_step(store, monkeypatch):
         recorder.reset()
         recorder.step(0)
         with monkeypatch.context() as broken:
-            broken.setattr(JournalParts, "write", failing)
+            broken.setattr(RunJournal, "write", failing)
             recorder.step(0)
             for _ in range(2):
                 with pytest.raises(StoreAccessError, match="disk"):
@@ -161,7 +161,7 @@ def test_journal_that_fails_raises_before_the_next_vector_step(store, monkeypatc
     with store.record(envs, flush_steps=1, **LATER) as recorder:
         recorder.reset()
         with monkeypatch.context() as broken:
-            broken.setattr(JournalParts, "write", failing)
+            broken.setattr(RunJournal, "write", failing)
             recorder.step(np.zeros(2, int))
             with pytest.raises(StoreAccessError, match="disk"):
                 recorder.step(np.zeros(2, int))

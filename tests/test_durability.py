@@ -169,19 +169,19 @@ def test_a_child_forked_in_the_middle_of_a_flush_does_not_hang(store: el.Episode
 
 def test_an_interrupt_after_the_journal_was_written(store: el.EpisodeStore, monkeypatch: Any) -> None:
     """An interrupt between writing a batch and noting that it was written gives its rows once, not twice."""
-    from episodelake.writers.session.journal_parts import JournalParts
+    from episodelake.writers.session.journal import RunJournal
 
-    true_append = JournalParts.append
+    true_append = RunJournal.append
     interrupts = iter([True])
 
-    def append(self: JournalParts, *arguments: Any) -> None:
+    def append(self: RunJournal, *arguments: Any) -> None:
         true_append(self, *arguments)
         if next(interrupts, False):
             raise KeyboardInterrupt
 
     with store.writer(flush_seconds=1e6) as writer:
         episode = writer.begin(row(0))
-        monkeypatch.setattr(JournalParts, "append", append)
+        monkeypatch.setattr(RunJournal, "append", append)
         value = 1
         while value < 3000:
             try:

@@ -253,7 +253,7 @@ whole = {"observations": np.zeros((71, 2), np.float32), "actions": np.zeros(70, 
 writer.write_episode(**whole, rewards=np.ones(70), terminations=True, truncations=False)
 wait_until(lambda: begun, "the first seal")
 episode.end({"note": "done"})
-journal = writer._session._directory
+journal = writer._session.journal.directory
 
 def wait_for_the_end():
     wait_for_journal(journal, 73, ended=2)

@@ -27,7 +27,7 @@ from gymnasium.vector import SyncVectorEnv
 import episodelake as el
 import independent_journal
 import interrupted_writers as parts
-from episodelake.writers.session import run as run_claim
+from episodelake.writers.session import journal as run_claim
 from episodelake.writers.session import session
 from waiting import PATIENCE, wait_until
 
@@ -139,7 +139,7 @@ def test_a_flush_that_cannot_write_raises(tmp_path: Path, monkeypatch: pytest.Mo
     writer = el.create(tmp_path / "store", parts.Env()).writer(flush_seconds=1e5)
     writer.write_episode(**parts._whole(1))
     with monkeypatch.context() as patched:
-        patched.setattr(writer.session._parts, "append", _refused)
+        patched.setattr(writer.session.journal, "append", _refused)
         with pytest.raises(el.errors.StoreAccessError):
             writer.flush()
     writer.flush()
@@ -281,7 +281,7 @@ def test_an_unclosed_writer_that_cannot_be_sealed_leaves_its_journal(
     with warnings.catch_warnings(record=True) as caught, monkeypatch.context() as patched:
         warnings.simplefilter("always")
         writer = _writer(store)
-        patched.setattr(writer.session._seals, "work", _refused)
+        patched.setattr(writer.session.seals, "work", _refused)
         del writer
         gc.collect()
         wait_until(lambda: not _threads(), "the end of the background threads")

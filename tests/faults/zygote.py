@@ -29,7 +29,7 @@ import pyarrow.dataset
 import pyarrow.parquet
 
 import episodelake
-from episodelake.writers.session import environment as env_packages
+from episodelake.writers.session import run as env_packages
 from faults.checking import check
 from faults.faults import DENIED, KILLS, LOOKING, Stage, Trial
 from faults.promises import PromiseLog, Promises

@@ -18,7 +18,7 @@ from ..recorders.recorder import Recorder
 from ..recorders.team_recorder import TeamRecorder
 from ..recorders.vector_recorder import VectorRecorder
 from ..recorders.vector_values import InfoChoice
-from ..session.run import SessionOptions
+from ..session.journal import SessionOptions
 from .actor import Actor, PolicyConfig
 from .display import StopSignal, check_render_mode, renderer
 from .goal import CollectProgressState, Goal, Resets

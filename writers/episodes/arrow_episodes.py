@@ -25,7 +25,7 @@ from ...store.journal.episodes import (
     timestamp_now,
 )
 from ...store.schema import StepSchema
-from ..session.finished_episodes import BulkEpisodes
+from ..session.seal_queue import BulkEpisodes
 from ..session.session import RunSession
 from .arrow_facts import ArrowFacts, EpisodeSays
 from .arrow_rows import EPISODE_KEYS, ArrowRows, Piece

@@ -13,8 +13,8 @@ from ...store.common.arguments import whole_number
 from ...store.handle import OpenStore
 from ...store.journal.episodes import EpisodeFacts, EpisodeRecord
 from ...store.maintenance.reopening import reopening
-from ..session.run import SessionOptions, run_header
-from ..session.run_owner import RunOwner
+from ..session.journal import SessionOptions
+from ..session.run import RunOwner, run_header
 from .arrow_episodes import write_arrow
 from .open_episode import EpisodeRow, OpenEpisode, ReopenedEpisode
 from .source_keys import SOURCE_KEY, OnDuplicate, SourceKeys, check_on_duplicate, with_source_key
@@ -54,7 +54,7 @@ class EpisodeWriter(RunOwner[WholeRows]):
         on_duplicate: OnDuplicate = "error",
     ) -> None:
         check_on_duplicate(on_duplicate)
-        self._rows = self._open_run(store, run_header(run, metadata, None), options, WholeRows)
+        self._rows = self._open_run(store, run_header(run, metadata), options, WholeRows)
         self._schema = self._session.store.schema
         self._sources = SourceKeys(store.handle.layout, on_duplicate, self._rows)
 

@@ -11,8 +11,8 @@ from ...store.journal.episodes import EndReason, EpisodeRecord
 from ...store.maintenance.reopening import LastRow
 from ..rows.arrivals import LiveEpisode
 from ..rows.step_rows import StepRows
-from ..session.run import NotCopyable
-from ..session.run_owner import RunOwner
+from ..session.journal import NotCopyable
+from ..session.run import RunOwner
 from ..session.session import RunSession
 
 

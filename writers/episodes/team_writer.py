@@ -19,8 +19,8 @@ from ...store.spaces.batches import single_value
 from ...store.spaces.coerce import as_flag
 from ..rows.agent_arrivals import Arrival, LiveAgent, LiveTeam
 from ..rows.agent_rows import AgentRows
-from ..session.run import SessionOptions, run_header
-from ..session.run_owner import RunOwner
+from ..session.journal import SessionOptions
+from ..session.run import RunOwner, run_header
 from .open_episode import EpisodeRow, OpenRecording
 from .whole_episode import WholeEpisode
 
@@ -146,7 +146,7 @@ class TeamWriter(RunOwner[AgentRows]):
         metadata: Mapping[str, Any] | None = None,
         options: SessionOptions | None = None,
     ) -> None:
-        self._rows = self._open_run(store, run_header(run, metadata, None), options, AgentRows)
+        self._rows = self._open_run(store, run_header(run, metadata), options, AgentRows)
         self._schema = self._session.store.schema
 
     def begin(

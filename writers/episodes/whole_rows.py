@@ -39,8 +39,8 @@ from ...store.schema import JOURNAL_KIND, JOURNAL_NUMBER, LATE_ROW, RESET_ROW, S
 from ...store.spaces.batches import slice_batch
 from ..rows.arrivals import LiveEpisode, with_dynamic_columns
 from ..rows.step_rows import StepRows
-from ..session.finished_episodes import BulkEpisodes
 from ..session.row_source import JournalRows
+from ..session.seal_queue import BulkEpisodes
 from ..session.session import RunSession
 from .whole_episode import WholeEpisode
 
@@ -171,7 +171,7 @@ class WholeRows(StepRows):
         """
         session = self._session
         session.check_usable()
-        session.await_seals(_MOST_SEALS)
+        session.seals.await_backlog(_MOST_SEALS)
         numbers = session.take_numbers(len(wholes)) + np.arange(len(wholes))
         records = [
             _record(self._schema, number, whole, *own)
@@ -199,7 +199,7 @@ class WholeRows(StepRows):
         """
         session = self._session
         session.check_usable()
-        session.await_seals(_MOST_SEALS)
+        session.seals.await_backlog(_MOST_SEALS)
         with session.lock:
             self._write_unwritten()
             # Before these, as it was filled before.
@@ -210,7 +210,8 @@ class WholeRows(StepRows):
                     session.write_rows()
                     session.write([self._rows_of(bulk)])
             except BaseException:
-                session.take_back(bulk)
+                if session.finished.take_back(bulk):
+                    session.journal.give_up(bulk.episodes.numbers)
                 raise
             self._flush_by_rows(bulk.rows)
             session.seal_if_due()
@@ -276,7 +277,7 @@ class WholeRows(StepRows):
         """
         session = self._session
         local = session.store.layout.root.local is not None
-        return not local or bulk.nbytes > session.options.segment_bytes or session.backlog > _MOST_SEALS
+        return not local or bulk.nbytes > session.options.segment_bytes or session.seals.backlog > _MOST_SEALS
 
     def _write_unwritten(self) -> None:
         if self._unwritten:
@@ -302,7 +303,7 @@ class WholeRows(StepRows):
             return
         for bulk in self._session.finished.bulk():
             # A segment that is being written is about to take its rows.
-            about = before < math.inf and self._session.is_sealing(bulk.number)
+            about = before < math.inf and self._session.seals.about_to_take(bulk.number)
             if bulk.since < before and not about:
                 yield self._rows_of(bulk)
 

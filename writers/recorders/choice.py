@@ -14,7 +14,7 @@ from ...store.common.arguments import flag
 from ...store.common.compatibility import AutoresetMode
 from ...store.errors import InvalidArgumentError
 from ...store.handle import OpenStore, StoreHandle
-from ..session.run import SessionKeywords
+from ..session.journal import SessionKeywords
 from ..session.session import RunSession
 from .env_checks import pettingzoo_api
 from .env_recorder import RunKeywords

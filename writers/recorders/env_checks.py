@@ -21,11 +21,9 @@ from ...store.common.compatibility import AutoresetMode
 from ...store.dynamic.values import IMMUTABLE
 from ...store.errors import InvalidArgumentError, SpaceMismatchError
 from ...store.handle import StoreHandle
-from ...store.journal.records import RunHeader
 from ...store.schema import StepSchema
 from ...store.spaces import same_space
-from ..session.environment import KeptEnv
-from ..session.run import run_header
+from ..session.run import KeptEnv
 from ..session.session import RunSession
 
 
@@ -184,31 +182,25 @@ def reward_shape(env: object) -> tuple[int, ...]:
     return (int(shape[0]),) if shape is not None and len(shape) == 1 and shape[0] > 0 else ()
 
 
-def agents_header(
-    name: str | None, metadata: Mapping[str, Any] | None, env: Any, kept: KeptEnv, api: Api
-) -> RunHeader:
-    """Describe a run of a PettingZoo environment that begins now.
+def kept_agents(kept: KeptEnv, env: Any, api: Api) -> KeptEnv:
+    """Return the record of a PettingZoo environment.
 
-    Such environments have no `EnvSpec`; what there is to say stands in its place under `pettingzoo`.
-
-    Raises:
-        InvalidArgumentError: the name is no text, or the metadata no mapping.
+    Such environments have no `EnvSpec`: their spec is an object with the key `pettingzoo`.
     """
-    header = run_header(name, metadata, env, kept)
     inner = getattr(env, "unwrapped", env)
     described = {
         "api": api,
         "name": str((getattr(env, "metadata", None) or {}).get("name", "")),
         "class": f"{type(inner).__module__}.{type(inner).__qualname__}",
     }
-    versions = json.loads(header.versions or "{}")
+    versions = json.loads(kept.versions)
     try:
         versions["pettingzoo"] = packages.version("pettingzoo")
     except packages.PackageNotFoundError:
         # An environment with the same functions need not be one of PettingZoo's.
         versions.pop("pettingzoo", None)
     spec = json.dumps({"pettingzoo": described})
-    return replace(header, env_spec=spec, versions=json.dumps(versions))
+    return replace(kept, env_spec=spec, versions=json.dumps(versions))
 
 
 def own(value: Any) -> Any:

@@ -18,15 +18,14 @@ from ...store.dynamic.values import load_json
 from ...store.errors import InvalidArgumentError, RecorderStateError
 from ...store.handle import OpenStore
 from ...store.journal.episodes import end_reason_of
-from ...store.journal.records import RunHeader
 from ..rows.arrivals import LiveEpisode
 from ..rows.block_rows import BlockRows
 from ..rows.step_rows import StepRows
 from ..rows.vector_buffer import NO_EPISODE
 from ..session.environment import keep_env
+from ..session.journal import SessionOptions
 from ..session.row_source import RowSource
-from ..session.run import SessionOptions, run_header
-from ..session.run_owner import RunOwner
+from ..session.run import KeptEnv, RunOwner, run_header
 from ..session.session import RunSession
 from .callbacks import (
     EpisodeCallback,
@@ -117,7 +116,7 @@ class EnvRecorder(RunOwner[Rows], Generic[Rows]):
         env: Any,
         rows: Callable[[RunSession[Any]], Rows],
         *,
-        describe: Callable[..., RunHeader] = run_header,
+        describe: Callable[[KeptEnv, Any], KeptEnv] | None = None,
         run: str | None = None,
         metadata: Mapping[str, Any] | None = None,
         step_callback: StepCallback | None = None,
@@ -129,6 +128,9 @@ class EnvRecorder(RunOwner[Rows], Generic[Rows]):
     ) -> Rows:
         """Keep the environment in the store and begin a run; return its row source.
 
+        Args:
+            describe: returns the record of an environment that is none of Gymnasium's.
+
         Raises:
             InvalidArgumentError: a recorder of the same store stands below the environment, or an argument
                 makes no sense.
@@ -136,7 +138,9 @@ class EnvRecorder(RunOwner[Rows], Generic[Rows]):
         self._infos = InfoChoice.of(record_infos)
         check_unrecorded(env, store.handle)
         kept = keep_env(store.handle.layout, env, files, packages)
-        opened = self._open_run(store, describe(run, metadata, env, kept), options, rows)
+        if describe is not None:
+            kept = describe(kept, env)
+        opened = self._open_run(store, run_header(run, metadata, kept), options, rows)
         # Guarded, so that it is known when one of them is being called.
         self._step_callback = None if step_callback is None else Guarded(step_callback)
         self._episode_callback = None if episode_callback is None else Guarded(episode_callback)
@@ -188,7 +192,7 @@ class EpisodeRecorder(EnvRecorder[Steps], Generic[Steps, Live]):
         store: OpenStore,
         env: Any,
         rows: Callable[[RunSession[Any]], Steps],
-        describe: Callable[..., RunHeader] = run_header,
+        describe: Callable[[KeptEnv, Any], KeptEnv] | None = None,
         **given: Unpack[RecorderKeywords],
     ) -> None:
         """Begin a run without an episode."""

@@ -29,7 +29,7 @@ from .callbacks import (
     apply_step_callback,
     continues,
 )
-from .env_checks import Api, agents_header, pettingzoo_api
+from .env_checks import Api, kept_agents, pettingzoo_api
 from .env_recorder import EpisodeRecorder, RecorderKeywords
 
 End = bool | Literal["continue"]
@@ -116,7 +116,7 @@ class TeamRecorder(EpisodeRecorder[AgentRows, LiveTeam]):
         self._known: dict[str, int] = {}
         for agent in getattr(env, "possible_agents", ()) if self._groups else ():
             self._group(agent)
-        self._begin_episodes(store, env, AgentRows, partial(agents_header, api=self.api), **given)
+        self._begin_episodes(store, env, AgentRows, partial(kept_agents, api=self.api), **given)
         self._with_state = state
         self._possible = len(getattr(env, "possible_agents", ()))
         self._env_step = 0

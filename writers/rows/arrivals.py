@@ -17,6 +17,8 @@ import pyarrow as pa
 
 from ...store.dynamic.column_groups import ColumnSet, DynamicRows, owned
 from ...store.dynamic.logical_types import field
+from ...store.errors import InvalidArgumentError
+from ...store.handle import StoreHandle
 from ...store.journal.episodes import AgentRecord, EpisodeFacts
 from ...store.names import ACTION, OBSERVATION, REWARD, TERMINATED, TRUNCATED
 from ...store.schema import LATE_ROW, RESET_ROW, STEP_ROW, StepSchema
@@ -304,3 +306,22 @@ def with_dynamic_columns(
     for column, _ in columns:
         schema = schema.append(column)
     return pa.record_batch([*batch.columns, *(array for _, array in columns)], schema)
+
+
+def check_agents(store: StoreHandle, *, many: bool) -> None:
+    """Refuse a store for several agents to a source for one, and the other way round.
+
+    Raises:
+        InvalidArgumentError: the store is of the other kind.
+    """
+    if many and not store.schema.groups:
+        raise InvalidArgumentError(
+            f"{store.layout.root} is a store for one agent; the environment has several. Create a store for "
+            "it with episodelake.create(path, env)."
+        )
+    if store.schema.groups and not many:
+        agents = ", ".join(agent for group in store.schema.groups for agent in group.agents)
+        raise InvalidArgumentError(
+            f"{store.layout.root} is a store for several agents ({agents}). Record a PettingZoo environment "
+            "into it with EpisodeStore.record, or write with EpisodeStore.team_writer."
+        )

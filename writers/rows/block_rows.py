@@ -23,8 +23,9 @@ from ...store.errors import StoreAccessError
 from ...store.journal.episodes import Ends, EpisodeColumns
 from ...store.journal.records import begin_events, end_events
 from ...store.schema import LATE_ROW
-from ..session.row_source import ArrivedRows, JournalRows, RowObserver, check_agents
+from ..session.row_source import ArrivedRows, JournalRows, RowObserver
 from ..session.session import RunSession
+from .arrivals import check_agents
 from .vector_buffer import VectorBuffer
 
 _MOST_BLOCKS = 3
@@ -82,7 +83,7 @@ class BlockRows:
         if len(self._blocks) >= _MOST_BLOCKS:
             with session.lock:
                 session.write_rows()
-        session.await_seals(_MOST_SEALS)
+        session.seals.await_backlog(_MOST_SEALS)
         fresh = self._spare.pop() if self._spare else VectorBuffer(self._schema, self._rows_at_once)
         self._blocks.append(fresh)
         session.wake()
@@ -127,7 +128,7 @@ class BlockRows:
                 # Raised by the next call, before the environments move.
                 self._unwritten = True
         counts = (episodes - taken.taken_episodes, transitions - taken.taken_steps)
-        if session.seals_by_count(*counts) and not session.backlog and (self.ended or taken.episodes):
+        if session.options.seal_now(*counts) and not session.seals.backlog and (self.ended or taken.episodes):
             session.wake()
 
     @property

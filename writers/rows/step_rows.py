@@ -19,9 +19,9 @@ from ...store.errors import RecorderStateError, StoreAccessError
 from ...store.journal.episodes import EndReason, EpisodeFacts, EpisodeRecord, end_reason_of, timestamp_now
 from ...store.journal.records import begin_event, end_event
 from ...store.maintenance.reopening import UnfinishedEpisode
-from ..session.row_source import ArrivedRows, JournalRows, RowObserver, check_agents
+from ..session.row_source import ArrivedRows, JournalRows, RowObserver
 from ..session.session import RunSession
-from .arrivals import ArrivalBuffer, LiveEpisode
+from .arrivals import ArrivalBuffer, LiveEpisode, check_agents
 
 _FIRST_ROWS = 256
 
@@ -108,7 +108,7 @@ class StepRows:
                 self._live[number] = episode
             except BaseException:
                 self._live.pop(number, None)
-                session.give_up(numbers)
+                session.journal.give_up(numbers)
                 self._events.append({"event": "discard", "number": number})
                 raise
         return episode

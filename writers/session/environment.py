@@ -7,20 +7,15 @@ documentation of Gymnasium's `EnvSpec`, `WrapperSpec` and `utils.RecordConstruct
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import json
 import os
-import platform
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache
-from importlib import metadata as packages
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import gymnasium
@@ -46,6 +41,7 @@ from ...store.environments.codecs import (
 from ...store.errors import EpisodelakeError, InvalidArgumentError
 from ...store.files import user_path
 from ...store.layout import Layout
+from .run import KeptEnv, versions_of
 
 #: A keyword argument is plainly a file if its name ends so and its value names a scene like this.
 _FILE_ARGUMENTS = ("file", "path", "xml")
@@ -55,15 +51,6 @@ _SCENES = (".xml", ".mjcf", ".mjb", ".urdf", ".sdf", ".usd", ".usda")
 _VECTOR_ARGUMENTS = ("num_envs", "vectorization_mode", "vector_kwargs", "max_episode_steps")
 #: Vector wrappers that change nothing of what an agent sees.
 _WATCHING = ("RecordEpisodeStatistics", "RecordVideo", "HumanRendering")
-
-
-@dataclass(frozen=True)
-class KeptEnv:
-    """The environment in the row of a run: three JSON texts, None where there is nothing to say."""
-
-    env_spec: str | None
-    versions: str
-    env_bundle: str | None
 
 
 def keep_env(
@@ -299,57 +286,3 @@ class _ArtifactWriter:
             return None
         self._names[text] = self._names[os.path.realpath(path)] = name
         return name
-
-
-_ALWAYS = ("episodelake", "gymnasium", "numpy")
-
-
-def versions_of(classes: Iterable[type], modules: Iterable[str], extra: Sequence[str]) -> dict[str, str]:
-    """Distribution to version: of Python, of these classes' modules and what they import, and of others.
-
-    Args:
-        classes: of the environment and its wrappers.
-        modules: more modules, by their dotted names.
-        extra: distributions or modules that the caller names.
-
-    Raises:
-        InvalidArgumentError: one that the caller names is not installed.
-    """
-    versions = {"python": platform.python_version()}
-    tops = dict.fromkeys([*_ALWAYS, *(name.partition(".")[0] for name in modules), *_imported(classes)])
-    for top in tops:
-        if top not in sys.stdlib_module_names and top not in ("", "__main__"):
-            versions.update(_installed(top))
-    for name in extra:
-        there = _installed(name) if isinstance(name, str) else ()
-        if not there:
-            raise InvalidArgumentError(
-                f"packages={list(extra)!r}: {name!r} is not installed here. Name distributions as pip does."
-            )
-        versions.update(there)
-    return versions
-
-
-def _imported(classes: Iterable[type]) -> Iterator[str]:
-    """Top-level names of the modules of classes and their bases, and of what these modules import whole."""
-    names = {base.__module__ for each in classes for base in each.__mro__}
-    for name in sorted(names - {"__main__"}):
-        yield name.partition(".")[0]
-        for value in list(vars(sys.modules.get(name, object)).values()):
-            if isinstance(value, ModuleType):
-                yield value.__name__.partition(".")[0]
-
-
-@cache
-def _installed(name: str) -> tuple[tuple[str, str], ...]:
-    """Name and version of the distribution of a name or of a module; nothing for a module of none."""
-    with contextlib.suppress(packages.PackageNotFoundError, ValueError):
-        there = packages.distribution(name)
-        return ((str(there.metadata["Name"]), str(there.version)),)
-    # Names differ (cv2, opencv-python): searching all distributions is slow, so it comes second.
-    return tuple((each, str(packages.version(each))) for each in _distributions().get(name, [])[:1])
-
-
-@cache
-def _distributions() -> dict[str, list[str]]:
-    return dict(packages.packages_distributions())

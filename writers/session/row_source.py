@@ -18,9 +18,6 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from ...store.errors import InvalidArgumentError
-from ...store.handle import StoreHandle
-
 
 @dataclass(frozen=True)
 class JournalRows:
@@ -67,25 +64,6 @@ class RowSource(Protocol):
     def end_all(self) -> None:
         """End the episodes that are open, since the session closes."""
         ...
-
-
-def check_agents(store: StoreHandle, *, many: bool) -> None:
-    """Refuse a store for several agents to a source for one, and the other way round.
-
-    Raises:
-        InvalidArgumentError: the store is of the other kind.
-    """
-    if many and not store.schema.groups:
-        raise InvalidArgumentError(
-            f"{store.layout.root} is a store for one agent; the environment has several. Create a store for "
-            "it with episodelake.create(path, env)."
-        )
-    if store.schema.groups and not many:
-        agents = ", ".join(agent for group in store.schema.groups for agent in group.agents)
-        raise InvalidArgumentError(
-            f"{store.layout.root} is a store for several agents ({agents}). Record a PettingZoo environment "
-            "into it with EpisodeStore.record, or write with EpisodeStore.team_writer."
-        )
 
 
 @dataclass(frozen=True)

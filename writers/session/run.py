@@ -1,113 +1,108 @@
-"""Runs: their options and headers, and claims to the journal directory that only one live writer has.
-
-Options say when rows reach the journal, when episodes become visible and which values are cast. `NotCopyable`
-is the base of everything that holds an open run.
-"""
+"""Runs: their headers, and `RunOwner`, the base of recorders and writers, each of which opens one."""
 
 from __future__ import annotations
 
 import contextlib
+import json
+import platform
 import re
-import warnings
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal, NoReturn, SupportsIndex, TypedDict, get_args
+from functools import cache
+from importlib import metadata as packages
+from types import ModuleType, TracebackType
+from typing import Any, Generic, Self, TypeVar
 
-from ...store.common.arguments import positive_number, whole_number
-from ...store.common.suggestions import suggest
 from ...store.dynamic.values import dump_json, freeze
-from ...store.errors import CorruptStoreError, InvalidArgumentError, RecorderStateError
-from ...store.files import guard_access, sync_path
-from ...store.files.locks import FileLock, wait_for
-from ...store.files.system import state_of
-from ...store.handle import StoreHandle
+from ...store.errors import InvalidArgumentError
+from ...store.handle import OpenStore
 from ...store.journal.episodes import timestamp_now
 from ...store.journal.records import RunHeader
-from ...store.journal.run_journal import check_journals, lock_path
-from ...store.maintenance.operation import settle
-from ...store.maintenance.recovery import recover
 from ...store.names import DEFAULT_RUN, time_ordered_suffix
-from ...store.spaces.coerce import Cast
-from .environment import KeptEnv, keep_env
+from .journal import NotCopyable, SessionOptions
+from .row_source import RowSource
+from .session import RunSession
 
-Durability = Literal["flush", "fsync", "none"]
+Rows = TypeVar("Rows", bound=RowSource)
 
 
-class SessionKeywords(TypedDict, total=False):
-    """The attributes of `SessionOptions` as keyword arguments of whatever opens a run."""
+class RunOwner(NotCopyable, Generic[Rows]):
+    """The base of all recorders and of `EpisodeWriter`."""
 
-    durability: Durability
-    flush_seconds: float
-    flush_steps: int | None
-    seal_seconds: float
-    seal_steps: int | None
-    seal_episodes: int | None
-    segment_bytes: int
-    cast: Cast
+    _session: RunSession[Rows]
+
+    def _open_run(
+        self,
+        store: OpenStore,
+        header: RunHeader,
+        options: SessionOptions | None,
+        rows: Callable[[RunSession[Any]], Rows],
+    ) -> Rows:
+        """Begin the run and return its row source."""
+        self._session = RunSession(store.handle, header, options or SessionOptions(), rows, self)
+        return self._session.rows
+
+    @property
+    def session(self) -> RunSession[Rows]:
+        """The run that it writes."""
+        return self._session
+
+    @property
+    def run_id(self) -> str:
+        """The id of this run."""
+        return self._session.header.run_id
+
+    def flush(self) -> None:
+        """Bring everything recorded so far into the journal, as durably as `durability` says.
+
+        With `durability="fsync"` it then survives a crash of the machine, otherwise the end of the process.
+
+        Raises:
+            StoreAccessError: the journal cannot be written; nothing is lost, call again.
+            RecorderStateError: it is closed.
+        """
+        self._end_finished()
+        self._session.flush()
+
+    def seal(self) -> None:
+        """Make all finished episodes visible to readers, and wait for it.
+
+        Raises:
+            StoreAccessError, ConcurrentCommitError: it failed; nothing is lost, call again.
+        """
+        self._end_finished()
+        self._session.seal()
+
+    def close(self) -> None:
+        """End what is open, seal everything and finish the run; a second call does nothing.
+
+        Raises:
+            StoreAccessError, ConcurrentCommitError: sealing failed; the journal keeps everything, call again.
+        """
+        self._session.close()
+
+    def _end_finished(self) -> None:
+        """End episodes that have finished and that the session does not know as ended yet."""
+
+    def __enter__(self) -> Self:
+        """Return the object itself."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close; an exception from within the block passes on."""
+        self.close()
 
 
 @dataclass(frozen=True)
-class SessionOptions:
-    """When a session writes to the disk, and which values it casts.
+class KeptEnv:
+    """The environment in the row of a run: three JSON texts, None where there is nothing to say."""
 
-    Attributes:
-        durability: "flush" (rows survive the process), "fsync" (rows survive the machine) or "none"
-            (rows reach the journal when the row buffer is full or `flush_steps` asks, no sooner).
-        flush_seconds: rows reach the journal after this time at the latest; not used with "none".
-        flush_steps: rows reach the journal as soon as this many wait, before the call that brings the last of
-            them returns. A reset is a row, and so is the arrival of each agent or sub-environment.
-        seal_seconds: finished episodes become visible to readers after about this time at the latest.
-        seal_steps, seal_episodes: finished episodes are sealed in the background as soon as they have this
-            many steps, or are this many. While a segment is written they gather for the next.
-        segment_bytes: finished episodes are sealed as soon as the journal holds about this much.
-        cast: "no" takes arrays whose dtype the space's dtype holds exactly. "safe" and "same_kind" also take
-            what `numpy.can_cast` allows by that rule, rounded to the space's dtype: float64 in a float32
-            space with "same_kind". A number outside the range of the space's dtype is an error either way.
-    """
-
-    durability: Durability = "flush"
-    flush_seconds: float = 1.0
-    flush_steps: int | None = None
-    seal_seconds: float = 60.0
-    seal_steps: int | None = None
-    seal_episodes: int | None = None
-    segment_bytes: int = 64 << 20
-    cast: Cast = "no"
-
-    @staticmethod
-    def of(given: Mapping[str, Any]) -> SessionOptions:
-        """Return the options that keyword arguments state.
-
-        Raises:
-            InvalidArgumentError: one is unknown, or makes no sense.
-        """
-        names = list(SessionOptions.__annotations__)
-        for name in given:
-            if name not in names:
-                raise InvalidArgumentError(
-                    f"There is no option {name!r}.{suggest(name, names)} The options of a run are "
-                    f"{', '.join(names)}; all other arguments are in the documentation of this call."
-                )
-        return SessionOptions(**given)
-
-    @property
-    def seals_by_count(self) -> bool:
-        """Whether the number of finished episodes or their steps can cause a seal."""
-        return self.seal_steps is not None or self.seal_episodes is not None
-
-    def __post_init__(self) -> None:
-        for name, choices in (("durability", Durability), ("cast", Cast)):
-            value, known = getattr(self, name), get_args(choices)
-            if not isinstance(value, str) or value not in known:
-                expected = f"{', '.join(map(repr, known[:-1]))} or {known[-1]!r}"
-                raise InvalidArgumentError(f"{name}={value!r} is unknown; expected {expected}.")
-        for name in ("flush_seconds", "seal_seconds"):
-            object.__setattr__(self, name, positive_number(name, getattr(self, name)))
-        for name in ("segment_bytes", "flush_steps", "seal_steps", "seal_episodes"):
-            value = getattr(self, name)
-            if value is not None or name == "segment_bytes":
-                object.__setattr__(self, name, whole_number(name, value, 1))
+    env_spec: str | None
+    versions: str
+    env_bundle: str | None
 
 
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
@@ -124,15 +119,14 @@ def new_run_id(name: str | None) -> str:
 
 
 def run_header(
-    name: str | None, metadata: Mapping[str, Any] | None, env: Any, kept: KeptEnv | None = None
+    name: str | None, metadata: Mapping[str, Any] | None, kept: KeptEnv | None = None
 ) -> RunHeader:
     """Describe a run that begins now.
 
     Args:
         name: a readable name.
         metadata: what to keep with the run.
-        env: its environment, of any kind; None without one.
-        kept: what is kept of the environment, if that was worked out already.
+        kept: the record of its environment, from `keep_env`; None without an environment.
 
     Raises:
         InvalidArgumentError: the name is no text, or the metadata no mapping.
@@ -141,7 +135,7 @@ def run_header(
         raise InvalidArgumentError(f"run={name!r}: expected text, a readable name for the run.")
     if not isinstance(metadata, Mapping | None):
         raise InvalidArgumentError(f"metadata={metadata!r}: expected a mapping.")
-    kept = kept or keep_env(None, env)
+    kept = kept or KeptEnv(None, json.dumps(versions_of((), (), ())), None)
     return RunHeader(
         run_id=new_run_id(name),
         name=name or DEFAULT_RUN,
@@ -153,56 +147,55 @@ def run_header(
     )
 
 
-#: Patient: a process that looks at a lock may be stopped while it has it.
-_CLAIM_SECONDS = 30.0
+_ALWAYS = ("episodelake", "gymnasium", "numpy")
 
 
-def claim_run(directory: Path) -> FileLock:
-    """Take the lock of a run, then make its journal directory.
+def versions_of(classes: Iterable[type], modules: Iterable[str], extra: Sequence[str]) -> dict[str, str]:
+    """Distribution to version: of Python, of these classes' modules and what they import, and of others.
+
+    Args:
+        classes: of the environment and its wrappers.
+        modules: more modules, by their dotted names.
+        extra: distributions or modules that the caller names.
 
     Raises:
-        StoreAccessError: the directory cannot be made.
-        RecorderStateError: another writer has it.
+        InvalidArgumentError: one that the caller names is not installed.
     """
-    check_journals(directory.parent)
-    with guard_access("create the journal", directory):
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        # A recovery may hold the lock, to see if it is a stray one.
-        lock = wait_for(lock_path(directory), _CLAIM_SECONDS)
-        if lock is None:
-            raise RecorderStateError(f"The run {directory.name!r} is being written already.")
-        try:
-            directory.mkdir()
-            sync_path(directory.parent)
-        except BaseException:
-            # Recovery finds a directory that was made already by its lock.
-            gone = False
-            with contextlib.suppress(OSError):
-                gone = state_of(directory, follow=False) is None
-            lock.release(remove=gone)
-            raise
-    return lock
+    versions = {"python": platform.python_version()}
+    tops = dict.fromkeys([*_ALWAYS, *(name.partition(".")[0] for name in modules), *_imported(classes)])
+    for top in tops:
+        if top not in sys.stdlib_module_names and top not in ("", "__main__"):
+            versions.update(_installed(top))
+    for name in extra:
+        there = _installed(name) if isinstance(name, str) else ()
+        if not there:
+            raise InvalidArgumentError(
+                f"packages={list(extra)!r}: {name!r} is not installed here. Name distributions as pip does."
+            )
+        versions.update(there)
+    return versions
 
 
-def recover_others(store: StoreHandle) -> None:
-    """Seal what dead writers left; a journal that cannot be read must not keep this writer from working."""
-    try:
-        recover(store)
-        settle(store)
-    except CorruptStoreError as error:
-        warnings.warn(str(error), RuntimeWarning, stacklevel=6)
+def _imported(classes: Iterable[type]) -> Iterator[str]:
+    """Top-level names of the modules of classes and their bases, and of what these modules import whole."""
+    names = {base.__module__ for each in classes for base in each.__mro__}
+    for name in sorted(names - {"__main__"}):
+        yield name.partition(".")[0]
+        for value in list(vars(sys.modules.get(name, object)).values()):
+            if isinstance(value, ModuleType):
+                yield value.__name__.partition(".")[0]
 
 
-class NotCopyable:
-    """The base of recorders, writers and sessions; `copy.copy`, `copy.deepcopy` and `pickle` raise."""
+@cache
+def _installed(name: str) -> tuple[tuple[str, str], ...]:
+    """Name and version of the distribution of a name or of a module; nothing for a module of none."""
+    with contextlib.suppress(packages.PackageNotFoundError, ValueError):
+        there = packages.distribution(name)
+        return ((str(there.metadata["Name"]), str(there.version)),)
+    # Names differ (cv2, opencv-python): searching all distributions is slow, so it comes second.
+    return tuple((each, str(packages.version(each))) for each in _distributions().get(name, [])[:1])
 
-    def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
-        """Refuse to be copied or pickled.
 
-        Raises:
-            RecorderStateError: always.
-        """
-        raise RecorderStateError(
-            f"Objects of type {type(self).__name__} cannot be copied or pickled: each holds a run's journal "
-            "and lock. Open another one on the same store instead, in each process that records."
-        )
+@cache
+def _distributions() -> dict[str, list[str]]:
+    return dict(packages.packages_distributions())

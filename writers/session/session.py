@@ -31,25 +31,23 @@ from typing import Any, Generic, TypeVar
 import pyarrow as pa
 
 from ...store.dynamic.column_groups import STEP_FAMILIES, ColumnSet
-from ...store.errors import RecorderStateError, StoreAccessError
+from ...store.errors import CorruptStoreError, RecorderStateError, StoreAccessError
 from ...store.handle import StoreHandle
 from ...store.journal.episodes import timestamp_now
 from ...store.journal.records import RunHeader
-from ...store.journal.run_journal import remove_journal
 from ...store.layout import episode_id
+from ...store.maintenance.operation import settle
+from ...store.maintenance.recovery import recover
 from ...store.manifest import check_identity
 from ...store.segments.seal import Seal, Tables, commit_run
 from ...store.tables.annotation_files import PROPERTY, parse_annotations
-from .finished_episodes import BulkEpisodes, FinishedEpisodes, columns_of
-from .journal_parts import JournalParts
+from .journal import NotCopyable, RunJournal, SessionOptions
 from .row_source import JournalRows, RowSource
-from .run import NotCopyable, SessionOptions, claim_run, recover_others
-from .seal_queue import SealQueue, join
+from .seal_queue import BulkEpisodes, FinishedEpisodes, SealQueue, columns_of, join
 
 Rows = TypeVar("Rows", bound=RowSource)
 
 _FIRST_SEGMENT_BYTES = 16 << 20
-_PAUSE = 0.002
 
 
 class RunSession(NotCopyable, Generic[Rows]):
@@ -67,6 +65,8 @@ class RunSession(NotCopyable, Generic[Rows]):
         rows: the row source.
         lock: held by any thread that changes what the background threads use.
         finished: the episodes that ended, until they are committed.
+        seals: the queue of their seals.
+        journal: the run's journal.
         columns: the run's columns of info, policy and extra.
         closing: whether `close` has begun; nothing more is recorded then.
 
@@ -86,7 +86,7 @@ class RunSession(NotCopyable, Generic[Rows]):
         self.header = header
         self.options = options
         store.layout.root.check_exclusive()
-        recover_others(store)
+        _recover_others(store)
         self.closed = False
         self._process = os.getpid()
         self._tables = Tables.open(store.layout)
@@ -97,38 +97,29 @@ class RunSession(NotCopyable, Generic[Rows]):
         self.rows = rows(self)
         committed = list(self._tables.steps.schema)
         self.columns = [ColumnSet(family, committed) for family in STEP_FAMILIES]
-        self._directory = store.layout.journals / header.run_id
         self._next_number = 0
         self.finished = FinishedEpisodes()
         # The first segments of a run are smaller: episodes show early, and sealing runs beside recording.
         self._seal_at = min(_FIRST_SEGMENT_BYTES, options.segment_bytes)
         self._last_seal = time.monotonic()
         self.closing = self._stopping = self._abandoned = False
-        # Everything is in the store: from here on the journal may be gone, also after an interrupt.
-        self._all_committed = False
         # A fork may copy it locked by a thread that the child lacks: callers check the process first.
         self.lock = threading.RLock()
         # Wakes the background thread. A simple queue may be used in a finalizer, whatever locks are held.
         self._bell: SimpleQueue[None] = SimpleQueue()
-        self._seals = SealQueue(store, self._tables, header, self.lock, self._sealed)
+        self.seals = SealQueue(store, self._tables, header, self.lock, self._sealed)
         self._keeper = threading.Thread(target=self._keep, name=f"episodelake {header.run_id}", daemon=True)
-        self._journal_lock = claim_run(self._directory)
+        self.journal = RunJournal(store.layout, header, sync=options.durability == "fsync")
         try:
-            self._parts = JournalParts(
-                self._directory,
-                header,
-                sync=options.durability == "fsync",
-                check=self._check_journal,
-            )
             # Before the threads start: from then on only its close ends them.
             weakref.finalize(owner, self._abandon).atexit = False
-            self._seals.start()
+            self.seals.start()
             self._keeper.start()
             atexit.register(self.close)
         except BaseException:
             self.closed = True
             self._stop_threads()
-            self._journal_lock.release(remove=False)
+            self.journal.leave()
             raise
 
     def _abandon(self) -> None:
@@ -177,7 +168,7 @@ class RunSession(NotCopyable, Generic[Rows]):
                 "Call it again, and open a new writer to record more."
             )
         self.check_process()
-        self._seals.raise_failure()
+        self.seals.raise_failure()
 
     def check_process(self) -> None:
         """Raise `RecorderStateError` in a process that was forked from the one of the session."""
@@ -193,50 +184,17 @@ class RunSession(NotCopyable, Generic[Rows]):
         if self._bell.empty():
             self._bell.put(None)
 
-    @property
-    def backlog(self) -> int:
-        """How many seals are not committed yet."""
-        return self._seals.backlog
-
-    def is_sealing(self, number: int) -> bool:
-        """Return whether a segment with this episode is being written, and no other waits behind it."""
-        return self._seals.waiting and self._seals.backlog == 1 and self._seals.holds(number)
-
-    def await_seals(self, most: int) -> None:
-        """Wait until at most this many seals are not committed, or one has failed; so memory is bounded."""
-        if self._seals.backlog > most:
-            # After a failure the thread sleeps.
-            self._seals.wake()
-        while self._seals.backlog > most and self._seals.waiting:
-            time.sleep(_PAUSE)
-
-    def seals_by_count(self, episodes: int, steps: int) -> bool:
-        """Return whether so many finished episodes with so many steps are to be sealed at once."""
-        most_episodes, most_steps = self.options.seal_episodes, self.options.seal_steps
-        return (most_episodes is not None and episodes >= most_episodes) or (
-            most_steps is not None and steps >= most_steps
-        )
-
     def seal_if_due(self) -> None:
         """Request a seal if enough has been recorded since the last; the caller holds the lock."""
         finished = self.finished
-        due = self._parts.unsealed_bytes + finished.memory_bytes >= self._seal_at
+        due = self.journal.unsealed_bytes + finished.memory_bytes >= self._seal_at
         # While a segment is written, episodes gather for the next.
-        if due or (self.seals_by_count(finished.episodes, finished.steps) and not self.backlog):
+        if due or (self.options.seal_now(finished.episodes, finished.steps) and not self.seals.backlog):
             try:
                 self._request_seal()
             except Exception as error:
                 # The episode is recorded; the error is raised where repeating the call does no harm.
-                self._seals.fail(error)
-
-    def take_back(self, bulk: BulkEpisodes) -> None:
-        """Give up whole episodes that could not be recorded; the caller holds the lock."""
-        if self.finished.take_back(bulk):
-            self.give_up(bulk.episodes.numbers)
-
-    def give_up(self, numbers: set[int]) -> None:
-        """Leave out the rest of `JournalRows` with these very numbers; the caller holds the lock."""
-        self._parts.give_up(numbers)
+                self.seals.fail(error)
 
     # Journal and seals
 
@@ -249,7 +207,7 @@ class RunSession(NotCopyable, Generic[Rows]):
             StoreAccessError: the journal could not be written; the next flush writes the discard.
         """
         with self.lock:
-            if self._parts.holding(numbers):
+            if self.journal.holding(numbers):
                 self.flush()
 
     def flush(self) -> None:
@@ -266,7 +224,7 @@ class RunSession(NotCopyable, Generic[Rows]):
         self.check_process()
         with self.lock:
             self.write_rows(math.inf)
-            self._check_journal()
+            self.journal.check()
             self.seal_if_due()
 
     def write_rows(self, before: float = -math.inf) -> None:
@@ -289,15 +247,15 @@ class RunSession(NotCopyable, Generic[Rows]):
         self.check_process()
         with self.lock:
             self.write_rows(math.inf)
-            return list(self._parts.rows_of(number))
+            return list(self.journal.rows_of(number))
 
     def write(self, batches: Iterable[JournalRows]) -> None:
         """Bring these rows to the journal, behind all that are there; the caller holds the lock."""
         self.check_process()
         try:
-            self._parts.finish_write()
+            self.journal.finish_write()
             for rows in batches:
-                self._parts.write(rows)
+                self.journal.write(rows)
         except StoreAccessError:
             # The journal of a local store goes with the store.
             check_identity(self.store.layout)
@@ -316,7 +274,7 @@ class RunSession(NotCopyable, Generic[Rows]):
         with self.lock:
             self._request_seal()
         try:
-            self._seals.finish()
+            self.seals.finish()
         except BaseException:
             # The process may end before the next attempt.
             with self.lock, contextlib.suppress(Exception):
@@ -325,15 +283,15 @@ class RunSession(NotCopyable, Generic[Rows]):
 
     def _request_seal(self) -> None:
         self.write_rows()
-        self._check_journal()
+        self.journal.check()
         # Those that are open still are about to finish; those in the queue wait for their commits.
-        finished = self.finished.without(lambda number: number in self.rows.open or self._seals.holds(number))
+        finished = self.finished.without(lambda number: number in self.rows.open or self.seals.holds(number))
         if not finished:
             return
-        self._parts.close_part()
+        self.journal.close_part()
         records = columns_of(finished)
         bulk = [batch for each in finished if isinstance(each, BulkEpisodes) for batch in each.batches]
-        self._seals.add(records, self._directory, self._parts.holding(records.numbers), bulk)
+        self.seals.add(records, self.journal.directory, self.journal.holding(records.numbers), bulk)
         self.finished.taken()
         self._seal_at = min(2 * self._seal_at, self.options.segment_bytes)
         self._last_seal = time.monotonic()
@@ -341,9 +299,9 @@ class RunSession(NotCopyable, Generic[Rows]):
     def _sealed(self, job: Seal) -> None:
         """Let go of committed episodes; the queue holds the lock."""
         # A recovery that took the journal before the commits has used the segment's number.
-        self._check_journal()
+        self.journal.check()
         self.finished.forget(job.records.numbers)
-        self._parts.forget(job.records.numbers)
+        self.journal.forget(job.records.numbers)
         # Episodes that ended since the seal began had no seal requested: it was in the queue until now.
         if self.options.seals_by_count and (self.finished or self.rows.ended):
             self.wake()
@@ -358,7 +316,7 @@ class RunSession(NotCopyable, Generic[Rows]):
                 with self.lock:
                     self._tick()
             except BaseException as error:  # whatever it is, it must reach the recording thread
-                self._seals.fail(error)
+                self.seals.fail(error)
         if self._abandoned:
             self._close_abandoned()
 
@@ -378,27 +336,12 @@ class RunSession(NotCopyable, Generic[Rows]):
         elif self.rows.full or (self.options.seals_by_count and self.rows.ended):
             self.write_rows()
         self.seal_if_due()
-        if self._seals.waiting:
-            self._seals.wake()
+        if self.seals.waiting:
+            self.seals.wake()
         # While a segment is written, episodes gather for the next.
-        due = now - self._last_seal >= self.options.seal_seconds and not self._seals.waiting
+        due = now - self._last_seal >= self.options.seal_seconds and not self.seals.waiting
         if due and (self.finished or self.rows.ended):
             self._request_seal()
-
-    def _check_journal(self) -> None:
-        """Refuse to go on with a journal that was removed, or recovered by `recover(other_hosts=True)`.
-
-        Raises:
-            StoreNotFoundError: it went with the store.
-            StoreAccessError: it alone is gone.
-        """
-        if not self._all_committed and not self._journal_lock.is_ours():
-            check_identity(self.store.layout)
-            raise StoreAccessError(
-                f"The journal {self._directory} of the run {self.header.run_id!r} was removed, or recovered "
-                "on another host although this writer lives. Nothing more of this run is recorded; what it "
-                "recorded before may be in the store. Close it, and open a new writer."
-            )
 
     # Closing
 
@@ -420,26 +363,22 @@ class RunSession(NotCopyable, Generic[Rows]):
         try:
             self._finish()
         except StoreAccessError:
-            if not self._journal_lock.is_ours():
+            if not self.journal.is_ours:
                 self._stop_threads()
                 self._leave_journal()
-                self._check_journal()
+                self.journal.check()
             raise
 
     def _finish(self) -> None:
         self.rows.end_all()
         self.seal()
-        if self._seals.committed >= 0:
+        if self.seals.committed >= 0:
             commit_run(self._tables, self.header, timestamp_now())
         # As late as can be: the background thread closes what an interrupt leaves behind here.
         self._stop_threads()
         with self.lock:
             self._check_all_sealed()
-            self._check_journal()
-            self._all_committed = True
-            self._parts.close_part()
-            remove_journal(self._directory)
-            self._journal_lock.release(remove=True)
+            self.journal.remove()
             self.closed = True
         atexit.unregister(self.close)
 
@@ -448,7 +387,7 @@ class RunSession(NotCopyable, Generic[Rows]):
         if left:
             raise RecorderStateError(
                 f"{left} episodes of the run {self.header.run_id!r} are not in a segment yet, so its journal "
-                f"{self._directory} stays. Call close() again, or episodelake.recover(path) once this "
+                f"{self.journal.directory} stays. Call close() again, or episodelake.recover(path) once this "
                 "process has ended."
             )
 
@@ -456,7 +395,7 @@ class RunSession(NotCopyable, Generic[Rows]):
         self._stopping = True
         self.wake()
         join(self._keeper)
-        self._seals.stop()
+        self.seals.stop()
 
     def _close_abandoned(self) -> None:
         """Close for a writer that is gone; where that fails, leave the journal to the next writer."""
@@ -470,7 +409,16 @@ class RunSession(NotCopyable, Generic[Rows]):
     def _leave_journal(self) -> None:
         with self.lock, contextlib.suppress(Exception):
             self.closed = True
-            self._parts.close_part()
-        self._seals.stop()
-        self._journal_lock.release(remove=False)
+            self.journal.close_part()
+        self.seals.stop()
+        self.journal.leave()
         atexit.unregister(self.close)
+
+
+def _recover_others(store: StoreHandle) -> None:
+    """Seal what dead writers left; a journal that cannot be read must not keep this writer from working."""
+    try:
+        recover(store)
+        settle(store)
+    except CorruptStoreError as error:
+        warnings.warn(str(error), RuntimeWarning, stacklevel=6)

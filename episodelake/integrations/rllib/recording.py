@@ -30,7 +30,7 @@ from ...store.errors import InvalidArgumentError, StoreExistsError, StoreNotFoun
 from ...store.layout import Layout
 from ...writers.recorders.vector_recorder import VectorRecorder
 from ...writers.recorders.vector_values import InfoChoice, RecordInfos
-from ...writers.session.run import SessionKeywords, SessionOptions
+from ...writers.session.journal import SessionKeywords, SessionOptions
 from .recording_agents import (
     SAMPLED_ACTION,
     AgentsRecording,

@@ -31,7 +31,7 @@ from ...writers.episodes.team_writer import OpenTeam, TeamWriter
 from ...writers.recorders.env_checks import own
 from ...writers.recorders.team_recorder import INITIAL_REWARD
 from ...writers.recorders.vector_values import InfoChoice
-from ...writers.session.run import SessionKeywords
+from ...writers.session.journal import SessionKeywords
 
 #: The policy value with an action before RLlib clipped or rescaled it.
 SAMPLED_ACTION = "sampled_action"
