@@ -32,8 +32,7 @@ from .store.errors import EpisodelakeError
 from .store.spaces import Codec, register_codec
 from .writers.collecting.actor import PolicyOutput
 from .writers.collecting.collect import collect
-from .writers.episodes.episode_writer import EpisodeWriter
-from .writers.episodes.open_episode import OpenEpisode
+from .writers.episodes.episode_writer import EpisodeWriter, OpenEpisode
 from .writers.episodes.team_writer import TeamWriter
 
 __all__ = [

@@ -20,13 +20,14 @@ from .store.maintenance.verification import Fault, VerifyReport
 from .writers.collecting.display import CollectProgress
 from .writers.collecting.loop import CollectStep
 from .writers.collecting.stats import CollectStats, WorkerReport
-from .writers.episodes.open_episode import EpisodeRow, ReopenedEpisode
+from .writers.episodes.episode_writer import ReopenedEpisode
 from .writers.episodes.team_writer import OpenTeam
 from .writers.recorders.callbacks import EpisodeSummary, StepData
 from .writers.recorders.pettingzoo_recorders import AECRecorder, ParallelRecorder
 from .writers.recorders.pool_recorder import PoolRecorder
 from .writers.recorders.recorder import Recorder
 from .writers.recorders.vector_recorder import VectorRecorder
+from .writers.rows.step_rows import EpisodeRow
 from .writers.session.journal import SessionOptions
 
 __all__ = [

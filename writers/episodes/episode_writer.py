@@ -5,27 +5,187 @@ For imports, for robots, for anything that has its own loop. A thin front for a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import compress
-from typing import Any, overload
+from collections.abc import Mapping
+from typing import Any, NoReturn, get_args, overload
 
-from ...store.common.arguments import whole_number
+from ...store.common.arguments import one_of
+from ...store.errors import RecorderStateError
 from ...store.handle import OpenStore
-from ...store.journal.episodes import EpisodeFacts, EpisodeRecord
-from ...store.maintenance.reopening import reopening
-from ..session.journal import SessionOptions
+from ...store.journal.episodes import EpisodeRecord
+from ...store.maintenance.reopening import LastRow, reopening
+from ..rows.arrivals import LiveEpisode
+from ..rows.step_rows import EpisodeRow, StepRows, env_index_of
+from ..session.journal import NotCopyable, SessionOptions
 from ..session.run import RunOwner, run_header
-from .arrow_episodes import write_arrow
-from .open_episode import EpisodeRow, OpenEpisode, ReopenedEpisode
-from .source_keys import SOURCE_KEY, OnDuplicate, SourceKeys, check_on_duplicate, with_source_key
-from .whole_episode import LastObservation, WholeEpisode, is_last_missing
+from .bulk_writer import BulkWriter
+from .source_keys import SOURCE_KEY, OnDuplicate, with_source_key
 from .whole_rows import WholeRows
 
-#: Arguments of `write_episode` that are not about steps.
-_FACTS = ("seed", "options", "metadata", "env_index", "source_key")
+
+class OpenRecording(NotCopyable):
+    """The base of open episodes, of one agent or several.
+
+    Args:
+        writer: the writer that began it. A writer that is garbage collected is closed, so its open episodes
+            keep it.
+        live: the episode.
+    """
+
+    def __init__(self, writer: RunOwner[Any], live: LiveEpisode) -> None:
+        self._writer = writer
+        self._session = writer.session
+        self._rows: StepRows = writer.session.rows
+        self._live = live
+        self._ended = False
+
+    @property
+    def id(self) -> str:
+        """The episode's id."""
+        return self._session.episode_id(self._live.number)
+
+    @property
+    def length(self) -> int:
+        """Its transitions so far; of several agents, the steps of the environment."""
+        return self._live.length
+
+    def end(self, metadata: Mapping[str, Any] | None = None) -> EpisodeRow:
+        """Finish the episode; unless the flags of its agents ended it, its end reason is "cut".
+
+        Raises:
+            RecorderStateError: it has ended already, or has no step (then nothing is stored).
+        """
+        self._check_open()
+        record = self._rows.end(self._live, "cut", metadata)
+        self._ended = True
+        if record is None:
+            raise RecorderStateError(self._nothing_stored())
+        return self._finished(record)
+
+    def discard(self) -> None:
+        """Drop the episode: none of its rows are stored, also after a crash.
+
+        A call that failed or was interrupted may be repeated; `close` drops the episode then, too.
+
+        Raises:
+            RecorderStateError: it has ended already, or the writer is closed.
+            StoreAccessError: the journal has rows of it and cannot be written; call again, or the next flush
+                writes that it is discarded.
+        """
+        self._check_open()
+        self._rows.discard(self._live)
+        self._session.confirm_discard({self._live.number})
+        self._ended = True
+
+    def _finished(self, record: EpisodeRecord) -> EpisodeRow:
+        """Return the row of the episode, which has ended."""
+        return EpisodeRow.of(self._session, record)
+
+    def _nothing_stored(self) -> str:
+        return f"The episode {self.id} has no step: nothing was stored. Append steps before end()."
+
+    def _check_open(self) -> None:
+        """Raise if the episode has ended, or nothing can be recorded now."""
+        if self._ended:
+            raise RecorderStateError(f"The episode {self.id} has ended already.")
+        self._session.check_usable()
+
+    def _refuse_step(self) -> NoReturn:
+        """Raise since no step can follow."""
+        self._session.check_usable()
+        raise RecorderStateError(f"The episode {self.id} has ended: begin a new one before the next step.")
 
 
-class EpisodeWriter(RunOwner[WholeRows]):
+class OpenEpisode(OpenRecording):
+    """An episode that `EpisodeWriter.begin` started; several may be open at once."""
+
+    _writer: EpisodeWriter
+
+    def append(
+        self,
+        action: Any,
+        reward: Any,
+        observation: Any,
+        terminated: bool = False,
+        truncated: bool = False,
+        info: Mapping[str, Any] | None = None,
+        policy: Mapping[str, Any] | None = None,
+        extra: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Add one transition and the observation that it led to; all values are copied now.
+
+        Args:
+            action: taken at the observation before.
+            reward: a number, or k numbers for vector rewards.
+            observation: what came back.
+            terminated, truncated: what the environment said; see Gymnasium's `Env.step`.
+            info: came with the observation.
+            policy: values beside the action, become `policy.<key>`.
+            extra: your own columns, on the row of the observation.
+
+        Raises:
+            SpaceMismatchError: a value does not fit; nothing of the step was recorded.
+            RecorderStateError: the episode has ended.
+        """
+        live = self._live
+        if self._ended or live.terminated or live.truncated or live.discarded or self._session.closing:
+            self._refuse_step()
+        if extra:
+            self._session.store.schema.check_extra(extra)
+        buffer = self._rows.room()
+        buffer.put_action(buffer.count, action)
+        buffer.add_step(live, reward, observation, terminated, truncated, info, policy, extra)
+
+    def _finished(self, record: EpisodeRecord) -> EpisodeRow:
+        self._writer._remember_source(record)
+        return super()._finished(record)
+
+
+class ReopenedEpisode(OpenEpisode):
+    """An episode of the store that `EpisodeWriter.reopen` continues.
+
+    Attributes:
+        continues: the id of the episode that it continues.
+        observation, info: the last that were recorded before it was reopened.
+    """
+
+    def __init__(
+        self,
+        writer: EpisodeWriter,
+        live: LiveEpisode,
+        continues: str,
+        last: LastRow,
+    ) -> None:
+        super().__init__(writer, live)
+        self.continues = continues
+        self.observation = last.observation
+        self.info = last.info
+        self._policy = last.policy
+
+    def append(
+        self,
+        action: Any,
+        reward: Any,
+        observation: Any,
+        terminated: bool = False,
+        truncated: bool = False,
+        info: Mapping[str, Any] | None = None,
+        policy: Mapping[str, Any] | None = None,
+        extra: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Add one transition; see `OpenEpisode.append`.
+
+        Policy outputs that were recorded before the episode was reopened stay where `policy` lacks the key.
+        """
+        first = self._live.length == self._live.continued
+        if first and self._policy and isinstance(policy, Mapping | None):
+            policy = {**self._policy, **(policy or {})}
+        super().append(action, reward, observation, terminated, truncated, info, policy, extra)
+
+    def _nothing_stored(self) -> str:
+        return f"Nothing was appended to {self.continues!r}: it stays as it was."
+
+
+class EpisodeWriter(BulkWriter):
     """Write episodes of one run.
 
     An instance belongs to one thread and one process; use one writer per process.
@@ -53,18 +213,10 @@ class EpisodeWriter(RunOwner[WholeRows]):
         options: SessionOptions | None = None,
         on_duplicate: OnDuplicate = "error",
     ) -> None:
-        check_on_duplicate(on_duplicate)
+        one_of("on_duplicate", on_duplicate, get_args(OnDuplicate))
         self._rows = self._open_run(store, run_header(run, metadata), options, WholeRows)
         self._schema = self._session.store.schema
-        self._sources = SourceKeys(store.handle.layout, on_duplicate, self._rows)
-
-    def has_source_key(self, key: str) -> bool:
-        """Return whether an episode with this source key is in the store or was written or begun here.
-
-        Raises:
-            InvalidArgumentError: the key is no text.
-        """
-        return self._sources.is_known(key)
+        self._on_duplicate = on_duplicate
 
     @overload
     def begin(
@@ -120,19 +272,20 @@ class EpisodeWriter(RunOwner[WholeRows]):
             RecorderStateError: the writer is closed.
         """
         self._session.check_usable()
-        if not self._sources.is_new(source_key):
-            return None
-        metadata = with_source_key(metadata, source_key)
+        if source_key is not None:
+            if not self._sources.is_new(source_key):
+                return None
+            metadata = with_source_key(metadata, source_key)
         live = self._rows.begin(
             observation,
             info,
             seed=seed,
             options=options,
             metadata=metadata,
-            env_index=_index(env_index),
+            env_index=env_index_of(env_index),
             extra=extra,
         )
-        return OpenEpisode(self, live, self.finished)
+        return OpenEpisode(self, live)
 
     def reopen(self, episode_id: str) -> ReopenedEpisode:
         """Continue an episode that was cut or interrupted, of any run.
@@ -157,182 +310,10 @@ class EpisodeWriter(RunOwner[WholeRows]):
         with reopening(self._session.store, episode_id) as reopened:
             last = reopened.last_row()
             live = self._rows.resume(reopened)
-        return ReopenedEpisode(self, live, self.finished, reopened.id, last)
+        return ReopenedEpisode(self, live, reopened.id, last)
 
-    @overload
-    def write_episode(
-        self,
-        *,
-        observations: Any,
-        actions: Any,
-        rewards: Any,
-        terminations: Any,
-        truncations: Any,
-        source_key: None = None,
-        last_observation: LastObservation = "present",
-        infos: Sequence[Mapping[str, Any]] | Mapping[str, Any] | None = None,
-        policy: Mapping[str, Any] | None = None,
-        extra: Mapping[str, Any] | None = None,
-        seed: int | None = None,
-        options: Mapping[str, Any] | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        env_index: int | None = None,
-    ) -> EpisodeRow: ...
-
-    @overload
-    def write_episode(
-        self,
-        *,
-        observations: Any,
-        actions: Any,
-        rewards: Any,
-        terminations: Any,
-        truncations: Any,
-        source_key: str | None,
-        last_observation: LastObservation = "present",
-        infos: Sequence[Mapping[str, Any]] | Mapping[str, Any] | None = None,
-        policy: Mapping[str, Any] | None = None,
-        extra: Mapping[str, Any] | None = None,
-        seed: int | None = None,
-        options: Mapping[str, Any] | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        env_index: int | None = None,
-    ) -> EpisodeRow | None: ...
-
-    def write_episode(
-        self,
-        *,
-        observations: Any,
-        actions: Any,
-        rewards: Any,
-        terminations: Any,
-        truncations: Any,
-        source_key: str | None = None,
-        last_observation: LastObservation = "present",
-        infos: Sequence[Mapping[str, Any]] | Mapping[str, Any] | None = None,
-        policy: Mapping[str, Any] | None = None,
-        extra: Mapping[str, Any] | None = None,
-        seed: int | None = None,
-        options: Mapping[str, Any] | None = None,
-        metadata: Mapping[str, Any] | None = None,
-        env_index: int | None = None,
-    ) -> EpisodeRow | None:
-        """Write a whole episode of T transitions from arrays.
-
-        Args:
-            observations: T+1 stacked values (nested dicts and tuples of arrays for Dict and Tuple spaces,
-                a list of values for ragged ones); T if the last observation is missing.
-            actions: T stacked values.
-            rewards: shape (T,), or (T, 1) of arrays of one item; (T, k) for vector rewards.
-            terminations, truncations: bool, shape (T,), or one bool for the last transition.
-            source_key: names the episode in the dataset it comes from; kept as metadata `source_key`.
-            last_observation: "missing" if the source has T observations only. Readers then show T of them,
-                and loaders leave out what needs the last one.
-            infos: T+1 mappings, or one mapping of arrays of length T+1; T if the last observation is missing.
-            policy: arrays of length T (or T+1 with a value for the last observation).
-            extra: arrays of length T+1, your own columns; T if the last observation is missing.
-            seed, options, metadata, env_index: of the episode.
-
-        Returns:
-            The episode; None if there is one with this source key and `on_duplicate` is "skip".
-
-        Raises:
-            SpaceMismatchError: shapes, dtypes or lengths do not fit, or a flag is set before the last
-                transition; nothing was recorded.
-            InvalidArgumentError: there is no transition, there is an episode with this source key, or
-                the observation space has no column in which a missing observation shows.
-            RecorderStateError: the writer is closed.
-        """
-        given = {
-            "observations": observations,
-            "actions": actions,
-            "rewards": rewards,
-            "terminations": terminations,
-            "truncations": truncations,
-            "source_key": source_key,
-            "last_observation": last_observation,
-            "infos": infos,
-            "policy": policy,
-            "extra": extra,
-            "seed": seed,
-            "options": options,
-            "metadata": metadata,
-            "env_index": env_index,
-        }
-        records = self._write_many([given])
-        return EpisodeRow.of(self._session, records[0]) if records else None
-
-    def write_episodes(
-        self,
-        steps: Any,
-        *,
-        episodes: Any = None,
-        lengths: Iterable[int] | None = None,
-        last_observation: LastObservation = "present",
-    ) -> int:
-        """Write many whole episodes from Arrow data.
-
-        The data have the columns of `steps`: those of observation and action, `reward`, `terminated`,
-        `truncated`, and if you like `info.*`, `policy.*` and your own. The rows of an episode are neighbours,
-        in order of time. The last of them has the last observation; its action, reward and flags are NULL.
-        The data are streamed: memory holds a few segments, or the longest episode if that is larger.
-
-        Args:
-            steps: a `pyarrow.Table`, `RecordBatch`, `RecordBatchReader`, an iterable of these, or a data
-                frame that exports Arrow. A column `episode` (or `episode_id`) of any type names the episode
-                of each row; a column `t` is checked.
-            episodes: Arrow data with one row per episode in the same order: `seed`, `options` (JSON or a
-                struct), `env_index`, `end_reason`, `source_key`, `last_observation`, `metadata.*`. A column
-                `episode` is compared with that of the steps, `length` and `end_reason` with the episodes;
-                `store.episodes` fits. Where `last_observation` is "missing", the observation of the
-                episode's last row is NULL.
-            lengths: the transitions T of each episode, T+1 rows each, in place of the column.
-            last_observation: "missing" if the source lacks the last observation of all episodes. Each has T
-                rows then, without the row of the last observation.
-
-        Returns:
-            How many episodes were written, without those that `on_duplicate="skip"` left out.
-
-        Raises:
-            SpaceMismatchError: a value does not fit, or a row or a column is missing; the message names the
-                episode and the row. The episodes before it may be recorded, as a note of the error says.
-            InvalidArgumentError: a column has a reserved name, an episode has no transition, `episodes`
-                does not go with the steps, or there is an episode with this source key.
-            RecorderStateError: the writer is closed.
-        """
-        self._session.check_usable()
-        missing = is_last_missing(self._schema, last_observation)
-        return write_arrow(
-            self._session, self._schema, steps, episodes, lengths, self._sources, last_missing=missing
-        )
-
-    def _write_many(self, episodes: Sequence[Mapping[str, Any]]) -> list[EpisodeRecord]:
-        """Write several episodes, all or none, without those that `on_duplicate="skip"` leaves out.
-
-        Args:
-            episodes: keyword arguments of `write_episode`, which raises the same.
-        """
-        self._session.check_usable()
-        fresh = self._sources.fresh([each.get("source_key") for each in episodes])
-        wholes, facts, keys = [], [], []
-        for given in compress(episodes, fresh):
-            seed, options, metadata, env_index, key = (given.get(name) for name in _FACTS)
-            steps = {name: value for name, value in given.items() if name not in _FACTS}
-            own = EpisodeFacts.of(seed, options, with_source_key(metadata, key))
-            wholes.append(WholeEpisode.checked(self._schema, **steps))
-            facts.append((_index(env_index), own))
-            keys += [] if key is None else [key]
-        records = self._rows.write(wholes, facts) if wholes else []
-        self._sources.add(keys)
-        return records
-
-    def finished(self, record: EpisodeRecord) -> EpisodeRow:
-        """Remember the source key of a finished episode, and return it as its caller sees it."""
+    def _remember_source(self, record: EpisodeRecord) -> None:
+        """Remember the source key of a finished episode, if it has one."""
         key = record.facts.metadata.get(SOURCE_KEY)
         if isinstance(key, str):
             self._sources.add((key,))
-        return EpisodeRow.of(self._session, record)
-
-
-def _index(env_index: int | None) -> int | None:
-    return None if env_index is None else whole_number("env_index", env_index, 0, 2**63 - 1)

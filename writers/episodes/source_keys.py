@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 
@@ -97,16 +97,6 @@ class SourceKeys:
         if self._known is None:
             self._known = {source.key for source in committed_sources(self._layout)}
         return self._known
-
-
-def check_on_duplicate(value: Any) -> None:
-    """Refuse an unknown `on_duplicate`.
-
-    Raises:
-        InvalidArgumentError: it is neither "error" nor "skip".
-    """
-    if not isinstance(value, str) or value not in get_args(OnDuplicate):
-        raise InvalidArgumentError(f"on_duplicate={value!r} is unknown; expected 'error' or 'skip'.")
 
 
 def with_source_key(metadata: Any, key: str | None) -> Any:

@@ -5,7 +5,7 @@ What one step brought to all agents goes to `AgentRows` together, as from the re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,15 +13,15 @@ import numpy as np
 
 from ...store.errors import InvalidArgumentError, SpaceMismatchError
 from ...store.handle import OpenStore
-from ...store.journal.episodes import EpisodeRecord
 from ...store.schema import StepSchema
 from ...store.spaces.batches import single_value
 from ...store.spaces.coerce import as_flag
 from ..rows.agent_arrivals import Arrival, LiveAgent, LiveTeam
 from ..rows.agent_rows import AgentRows
+from ..rows.step_rows import EpisodeRow
 from ..session.journal import SessionOptions
 from ..session.run import RunOwner, run_header
-from .open_episode import EpisodeRow, OpenRecording
+from .episode_writer import OpenRecording
 from .whole_episode import WholeEpisode
 
 ByAgent = Mapping[str, Any]
@@ -39,9 +39,8 @@ class OpenTeam(OpenRecording):
         writer: TeamWriter,
         live: LiveTeam,
         groups: Mapping[str, str],
-        finished: Callable[[EpisodeRecord], EpisodeRow],
     ) -> None:
-        super().__init__(writer, live, finished)
+        super().__init__(writer, live)
         self._record = writer.record
         self._groups = groups
 
@@ -180,7 +179,7 @@ class TeamWriter(RunOwner[AgentRows]):
         except BaseException:
             self._rows.discard(live)
             raise
-        return OpenTeam(self, live, dict(groups or {}), self._finished)
+        return OpenTeam(self, live, dict(groups or {}))
 
     def write_episode(
         self,
@@ -238,7 +237,7 @@ class TeamWriter(RunOwner[AgentRows]):
             self._rows.discard(live)
             raise
         assert record is not None
-        return self._finished(record)
+        return EpisodeRow.of(self._session, record)
 
     def record(
         self,
@@ -271,9 +270,6 @@ class TeamWriter(RunOwner[AgentRows]):
         self._rows.record(live, env_step, arrivals)
         for arrival in arrivals:
             arrival.agent.gone = arrival.agent.terminated or arrival.agent.truncated
-
-    def _finished(self, record: EpisodeRecord) -> EpisodeRow:
-        return EpisodeRow.of(self._session, record)
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,13 @@ ones and no longer open here, so an interrupted `end` can be repeated.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
+from ...store.common.arguments import whole_number
 from ...store.dynamic.column_groups import ColumnSet
 from ...store.errors import RecorderStateError, StoreAccessError
 from ...store.journal.episodes import EndReason, EpisodeFacts, EpisodeRecord, end_reason_of, timestamp_now
@@ -281,6 +283,57 @@ class StepRows:
         """End the open episodes, as `cut` if no flag is set."""
         for episode in list(self._live.values()):
             self.end(episode)
+
+
+@dataclass(frozen=True)
+class EpisodeRow:
+    """A finished episode, as it will stand in the episodes table.
+
+    Attributes:
+        episode_id, run_id, number: its names.
+        length: transitions T.
+        episode_return: sum of the rewards in order of time; a list for vector rewards.
+        terminated, truncated: the flags of the last transition.
+        end_reason: "terminated", "truncated" or "cut".
+        seed: the seed it was begun with, or None.
+        metadata: its metadata.
+    """
+
+    episode_id: str
+    run_id: str
+    number: int
+    length: int
+    episode_return: float | list[float]
+    terminated: bool
+    truncated: bool
+    end_reason: EndReason
+    seed: int | None
+    metadata: dict[Any, Any]
+
+    @staticmethod
+    def of(session: RunSession[Any], record: EpisodeRecord) -> EpisodeRow:
+        """Return a finished episode of a run."""
+        return EpisodeRow(
+            episode_id=session.episode_id(record.number),
+            run_id=session.header.run_id,
+            number=record.number,
+            length=record.length,
+            episode_return=record.episode_return,
+            terminated=record.terminated,
+            truncated=record.truncated,
+            end_reason=record.end_reason,
+            seed=record.facts.seed,
+            metadata=record.facts.metadata,
+        )
+
+
+def env_index_of(value: int | None) -> int | None:
+    """Return the index of an episode's environment, None where it has none.
+
+    Raises:
+        InvalidArgumentError: it is no whole number from 0 on.
+    """
+    return None if value is None else whole_number("env_index", value, 0, 2**63 - 1)
 
 
 def _record(episode: LiveEpisode, otherwise: EndReason, facts: EpisodeFacts) -> EpisodeRecord:

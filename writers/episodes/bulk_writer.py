@@ -1,0 +1,207 @@
+"""`BulkWriter`: the part of `EpisodeWriter` that writes whole episodes, from arrays or Arrow data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from itertools import compress
+from typing import Any, overload
+
+from ...store.journal.episodes import EpisodeFacts, EpisodeRecord
+from ...store.schema import StepSchema
+from ..rows.step_rows import EpisodeRow, env_index_of
+from ..session.run import RunOwner
+from .arrow_episodes import write_arrow
+from .source_keys import OnDuplicate, SourceKeys, with_source_key
+from .whole_episode import LastObservation, WholeEpisode, is_last_missing
+from .whole_rows import WholeRows
+
+#: Arguments of `write_episode` that are not about steps.
+_FACTS = ("seed", "options", "metadata", "env_index", "source_key")
+
+
+class BulkWriter(RunOwner[WholeRows]):
+    """See `EpisodeWriter`."""
+
+    _rows: WholeRows
+    _schema: StepSchema
+    _on_duplicate: OnDuplicate
+
+    @cached_property
+    def _sources(self) -> SourceKeys:
+        return SourceKeys(self._session.store.layout, self._on_duplicate, self._rows)
+
+    def has_source_key(self, key: str) -> bool:
+        """Return whether an episode with this source key is in the store or was written or begun here.
+
+        Raises:
+            InvalidArgumentError: the key is no text.
+        """
+        return self._sources.is_known(key)
+
+    @overload
+    def write_episode(
+        self,
+        *,
+        observations: Any,
+        actions: Any,
+        rewards: Any,
+        terminations: Any,
+        truncations: Any,
+        source_key: None = None,
+        last_observation: LastObservation = "present",
+        infos: Sequence[Mapping[str, Any]] | Mapping[str, Any] | None = None,
+        policy: Mapping[str, Any] | None = None,
+        extra: Mapping[str, Any] | None = None,
+        seed: int | None = None,
+        options: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        env_index: int | None = None,
+    ) -> EpisodeRow: ...
+
+    @overload
+    def write_episode(
+        self,
+        *,
+        observations: Any,
+        actions: Any,
+        rewards: Any,
+        terminations: Any,
+        truncations: Any,
+        source_key: str | None,
+        last_observation: LastObservation = "present",
+        infos: Sequence[Mapping[str, Any]] | Mapping[str, Any] | None = None,
+        policy: Mapping[str, Any] | None = None,
+        extra: Mapping[str, Any] | None = None,
+        seed: int | None = None,
+        options: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        env_index: int | None = None,
+    ) -> EpisodeRow | None: ...
+
+    def write_episode(
+        self,
+        *,
+        observations: Any,
+        actions: Any,
+        rewards: Any,
+        terminations: Any,
+        truncations: Any,
+        source_key: str | None = None,
+        last_observation: LastObservation = "present",
+        infos: Sequence[Mapping[str, Any]] | Mapping[str, Any] | None = None,
+        policy: Mapping[str, Any] | None = None,
+        extra: Mapping[str, Any] | None = None,
+        seed: int | None = None,
+        options: Mapping[str, Any] | None = None,
+        metadata: Mapping[str, Any] | None = None,
+        env_index: int | None = None,
+    ) -> EpisodeRow | None:
+        """Write a whole episode of T transitions from arrays.
+
+        Args:
+            observations: T+1 stacked values (nested dicts and tuples of arrays for Dict and Tuple spaces,
+                a list of values for ragged ones); T if the last observation is missing.
+            actions: T stacked values.
+            rewards: shape (T,), or (T, 1) of arrays of one item; (T, k) for vector rewards.
+            terminations, truncations: bool, shape (T,), or one bool for the last transition.
+            source_key: names the episode in the dataset it comes from; kept as metadata `source_key`.
+            last_observation: "missing" if the source has T observations only. Readers then show T of them,
+                and loaders leave out what needs the last one.
+            infos: T+1 mappings, or one mapping of arrays of length T+1; T if the last observation is missing.
+            policy: arrays of length T (or T+1 with a value for the last observation).
+            extra: arrays of length T+1, your own columns; T if the last observation is missing.
+            seed, options, metadata, env_index: of the episode.
+
+        Returns:
+            The episode; None if there is one with this source key and `on_duplicate` is "skip".
+
+        Raises:
+            SpaceMismatchError: shapes, dtypes or lengths do not fit, or a flag is set before the last
+                transition; nothing was recorded.
+            InvalidArgumentError: there is no transition, there is an episode with this source key, or
+                the observation space has no column in which a missing observation shows.
+            RecorderStateError: the writer is closed.
+        """
+        given = {
+            "observations": observations,
+            "actions": actions,
+            "rewards": rewards,
+            "terminations": terminations,
+            "truncations": truncations,
+            "source_key": source_key,
+            "last_observation": last_observation,
+            "infos": infos,
+            "policy": policy,
+            "extra": extra,
+            "seed": seed,
+            "options": options,
+            "metadata": metadata,
+            "env_index": env_index,
+        }
+        records = self._write_many([given])
+        return EpisodeRow.of(self._session, records[0]) if records else None
+
+    def write_episodes(
+        self,
+        steps: Any,
+        *,
+        episodes: Any = None,
+        lengths: Iterable[int] | None = None,
+        last_observation: LastObservation = "present",
+    ) -> int:
+        """Write many whole episodes from Arrow data.
+
+        The data have the columns of `steps`: those of observation and action, `reward`, `terminated`,
+        `truncated`, and if you like `info.*`, `policy.*` and your own. The rows of an episode are neighbours,
+        in order of time. The last of them has the last observation; its action, reward and flags are NULL.
+        The data are streamed: memory holds a few segments, or the longest episode if that is larger.
+
+        Args:
+            steps: a `pyarrow.Table`, `RecordBatch`, `RecordBatchReader`, an iterable of these, or a data
+                frame that exports Arrow. A column `episode` (or `episode_id`) of any type names the episode
+                of each row; a column `t` is checked.
+            episodes: Arrow data with one row per episode in the same order: `seed`, `options` (JSON or a
+                struct), `env_index`, `end_reason`, `source_key`, `last_observation`, `metadata.*`. A column
+                `episode` is compared with that of the steps, `length` and `end_reason` with the episodes;
+                `store.episodes` fits. Where `last_observation` is "missing", the observation of the
+                episode's last row is NULL.
+            lengths: the transitions T of each episode, T+1 rows each, in place of the column.
+            last_observation: "missing" if the source lacks the last observation of all episodes. Each has T
+                rows then, without the row of the last observation.
+
+        Returns:
+            How many episodes were written, without those that `on_duplicate="skip"` left out.
+
+        Raises:
+            SpaceMismatchError: a value does not fit, or a row or a column is missing; the message names the
+                episode and the row. The episodes before it may be recorded, as a note of the error says.
+            InvalidArgumentError: a column has a reserved name, an episode has no transition, `episodes`
+                does not go with the steps, or there is an episode with this source key.
+            RecorderStateError: the writer is closed.
+        """
+        self._session.check_usable()
+        missing = is_last_missing(self._schema, last_observation)
+        return write_arrow(
+            self._session, self._schema, steps, episodes, lengths, self._sources, last_missing=missing
+        )
+
+    def _write_many(self, episodes: Sequence[Mapping[str, Any]]) -> list[EpisodeRecord]:
+        """Write several episodes, all or none, without those that `on_duplicate="skip"` leaves out.
+
+        Args:
+            episodes: keyword arguments of `write_episode`, which raises the same.
+        """
+        self._session.check_usable()
+        fresh = self._sources.fresh([each.get("source_key") for each in episodes])
+        wholes, facts, keys = [], [], []
+        for given in compress(episodes, fresh):
+            seed, options, metadata, env_index, key = (given.get(name) for name in _FACTS)
+            steps = {name: value for name, value in given.items() if name not in _FACTS}
+            own = EpisodeFacts.of(seed, options, with_source_key(metadata, key))
+            wholes.append(WholeEpisode.checked(self._schema, **steps))
+            facts.append((env_index_of(env_index), own))
+            keys += [] if key is None else [key]
+        records = self._rows.write(wholes, facts) if wholes else []
+        self._sources.add(keys)
+        return records
