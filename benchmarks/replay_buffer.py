@@ -76,10 +76,10 @@ def ours(steps: int, folder: Path, open_until_the_end: ExitStack) -> dict[str, d
     store = el.create(folder / "store", Fixed())
     buffer, ranked = store.replay_buffer(steps), store.replay_buffer(steps, prioritized=el.Prioritized())
     for one in (buffer, ranked):
-        with store.record(Fixed(), replay=one) as env:
+        with store.record(Fixed(), buffer=one) as env:
             _play(env, steps, after=one.__len__, every=1_000)
     bare = Fixed()
-    env = open_until_the_end.enter_context(store.record(Fixed(), replay=buffer))
+    env = open_until_the_end.enter_context(store.record(Fixed(), buffer=buffer))
     plain = open_until_the_end.enter_context(el.create(folder / "plain", Fixed()).record(Fixed()))
 
     def update() -> None:

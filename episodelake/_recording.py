@@ -69,7 +69,7 @@ class RecordingStore(EpisodeView):
         record_infos: RecordInfos = True,
         state: bool = False,
         autoreset_mode: AutoresetMode | str | None = None,
-        replay: RunObserver | None = None,
+        buffer: RunObserver | None = None,
         **options: Unpack[SessionKeywords],
     ) -> AnyRecorder:
         """Wrap an environment so that every episode is recorded.
@@ -90,7 +90,7 @@ class RecordingStore(EpisodeView):
             state: of PettingZoo: record `env.state()` as well.
             autoreset_mode: of a vector environment whose metadata does not state it.
             options: see `SessionOptions`: `durability`, `seal_seconds`, `cast` and the others.
-            replay: a `ReplayBuffer` of this store, which shows each step as soon as it is recorded.
+            buffer: a `ReplayBuffer` of this store, which shows each step as soon as it is recorded.
 
         Raises:
             SpaceMismatchError: the environment's spaces are not the store's.
@@ -112,7 +112,7 @@ class RecordingStore(EpisodeView):
             record_infos=record_infos,
             state=state,
             autoreset_mode=autoreset_mode,
-            replay=replay,
+            buffer=buffer,
         )
 
     def replay_buffer(

@@ -169,7 +169,7 @@ def test_steps_can_be_sampled_at_once(tmp_path: Path, capacity: int, at_once: in
     store, plain = _store(tmp_path / "store"), Plain(capacity)
     buffer = store.replay_buffer(capacity)
     scripted = Scripted(lengths=(4, 1, 7, 2, 30))
-    with store.record(scripted, replay=buffer) as env:
+    with store.record(scripted, buffer=buffer) as env:
         for part in range(8):
             _play(env, plain, at_once, cut_every=11)
             plain_before = plain.episodes[-1]
@@ -190,7 +190,7 @@ def test_a_running_episode_is_not_truncated(tmp_path: Path) -> None:
     """The newest step of a running episode has no flag, and its span ends there."""
     store, plain = _store(tmp_path / "store"), Plain(50)
     buffer = store.replay_buffer(50)
-    with store.record(Scripted(lengths=(9,)), replay=buffer) as env:
+    with store.record(Scripted(lengths=(9,)), buffer=buffer) as env:
         plain.reset(env.reset()[0])
         for action in range(5):
             plain.step(action, env.step(action))
@@ -214,7 +214,7 @@ def test_vector_environments(tmp_path: Path, mode: AutoresetMode, capacity: int)
     )
     buffer = store.replay_buffer(capacity)
     newest: deque[tuple] = deque(maxlen=capacity)
-    with store.record(envs, replay=buffer) as recorder:
+    with store.record(envs, buffer=buffer) as recorder:
         before, _ = recorder.reset()
         resetting = np.zeros(3, bool)
         for step in range(60):
@@ -252,7 +252,7 @@ def test_pools(tmp_path: Path) -> None:
     pool: Any = Pool(envs, 2)
     store = el.create(tmp_path / "store", pool)
     buffer = store.replay_buffer(400)
-    with store.record(pool, replay=buffer) as recorder:
+    with store.record(pool, buffer=buffer) as recorder:
         recorder.async_reset()
         for batch in range(90):
             _, _, _, _, infos = recorder.recv()
@@ -274,9 +274,9 @@ def test_several_recorders_and_collect_feed_one_buffer(tmp_path: Path) -> None:
     buffer = store.replay_buffer(1000)
     envs = SyncVectorEnv([lambda index=index: Scripted(index + 2) for index in range(2)])
     with (
-        store.record(Scripted(0), replay=buffer) as first,
-        store.record(Scripted(1), replay=buffer) as second,
-        store.record(envs, replay=buffer) as recorder,
+        store.record(Scripted(0), buffer=buffer) as first,
+        store.record(Scripted(1), buffer=buffer) as second,
+        store.record(envs, buffer=buffer) as recorder,
     ):
         for env in (first, second):
             env.reset()
@@ -291,13 +291,13 @@ def test_several_recorders_and_collect_feed_one_buffer(tmp_path: Path) -> None:
 
 
 def test_collect_feeds_the_buffer_it_is_given(tmp_path: Path) -> None:
-    """With `replay=` the buffer has what a loader finds in the store; other processes cannot have it."""
+    """With `buffer=` the buffer has what a loader finds in the store; other processes cannot have it."""
     store = _store(tmp_path / "store")
     buffer = store.replay_buffer(1000)
-    el.collect(Scripted(), None, store, steps=23, replay=buffer)
+    el.collect(Scripted(), None, store, steps=23, buffer=buffer)
     assert len(buffer) == 23 and _sampled(buffer) == _loaded(store.refresh())
     with pytest.raises(el.errors.InvalidArgumentError, match="replay cannot be sent to worker processes"):
-        el.collect(Scripted, None, store, steps=5, replay=buffer, workers=2)
+        el.collect(Scripted, None, store, steps=5, buffer=buffer, workers=2)
     assert len(store.refresh().runs.collect()) == 1
 
 
@@ -318,7 +318,7 @@ def test_a_killed_writer_loses_nothing(tmp_path: Path) -> None:
 
 def _record_and_die(path: str) -> None:
     store = el.open(path)
-    env = store.record(Scripted(lengths=(100,)), replay=store.replay_buffer(100))
+    env = store.record(Scripted(lengths=(100,)), buffer=store.replay_buffer(100))
     env.reset()
     for _ in range(30):
         env.step(1)
@@ -345,7 +345,7 @@ def test_a_buffer_is_refilled_after_a_restart(tmp_path: Path, capacity: int) -> 
     """A new buffer of the sealed store has what the old one had: transitions, spans and sequences."""
     store, plain = _store(tmp_path / "store"), Plain(capacity)
     buffer = store.replay_buffer(capacity)
-    with store.record(Scripted(), replay=buffer) as env:
+    with store.record(Scripted(), buffer=buffer) as env:
         _play(env, plain, 100, cut_every=13)
     again = el.open(tmp_path / "store").replay_buffer(capacity)
     assert len(again) == len(buffer) == min(capacity, 100)
@@ -353,7 +353,7 @@ def test_a_buffer_is_refilled_after_a_restart(tmp_path: Path, capacity: int) -> 
     assert _sampled_spans(again, 3, 0.9) == _sampled_spans(buffer, 3, 0.9)
     if capacity > 10:
         assert _sampled_sequences(again, 5) == _sampled_sequences(buffer, 5)
-    with el.open(tmp_path / "store").record(Scripted(7), replay=again) as env:
+    with el.open(tmp_path / "store").record(Scripted(7), buffer=again) as env:
         _play(env, Plain(1), 3)
     assert {row for row in _sampled(again) if row[0] == 7} or capacity < 3
     assert len(again) == min(capacity, 103)
@@ -363,7 +363,7 @@ def test_batches_are_those_of_the_loader(tmp_path: Path) -> None:
     """Keys, dtypes, shapes and values agree with the loader's, to the last bit."""
     store = _store(tmp_path / "store")
     buffer = store.replay_buffer(1000)
-    with store.record(Scripted(), replay=buffer) as env:
+    with store.record(Scripted(), buffer=buffer) as env:
         _play(env, Plain(1), 80, cut_every=13)
     store.refresh()
     for options in ({}, {"n_step": 4, "gamma": 0.97}):
@@ -385,7 +385,7 @@ def test_memory_is_bounded_and_exact_for_the_shortest_episodes(tmp_path: Path) -
     store, plain = _store(tmp_path / "store"), Plain(3000)
     buffer = store.replay_buffer(3000)
     before = buffer.nbytes
-    with store.record(Scripted(lengths=(1,)), replay=buffer) as env:
+    with store.record(Scripted(lengths=(1,)), buffer=buffer) as env:
         _play(env, plain, 7000)
         assert len(buffer) == 3000
         sampled = buffer.sample(20_000)
@@ -407,7 +407,7 @@ def test_discarded_episodes_disappear(tmp_path: Path) -> None:
     envs = SyncVectorEnv([lambda index=index: Scripted(index, (50,)) for index in range(2)])
     buffers = [store.replay_buffer(100), store.replay_buffer(100, prioritized=el.Prioritized())]
     for buffer in buffers:
-        with store.record(envs, replay=buffer) as recorder:
+        with store.record(envs, buffer=buffer) as recorder:
             recorder.reset()
             for _ in range(10):
                 recorder.step(np.zeros(2, int))
@@ -429,7 +429,7 @@ def test_priorities(tmp_path: Path) -> None:
     store = _store(tmp_path / "store")
     rule = el.Prioritized(alpha=1.0, beta=0.5, epsilon=0.0)
     buffer = store.replay_buffer(10, prioritized=rule)
-    with store.record(Scripted(lengths=(100,)), replay=buffer) as env:
+    with store.record(Scripted(lengths=(100,)), buffer=buffer) as env:
         env.reset()
         for _ in range(14):
             env.step(0)
@@ -467,7 +467,7 @@ def test_nested_spaces(tmp_path: Path) -> None:
 
     store = el.create(tmp_path / "store", Nested())
     buffer = store.replay_buffer(20)
-    with store.record(Nested(lengths=(40,)), replay=buffer) as env:
+    with store.record(Nested(lengths=(40,)), buffer=buffer) as env:
         env.reset()
         for _ in range(30):
             env.step(0)
@@ -491,7 +491,7 @@ def test_one_thread_records_and_one_samples(tmp_path: Path) -> None:
 
     def record(env: Any) -> None:
         try:
-            with store.record(env, replay=buffer, seal_seconds=0.05, flush_seconds=0.01) as recorder:
+            with store.record(env, buffer=buffer, seal_seconds=0.05, flush_seconds=0.01) as recorder:
                 vector = isinstance(env, SyncVectorEnv)
                 recorder.reset()
                 for step in range(6_000):
@@ -539,7 +539,7 @@ def test_draws_are_uniform(tmp_path: Path) -> None:
     """Every transition comes about as often as the others."""
     store = _store(tmp_path / "store")
     buffer = store.replay_buffer(20)
-    with store.record(Scripted(lengths=(100,)), replay=buffer) as env:
+    with store.record(Scripted(lengths=(100,)), buffer=buffer) as env:
         _play(env, Plain(1), 50)
         counts = np.unique(buffer.sample(20_000)["observation"][:, 2], return_counts=True)[1]
     assert len(counts) == 20
@@ -560,7 +560,7 @@ def test_errors(tmp_path: Path) -> None:
         buffer.update_priorities([0], [1.0])
     other = _store(tmp_path / "other")
     with pytest.raises(el.errors.InvalidArgumentError, match="another store"):
-        other.record(Scripted(), replay=buffer)
+        other.record(Scripted(), buffer=buffer)
     assert not len(other.refresh().runs.collect())
     text = el.create(tmp_path / "text", observation_space=Text(5), action_space=Discrete(2))
     with pytest.raises(el.errors.InvalidArgumentError, match="no fixed shape"):

@@ -50,7 +50,7 @@ IS_FIRST, IS_LAST, IS_TERMINAL = "is_first", "is_last", "is_terminal"
 class ReplayBuffer:
     """The newest transitions of a store, in memory; `store.replay_buffer(1_000_000)` returns one.
 
-    `store.record(env, replay=buffer)` lets a recorder feed it: a step can be sampled once `step` has
+    `store.record(env, buffer=buffer)` lets a recorder feed it: a step can be sampled once `step` has
     returned, and is journalled and sealed as usual. Several recorders may feed one buffer. The rows of a
     recorder are copied when the buffer is sampled, so recording itself does no work for it.
 
@@ -122,12 +122,12 @@ class ReplayBuffer:
         """
         if store.manifest.store_id != self._store_id:
             raise InvalidArgumentError(
-                f"replay={self!r} belongs to another store than {store.layout.root}. Give one that this "
+                f"buffer={self!r} belongs to another store than {store.layout.root}. Give one that this "
                 "store's replay_buffer() returned."
             )
 
     def observe(self, session: RunSession[Any]) -> None:
-        """Take the rows of a recorder's session from now on; `store.record(env, replay=buffer)` calls it."""
+        """Take the rows of a recorder's session from now on; `store.record(env, buffer=buffer)` calls it."""
         feed = RecorderFeed(self._ring, self._lock, session.rows)
         session.rows.observer = feed
         self._feeds.append((feed, session))
@@ -285,7 +285,7 @@ class ReplayBuffer:
     def _check_any(self) -> None:
         if not len(self._ring):
             raise InvalidArgumentError(
-                "There is no transition to sample. Record steps first, with store.record(env, replay=buffer)."
+                "There is no transition to sample. Record steps first, with store.record(env, buffer=buffer)."
             )
 
     # Gathering

@@ -43,7 +43,7 @@ class RunObserver(Protocol):
 class RecordOptions(SessionKeywords, RunKeywords, total=False):
     """The options of `EpisodeStore.record` that every recorder takes."""
 
-    replay: RunObserver | None
+    buffer: RunObserver | None
 
 
 class VectorOptions(RecordOptions, total=False):
@@ -59,7 +59,7 @@ class TeamOptions(RecordOptions, total=False):
 
 
 def recorder_of(
-    env: Any, store: OpenStore, *, replay: RunObserver | None = None, **arguments: Any
+    env: Any, store: OpenStore, *, buffer: RunObserver | None = None, **arguments: Any
 ) -> AnyRecorder:
     """Return a recorder for an environment: by what it is, with the arguments that all recorders take.
 
@@ -68,10 +68,10 @@ def recorder_of(
 
     Raises:
         InvalidArgumentError: there is no such environment; an option is for environments of another kind, or
-            `replay` for another store.
+            `buffer` for another store.
     """
-    if replay is not None:
-        replay.check_store(store.handle)
+    if buffer is not None:
+        buffer.check_store(store.handle)
     own = make(env) if is_source(env) else None
     try:
         recorder = _recorder_of(env if own is None else own, store, **arguments)
@@ -79,8 +79,8 @@ def recorder_of(
         if own is not None:
             own.close()
         raise
-    if replay is not None:
-        replay.observe(recorder.session)
+    if buffer is not None:
+        buffer.observe(recorder.session)
     return recorder
 
 
