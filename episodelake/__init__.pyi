@@ -21,7 +21,7 @@ from .readers.loading.transforms.normalize import Normalize
 from .readers.loading.transforms.on_read import DerivedColumns
 from .readers.loading.transforms.torch_module import TorchModule
 from .readers.loading.units import Deltas, NSteps, Transitions
-from .readers.loading.windows import WholeEpisodes, Windows, unpadded
+from .readers.loading.windows import Episodes, Windows, unpadded
 from .readers.measures.quality import normalized_score
 from .readers.view import EpisodeView
 from .replay_buffer.buffer import ReplayBuffer
@@ -51,6 +51,7 @@ __all__ = [
     "EpisodeView",
     "EpisodeWriter",
     "EpisodelakeError",
+    "Episodes",
     "FILE",
     "Flatten",
     "Follow",
@@ -75,7 +76,6 @@ __all__ = [
     "TeamWriter",
     "TorchModule",
     "Transitions",
-    "WholeEpisodes",
     "Windows",
     "collect",
     "create",

@@ -18,7 +18,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "n-step": {"n_step": 3, "gamma": 0.9},
     "windows": {"units": el.Windows(4, stride=2, pad="left", burn_in=1)},
     "deltas": {"units": el.Deltas({"observation": [-2, 0], "action": [0, 1, 5]})},
-    "whole episodes": {"units": el.WholeEpisodes()},
+    "whole episodes": {"units": el.Episodes()},
     "returns to go": {"units": el.Windows(3, pad="left"), "transforms": [el.ReturnToGo(0.9)]},
 }
 PLACES = ["episode", "t"]

@@ -152,7 +152,7 @@ def test_windows_and_whole_parts(comings: el.EpisodeStore, cache: Any) -> None:
         same(unit["reward"], part.rewards[first : first + 3])
         assert unit["episode"] == number
         assert unit["env_step"].tolist() == part.env_steps[first : first + 3].tolist()
-    whole = list(comings.loader(1, el.WholeEpisodes(), agent="scout_1", cache=cache))
+    whole = list(comings.loader(1, el.Episodes(), agent="scout_1", cache=cache))
     own = [part for _, part in parts(comings, ("scout_1",))]
     assert len(whole) == len(own) > 1
     for batch, part in zip(whole, own, strict=True):
@@ -435,7 +435,7 @@ def test_joint_windows_and_episodes(comings: el.EpisodeStore, cache: Any) -> Non
                 unit["scout.observation"][place, 1],
                 np.zeros(2, np.float32) if row is None else late.observations[row],
             )
-    for number, batch in enumerate(comings.loader(1, el.WholeEpisodes(), joint=True, cache=cache)):
+    for number, batch in enumerate(comings.loader(1, el.Episodes(), joint=True, cache=cache)):
         (whole,) = el.unpadded(batch)
         assert len(whole["scout.observation"]) == comings[number].length + 1 == len(whole["tank.action"]) + 1
         scout = comings[number].agent("scout_0")

@@ -142,7 +142,7 @@ def test_one_hot_of_padding(tmp_path: Path) -> None:
     for batch in loader:
         for key in ("observation", "action"):
             np.testing.assert_array_equal(batch[key].sum(axis=-1), batch["mask"])
-    (batch,) = store.loader(2, el.WholeEpisodes(), transforms=[one_hot])
+    (batch,) = store.loader(2, el.Episodes(), transforms=[one_hot])
     assert batch["observation"].sum(axis=-1).tolist() == [[1, 1, 1, 0, 0, 0], [1] * 6]
     np.testing.assert_array_equal(batch["action"].sum(axis=-1), batch["mask"])
 
@@ -206,7 +206,7 @@ def test_normalize_by_statistics(store: el.EpisodeStore) -> None:
     keys = ["observation.pair.1", "reward"]
     for method in ("standard", "range"):
         transform = el.Normalize.from_stats(stats, keys, method)
-        (batch,) = store.loader(100, el.WholeEpisodes(), transforms=[transform])
+        (batch,) = store.loader(100, el.Episodes(), transforms=[transform])
         rewards = batch["reward"][batch["mask"]]
         real = np.concatenate([np.ones((3, 1), bool), batch["mask"]], axis=1)
         pairs = batch["observation"]["pair"][1][real]

@@ -22,7 +22,7 @@ from episodelake.explorer.listing import POSITION, Choice, EpisodeList, SeriesCo
 from episodelake.explorer.moments import moment_of
 from episodelake.explorer.queries import Queries
 from episodelake.readers.loading.units import Deltas, NSteps, Transitions
-from episodelake.readers.loading.windows import WholeEpisodes, Windows
+from episodelake.readers.loading.windows import Episodes, Windows
 from episodelake.readers.sql.macros import macros_of
 from episodelake.store.names import RESERVED
 from episodelake.store.schema import StepSchema
@@ -210,7 +210,7 @@ def test_reserved_names_are_refused(tmp_path: Path) -> None:
 
 def test_reserved_names_hold_every_key_of_every_batch() -> None:
     """A kind of unit that gets another key of its own must have it in the list."""
-    kinds = [Transitions(), NSteps(2, gamma=0.9), Windows(2), Deltas({"reward": [0]}), WholeEpisodes()]
+    kinds = [Transitions(), NSteps(2, gamma=0.9), Windows(2), Deltas({"reward": [0]}), Episodes()]
     keys = {key for units in kinds for key in (*units.default_keys, *units.own_keys)}
     assert keys <= RESERVED
 

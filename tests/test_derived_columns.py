@@ -89,7 +89,7 @@ def whole(loader: el.Loader, key: str) -> list[np.ndarray]:
 @given(drawn_stores, factors, st.integers(1, 4))
 def test_returns_to_go(store: el.EpisodeStore, gamma: float, batch_size: int) -> None:
     """Each step has the discounted sum of the rewards to its episode's end."""
-    loader = store.loader(batch_size, el.WholeEpisodes(), transforms=[el.ReturnToGo(gamma)])
+    loader = store.loader(batch_size, el.Episodes(), transforms=[el.ReturnToGo(gamma)])
     for found, episode in zip(whole(loader, "return_to_go"), store, strict=True):
         np.testing.assert_allclose(found, plain_returns(episode.rewards, gamma), rtol=1e-12, atol=1e-12)
 
@@ -97,7 +97,7 @@ def test_returns_to_go(store: el.EpisodeStore, gamma: float, batch_size: int) ->
 @given(drawn_stores, factors, factors)
 def test_advantages(store: el.EpisodeStore, gamma: float, lam: float) -> None:
     """Advantages and value targets follow the paper; 0 stands for the value after a termination only."""
-    loader = store.loader(3, el.WholeEpisodes(), transforms=[el.GAE(gamma, lam)])
+    loader = store.loader(3, el.Episodes(), transforms=[el.GAE(gamma, lam)])
     batches = list(loader)
     expected = [plain_advantages(e.rewards, e.policy["value"], e.terminated, gamma, lam) for e in store]
     for key, column in (("advantage", 0), ("value_target", 1)):
@@ -144,7 +144,7 @@ def test_what_is_no_number_stays_in_its_episode(tmp_path: Path) -> None:
                 terminations=True,
                 truncations=False,
             )
-    loader = store.refresh().loader(4, el.WholeEpisodes(), transforms=[el.ReturnToGo(0.5)])
+    loader = store.refresh().loader(4, el.Episodes(), transforms=[el.ReturnToGo(0.5)])
     for found, values in zip(whole(loader, "return_to_go"), rewards, strict=True):
         np.testing.assert_array_equal(found, plain_returns(values, 0.5))
 
@@ -152,7 +152,7 @@ def test_what_is_no_number_stays_in_its_episode(tmp_path: Path) -> None:
 def test_long_episodes_keep_their_precision(tmp_path: Path) -> None:
     """Sixty thousand steps: the sums are those of exact arithmetic, to the last few bits."""
     store = write(tmp_path / "store", [60_000, 3], ["terminated", "cut"])
-    (batch,) = store.loader(2, el.WholeEpisodes(), transforms=[el.ReturnToGo()])
+    (batch,) = store.loader(2, el.Episodes(), transforms=[el.ReturnToGo()])
     rewards = store[0].rewards
     for t in (0, 1, 33_333, 59_999):
         exact = math.fsum(rewards[t:])
@@ -172,7 +172,7 @@ def test_each_objective_has_its_own_return(tmp_path: Path) -> None:
             terminations=True,
             truncations=False,
         )
-    (batch,) = store.refresh().loader(2, el.WholeEpisodes(), transforms=[el.ReturnToGo(0.9)])
+    (batch,) = store.refresh().loader(2, el.Episodes(), transforms=[el.ReturnToGo(0.9)])
     for part in range(2):
         np.testing.assert_allclose(batch["return_to_go"][0, :, part], plain_returns(rewards[:, part], 0.9))
 
@@ -185,7 +185,7 @@ def test_a_missing_last_value_is_an_error_unless_something_stands_for_it(tmp_pat
         store.loader(transforms=[el.GAE()])
     assert len(list(store.filter("terminated").loader(transforms=[el.GAE()]))) == 1
     for missing in ("zero", "repeat"):
-        (batch,) = store.loader(9, el.WholeEpisodes(), transforms=[el.GAE(0.9, 0.8, missing=missing)])
+        (batch,) = store.loader(9, el.Episodes(), transforms=[el.GAE(0.9, 0.8, missing=missing)])
         for number, episode in enumerate(store):
             logged = np.array(episode.policy["value"][: episode.length], float)
             last = {0: 0.0, 1: 0.0 if missing == "zero" else logged[-1], 2: episode.policy["value"][-1]}

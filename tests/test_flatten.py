@@ -139,7 +139,7 @@ def test_loaders_flatten_every_unit(store: el.EpisodeStore, cache: Any) -> None:
     ):
         assert same(batch[key], np.concatenate(values))
     assert same(batch["action"], np.concatenate([e.flattened("action") for e in store]))
-    (batch,) = store.loader(100, el.WholeEpisodes(), transforms=transforms, cache=cache)
+    (batch,) = store.loader(100, el.Episodes(), transforms=transforms, cache=cache)
     assert batch["observation"].shape == (3, 9, width)
     for row, episode in enumerate(store):
         assert same(batch["observation"][row, : episode.length + 1], episode.flattened())

@@ -300,9 +300,7 @@ def test_weights_follow_too(store: el.EpisodeStore) -> None:
         following(store, weights=pl.col("lengthh")).take(1)
 
 
-@pytest.mark.parametrize(
-    "options", [{"window": 3}, {"n_step": 2, "gamma": 0.5}, {"units": el.WholeEpisodes()}]
-)
+@pytest.mark.parametrize("options", [{"window": 3}, {"n_step": 2, "gamma": 0.5}, {"units": el.Episodes()}])
 def test_other_units(store: el.EpisodeStore, options: dict[str, Any]) -> None:
     """Each is one that a loader of the newest version has."""
     loader = following(store, columns=["observation", "episode", "reward"], **options)

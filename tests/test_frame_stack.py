@@ -93,7 +93,7 @@ def test_windows(store: el.EpisodeStore, k: int, pad: Pad, size: int, side: Any,
 @given(stores, sizes, pads)
 def test_whole_episodes_and_deltas(store: el.EpisodeStore, k: int, pad: Pad) -> None:
     """Every observation of an episode is a stack, the last one too."""
-    found = units_of(store.loader(2, el.WholeEpisodes(), transforms=[el.FrameStack(k, pad=pad)]))
+    found = units_of(store.loader(2, el.Episodes(), transforms=[el.FrameStack(k, pad=pad)]))
     for one, episode in zip(found, store, strict=True):
         for t in range(episode.length + 1):
             assert_same(row(one["observation"], t), stack(episode.observations, t, k, pad))

@@ -73,9 +73,7 @@ def test_infos_are_those_of_the_steps(world: World, name: str, batch_size: int) 
 
 
 CACHES = st.sampled_from(["memory", "mmap"])
-UNITS = st.sampled_from(
-    [{}, {"n_step": 3}, {"units": el.Windows(3, pad="left")}, {"units": el.WholeEpisodes()}]
-)
+UNITS = st.sampled_from([{}, {"n_step": 3}, {"units": el.Windows(3, pad="left")}, {"units": el.Episodes()}])
 ORDERS = st.sampled_from(
     [{}, {"shuffle": True}, {"weights": "steps"}, {"weights": "episodes"}, {"weights": pl.col("length")}]
 )

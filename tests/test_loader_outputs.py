@@ -22,7 +22,7 @@ UNITS: dict[str, dict[str, Any]] = {
     "n-step": {"n_step": 3},
     "windows": {"units": el.Windows(4, pad="left")},
     "deltas": {"units": el.Deltas({"observation": [-1, 0], "action": [0, 1, 2]})},
-    "episodes": {"units": el.WholeEpisodes()},
+    "episodes": {"units": el.Episodes()},
 }
 
 NO_NUMBERS: list[Any] = [np.array(["a", "b"]), np.array([{}, None]), "text", [[1], [2, 3]], None]
@@ -241,7 +241,7 @@ def test_numpy_batches_need_no_other_package(store: el.EpisodeStore, tmp_path: P
 
 def test_tensors_of_whole_episodes_are_unpadded(store: el.EpisodeStore) -> None:
     """A list of episodes of tensors holds what the episodes hold."""
-    batches = store.loader(3, el.WholeEpisodes(), output="torch")
+    batches = store.loader(3, el.Episodes(), output="torch")
     found = [each for batch in batches for each in el.unpadded(batch)]
     for one, episode in zip(found, store, strict=True):
         assert_same(with_numpy(one["observation"]), episode.observations)

@@ -106,10 +106,10 @@ CASES: dict[str, tuple[str, Callable[[Any], str], dict[str, Any]]] = {
     ),
     "padded right": ("b5d1d4cc3849cc46", two_epochs, {"units": el.Windows(4, stride=3, pad="right")}),
     "Deltas": ("8177baab5bad578e", two_epochs, {"units": DELTAS, "columns": ["action"], "shuffle": True}),
-    "WholeEpisodes": (
+    "Episodes": (
         "c724ed9f3d7ebd69",
         two_epochs,
-        {"batch_size": 2, "units": el.WholeEpisodes(), "shuffle": True},
+        {"batch_size": 2, "units": el.Episodes(), "shuffle": True},
     ),
     "with replacement": ("7e9b73efe7efb691", two_epochs, {"weights": "steps", "seed": 7}),
     "weights of episodes": ("2f0f1ba8305afee3", two_epochs, {"weights": "episodes", "seed": 7}),
@@ -185,7 +185,7 @@ def test_objects_are_values() -> None:
         el.Windows(4, stride=2, pad="left"),
         el.NSteps(3, gamma=0.5),
         DELTAS,
-        el.WholeEpisodes(),
+        el.Episodes(),
         el.Transitions(),
         el.Batches(8, drop_last=True),
         el.Cache("mmap", folder="here"),

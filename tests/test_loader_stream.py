@@ -87,7 +87,7 @@ def test_a_shuffled_stream_has_each_unit_once(
     store: el.EpisodeStore, kind: dict[str, Any], size: int, buffer_bytes: int, epoch: int
 ) -> None:
     """Its units are those of the loader in memory in another order, and another one each epoch."""
-    whole_episodes = isinstance(kind.get("units"), el.WholeEpisodes)
+    whole_episodes = isinstance(kind.get("units"), el.Episodes)
     keys = ["reward", "action", "mask", "length"] if whole_episodes else None
     whole = [single(batch) for batch in store.loader(1, columns=keys, **kind)]
     loader = store.loader(

@@ -56,7 +56,7 @@ def arrays(batches: Any) -> Iterator[dict[str, np.ndarray]]:
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize(
-    "units", [{}, {"n_step": 3}, {"units": el.Windows(4, pad="left")}, {"units": el.WholeEpisodes()}]
+    "units", [{}, {"n_step": 3}, {"units": el.Windows(4, pad="left")}, {"units": el.Episodes()}]
 )
 def test_every_cache_gives_the_same_and_goes_on_for_the_others(
     store: el.EpisodeStore, units: dict[str, Any]

@@ -183,7 +183,7 @@ def test_deltas(store: el.EpisodeStore, looked_back: list[int], ahead: list[int]
 @given(drawn_stores, st.integers(1, 4))
 def test_whole_episodes(store: el.EpisodeStore, batch_size: int) -> None:
     """An episode has all its observations; zeros follow the shorter ones of a batch."""
-    found = units_of(store.loader(batch_size, el.WholeEpisodes()))
+    found = units_of(store.loader(batch_size, el.Episodes()))
     for one, episode in zip(found, store, strict=True):
         length = episode.length
         assert one["length"] == length and one["mask"].sum() == length and one["mask"][:length].all()
@@ -221,9 +221,7 @@ def test_no_reward_reaches_another_episode(tmp_path: Path, n: int) -> None:
 @given(drawn_stores, st.integers(1, 4))
 def test_unpadded_episodes_are_those_of_the_store(store: el.EpisodeStore, batch_size: int) -> None:
     """Each as long as it is, in values, dtypes and shapes, nested as its space is."""
-    loader = store.loader(
-        batch_size, columns=[*WHOLE, "length", "episode", "mask", "t"], units=el.WholeEpisodes()
-    )
+    loader = store.loader(batch_size, columns=[*WHOLE, "length", "episode", "mask", "t"], units=el.Episodes())
     found = [each for batch in loader for each in el.unpadded(batch)]
     for number, (one, episode) in enumerate(zip(found, store, strict=True)):
         assert one.keys() == {*WHOLE, "length", "episode", "t"}
@@ -238,7 +236,7 @@ def test_unpadded_episodes_are_those_of_the_store(store: el.EpisodeStore, batch_
 def test_only_whole_episodes_are_unpadded() -> None:
     """A batch of transitions has no lengths, and the error says where they come from."""
     for batch in (next(iter(_made[0].loader(2))), [], None):
-        with pytest.raises(el.errors.InvalidArgumentError, match=r"units=el\.WholeEpisodes\(\)"):
+        with pytest.raises(el.errors.InvalidArgumentError, match=r"units=el\.Episodes\(\)"):
             el.unpadded(batch)  # pyright: ignore[reportArgumentType]
 
 

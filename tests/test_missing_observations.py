@@ -283,7 +283,7 @@ def test_a_mask_keeps_all_transitions(tmp_path: Path) -> None:
     assert batch["next_observation_present"].tolist() == wanted
     assert batch["next_observation"]["place"].any(1).tolist() == wanted
     assert batch["reward"].tolist() == [reward for each in source for reward in each.rewards]
-    (batch,) = store.loader(10, el.WholeEpisodes(), columns=["observation", "observation_present", "length"])
+    (batch,) = store.loader(10, el.Episodes(), columns=["observation", "observation_present", "length"])
     assert batch["length"].tolist() == [each.length for each in source]
     for each, present in zip(source, batch["observation_present"].tolist(), strict=True):
         seen = len(each.observations["place"])
@@ -308,7 +308,7 @@ def test_windows_and_whole_episodes(tmp_path: Path) -> None:
                 ]
             ]
             assert np.allclose((batch["reward"] * batch["mask"]).sum(1), sums)
-    (batch,) = store.loader(10, el.WholeEpisodes(), columns=[*el.WholeEpisodes().default_keys, "end_reason"])
+    (batch,) = store.loader(10, el.Episodes(), columns=[*el.Episodes().default_keys, "end_reason"])
     left = [each for each in source if each.known]
     for each, found in zip(left, el.unpadded(batch), strict=True):
         assert np.array_equal(found["observation"]["place"], each.observations["place"])

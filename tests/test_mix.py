@@ -159,7 +159,7 @@ def test_whole_episodes_are_padded_together(stores: Stores) -> None:
     """A batch of episodes is as long as its longest one, from whichever loader."""
     options: dict[str, Any] = {
         "columns": ["observation", "reward", "mask", "length"],
-        "units": el.WholeEpisodes(),
+        "units": el.Episodes(),
     }
     parts = [stores[0].loader(**options), stores[2].loader(**options)]
     (batch,) = el.mix([(part, 1) for part in parts], 8, epoch=1)
@@ -294,7 +294,7 @@ class CountedFeed:
 
 
 @pytest.mark.parametrize("shard", [(0, 1), (1, 3)])
-@pytest.mark.parametrize("kind", [{}, {"units": el.WholeEpisodes(), "columns": ["episode", "t", "reward"]}])
+@pytest.mark.parametrize("kind", [{}, {"units": el.Episodes(), "columns": ["episode", "t", "reward"]}])
 @pytest.mark.parametrize("streams", [False, True])
 def test_taking_units(stores: Stores, shard: Any, kind: dict[str, Any], streams: bool) -> None:
     """`take` gives the units that iteration would, over the epoch's end too; resumed, the same ones."""
@@ -322,7 +322,7 @@ def test_taking_units(stores: Stores, shard: Any, kind: dict[str, Any], streams:
 
 def test_nothing_to_take(stores: Stores) -> None:
     """A shard without a unit says so, and so does a count of none."""
-    none = stores[2].loader(units=el.WholeEpisodes(), shard=el.Shard(0, 2, uneven="drop"))
+    none = stores[2].loader(units=el.Episodes(), shard=el.Shard(0, 2, uneven="drop"))
     with pytest.raises(el.errors.LoaderStateError, match="Use fewer shards"):
         none.take(1)
     with pytest.raises(el.errors.InvalidArgumentError, match="count=0"):

@@ -92,7 +92,7 @@ def test_every_unit_has_the_next_row(store: el.EpisodeStore, tmp_path: Path, key
     (batch,) = store.loader(99, window=2, **options)
     assert batch[key].tolist() == [values[t : t + 2] for values in truth for t in range(len(values) - 1)]
 
-    (batch,) = store.loader(99, el.WholeEpisodes(), **options)
+    (batch,) = store.loader(99, el.Episodes(), **options)
     longest = max(LENGTHS)
     assert batch[key].tolist() == [values + [0] * (longest - len(values)) for values in truth]
 
@@ -151,7 +151,7 @@ def test_parts_of_observations_are_loaded_alone(store: el.EpisodeStore) -> None:
     assert np.array_equal(parts["next_observation.mode"], whole["next_observation"]["mode"])
     assert parts["observation.state"].dtype == np.float32
 
-    (episodes,) = store.loader(9, el.WholeEpisodes(), columns=["observation.state", "length"])
+    (episodes,) = store.loader(9, el.Episodes(), columns=["observation.state", "length"])
     for number, episode in enumerate(el.unpadded(episodes)):
         assert np.array_equal(episode["observation.state"], store[number].observations["state"])
 

@@ -145,7 +145,7 @@ def test_windows_and_episodes_are_folded_without_their_padding(
         el.TorchModule(policy.both, "observation", ["value", "logits"], axes=2, max_rows=7),
         el.TorchModule(policy.log_prob, ["observation", "action"], "log_prob", axes=2),
     ]
-    batch = next(iter(store.loader(100, el.WholeEpisodes(), transforms=modules)))
+    batch = next(iter(store.loader(100, el.Episodes(), transforms=modules)))
     assert batch["value"].shape == (7, 31) and batch["log_prob"].shape == (7, 30)
     assert batch["logits"].shape == (7, 31, 7)
     for number, episode in enumerate(store):

@@ -113,8 +113,8 @@ class Windows(Units):
 
 
 @dataclass(frozen=True)
-class WholeEpisodes(Units):
-    """Whole episodes, padded to the longest of a batch; `store.loader(8, el.WholeEpisodes())`.
+class Episodes(Units):
+    """Whole episodes, padded to the longest of a batch; `store.loader(8, el.Episodes())`.
 
     With T the longest length, observations have the shape (b, T + 1, ...) and everything else (b, T, ...).
     Zeros follow the shorter episodes, as `mask` (bool, shape (b, T)) and `length` (int64, shape (b,)) show.
@@ -176,7 +176,7 @@ def unpadded(batch: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the episodes of a batch of whole episodes, one by one, without what they were padded with.
 
     Args:
-        batch: of a loader of `WholeEpisodes()`, with the key `length`; numpy arrays, torch tensors or
+        batch: of a loader of `Episodes()`, with the key `length`; numpy arrays, torch tensors or
             JAX arrays, with an axis of b episodes first.
 
     Returns:
@@ -190,7 +190,7 @@ def unpadded(batch: Mapping[str, Any]) -> list[dict[str, Any]]:
     if not isinstance(batch, Mapping) or LENGTH not in batch:
         raise InvalidArgumentError(
             f"unpadded() got {type(batch).__name__} without the key {LENGTH!r}; expected a batch of a loader "
-            "made with units=el.WholeEpisodes(). Where columns are named, name 'length' too."
+            "made with units=el.Episodes(). Where columns are named, name 'length' too."
         )
     return [_episode(batch, number, int(length)) for number, length in enumerate(batch[LENGTH])]
 
