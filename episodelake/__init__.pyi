@@ -30,7 +30,7 @@ from .store.dynamic.values import OpaqueValue
 from .store.environments.codecs import register_artifact_codec
 from .store.errors import EpisodelakeError
 from .store.spaces import Codec, register_codec
-from .writers.collecting.actor import PolicyOutput
+from .writers.collecting.actor import Policy, PolicyOutput
 from .writers.collecting.collect import collect
 from .writers.episodes.episode_writer import EpisodeWriter, OpenEpisode
 from .writers.episodes.team_writer import TeamWriter
@@ -65,6 +65,7 @@ __all__ = [
     "OpaqueValue",
     "OpenEpisode",
     "Output",
+    "Policy",
     "PolicyOutput",
     "Prioritized",
     "Relabel",

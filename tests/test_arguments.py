@@ -239,7 +239,7 @@ ARGUMENTS: list[tuple[Any, ...]] = [
     ("collect.unbiased", lambda v: el.collect(SmallEnv(), None, store(), episodes=2, unbiased=v), FLAG, True),
     ("collect.policy_seed", lambda v: col(policy_seed=v), COUNT, 2, True),
     ("collect.random", lambda v: col(random=v), FLAG, True),
-    ("collect.record_state", lambda v: col(record_state=v), FLAG, True),
+    ("Policy.record_state", lambda v: el.Policy(record_state=v), FLAG, True),
     ("collect.on_interrupt", lambda v: col(on_interrupt=v), CHOICE, "return"),
     ("record.state", lambda v: rec(state=v), FLAG, False),
     ("record.record_infos", lambda v: rec(record_infos=v), FLAG, True),

@@ -96,7 +96,7 @@ def test_policy_columns_stand_beside_their_actions(tmp_path: Path) -> None:
 def test_state_begins_anew_with_every_episode(tmp_path: Path) -> None:
     """A recurrent policy sees no state at an episode's first step, and its own at all others."""
     store = new_store(tmp_path, VaryingEnv())
-    el.collect(VaryingEnv(), counting, store, episodes=20, seed=1, record_state=True)
+    el.collect(VaryingEnv(), el.Policy(counting, record_state=True), store, episodes=20, seed=1)
     for episode in store.refresh():
         assert episode.policy["asked"].tolist() == list(range(episode.length))
     steps = store.transitions.select("t", "observation", "policy.state.asked", "policy.state.sum.0").collect()
@@ -119,7 +119,7 @@ def test_state_begins_with_the_initial_one(tmp_path: Path) -> None:
 
     store = new_store(tmp_path, VaryingEnv())
     initial = {"count": np.array([10])}
-    el.collect(VaryingEnv(), spoiling, store, episodes=9, initial_state=initial, record_state=True)
+    el.collect(VaryingEnv(), el.Policy(spoiling, initial_state=initial, record_state=True), store, episodes=9)
     assert initial["count"].tolist() == [10]
     for episode in store.refresh():
         expected = [[10 + t] for t in range(episode.length)]
@@ -138,7 +138,7 @@ def test_the_state_of_an_lstm_comes_back_as_a_tuple(tmp_path: Path, initial: boo
 
     store = new_store(tmp_path, VaryingEnv())
     begin = (np.zeros(2), {"cell": np.zeros((1, 3))}) if initial else None
-    el.collect(VaryingEnv(), policy, store, episodes=4, initial_state=begin, record_state=True)
+    el.collect(VaryingEnv(), el.Policy(policy, initial_state=begin, record_state=True), store, episodes=4)
     for episode in store.refresh():
         found, rows = episode.policy, np.arange(episode.length)
         assert found["deep"]["h"].tolist() == found["h"].tolist() == [[t, t] for t in rows]
@@ -166,7 +166,12 @@ def test_hooks_change_the_action_and_keep_the_raw_one(tmp_path: Path) -> None:
         return np.clip(action, -0.5, 0.5)
 
     el.collect(
-        VaryingEnv(), tilting, store, steps=50, seed=2, policy_seed=8, explore=explore, map_action=map_action
+        VaryingEnv(),
+        el.Policy(tilting, explore=explore, map_action=map_action),
+        store,
+        steps=50,
+        seed=2,
+        policy_seed=8,
     )
     generator = np.random.default_rng(8)
     for episode in store.refresh():
@@ -197,7 +202,7 @@ def test_tensors_become_arrays(tmp_path: Path) -> None:
         return action, {"value": Tensor(np.array(1.5)), "deep": {"x": Tensor(np.arange(2))}}, state
 
     store = new_store(tmp_path, VaryingEnv())
-    el.collect(VaryingEnv(), policy, store, episodes=5, seed=0, record_state=True)
+    el.collect(VaryingEnv(), el.Policy(policy, record_state=True), store, episodes=5, seed=0)
     for episode in store.refresh():
         assert episode.actions.tolist() == [[0.25, -0.25]] * episode.length
         assert episode.policy["value"].tolist() == [1.5] * episode.length
@@ -610,7 +615,6 @@ def give(name: str, value: Any) -> dict[str, Any]:
         (give("colour", "red"), "knows no option 'colour'"),
         (give("durability", "never"), "durability='never'"),
         (give("progress", "yes"), "progress='yes'"),
-        (give("explore", 3), "explore is int"),
         (give("metadata", 3), "metadata=3"),
         (give("run", 3), "run=3"),
         (give("seed", "one"), "seed='one'"),
@@ -703,7 +707,7 @@ def test_an_extra_may_not_hide_what_the_collector_records(tmp_path: Path) -> Non
         return np.zeros(2, np.float32), {"raw_action": 1}
 
     with pytest.raises(el.errors.InvalidArgumentError, match="'raw_action'"):
-        el.collect(VaryingEnv(), policy, store, steps=1, map_action=lambda action: action)
+        el.collect(VaryingEnv(), el.Policy(policy, map_action=lambda action: action), store, steps=1)
 
 
 def test_policies_are_seeded(tmp_path: Path) -> None:

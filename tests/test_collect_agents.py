@@ -177,7 +177,7 @@ def test_one_policy_for_all_answers_by_agent(tmp_path: Path, kind: str) -> None:
         extras = {agent: answer[1] for agent, answer in answers.items()}
         return actions, extras, {agent: answer[2] for agent, answer in answers.items() if len(answer) == 3}
 
-    el.collect(env, all_of_them, store, episodes=2, seed=4, record_state=True)
+    el.collect(env, el.Policy(all_of_them, record_state=True), store, episodes=2, seed=4)
     for episode, parts in zip(store.refresh(), plain(kind, 4, 2 * length), strict=True):
         assert_played(episode, parts)
         own = episode.agent("scout_0")
@@ -281,9 +281,9 @@ def test_random_actions_go_back_to_their_policies(tmp_path: Path, kind: str) -> 
 
     env = KINDS[kind][0]()
     store = el.create(tmp_path / "store", env)
-    inverse = {"map_action_inverse": {"tank": lambda action: 2 * action}, "explore": never}
     for policy in (never, dict.fromkeys(POLICIES, never)):
-        el.collect(env, policy, store, episodes=2, seed=4, policy_seed=5, random=True, **inverse)
+        hooked = el.Policy(policy, explore=never, map_action_inverse={"tank": lambda action: 2 * action})
+        el.collect(env, hooked, store, episodes=2, seed=4, policy_seed=5, random=True)
     el.collect(env, None, store, episodes=2, seed=4, policy_seed=5)
     episodes = list(store.refresh())
     for number, episode in enumerate(episodes):
@@ -353,14 +353,16 @@ def test_hooks_by_agent(tmp_path: Path) -> None:
     told: list[el.types.CollectProgress] = []
     stats = el.collect(
         env,
-        POLICIES,
+        el.Policy(
+            POLICIES,
+            initial_state={"scout_1": {"asked": np.array([50])}},
+            map_action={"tank": lambda action: action / 2},
+            explore={
+                "tank_1": lambda action, generator: action + generator.normal(0, 0.01, 2).astype(np.float32)
+            },
+        ),
         store,
         episodes=2,
-        initial_state={"scout_1": {"asked": np.array([50])}},
-        map_action={"tank": lambda action: action / 2},
-        explore={
-            "tank_1": lambda action, generator: action + generator.normal(0, 0.01, 2).astype(np.float32)
-        },
         on_step=steps.append,
         on_episode=ended.append,
         progress=told.append,
@@ -429,9 +431,14 @@ def test_an_exception_keeps_what_was_recorded(tmp_path: Path, kind: str) -> None
         ({"scout": scout}, {}, "policy has no entry for the agent 'tank_0' of the group 'tank'"),
         ({**POLICIES, "plane": tank}, {}, r"policy has the key 'plane'; the agents are .*'scout_0'.*'tank'"),
         ({**POLICIES, "tank": 3}, {}, "policy is int, which cannot be called"),
-        (POLICIES, {"map_action": {"plane": abs}}, "map_action has the key 'plane'"),
-        (POLICIES, {"map_action_inverse": {"plane": abs}}, "map_action_inverse has the key 'plane'"),
-        (POLICIES, {"initial_state": 3}, "initial_state is int; expected a mapping"),
+        (el.Policy(POLICIES, map_action={"plane": abs}), {}, "map_action has the key 'plane'"),
+        (
+            el.Policy(POLICIES, map_action_inverse={"plane": abs}),
+            {},
+            "map_action_inverse has the key 'plane'",
+        ),
+        (el.Policy(POLICIES, initial_state=3), {}, "initial_state is int; expected a mapping"),
+        ({**POLICIES, "tank": el.Policy(tank)}, {}, "policy is Policy, .* Wrap the whole mapping in one"),
         (POLICIES, {"autoreset_mode": "NextStep"}, "autoreset_mode"),
     ],
 )

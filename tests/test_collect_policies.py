@@ -48,7 +48,9 @@ def test_random_actions_are_those_without_a_policy(tmp_path: Path, kind: str) ->
     store = new_store(tmp_path, ENVS[kind]())
     options: dict[str, Any] = {"steps": 40, "seed": 3, "policy_seed": 5}
     runs = [
-        el.collect(ENVS[kind](), never, store, random=True, explore=never, map_action=never, **options),
+        el.collect(
+            ENVS[kind](), el.Policy(never, explore=never, map_action=never), store, random=True, **options
+        ),
         el.collect(ENVS[kind](), None, store, **options),
     ]
     store.refresh()
@@ -77,20 +79,18 @@ def test_random_actions_go_back_to_the_policy(tmp_path: Path, kind: str) -> None
         for random in (True, False):
             stats = el.collect(
                 recorder,
-                policy,
+                el.Policy(policy, map_action=half, map_action_inverse=double),
                 store,
                 steps=30,
                 seed=1,
                 random=random,
-                map_action=half,
-                map_action_inverse=double,
             )
             counted.append(stats.steps)
     rows = store.refresh().transitions.select("action", raw="policy.raw_action").collect()
     assert 60 <= sum(counted) == rows.height and rows["raw"].null_count() == 0
     assert np.array_equal(np.array(rows["raw"].to_list()), 2 * np.array(rows["action"].to_list()))
     assert len({tuple(raw) for raw in rows["raw"].to_list()}) == counted[0] + 1  # samples, and the policy's
-    alone = el.collect(ENVS[kind](), policy, store, steps=5, map_action_inverse=never)
+    alone = el.collect(ENVS[kind](), el.Policy(policy, map_action_inverse=never), store, steps=5)
     view = store.refresh().filter(f"run_id = '{alone.run_ids[0]}'")
     found = view.transitions.select("action", raw="policy.raw_action").collect()
     assert found["raw"].to_list() == found["action"].to_list() == [[0.5, 0.5]] * alone.steps
@@ -107,7 +107,7 @@ def test_random_actions_leave_the_state(tmp_path: Path) -> None:
 
     with store.record(VaryingEnv(longest=10**6)) as recorder:
         for random in (True, False, True, False):
-            el.collect(recorder, policy, store, steps=2, random=random, initial_state=10)
+            el.collect(recorder, el.Policy(policy, initial_state=10), store, steps=2, random=random)
     assert seen == [10, 11, 12, 13]
 
 
@@ -146,7 +146,7 @@ def test_states_have_no_gradients(tmp_path: Path, kind: str) -> None:
 
     with store.record(env) as recorder:
         for _ in range(2):
-            el.collect(recorder, policy, store, steps=20, initial_state=initial, record_state=True)
+            el.collect(recorder, el.Policy(policy, initial_state=initial, record_state=True), store, steps=20)
     assert len(states) >= 14 and all(state == [(None, False)] * 2 for state in states)
     rows = store.refresh().transitions.sort("episode_id", "t").collect()
     # What was recorded is what the network computed: the state of the next step is the hidden one of this.
@@ -186,8 +186,8 @@ def test_workers_detach_too(tmp_path: Path) -> None:
 def test_workers_sample_too(tmp_path: Path) -> None:
     """`random` and the inverse mapping reach worker processes."""
     store = new_store(tmp_path, VaryingEnv())
-    options: dict[str, Any] = {"random": True, "map_action_inverse": half}
-    el.collect(make_varying, forgetful, store, steps=9, workers=1, seed=1, **options)
+    policy = el.Policy(forgetful, map_action_inverse=half)
+    el.collect(make_varying, policy, store, steps=9, workers=1, seed=1, random=True)
     rows = store.refresh().transitions.collect()
     assert rows.height == 9
     assert np.allclose(np.array(rows["policy.raw_action"].to_list()), np.array(rows["action"].to_list()) / 2)
@@ -248,7 +248,7 @@ def test_what_cannot_be_rendered(tmp_path: Path) -> None:
     with pytest.raises(el.errors.InvalidArgumentError, match=r"random=0\.1: expected True or False"):
         el.collect(env, None, store, steps=1, random=0.1)  # type: ignore[arg-type]
     with pytest.raises(el.errors.InvalidArgumentError, match="map_action_inverse is int"):
-        el.collect(env, None, store, steps=1, map_action_inverse=3)  # type: ignore[arg-type]
+        el.collect(env, el.Policy(map_action_inverse=3), store, steps=1)  # type: ignore[arg-type]
     assert env.episode == -1 and store.refresh().runs.collect().is_empty()
 
 
@@ -305,6 +305,6 @@ def test_the_state_of_an_episode_of_one_step_is_none(tmp_path: Path, count: int 
 
     store = new_store(tmp_path, SmallEnv(1))
     env: Any = SmallEnv(1) if count is None else SyncVectorEnv([lambda: SmallEnv(1)] * count)
-    el.collect(env, remembering, store, episodes=1, record_state=True)
+    el.collect(env, el.Policy(remembering, record_state=True), store, episodes=1)
     (episode,) = store.refresh()
     assert episode.length == 1 and episode.policy["state"] == [None]

@@ -209,14 +209,14 @@ def test_states_begin_with_the_rows_of_their_environments(tmp_path: Path) -> Non
         return np.zeros((len(observation), 2), np.float32), {}, after
 
     initial = {"asked": (100 * np.arange(NUM_ENVS),)}
-    el.collect(pool, count, store, steps=60, initial_state=initial, record_state=True)
+    el.collect(pool, el.Policy(count, initial_state=initial, record_state=True), store, steps=60)
     for episode in store.refresh():
         (asked,) = episode.policy["state"]["asked"]
         first = 100 * episode.env_index
         assert list(asked)[: episode.length] == list(range(first, first + episode.length))
     assert initial["asked"][0].tolist() == [0, 100, 200, 300, 400]
     with pytest.raises(el.errors.SpaceMismatchError, match="initial_state"):
-        el.collect(pool, count, store, steps=1, initial_state=np.zeros(2))
+        el.collect(pool, el.Policy(count, initial_state=np.zeros(2)), store, steps=1)
 
 
 @pytest.mark.further
@@ -265,13 +265,11 @@ def test_random_actions_go_back_to_the_policy(tmp_path: Path) -> None:
         store = new_store(tmp_path / str(len(taken)), pool)
         el.collect(
             pool,
-            policy,
+            el.Policy(policy, explore=never, map_action_inverse=lambda actions: 2 * actions),
             store,
             episodes=9,
             policy_seed=5,
             random=policy is not None,
-            explore=never,
-            map_action_inverse=lambda actions: 2 * actions,
         )
         taken.append(store.refresh().transitions.sort("episode_id", "t").collect())
         actions = np.array(taken[-1]["action"].to_list())
@@ -291,10 +289,12 @@ def test_hooks_see_batches_and_ends(tmp_path: Path) -> None:
     told: list[el.types.CollectProgress] = []
     stats = el.collect(
         pool,
-        lambda observation, info, state: np.ones((len(observation), 2), np.float32),
+        el.Policy(
+            lambda observation, info, state: np.ones((len(observation), 2), np.float32),
+            map_action=lambda action: action / 2,
+        ),
         store,
         episodes=8,
-        map_action=lambda action: action / 2,
         on_step=steps.append,
         on_episode=ended.append,
         progress=told.append,
@@ -380,11 +380,12 @@ def test_what_a_pool_cannot_do_is_told(tmp_path: Path) -> None:
         ({"options": {"a": 1}}, "a pool takes no options"),
         ({"options": lambda number: {}}, "a pool takes no options"),
         ({"render": True}, "render was given, but StrictPool is a pool"),
-        ({"map_action_inverse": {}}, "map_action_inverse is a mapping"),
     )
     for arguments, words in refused:
         with pytest.raises(el.errors.InvalidArgumentError, match=words):
             el.collect(pool, None, store, steps=1, **arguments)
+    with pytest.raises(el.errors.InvalidArgumentError, match="map_action_inverse is a mapping"):
+        el.collect(pool, el.Policy(map_action_inverse={}), store, steps=1)
     with pytest.raises(el.errors.InvalidArgumentError, match=r"policy is a mapping, .* this is StrictPool"):
         el.collect(pool, {"scout": None}, store, steps=1)
     assert store.refresh().runs.collect().is_empty()

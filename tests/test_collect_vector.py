@@ -206,7 +206,9 @@ def test_rows_of_tensors_are_replaced(tmp_path: Path, mode: AutoresetMode, given
     start = np.arange(10.0).reshape(NUM_ENVS, 2)
     initial = (Tensor(start), {"none": None}) if given else None
     store = new_store(tmp_path, VaryingEnv())
-    el.collect(vector(mode), policy, store, steps=150, seed=3, initial_state=initial, record_state=True)
+    el.collect(
+        vector(mode), el.Policy(policy, initial_state=initial, record_state=True), store, steps=150, seed=3
+    )
     rows = store.refresh().sql(
         'select e.env_index, s.t, s."policy.hidden", s."policy.state.0" from steps s join episodes e '
         "using (episode_id) where s.action is not null"
@@ -273,13 +275,11 @@ def test_hooks_take_the_whole_batch(tmp_path: Path) -> None:
     taken: list[Any] = []
     el.collect(
         vector(AutoresetMode.SAME_STEP),
-        tilting_many,
+        el.Policy(tilting_many, explore=explore, map_action=lambda actions: np.clip(actions, -0.25, 0.25)),
         store,
         steps=100,
         seed=3,
         policy_seed=1,
-        explore=explore,
-        map_action=lambda actions: np.clip(actions, -0.25, 0.25),
         on_step=taken.append,
     )
     for episode in store.refresh():
@@ -417,7 +417,7 @@ def test_states_of_the_wrong_size(tmp_path: Path) -> None:
             policy = partial(answer_with, (actions, {}, state))
             el.collect(vector(AutoresetMode.SAME_STEP), policy, store, steps=1000, seed=3)
     with pytest.raises(el.errors.SpaceMismatchError, match="initial_state"):
-        el.collect(vector(AutoresetMode.SAME_STEP), None, store, steps=1, initial_state=np.zeros(2))
+        el.collect(vector(AutoresetMode.SAME_STEP), el.Policy(initial_state=np.zeros(2)), store, steps=1)
 
 
 def test_a_closed_vector_environment(tmp_path: Path) -> None:
@@ -472,7 +472,7 @@ def test_initial_states_that_do_not_fit(tmp_path: Path) -> None:
     ):
         with pytest.raises(el.errors.SpaceMismatchError, match=words):
             envs = vector(AutoresetMode.SAME_STEP)
-            el.collect(envs, policy, store, steps=1000, seed=3, initial_state=initial)
+            el.collect(envs, el.Policy(policy, initial_state=initial), store, steps=1000, seed=3)
 
 
 @pytest.mark.slow

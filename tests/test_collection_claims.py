@@ -268,11 +268,10 @@ def test_recurrent_state_begins_where_an_episode_begins(
 
     stats = el.collect(
         made(envs, mode, longest=4),
-        counting,
+        el.Policy(counting, initial_state=start if started else None),
         store,
         steps=20 * envs,
         seed=seed,
-        initial_state=start if started else None,
     )
     for index, episodes in enumerate(of_run(store, *stats.run_ids)):
         for episode in episodes:

@@ -321,13 +321,17 @@ def test_samples_of_the_action_space_are_not_mapped(tmp_path: Path, explore: Any
             return super().step(action)
 
     store = el.create(tmp_path / "store", Pushed())
-    el.collect(Pushed(), None, store, steps=9, seed=3, map_action=lambda action: 9 * action, explore=explore)
+    el.collect(
+        Pushed(), el.Policy(map_action=lambda action: 9 * action, explore=explore), store, steps=9, seed=3
+    )
     space = spaces.Box(-2, 2, (1,), np.float64)
     assert store.refresh()[0].actions.ravel().tolist() == taken
     assert all(space.contains(np.array([action])) for action in taken)
     envs = SyncVectorEnv([Pushed] * 2)
     taken.clear()
-    el.collect(envs, None, store, steps=8, seed=3, map_action=lambda actions: 9 * actions, explore=explore)
+    el.collect(
+        envs, el.Policy(map_action=lambda actions: 9 * actions, explore=explore), store, steps=8, seed=3
+    )
     assert all(space.contains(np.array([action])) for action in taken)
 
 

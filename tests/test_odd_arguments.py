@@ -108,7 +108,7 @@ QUESTIONS: dict[str, tuple[type[Exception], str, Callable[[Any], Any]]] = {
         el.errors.SpaceMismatchError,
         "nested otherwise",
         lambda store: el.collect(
-            pair(), still, store, steps=40, seed=0, initial_state={"h": np.zeros((2, 1))}
+            pair(), el.Policy(still, initial_state={"h": np.zeros((2, 1))}), store, steps=40, seed=0
         ),
     ),
 }

@@ -1,4 +1,4 @@
-"""Outputs of a policy, and the rule that tells their three forms apart.
+"""Policies: their configuration, and the rule that tells the three forms of their outputs apart.
 
     action | (action, extras) | (action, extras, state)
 
@@ -11,20 +11,21 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from ...store.common.arguments import flag
 from ...store.errors import InvalidArgumentError, SpaceMismatchError
 from ...store.names import RAW_ACTION, STATE
 from .memory import check_actions, check_rows, copied, detached, keyed, to_host
 
-Policy = Callable[[Any, Mapping[str, Any], Any], Any]
+PolicyFunction = Callable[[Any, Mapping[str, Any], Any], Any]
 #: One policy, or of several agents each its own, by agent or group; None samples.
-AnyPolicy = Policy | Mapping[str, Policy | None]
+AnyPolicy = PolicyFunction | Mapping[str, PolicyFunction | None]
 
 _NEVER_TUPLES = (
     spaces.Box,
@@ -104,34 +105,68 @@ MapAction = Callable[[Any], Any]
 
 
 @dataclass(frozen=True)
-class PolicyConfig:
-    """Configuration of the policy and of its hooks.
+class Policy:
+    """A policy with its recurrent state, its exploration noise and its mapping of actions, for `collect`.
+
+        el.collect(env, el.Policy(act, map_action=lambda action: 2 * action), store, steps=1000)
+
+    With one of the three hooks on actions, `policy.raw_action` has the policy's own action. Hooks get a copy
+    and may change it. For several agents `initial_state` is a mapping by agent or group, and each hook may be
+    one.
 
     Attributes:
-        policy: see `collect`; None samples the action space. A mapping, as the next ones may be too, is for
-            several agents.
-        seed: of the sampling, of the generator that `explore` is given, and of a policy that has a method
-            `seed`; None leaves all of them alone.
-        initial_state, record_state, explore, map_action, map_action_inverse: see `collect`.
+        policy: a function or a mapping by agent, as for `collect`; None samples the action space.
+        initial_state: the state at the first step of an episode; for a vector environment or a pool a batch
+            of them.
+        record_state: record the state that the policy was given, as `policy.state`.
+        explore: called with the policy's action and a numpy generator; returns the action to take.
+        map_action: called with that action; returns the environment's. Neither is called for samples, which
+            are the environment's actions already.
+        map_action_inverse: called with a sample; returns the policy's action for it, to be recorded as
+            `policy.raw_action`. The sample itself goes to the environment and to `action`.
+
+    Raises:
+        InvalidArgumentError: a function cannot be called, or `record_state` is neither True nor False.
     """
 
-    policy: Any = None
-    seed: int | None = None
+    policy: AnyPolicy | None = None
+    _: KW_ONLY
     initial_state: Any = None
     record_state: bool = False
-    explore: Any = None
-    map_action: Any = None
-    map_action_inverse: Any = None
+    explore: Explore | Mapping[str, Explore | None] | None = None
+    map_action: MapAction | Mapping[str, MapAction | None] | None = None
+    map_action_inverse: MapAction | Mapping[str, MapAction | None] | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "record_state", flag("record_state", self.record_state))
         for name in ("policy", "explore", "map_action", "map_action_inverse"):
             value = getattr(self, name)
             for each in value.values() if isinstance(value, Mapping) else [value]:
                 if each is not None and not callable(each):
+                    hint = " Wrap the whole mapping in one." if isinstance(each, Policy) else ""
                     raise InvalidArgumentError(
                         f"{name} is {type(each).__name__}, which cannot be called; expected a function or "
-                        "None."
+                        f"None.{hint}"
                     )
+
+
+@dataclass(frozen=True)
+class PolicyConfig(Policy):
+    """A policy and its seed.
+
+    Attributes:
+        seed: of the sampling, of the generator that `explore` is given, and of a policy that has a method
+            `seed`; None leaves all of them alone.
+    """
+
+    _: KW_ONLY
+    seed: int | None = None
+
+    @staticmethod
+    def of(policy: Policy | AnyPolicy | None, seed: int | None) -> PolicyConfig:
+        """Return the configuration of a policy, wrapped or not."""
+        wrapped = policy if isinstance(policy, Policy) else Policy(policy)
+        return PolicyConfig(**vars(wrapped), seed=seed)
 
 
 class Actor:
@@ -155,9 +190,9 @@ class Actor:
         single_space: gymnasium.Space,
         size: int | None,
         *,
-        sample: Policy | None = None,
+        sample: PolicyFunction | None = None,
     ) -> None:
-        self._acting = acting
+        self._acting: Any = acting
         self._single_space = single_space
         self._size = size
         self._nested = isinstance(single_space, spaces.Dict | spaces.Tuple)
@@ -166,7 +201,7 @@ class Actor:
         hooks = acting.explore, acting.map_action, acting.map_action_inverse
         # A sample of the action space is the environment's action already.
         self._hooked = acting.policy is not None and any(hook is not None for hook in hooks)
-        self._inverse = acting.map_action_inverse if acting.policy is None else None
+        self._inverse: Any = acting.map_action_inverse if acting.policy is None else None
         self._generator = np.random.default_rng(acting.seed)
 
     def act(self, observation: Any, info: Mapping[str, Any], state: Any) -> tuple[Any, dict[str, Any], Any]:
@@ -255,8 +290,9 @@ def _dimensions(value: Any, path: str) -> int:
         ) from error
 
 
-def _seeded(acting: PolicyConfig, space: gymnasium.Space) -> Policy:
-    policy, seed = acting.policy, acting.seed
+def _seeded(acting: PolicyConfig, space: gymnasium.Space) -> PolicyFunction:
+    policy: Any = acting.policy
+    seed = acting.seed
     if policy is None:
         if seed is not None:
             # A copy: the caller's own space goes on as it was.

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal, Unpack
 
 from ...store.common.arguments import flag
 from ...store.errors import InvalidArgumentError
 from ...store.handle import OpenStore
-from .actor import AnyPolicy, Explore, MapAction, PolicyConfig, derived_seed
+from .actor import AnyPolicy, Policy, PolicyConfig, derived_seed
 from .collection import Collection, RecordingOptions, check_options, check_store
 from .display import Display, Tell, checked_pause
 from .goal import Goal, ResetOptions, Resets, Seeds, checked_seed, positive
@@ -24,7 +23,7 @@ _POLICY_SEED = 1
 
 def collect(
     env_or_envs: Any,
-    policy: AnyPolicy | None,
+    policy: Policy | AnyPolicy | None,
     store: OpenStore,
     *,
     steps: int | None = None,
@@ -35,11 +34,6 @@ def collect(
     options: ResetOptions | None = None,
     policy_seed: int | None = None,
     random: bool = False,
-    initial_state: Any = None,
-    record_state: bool = False,
-    explore: Explore | Mapping[str, Explore | None] | None = None,
-    map_action: MapAction | Mapping[str, MapAction | None] | None = None,
-    map_action_inverse: MapAction | Mapping[str, MapAction | None] | None = None,
     on_step: OnStep | None = None,
     on_episode: OnEpisode | None = None,
     progress: bool | Tell = False,
@@ -53,7 +47,7 @@ def collect(
     `(action, extras, state)`, or an `episodelake.PolicyOutput`. For a vector environment the observation, the
     info and the answer are batches, as `gymnasium.vector.VectorEnv` has them. `extras` is a mapping; each key
     becomes the column `policy.<key>` of the row of the observation. `state` is given back at the next step,
-    its tensors detached from their graph; it is None, or the initial state, at the first step of an episode.
+    its tensors detached from their graph; it is None, or that of a `Policy`, at the first step of an episode.
     Where actions are tuples (Tuple spaces and the like), a plain tuple is an action, and extras need a
     `PolicyOutput`.
 
@@ -72,7 +66,8 @@ def collect(
         env_or_envs: an environment, a vector environment, a pool, an environment of PettingZoo, a recorder of
             one of them, or what an environment is made from, which is closed afterwards: an id, a spec, a
             function without arguments.
-        policy: the policy; None samples the action space.
+        policy: the policy; `episodelake.Policy` gives it an initial state, noise, or a mapping of actions.
+            None samples the action space.
         store: where to, as `episodelake.create` and `episodelake.open` give it.
         steps: record so many transitions; of a vector environment or a pool up to the end of the batch that
             reaches them.
@@ -96,15 +91,6 @@ def collect(
         policy_seed: of the sampling, of `explore`, and of a policy that has a method `seed`; follows from
             `seed`, unless that is a function, if it is not given.
         random: sample the action space instead of asking the policy, as without one.
-        initial_state: the state at the first step of an episode; for a vector environment or a pool a batch
-            of them; for several agents, like the three hooks on actions, perhaps a mapping by agent or group.
-        record_state: record the state that the policy was given, as `policy.state`.
-        explore: called with the policy's action and a numpy generator; returns the action to take.
-        map_action: called with that action; returns the environment's. Neither is called for samples, which
-            are the environment's actions already. With one of these three hooks the policy's own action is
-            recorded as `policy.raw_action`.
-        map_action_inverse: called with a sample; returns the policy's action for it, to be recorded as
-            `policy.raw_action`. The sample itself goes to the environment and to `action`.
         on_step: called with a `CollectStep` after every step.
         on_episode: called with an `EpisodeSummary` after every episode that ends and is recorded.
         progress: True for a bar on the terminal, or a function that is called with a `CollectProgress` a few
@@ -135,15 +121,7 @@ def collect(
     policy_seed = checked_seed("policy_seed", policy_seed)
     goal, count = Goal.of(steps, episodes, unbiased), positive("workers", workers)
     resets = Resets.of(seed, options, goal)
-    acting = PolicyConfig(
-        policy,
-        policy_seed,
-        initial_state,
-        flag("record_state", record_state),
-        explore,
-        map_action,
-        map_action_inverse,
-    )
+    acting = PolicyConfig.of(policy, policy_seed)
     if flag("random", random):
         acting = replace(acting, policy=None)
     watching = Hooks(on_step, on_episode, Display(progress), checked_pause(render))

@@ -213,7 +213,7 @@ def check_team(env: Any, acting: PolicyConfig, groups: Sequence[AgentGroup]) -> 
             raise InvalidArgumentError(
                 f"{name} has the key {wrong[0]!r}; the agents are {possible}, their groups {names}."
             )
-    policy = acting.policy
+    policy: Any = acting.policy
     for agent in possible if isinstance(policy, Mapping) else ():
         group = names[find_group(groups, agent, env.observation_space(agent), env.action_space(agent))]
         if agent not in policy and group not in policy:
