@@ -7,14 +7,12 @@ Observations, infos, actions and what is recorded beside the actions are mapping
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 from ...store.journal.episodes import Ends
 from ..recorders.callbacks import EpisodeSummary
 from ..recorders.recorder import Recorder
 from ..recorders.team_recorder import TeamRecorder
-from ..rows.agent_arrivals import LiveTeam
 from ..rows.arrivals import LiveEpisode
 from .goal import CollectProgressState, Resets
 from .loop import Taken
@@ -47,7 +45,7 @@ class SingleBatch:
     def enter(self, course: CollectProgressState, resets: Resets) -> None:
         """Begin a call; an episode goes on unless somebody else has stepped the recorder since."""
         running = self._recorder.running
-        untouched = running is self._live and running is not None and running.length == self._length
+        untouched = running is not None and running is self._live and self._steps_of(running) == self._length
         if resets.anew or not untouched:
             self._live = None
         if resets.anew:
@@ -58,7 +56,7 @@ class SingleBatch:
         """Reset if an episode has ended."""
         if self._live is None:
             seed, options = self._resets.at(self._number)
-            self.observation, self.info = self._recorder.reset(seed=seed, options=options)
+            self.observation, self.info = self._reset(seed=seed, options=options)
             self._number += 1
             self._live = self._recorder.episode
             return _FIRST
@@ -66,6 +64,14 @@ class SingleBatch:
             self._beginning = False
             return _FIRST
         return _NONE
+
+    def _steps_of(self, live: LiveEpisode) -> int:
+        """Return the steps of an episode."""
+        return live.length
+
+    def _reset(self, **arguments: Any) -> tuple[Any, Any]:
+        """Reset; return observations and infos."""
+        return self._recorder.reset(**arguments)
 
     def step(self, action: Any, columns: Mapping[str, Any]) -> Taken:
         """Step the recorder."""
@@ -93,7 +99,7 @@ class SingleBatch:
     def leave(self, complete: bool) -> int:
         """End a call. A single environment never has a surplus episode."""
         live = self._live
-        self._length = live.length if live is not None else 0
+        self._length = self._steps_of(live) if live is not None else 0
         return int(self._length > 0)
 
     def summaries(self, ended: Any) -> list[EpisodeSummary]:
@@ -101,60 +107,43 @@ class SingleBatch:
         return [self._recorder.summary(episode) for episode in ended]
 
 
-@dataclass(frozen=True, eq=False)
-class _TeamEpisode:
-    """An episode that is being recorded, as `SingleBatch` sees it.
+class TeamBatch(SingleBatch):
+    """Steps a recorder of an environment of PettingZoo, and resets it where an episode has ended."""
 
-    Attributes:
-        recorder: its recorder.
-        team: the episode.
-    """
-
-    recorder: TeamRecorder
-    team: LiveTeam
-
-    @property
-    def length(self) -> int:
-        """Steps of the environment, also those whose outcome is not recorded yet."""
-        return self.recorder.env_steps if self.recorder.running is self.team else self.team.length
-
-
-class _Game:
-    """A recorder that resets and steps like one of a single environment."""
+    _recorder: Any
 
     def __init__(self, recorder: TeamRecorder) -> None:
-        self.recorder: Any = recorder
+        super().__init__(cast(Any, recorder))
         self._turns = recorder.api == "aec"
-        self._episode: _TeamEpisode | None = None
 
-    @property
-    def running(self) -> _TeamEpisode | None:
-        """The episode that the next step goes to."""
-        team = self.recorder.running
-        return None if team is None else self._of(team)
+    def _steps_of(self, live: LiveEpisode) -> int:
+        """Return the environment's steps of an episode, also those whose outcome is not recorded yet."""
+        recorder = self._recorder
+        return recorder.env_steps if recorder.running is live else live.length
 
-    @property
-    def episode(self) -> _TeamEpisode | None:
-        """The current episode."""
-        team = self.recorder.episode
-        return None if team is None else self._of(team)
-
-    def _of(self, team: LiveTeam) -> _TeamEpisode:
-        if self._episode is None or self._episode.team is not team:
-            self._episode = _TeamEpisode(self.recorder, team)
-        return self._episode
-
-    def reset(self, **arguments: Any) -> tuple[Any, Any]:
-        """Reset; return observations and infos by agent."""
-        result = self.recorder.reset(**arguments)
+    def _reset(self, **arguments: Any) -> tuple[Any, Any]:
+        result = super()._reset(**arguments)
         return self._look() if self._turns else result
 
-    def step(self, actions: Mapping[str, Any]) -> tuple[Any, Any, Any, Any, Any]:
+    def step(self, action: Any, columns: Mapping[str, Any]) -> Taken:
+        """Take one step of the environment."""
+        recorder, live = self._recorder, self._live
+        assert live is not None  # settle comes first
+        before = self._steps_of(live)
+        self._log(columns)
+        self.observation, reward, terminated, truncated, self.info = self._act(action)
+        steps, ended, running = self._steps_of(live), (), recorder.running
+        if running is not live:
+            ended = (recorder.summary(live),) if steps else ()
+            # A step callback may have begun the next episode already.
+            self._live, self._beginning = running, running is not None
+        return Taken(steps - before, ended, reward, terminated, truncated)
+
+    def _act(self, actions: Mapping[str, Any]) -> tuple[Any, Any, Any, Any, Any]:
         """Step; return what came, by agent."""
-        recorder = self.recorder
+        recorder, env = self._recorder, self._recorder.env
         if not self._turns:
             return recorder.step(actions)
-        env = recorder.env
         recorder.step(actions.get(env.agent_selection))
         outcome = dict(env.rewards), dict(env.terminations), dict(env.truncations)
         observation, info = self._look()
@@ -162,45 +151,23 @@ class _Game:
 
     def _look(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return observation and info of the agent whose turn it is; the dead are stepped with None."""
-        env, team = self.recorder.env, self.recorder.running
-        while team is not None and self.recorder.running is team and env.agents:
+        recorder, env = self._recorder, self._recorder.env
+        team = recorder.running
+        while team is not None and recorder.running is team and env.agents:
             agent = env.agent_selection
             observation, _, terminated, truncated, info = env.last()
             if not (terminated or truncated):
                 return {agent: observation}, {agent: info}
-            self.recorder.step(None)
+            recorder.step(None)
         return {}, {}
 
-    def log(self, columns: Mapping[str, Mapping[str, Any]]) -> None:
+    def _log(self, columns: Mapping[str, Mapping[str, Any]]) -> None:
         """Record values beside the actions of agents that are recorded."""
-        episode = self.recorder.running
+        episode = self._recorder.running
         for agent, values in columns.items():
             lane = None if episode is None else episode.agents.get(agent)
             if values and lane is not None and not lane.gone:
-                self.recorder.log(agent, **values)
-
-
-class TeamBatch(SingleBatch):
-    """Steps a recorder of an environment of PettingZoo, and resets it where an episode has ended."""
-
-    def __init__(self, recorder: TeamRecorder) -> None:
-        self._game = _Game(recorder)
-        super().__init__(cast(Any, self._game))
-
-    def step(self, action: Any, columns: Mapping[str, Any]) -> Taken:
-        """Take one step of the environment."""
-        game, live = self._game, cast(_TeamEpisode, self._live)
-        before = live.length
-        game.log(columns)
-        self.observation, reward, terminated, truncated, self.info = game.step(action)
-        ended: Sequence[Any] = ()
-        running = game.running
-        if running is not live:
-            ended = (game.recorder.summary(live.team),) if live.length else ()
-            # A step callback may have begun the next episode already.
-            self._live = cast(Any, running)
-            self._beginning = running is not None
-        return Taken(live.length - before, ended, reward, terminated, truncated)
+                self._recorder.log(agent, **values)
 
     def summaries(self, ended: Any) -> list[EpisodeSummary]:
         """Return the recorder's records of ended episodes."""
