@@ -296,7 +296,7 @@ def test_collect_feeds_the_buffer_it_is_given(tmp_path: Path) -> None:
     buffer = store.replay_buffer(1000)
     el.collect(Scripted(), None, store, steps=23, buffer=buffer)
     assert len(buffer) == 23 and _sampled(buffer) == _loaded(store.refresh())
-    with pytest.raises(el.errors.InvalidArgumentError, match="replay cannot be sent to worker processes"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="buffer cannot be sent to worker processes"):
         el.collect(Scripted, None, store, steps=5, buffer=buffer, workers=2)
     assert len(store.refresh().runs.collect()) == 1
 
