@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -65,8 +65,37 @@ MODULES = 371
 FILES_OF_AN_EPISODE = 57
 
 
-#: Several rules look at each module, so each is parsed once.
-parsed = functools.cache(ast.parse)
+class Docstring(NamedTuple):
+    """A module, class or function, and its docstring, which stands in these lines; None where it has none."""
+
+    kind: type[ast.AST]
+    name: str
+    line: int
+    text: str | None
+    lines: range
+
+
+class Facts(NamedTuple):
+    """What the rules need of a module: its imports, and everything that has a docstring or should."""
+
+    imports: list[ast.Import | ast.ImportFrom]
+    docstrings: list[Docstring]
+
+
+@functools.cache
+def facts(source: str) -> Facts:
+    """The facts of a module. Trees are not kept: with them, every garbage collection would take long."""
+    found = Facts([], [])
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            found.imports.append(node)
+        elif isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            text = ast.get_docstring(node)
+            first = node.body[0] if text is not None else None
+            lines = range(first.lineno, (first.end_lineno or first.lineno) + 1) if first else range(0)
+            name, line = getattr(node, "name", ""), getattr(node, "lineno", 1)
+            found.docstrings.append(Docstring(type(node), name, line, text, lines))
+    return found
 
 
 def part_of(module: str) -> str:
@@ -75,15 +104,15 @@ def part_of(module: str) -> str:
     return pieces[1] if len(pieces) > 1 and pieces[1] in MAY_IMPORT else "face"
 
 
-def imported_modules(module: str, is_package: bool, tree: ast.AST) -> Iterator[tuple[int, str, bool]]:
+def imported_modules(module: str, is_package: bool, source: str) -> Iterator[tuple[int, str, bool]]:
     """Line, dotted name and relativeness of every import; `from . import name` gives the name's own path."""
-    for node in ast.walk(tree):
+    for node in facts(source).imports:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node.lineno, alias.name, False
-        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+        elif node.level == 0:
             yield node.lineno, node.module or "", False
-        elif isinstance(node, ast.ImportFrom):
+        else:
             pieces = module.split(".")
             base = pieces[: len(pieces) - node.level + is_package]
             for alias in node.names:
@@ -94,7 +123,7 @@ def wrong_imports(module: str, is_package: bool, source: str) -> list[str]:
     """What is wrong with the imports of one library module, a sentence for each."""
     own_top_levels = {"episodelake", *MAY_IMPORT}
     faults = []
-    for line, target, relative in imported_modules(module, is_package, parsed(source)):
+    for line, target, relative in imported_modules(module, is_package, source):
         if not relative:
             if target.split(".")[0] in own_top_levels:
                 faults.append(f"{module}:{line} imports {target} by its absolute name")
@@ -143,7 +172,7 @@ def import_graph(sources: Mapping[str, tuple[bool, str]]) -> dict[str, set[str]]
     """
     graph: dict[str, set[str]] = {}
     for module, (is_package, source) in sources.items():
-        targets = {target for _, target, _ in imported_modules(module, is_package, parsed(source))}
+        targets = {target for _, target, _ in imported_modules(module, is_package, source)}
         # What is no module is a name that one defines.
         graph[module] = {name if name in sources else name.rpartition(".")[0] for name in targets} & {
             *sources
@@ -299,18 +328,18 @@ def test_every_module_says_what_it_is_for() -> None:
     """Every module of the library and of the tests opens with a docstring."""
     tests = [(path.stem, path) for path in sorted(Path(__file__).parent.rglob("*.py"))]
     modules = [*library_modules(), *tests]
-    assert [name for name, path in modules if not ast.get_docstring(parsed(path.read_text("utf-8")))] == []
+    assert [name for name, path in modules if not facts(path.read_text("utf-8")).docstrings[0].text] == []
 
 
 def test_every_test_says_what_it_proves() -> None:
     """Every test function, methods of test classes included, has a docstring."""
     bare = [
-        f"{path.name}:{node.lineno} {node.name}"
+        f"{path.name}:{found.line} {found.name}"
         for path in sorted(Path(__file__).parent.rglob("test_*.py"))
-        for node in ast.walk(parsed(path.read_text("utf-8")))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and node.name.startswith("test_")
-        and not ast.get_docstring(node)
+        for found in facts(path.read_text("utf-8")).docstrings
+        if found.kind in (ast.FunctionDef, ast.AsyncFunctionDef)
+        and found.name.startswith("test_")
+        and not found.text
     ]
     assert bare == []
 
@@ -340,22 +369,13 @@ def test_no_folder_is_a_wall_of_files() -> None:
     assert {folder: len(names) for folder, names in packages().items() if len(names) > 24} == {}
 
 
-def docstring_lines(tree: ast.AST) -> Iterator[int]:
-    """The numbers of the lines that hold docstrings."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            first = node.body[0] if node.body else None
-            if ast.get_docstring(node) is not None and first is not None:
-                yield from range(first.lineno, (first.end_lineno or first.lineno) + 1)
-
-
 def code_lines(text: str) -> int:
     """How many lines of a module hold code."""
     lines: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type not in NO_CODE:
             lines.update(range(token.start[0], token.end[0] + 1))
-    return len(lines - set(docstring_lines(parsed(text))))
+    return len(lines.difference(*(found.lines for found in facts(text).docstrings)))
 
 
 def code_of_packages() -> dict[str, int]:
@@ -502,12 +522,10 @@ def test_words_are_those_of_the_house() -> None:
     used = {path.name: replaced_words(path.read_text("utf-8")) for path in texts}
     assert {name: words for name, words in used.items() if words} == {}
     opened = [
-        f"{module}: {text.splitlines()[0]}"
+        f"{module}: {found.text.splitlines()[0]}"
         for module, path in library_modules()
-        for node in ast.walk(parsed(path.read_text("utf-8")))
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-        for text in [ast.get_docstring(node) or ""]
-        if OPENS_BADLY.match(text)
+        for found in facts(path.read_text("utf-8")).docstrings
+        if found.text and OPENS_BADLY.match(found.text)
     ]
     assert opened == []
 
