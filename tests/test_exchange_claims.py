@@ -149,26 +149,13 @@ def test_a_key_with_a_slash_is_no_path_of_hdf5(tmp_path: Path, name: str, option
         store.export(tmp_path / "out", format=name, **options)
 
 
-@pytest.mark.parametrize(
-    ("name", "kept"),
-    [
-        ("csv", True),
-        ("d4rl", False),
-        *(pytest.param(name, False, marks=FURTHER) for name in ("rlds", "minari")),
-    ],
-)
-def test_annotations_are_kept_or_counted(tmp_path: Path, name: str, kept: bool) -> None:
-    """Tables have those of steps; no format has those of episodes."""
+def test_annotations_of_steps_are_columns_of_a_table(tmp_path: Path) -> None:
+    """With a value for each transition."""
     store = store_of(tmp_path / "store", BOX, BOX)
-    store.annotate(store.episodes.select("episode_id", label=pl.lit("good")).collect())
-    store.annotate(
-        store.steps.select("episode_id", "t", quality=pl.col("t") / 2).collect(), ("episode_id", "t")
-    )
-    lost = store.refresh().export(tmp_path / "out", format=name).lost
-    assert lost["the annotation label"] == 1
-    assert ("the annotation quality" not in lost) is kept
-    if kept:
-        assert pl.read_csv(tmp_path / "out")["quality"].to_list() == [0.0]
+    keys = ("episode_id", "t")
+    store.annotate(store.steps.select(*keys, quality=pl.col("t") / 2).collect(), keys)
+    assert not store.refresh().export(tmp_path / "out", format="csv").lost.get("the annotation quality")
+    assert pl.read_csv(tmp_path / "out")["quality"].to_list() == [0.0]
 
 
 def test_integers_beyond_64_bits_are_kept_or_counted(tmp_path: Path) -> None:
@@ -238,28 +225,6 @@ def test_minari_gives_back_texts_options_and_nested_metadata(tmp_path: Path) -> 
         assert [row["phase"] for row in back.infos] == ["größe", "b"]
         metadata = {key: value for key, value in back.metadata.items() if not key.startswith("source_")}
         assert (metadata, back.options, back.seed) == (*expected, 2**63)
-
-
-def test_lerobot_counts_both_flags_and_wide_seeds(tmp_path: Path) -> None:
-    """LeRobot says truncated or terminated, and its seeds have 64 bits."""
-    store = store_of(tmp_path / "store", BOX, BOX, truncations=True, seed=2**63)
-    report = store.export(tmp_path / "out", format="lerobot")
-    assert report.lost["that an episode that was truncated terminated as well"] == 1
-    assert report.lost["a seed beyond 64 bits"] == 1
-
-
-@pytest.mark.parametrize("kind", ["rows", pytest.param("episodes", marks=FURTHER)])
-def test_rllib_counts_what_its_rows_have_no_place_for(tmp_path: Path, kind: str) -> None:
-    """Seeds, options and the card are lost in every kind."""
-    facts: dict[str, Any] = {"seed": 3, "options": {"a": 1}, "card": {"title": "T"}}
-    report = store_of(tmp_path / "store", BOX, BOX, **facts).export(
-        tmp_path / "out", format="rllib", kind=kind
-    )
-    assert dict(report.lost) == {
-        "the seed of an episode": 1,
-        "the options of an episode": 1,
-        "title of the card": 1,
-    }
 
 
 @FURTHER

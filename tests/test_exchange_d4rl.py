@@ -181,55 +181,6 @@ def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
         assert el.import_dataset(tmp_path / folder / "data.hdf5", tmp_path / "store").episodes == 5
 
 
-def test_a_store_goes_out_to_d4rl_and_comes_back(tmp_path: Path) -> None:
-    """The file has D4RL's columns, and an import gives the same episodes but for the listed losses."""
-    box = spaces.Box(-9, 9, (3,), np.float32)
-    store = el.create(
-        tmp_path / "store", observation_space=box, action_space=spaces.Discrete(4), card={"algorithm": "SAC"}
-    )
-    random = np.random.default_rng(0)
-    with store.writer() as writer:
-        for length, ends in ((3, (True, False)), (1, (False, True)), (80, (False, False)), (2, (True, True))):
-            writer.write_episode(
-                observations=random.normal(size=(length + 1, 3)).astype(np.float32).clip(-9, 9),
-                actions=random.integers(0, 4, length),
-                rewards=random.normal(size=length),
-                terminations=ends[0],
-                truncations=ends[1],
-                infos=[{"x": row, "deep": {"y": np.ones(2)}, "text": "a"} for row in range(length)] + [{}],
-                policy={"value": np.zeros(length)},
-                seed=5,
-            )
-    store.refresh()
-    report = store.export(tmp_path / "out.hdf5", format="d4rl")
-    assert dict(report.lost) == {
-        "the column policy.value": 4,
-        "the seed of an episode": 4,
-        "info.text, which is not a number of one shape at every step": 86,
-        "that an episode was cut, not truncated": 1,
-        "spaces, which an import infers from the values": 2,
-    }
-    with h5py.File(tmp_path / "out.hdf5") as file:
-        assert {name: file[name].shape for name in file if name not in ("infos", "metadata")} == {
-            "observations": (86, 3),
-            "next_observations": (86, 3),
-            "actions": (86,),
-            "rewards": (86,),
-            "terminals": (86,),
-            "timeouts": (86,),
-        }
-        assert np.flatnonzero(file["terminals"]).tolist() == [2, 85]
-        assert np.flatnonzero(file["timeouts"]).tolist() == [3, 83, 85]
-    assert not el.import_dataset(tmp_path / "out.hdf5", tmp_path / "back").lost
-    back = el.open(tmp_path / "back")
-    assert back.card == store.card
-    for ours, theirs in zip(store, back, strict=True):
-        for name in ("observations", "actions", "rewards", "terminations"):
-            assert np.array_equal(getattr(ours, name), getattr(theirs, name))
-        assert ours.info_arrays["x"] == theirs.info_arrays["x"]
-        assert ours.truncated == theirs.truncated or ours.end_reason == "cut"
-
-
 @pytest.mark.further
 def test_observations_of_several_arrays_do_not_go_out(tmp_path: Path) -> None:
     """The message says what D4RL holds."""

@@ -304,54 +304,6 @@ def items_of(file: Path) -> list[bytes]:
     return pq.read_table(file)["item"].to_pylist()
 
 
-def recorded(path: Path) -> el.EpisodeStore:
-    """A store with episodes of four ends, infos, and outputs of a policy."""
-    made = el.create(path, observation_space=BOX, action_space=spaces.Discrete(3))
-    with made.writer() as writer:
-        for number, length in enumerate((4, 1, 9, 3)):
-            writer.write_episode(
-                observations=np.stack([np.full(length + 1, number), np.arange(length + 1)], 1).astype(
-                    np.float32
-                ),
-                actions=np.arange(length) % 3,
-                rewards=np.arange(1.0, length + 1),
-                terminations=number in (0, 3),
-                truncations=number in (1, 3),
-                infos=[{"force": 0.5 * t} for t in range(length + 1)],
-                policy={"action_logp": -np.arange(length, dtype=np.float32), "logits": np.ones((length, 3))},
-            )
-    return made.refresh()
-
-
-@pytest.mark.parametrize("kind", ["rows", "episodes"])
-@pytest.mark.further
-def test_an_export_comes_back_as_it_was(tmp_path: Path, kind: str) -> None:
-    """N transitions are N rows; all but the losses is as before."""
-    store = recorded(tmp_path / "store")
-    report = store.export(tmp_path / "out", format="rllib", kind=kind)
-    (file,) = (tmp_path / "out").glob("*.parquet")
-    if kind == "rows":
-        table = pq.read_table(file)
-        assert table.num_rows == 17 and table["t"].to_pylist()[:5] == [0, 1, 2, 3, 0]
-    else:
-        assert pq.read_table(file).num_rows == 4
-    spaces_lost = {"spaces, which an import infers from the values": 1}
-    lost = {} if kind == "episodes" else {"the column info.force": 4, **spaces_lost}
-    assert dict(report.lost) == lost
-    el.import_dataset(tmp_path / "out", tmp_path / "copy", observation_space=BOX, cast="same_kind")
-    copy = el.open(tmp_path / "copy")
-    for episode, expected in zip(copy, store, strict=True):
-        assert np.array_equal(episode.observations, expected.observations)
-        assert np.array_equal(episode.actions, expected.actions)
-        assert np.array_equal(episode.rewards, expected.rewards)
-        assert episode.end_reason == expected.end_reason
-        assert (episode.terminated, episode.truncated) == (expected.terminated, expected.truncated)
-        for key in ("action_logp", "logits"):
-            assert np.array_equal(np.stack(episode.policy[key]), expected.policy[key])
-        assert kind != "episodes" or episode.infos == expected.infos
-    assert copy.action_space == store.action_space
-
-
 @pytest.mark.further
 def test_episodes_of_nested_spaces_keep_their_spaces(tmp_path: Path) -> None:
     """As `item`; rows of them are refused, and so are rows of a store without scalar rewards."""
