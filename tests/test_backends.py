@@ -63,6 +63,7 @@ class TestObjects(Objects, Conformance):
     """A bucket of an S3 server."""
 
 
+@pytest.mark.further
 class TestLocalMaintenance(Local, MaintenanceConformance):
     """A folder of the file system."""
 
@@ -77,6 +78,7 @@ class TestObjectsMaintenance(Objects, MaintenanceConformance):
     """A bucket of an S3 server."""
 
 
+@pytest.mark.further
 class TestLocalDetails(Local, DetailsConformance):
     """A folder of the file system."""
 

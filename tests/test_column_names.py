@@ -91,7 +91,7 @@ def test_many_names_are_tried(names: list[str], store: el.EpisodeStore) -> None:
     assert set(names) <= columns and len(names) > 200
 
 
-@pytest.mark.parametrize("read_only", [False, True])
+@pytest.mark.parametrize("read_only", [False, pytest.param(True, marks=pytest.mark.further)])
 def test_queries_and_macros_answer(store: el.EpisodeStore, read_only: bool) -> None:
     """Each view and macro, and each column under its quoted name; returns as a loop computes them."""
 

@@ -459,7 +459,7 @@ def test_two_recoveries_at_once_add_everything_once(dead: Path) -> None:
     assert_idle_recovered(dead)
 
 
-@pytest.mark.sample(1)
+@pytest.mark.further
 @pytest.mark.parametrize("pause", [0.0, 0.013, 0.031, 0.057, 0.083])
 def test_a_kill_at_any_moment_neither_loses_nor_doubles(path: Path, pause: float) -> None:
     """Killed while it flushes and seals all the time, its episodes are there once each, without gaps."""
@@ -481,7 +481,7 @@ RECOVER = (
 )
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("pause", [0.0, 0.01, 0.02, 0.04, 0.06, 0.1])
 def test_a_recovery_that_is_killed_is_repeated(dead: Path, pause: float) -> None:
     """A recovery that dies at any moment is finished by the next one, and nothing is there twice."""

@@ -136,7 +136,7 @@ def test_a_peer_reads_what_the_store_holds(tmp_path: Path, stores: Any, form: st
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 def test_an_import_gives_what_the_store_holds(tmp_path: Path, stores: Any, case: str) -> None:
     """Of every format and kind, or a loss of either names the difference, or the export refuses the store."""
     for index, (name, options) in enumerate(FORMATS):

@@ -354,6 +354,7 @@ def test_an_export_of_an_import_names_no_run(tmp_path: Path) -> None:
         assert metadata == {"run": "ppo", "run_metadata": {"lr": 0.5}}
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize(("format", "options"), TARGETS, ids=lambda each: str(each))
 def test_a_source_key_of_the_users_own_comes_back_or_is_lost(
     tmp_path: Path, format: str, options: dict[str, Any]

@@ -397,7 +397,7 @@ print(at)
 @pytest.mark.parametrize(
     ("format", "name", "renaming", "stride"),
     [
-        ("webdataset", "out", "exchange", 5),
+        ("webdataset", "out", "exchange", 16),
         *(
             pytest.param(*kind, renaming, 1, marks=pytest.mark.further)
             for kind in KINDS

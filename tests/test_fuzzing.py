@@ -743,7 +743,7 @@ SOURCES = (
     "whole files",
 )
 #: Mutations of each source that `make test` and `make test-cases` try; `make test-hostile` tries a hundred.
-FEW = [3, pytest.param(10, marks=pytest.mark.further)]
+FEW = [2, pytest.param(10, marks=pytest.mark.further)]
 
 
 def test_the_store_reads_alike_twice(

@@ -116,7 +116,7 @@ def values(path: Path) -> list[float]:
     return sorted(float(episode.observations[0][0]) for episode in el.open(path))
 
 
-@pytest.mark.sample
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("dead", [False, True], ids=["live", "dead"])
 @pytest.mark.parametrize("mount", [SHARED, KEPT, UNKNOWN], ids=["shared", "kept", "unknown"])
 def test_a_journal_belongs_to_its_host_where_locks_do_not_reach(

@@ -422,7 +422,7 @@ def bomb_lerobot(path: Path) -> None:
 
 
 BOMBS = [
-    ("x.npz", bomb_npz),
+    pytest.param("x.npz", bomb_npz, marks=pytest.mark.further),
     ("dopamine", bomb_gzip),
     ("x.hdf5", bomb_hdf5),
     ("x.parquet", bomb_parquet),

@@ -87,6 +87,7 @@ def free_descriptors(count: int) -> Iterator[None]:
 
 @pytest.mark.filterwarnings("ignore:The run .* could not be closed")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("kind", SOURCES)
 def test_a_want_of_descriptors_is_no_damage_of_the_source(tmp_path: Path, kind: str) -> None:
     """Whichever open fails with EMFILE, in Python or in a library, the import asks to be called again."""

@@ -104,6 +104,7 @@ def test_an_error_at_any_line_loses_nothing(struck: Struck, scenario: str) -> No
     strike(struck, scenario, *((1, 0, 3) if everything else (61, len(scenario), 2)))
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize(
     ("scenario", "running"),
     [

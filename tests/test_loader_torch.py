@@ -503,6 +503,7 @@ def _odd_values(batch: Any) -> Any:
     return values | nested
 
 
+@pytest.mark.further
 def test_a_loader_of_another_process_has_a_position_of_its_own(store: el.EpisodeStore) -> None:
     """What is sent to a process shares tensors with its sender, but not the epoch that comes next."""
     loader = loader_of(store, output="torch").torch_loader(1, multiprocessing_context="spawn")

@@ -293,7 +293,13 @@ def test_readers_wait_for_a_lost_connection(shaky: ObjectBackend, proxy: FaultyP
 
 
 @pytest.mark.parametrize(
-    ("status", "path"), [(503, ""), (429, ""), (500, "_delta_log"), (503, "/steps/_delta_log")]
+    ("status", "path"),
+    [
+        (429, ""),
+        (503, "/steps/_delta_log"),
+        pytest.param(503, "", marks=pytest.mark.further),
+        pytest.param(500, "_delta_log", marks=pytest.mark.further),
+    ],
 )
 def test_a_service_in_trouble_is_unavailable(
     shaky: ObjectBackend, proxy: FaultyProxy, spool: Path, status: int, path: str

@@ -220,7 +220,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("kind", "durability"),
     [("single", "flush"), ("single", "fsync"), ("single", "none"), ("vector", "flush")],
@@ -563,7 +563,7 @@ MODES = tuple(AutoresetMode)
 LENGTHS = (2, 3, 5)
 
 
-@pytest.mark.sample(16)
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("callback", [None, go_on])
@@ -605,6 +605,7 @@ def test_vector_recorders_store_what_the_rules_say(
 
 
 @pytest.mark.filterwarnings("error")
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("callback", [None, go_on])
 def test_pool_recorders_store_what_the_rules_say(tmp_path: Path, seed: int, callback: Any) -> None:

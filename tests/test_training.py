@@ -174,7 +174,9 @@ def test_sequence_model_sees_neither_ahead_nor_padding() -> None:
 
 
 @pytest.mark.parametrize(
-    ("learn", "updates"), [(clone, 20), (learn_values, 20), (learn_sequences, 8)], ids=["bc", "q", "sequence"]
+    ("learn", "updates"),
+    [(clone, 20), (learn_values, 20), pytest.param(learn_sequences, 8, marks=pytest.mark.further)],
+    ids=["bc", "q", "sequence"],
 )
 def test_training_can_be_repeated(store: el.EpisodeStore, learn, updates: int) -> None:
     """The same seed gives the same curve and the same weights; another one gives others."""
