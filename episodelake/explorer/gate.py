@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -72,33 +72,31 @@ class Gate:
         if scope["type"] == "lifespan":
             await self._application(scope, receive, send)
             return
-        headers = _Headers(scope)
-        if headers.get("host").lower() not in self._hosts or not self._own_origin(headers):
+        host, origin, cookies = (_header(scope, name) for name in ("host", "origin", "cookie"))
+        own = not origin or urlsplit(origin).netloc.lower() == host.lower()
+        if host.lower() not in self._hosts or not own:
             await _refuse(scope, send, 421, _FOREIGN)
             return
         given = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("token", [""])[0]
         if scope["type"] == "http" and scope["path"] == "/" and _equal(given, self._token):
-            await self._welcome(send)
+            await self._welcome(scope, send)
             return
         below = _equal(scope["path"][: len(self._path) + 1], f"{self._path}/")
-        if not below or not _equal(self._kept(headers.get("cookie")), self._secret):
+        if not below or not _equal(self._kept(cookies), self._secret):
             await _refuse(scope, send, 403, _REFUSED)
             return
         inner = {**scope, "root_path": scope.get("root_path", "") + self._path}
-        await self._application(inner, receive, self._guarded(send, headers.get("host")))
+        await self._application(inner, receive, self._guarded(send, host))
 
-    async def _welcome(self, send: Send) -> None:
+    async def _welcome(self, scope: Scope, send: Send) -> None:
         """Set the cookie and lead to the page.
 
         The answer is a document and not a redirect: where a page of another site has the link, a browser
         would follow a redirect without the cookie, which is strict.
         """
         cookie = f"{self._cookie}={self._secret}; HttpOnly; SameSite=Strict; Path={self._path}"
-        await _answer(send, 200, [("set-cookie", cookie)], _WELCOME.format(path=self._path), "html")
-
-    def _own_origin(self, headers: _Headers) -> bool:
-        origin = headers.get("origin")
-        return not origin or urlsplit(origin).netloc.lower() == headers.get("host").lower()
+        page = _WELCOME.format(path=self._path)
+        await _answer(scope, send, 200, page, "html", {"set-cookie": cookie})
 
     def _kept(self, text: str) -> str:
         """Return the secret in the cookies of a request."""
@@ -132,16 +130,11 @@ def _equal(given: str, expected: str) -> bool:
     return hmac.compare_digest(given.encode("utf-8", "replace"), expected.encode())
 
 
-class _Headers:
-    """The headers of a request, by name in lower case; of several with one name all values."""
+def _header(scope: Scope, name: str) -> str:
+    """Return a header of a request; of several with one name all values, which no single one equals."""
+    from starlette.datastructures import Headers
 
-    def __init__(self, scope: Scope) -> None:
-        self._values: dict[str, list[str]] = {}
-        for name, value in scope.get("headers", ()):
-            self._values.setdefault(name.decode("latin-1").lower(), []).append(value.decode("latin-1"))
-
-    def get(self, name: str) -> str:
-        return "; ".join(self._values.get(name, ()))
+    return "; ".join(Headers(scope=scope).getlist(name))
 
 
 async def _refuse(scope: Scope, send: Send, status: int, text: str) -> None:
@@ -149,17 +142,18 @@ async def _refuse(scope: Scope, send: Send, status: int, text: str) -> None:
         # Closing before accepting makes the server answer the handshake with 403.
         await send({"type": "websocket.close", "code": 1008, "reason": text.strip()[:120]})
         return
-    await _answer(send, status, [], text)
+    await _answer(scope, send, status, text, "plain", {})
 
 
 async def _answer(
-    send: Send, status: int, headers: list[tuple[str, str]], text: str, kind: str = "plain"
+    scope: Scope, send: Send, status: int, text: str, kind: str, headers: Mapping[str, str]
 ) -> None:
-    always = [
-        ("content-type", f"text/{kind}; charset=utf-8"),
-        ("cache-control", "no-store"),
-        ("referrer-policy", "no-referrer"),
-    ]
-    pairs = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in (*always, *headers)]
-    await send({"type": "http.response.start", "status": status, "headers": pairs})
-    await send({"type": "http.response.body", "body": text.encode()})
+    from starlette.responses import Response
+
+    always = {"cache-control": "no-store", "referrer-policy": "no-referrer"}
+    answer = Response(text, status, {**always, **headers}, f"text/{kind}")
+    await answer(scope, _nothing, send)
+
+
+async def _nothing() -> MutableMapping[str, Any]:
+    return {"type": "http.disconnect"}
