@@ -180,14 +180,18 @@ def _problem(path: Path) -> str | None:
         return f"is a link to {os.readlink(path)}"
     if (store := store_at(path)) is not None:
         return f"is the store {store}"
-    if not path.is_dir():
-        return _problem_of_file(path) if path.is_file() else "is no ordinary file or folder"
-    entries = dict(_entries(path))
+    folder = path.is_dir()
+    if not folder and not path.is_file():
+        return "is no ordinary file or folder"
+    entries = dict(_entries(path)) if folder else {path.name: path}
     if not entries:
         return None
-    marked = _read(path / MARK)
-    entries.pop(MARK, None)
+    marked = _read(path / MARK if folder else _mark_of_file(path))
+    if folder:
+        entries.pop(MARK, None)
     if marked is None:
+        if not folder:
+            return f"is a file of {path.stat().st_size:,} bytes that no export wrote"
         count = f"{len(entries):,}" if len(entries) < _COUNTED else f"over {_COUNTED:,}"
         return f"is a folder with {count} files that no export wrote, such as {_listed(sorted(entries))}"
     format, files = marked
@@ -197,21 +201,8 @@ def _problem(path: Path) -> str | None:
         for name in sorted(entries.keys() & files.keys())
         if entries[name].is_symlink() or _digest(entries[name]) not in files[name]
     ]
-    if others:
-        return f"is an export ({format}) that was changed since, in {_listed(others)}"
-    return None
-
-
-def _problem_of_file(path: Path) -> str | None:
-    marked = _read(_mark_of_file(path))
-    if marked is None:
-        return f"is a file of {path.stat().st_size:,} bytes that no export wrote"
-    format, files = marked
-    return (
-        None
-        if _digest(path) in files.get(path.name, ())
-        else f"is an export ({format}) that was changed since"
-    )
+    where = f", in {_listed(others)}" if folder else ""
+    return f"is an export ({format}) that was changed since{where}" if others else None
 
 
 def _listed(names: list[str]) -> str:
