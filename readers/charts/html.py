@@ -123,12 +123,6 @@ def card(kind: str, name: str, more: str, body: str) -> str:
     return f'{STYLE}<div class="episodelake-card">{head}{body}</div>'
 
 
-def fault(what: str, error: BaseException) -> str:
-    """Return the error of a part that cannot be shown."""
-    reason = text(str(error) or type(error).__name__, 600)
-    return f'<div class="el-part el-fault"><strong>{text(what)} cannot be shown.</strong> {reason}</div>'
-
-
 _FRAMES = 6
 _FRAME_HEIGHT = 110
 
@@ -138,7 +132,8 @@ def shown_part(what: str, make: Callable[[], str]) -> str:
     try:
         return make()
     except Exception as error:
-        return fault(what, error)
+        reason = text(str(error) or type(error).__name__, 600)
+        return f'<div class="el-part el-fault"><strong>{text(what)} cannot be shown.</strong> {reason}</div>'
 
 
 def number(value: Any) -> str:
