@@ -21,7 +21,6 @@ from .store.common.arguments import flag, is_integer
 from .store.common.progress import Progress, progress_meter
 from .store.errors import InvalidArgumentError, StoreAccessError
 from .store.files import access_class
-from .store.handle import StoreHandle
 from .store.maintenance.annotations import (
     annotate_episodes,
     annotate_steps,
@@ -35,6 +34,7 @@ from .store.maintenance.rewriting import DeleteReport, delete
 from .store.maintenance.tags import remove_tag, write_tag
 from .store.maintenance.vacuum import VacuumReport, vacuum
 from .store.maintenance.verification import VerifyReport, verify
+from .store.schema import StoreHandle
 from .store.snapshot import Snapshot
 
 _WEEK = timedelta(days=7)

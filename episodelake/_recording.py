@@ -15,7 +15,7 @@ from .readers.loading.priorities import Prioritized
 from .readers.view import EpisodeView
 from .replay_buffer.buffer import ReplayBuffer
 from .store.common.compatibility import AutoresetMode
-from .store.handle import StoreHandle
+from .store.schema import StoreHandle
 from .writers.episodes.episode_writer import EpisodeWriter
 from .writers.episodes.source_keys import OnDuplicate
 from .writers.episodes.team_writer import TeamWriter

@@ -27,8 +27,8 @@ from .store.environments.records import (
 from .store.environments.saving import add_artifact, find_artifact, save, write_artifact
 from .store.errors import EnvUnavailableError, InvalidArgumentError
 from .store.files import user_path
-from .store.handle import StoreHandle
 from .store.layout import Layout
+from .store.schema import StoreHandle
 from .writers.session.environment import keep_env
 
 

@@ -36,7 +36,6 @@ from .store.errors import (
     VersionNotFoundError,
 )
 from .store.files import access_class, user_path
-from .store.handle import StoreHandle
 from .store.layout import Layout
 from .store.maintenance.creation import check_free, check_free_for_copy, made_whole, make_tables
 from .store.maintenance.merge_sources import check_spaces
@@ -47,6 +46,7 @@ from .store.maintenance.recovery import RecoveredRun
 from .store.maintenance.recovery import recover as recover_journals
 from .store.maintenance.tags import tagged_version
 from .store.manifest import Manifest, card_bytes, check_identity, read_manifest, write_card, write_manifest
+from .store.schema import StoreHandle
 from .store.snapshot import Snapshot
 from .writers.recorders.choice import made
 from .writers.recorders.env_checks import reward_shape as found_reward_shape

@@ -1,4 +1,4 @@
-"""The schemas of the three tables and of the journal.
+"""The schemas of the three tables and of the journal, and `StoreHandle`: a store with its schemas.
 
 A *journal row* is an arrival: what one `reset` or one `step` brought. Row 0 of an episode holds the first
 observation; the row of step k holds the action, reward and flags of transition k and the observation that
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import gymnasium
 import numpy as np
@@ -21,6 +21,7 @@ from .agents import AgentGroup, GroupedCodec, column_prefix
 from .dynamic import logical_types as kinds
 from .dynamic.column_groups import POLICY
 from .errors import CorruptStoreError, SpaceMismatchError
+from .layout import Layout
 from .manifest import Manifest
 from .names import ACTION, AGENT_ID, ENV_STEP, FLAGS, OBSERVATION, REWARD, check_name
 from .spaces import SpaceCodec
@@ -283,3 +284,32 @@ def checked_schema(table: object, schema: pa.Schema, standard: pa.Schema) -> pa.
                 f"{kind!r} has {kinds.physical_type(kind)}. The table's log is damaged."
             )
     return schema
+
+
+@dataclass(frozen=True)
+class StoreHandle:
+    """The layout and the identity of a store.
+
+    Attributes:
+        cast: which conversions of dtype values to write may need; see `SessionOptions`.
+        annotated: the names of annotations of steps, which nothing recorded may have; for writers.
+    """
+
+    layout: Layout
+    manifest: Manifest
+    cast: Cast = "no"
+    annotated: frozenset[str] = frozenset()
+
+    @cached_property
+    def schema(self) -> StepSchema:
+        """The columns of steps that follow from the store's spaces."""
+        return StepSchema.of(self.manifest, self.cast, self.annotated)
+
+
+class OpenStore(Protocol):
+    """Anything that stands for an open store, such as `episodelake.EpisodeStore`."""
+
+    @property
+    def handle(self) -> StoreHandle:
+        """The store behind it."""
+        ...

@@ -21,7 +21,6 @@ from ..readers.loading.priorities import Priorities, Prioritized, checked_update
 from ..readers.loading.units import Batch, NSteps
 from ..store.common.arguments import whole_number
 from ..store.errors import InvalidArgumentError, RecorderStateError
-from ..store.handle import StoreHandle
 from ..store.names import (
     ACTION,
     DISCOUNT,
@@ -35,6 +34,7 @@ from ..store.names import (
     UNIT,
     WEIGHT,
 )
+from ..store.schema import StoreHandle
 from ..writers.session.session import RunSession
 from .refill import stored_rows
 from .ring import NO_ROW, Ring

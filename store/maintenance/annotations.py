@@ -21,11 +21,10 @@ from ..common.arguments import is_integer, is_real
 from ..delta.files import TableFile
 from ..dynamic.columns import with_columns
 from ..errors import InvalidArgumentError
-from ..handle import StoreHandle
 from ..layout import EPISODES, STEPS
 from ..names import AGENT_ID, check_name
 from ..parquet.files import parquet_writer, read_parquet
-from ..schema import LAST_OBSERVATION
+from ..schema import LAST_OBSERVATION, StoreHandle
 from ..tables.annotation_files import (
     ANNOTATION_KEY,
     StepAnnotation,

@@ -23,7 +23,6 @@ from ..errors import CorruptStoreError, EpisodelakeError, StoreAccessError
 from ..files import Place, guard_access, is_absent
 from ..files.locks import is_held, other_host
 from ..files.system import is_folder, state_of
-from ..handle import StoreHandle
 from ..journal.run_journal import DAMAGED_SUFFIX, journal_folders, lock_path, part_paths
 from ..layout import (
     ANNOTATIONS,
@@ -41,7 +40,7 @@ from ..layout import (
 )
 from ..manifest import read_card, read_manifest
 from ..parquet.files import open_parquet, read_footer, reading_error
-from ..schema import ENV_BUNDLE, LAST_OBSERVATION, checked_schema
+from ..schema import ENV_BUNDLE, LAST_OBSERVATION, StoreHandle, checked_schema
 from ..segments.file_checks import check_listed
 from ..tables.annotation_files import ANNOTATION_KEY
 

@@ -19,9 +19,9 @@ from ..common.arguments import whole_number
 from ..common.suggestions import suggest
 from ..delta.files import TableFile
 from ..errors import ConcurrentCommitError, InvalidArgumentError
-from ..handle import StoreHandle
 from ..journal.run_journal import journal_folders
 from ..layout import EPISODES, RUNS, STEPS
+from ..schema import StoreHandle
 from ..tables.overflow import overflow_of
 from ..tables.table_files import closed_files, join
 from .operation import Operation, Progress, reconcile

@@ -16,7 +16,6 @@ from ..errors import CorruptStoreError, StoreExistsError
 from ..files import guard_access
 from ..files.local import LocalPlace
 from ..files.locks import MAINTENANCE_LOCK
-from ..handle import StoreHandle
 from ..layout import (
     ANNOTATIONS,
     ARTIFACT_NAMES,
@@ -33,7 +32,7 @@ from ..layout import (
     Layout,
 )
 from ..manifest import UNFINISHED, check_outside_stores, exists_error, write_card, write_manifest
-from ..schema import RUNS_SCHEMA
+from ..schema import RUNS_SCHEMA, StoreHandle
 
 #: The folders beside the tables that a copy or merge fills.
 _FOLDERS = (ANNOTATIONS, ARTIFACTS, ARTIFACT_NAMES, ENVIRONMENTS)

@@ -12,10 +12,10 @@ from ..dynamic import logical_types as kinds
 from ..environments.records import KINDS, Records
 from ..errors import InvalidArgumentError, SpaceMismatchError, StoreExistsError
 from ..files import Place
-from ..handle import StoreHandle
 from ..layout import EPISODES, STEPS, Layout
 from ..manifest import Manifest
 from ..names import check_name
+from ..schema import StoreHandle
 from ..snapshot import Snapshot
 from ..spaces import space_to_json
 from ..tables.annotation_files import StepAnnotation, episode_annotations

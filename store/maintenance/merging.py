@@ -24,10 +24,9 @@ from ..dynamic.column_groups import METADATA
 from ..dynamic.columns import SegmentColumns, align_to_schema, with_columns
 from ..errors import CorruptStoreError, EpisodelakeError
 from ..files import Place, access_class, guard_access
-from ..handle import StoreHandle
 from ..layout import EPISODES, RUNS, STEPS, TABLES
 from ..parquet.files import read_footer, read_parquet
-from ..schema import ENV_BUNDLE, LAST_OBSERVATION
+from ..schema import ENV_BUNDLE, LAST_OBSERVATION, StoreHandle
 from ..snapshot import Selection, Snapshot
 from ..tables.annotation_files import (
     ANNOTATION_KEY,

@@ -26,11 +26,11 @@ from ..errors import ConcurrentCommitError, EpisodelakeError, StoreAccessError
 from ..files import Place, guard_access
 from ..files.local import LocalPlace
 from ..files.locks import MAINTENANCE_LOCK, OtherHostError, wait_for
-from ..handle import StoreHandle
 from ..journal.run_journal import check_journals
 from ..layout import EPISODES, STEPS, UNFINISHED_NOTE
 from ..names import time_ordered_suffix
 from ..parquet.files import open_parquet, read_parquet
+from ..schema import StoreHandle
 from ..segments.seal import Tables
 from ..tables.annotation_files import PROPERTY, StepAnnotation, annotations_text, parse_annotations
 from ..tables.table_files import list_steps_file, write_table_file

@@ -24,7 +24,6 @@ from ..errors import CorruptStoreError, DamagedJournalError, StoreAccessError
 from ..files import guard_access, is_absent, is_denied
 from ..files.locks import LOCK_SUFFIX, MAINTENANCE_LOCK, FileLock, OtherHostError, is_stray_lock
 from ..files.system import is_folder, is_link, state_of
-from ..handle import StoreHandle
 from ..journal.episodes import EpisodeColumns, EpisodeRecord
 from ..journal.packed_columns import plain_type
 from ..journal.reading import JournalBatch, PartReader
@@ -43,7 +42,7 @@ from ..journal.run_journal import (
 )
 from ..layout import EPISODES, RUNS, Layout
 from ..parquet.files import read_parquet
-from ..schema import ENV_BUNDLE, StepSchema
+from ..schema import ENV_BUNDLE, StepSchema, StoreHandle
 from ..segments.seal import Seal, Tables, commit_run, live_name, seal_segment
 from .recovered_episodes import Outcomes, RecoveredEpisode, RecoveredTeam
 from .reopening import seal_reopened

@@ -16,10 +16,10 @@ from ..dynamic.column_groups import EXTRA, STEP_FAMILIES, ColumnGroup
 from ..dynamic.logical_types import nest
 from ..dynamic.values import dump_json, load_object
 from ..errors import InvalidArgumentError
-from ..handle import StoreHandle
 from ..layout import EPISODES, STEPS
 from ..names import check_name
 from ..parquet.files import parquet_writer, read_parquet
+from ..schema import StoreHandle
 from ..tables.annotation_files import StepAnnotation, episode_annotations, write_marker
 from .annotations import check_free, check_plain
 from .operation import Operation, Progress, reconcile

@@ -29,7 +29,6 @@ from ..errors import (
     StoreAccessError,
 )
 from ..files import is_absent
-from ..handle import StoreHandle
 from ..journal.episodes import Continued, EpisodeFacts
 from ..journal.reading import PartReader
 from ..journal.run_journal import journal_folders, part_paths
@@ -42,6 +41,7 @@ from ..schema import (
     RESET_ROW,
     STEP_ROW,
     StepSchema,
+    StoreHandle,
 )
 from ..segments.seal import Seal, Tables, seal_segment
 from ..spaces.batches import single_value

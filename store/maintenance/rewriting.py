@@ -18,8 +18,8 @@ from ..agents import transitions_in
 from ..delta.files import NewFile, TableFile
 from ..dynamic.columns import SegmentColumns, with_columns
 from ..files import Place
-from ..handle import StoreHandle
 from ..layout import STEPS
+from ..schema import StoreHandle
 from ..tables.annotation_files import AnnotationFiles
 from ..tables.table_files import Pointers, pointers_of
 from .operation import Operation, Progress, reconcile

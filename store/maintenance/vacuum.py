@@ -38,10 +38,10 @@ from ..delta.state import retry_log_read
 from ..delta.version import TableVersion
 from ..errors import CorruptStoreError, InvalidArgumentError, StoreAccessError
 from ..files import Entry, Place, guard_access
-from ..handle import StoreHandle
 from ..journal.run_journal import journal_folders
 from ..layout import ANNOTATIONS, ARTIFACTS, EPISODES, RUNS, STEPS, TABLES, Layout
 from ..parquet.files import read_parquet, reading_error
+from ..schema import StoreHandle
 from ..tables.annotation_files import MARKER, PROPERTY, parse_annotations
 from ..tables.table_files import join_id
 from .artifacts import orphans

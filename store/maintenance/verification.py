@@ -18,10 +18,9 @@ from ..delta.files import TableFile
 from ..dynamic.columns import with_columns
 from ..errors import ConcurrentCommitError, CorruptStoreError, StoreAccessError, VersionNotFoundError
 from ..files import Place, guard_access
-from ..handle import StoreHandle
 from ..journal.run_journal import journal_folders
 from ..layout import ANNOTATIONS, EPISODES, RUNS, STEPS, TAGS
-from ..schema import RUNS_SCHEMA
+from ..schema import RUNS_SCHEMA, StoreHandle
 from ..tables.annotation_files import (
     MARKER,
     PROPERTY,

@@ -24,7 +24,6 @@ from ..dynamic.column_groups import METADATA, ColumnSet, DynamicRows
 from ..dynamic.columns import SegmentColumns, marked
 from ..dynamic.logical_types import field
 from ..dynamic.values import load_json
-from ..handle import StoreHandle
 from ..journal.episodes import EpisodeColumns, LaneColumns
 from ..journal.reading import PartReader
 from ..journal.records import RunHeader
@@ -33,7 +32,7 @@ from ..journal.run_journal import note_seal
 from ..layout import EPISODES, RUNS, STEPS, Layout, segment_name
 from ..manifest import check_identity
 from ..parquet.files import read_parquet
-from ..schema import ENV_BUNDLE, LAST_OBSERVATION, MISSING, RUNS_SCHEMA, StepSchema
+from ..schema import ENV_BUNDLE, LAST_OBSERVATION, MISSING, RUNS_SCHEMA, StepSchema, StoreHandle
 from ..tables.table_files import LIVE, join_many, write_table_file
 from .steps_file import StepsFile
 

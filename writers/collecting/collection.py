@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeGuard
 
 from ...store.errors import InvalidArgumentError, RecorderStateError
-from ...store.handle import OpenStore
+from ...store.schema import OpenStore
 from ..recorders.choice import AnyRecorder, TeamOptions, VectorOptions, is_env, made, recorder_of
 from ..recorders.env_checks import pettingzoo_api
 from ..recorders.pool_recorder import PoolRecorder, is_pool

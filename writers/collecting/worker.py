@@ -16,10 +16,10 @@ from typing import Any, cast
 import polars as pl
 
 from ...store.delta.version import TableVersion
-from ...store.handle import StoreHandle
 from ...store.layout import EPISODES, Layout
 from ...store.manifest import read_manifest
 from ...store.parquet.files import open_parquet
+from ...store.schema import StoreHandle
 from ..recorders.choice import EnvSource, make
 from .actor import PolicyConfig
 from .collection import Collection, RecordingOptions, opened

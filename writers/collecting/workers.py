@@ -26,8 +26,8 @@ import polars as pl
 
 from ...store.errors import EpisodelakeError, InvalidArgumentError
 from ...store.files.system import state_of
-from ...store.handle import OpenStore, StoreHandle
 from ...store.maintenance.recovery import recover
+from ...store.schema import OpenStore, StoreHandle
 from ..recorders.choice import is_source
 from .actor import PolicyConfig, derived_seed
 from .display import CollectProgress, Display, StopSignal

@@ -17,7 +17,7 @@ import gymnasium
 import numpy as np
 
 from ...store.errors import InvalidArgumentError, RecorderStateError, SpaceMismatchError
-from ...store.handle import OpenStore
+from ...store.schema import OpenStore
 from .batch_step import BatchStep
 from .env_checks import check_spaces
 from .env_episodes import InFlight

@@ -15,7 +15,7 @@ from gymnasium.vector import VectorEnv
 from ...store.common.compatibility import AutoresetMode
 from ...store.dynamic.values import freeze, freeze_value
 from ...store.errors import InvalidArgumentError, RecorderStateError
-from ...store.handle import OpenStore
+from ...store.schema import OpenStore
 from ..rows.arrivals import LiveEpisode
 from ..rows.step_rows import StepRows
 from .callbacks import (

@@ -17,7 +17,7 @@ import numpy as np
 from ...store.agents import find_group
 from ...store.dynamic.values import freeze, freeze_value
 from ...store.errors import InvalidArgumentError, RecorderStateError
-from ...store.handle import OpenStore
+from ...store.schema import OpenStore
 from ...store.spaces.coerce import as_flag
 from ..rows.agent_arrivals import Arrival, LiveAgent, LiveTeam
 from ..rows.agent_rows import AgentRows

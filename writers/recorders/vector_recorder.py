@@ -18,8 +18,8 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv, VectorWra
 from ...store.common.compatibility import AutoresetMode, metadata_of
 from ...store.dynamic.values import freeze
 from ...store.errors import RecorderStateError
-from ...store.handle import OpenStore
 from ...store.journal.episodes import Ends, EpisodeFacts
+from ...store.schema import OpenStore
 from ..rows.vector_buffer import NO_EPISODE, VectorBuffer
 from .batch_step import BatchStep
 from .env_checks import autoreset_mode_of, check_spaces
