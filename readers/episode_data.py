@@ -22,7 +22,8 @@ from ..store.layout import STEPS
 from ..store.names import ACTION, OBSERVATION, POSITIONAL
 from ..store.schema import StepSchema
 from ..store.spaces import SpaceCodec
-from ..store.spaces.batches import check_flattened, flatten_values, slice_batch
+from ..store.spaces.codec import slice_batch
+from ..store.spaces.flattening import check_flattened, flatten_values
 from ..store.tables.annotation_files import episode_annotations
 from .blocks import Block, BlockReader
 from .context import EpisodeRowReader

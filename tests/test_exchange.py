@@ -26,7 +26,7 @@ from minari.dataset.minari_storage import MinariStorage
 
 import episodelake as el
 from episodelake.readers.exporting import export as exporting
-from episodelake.store.spaces.batches import slice_batch
+from episodelake.store.spaces.codec import slice_batch
 from episodelake.writers.importing import flat, formats, importer
 from test_cli import printed, refused
 from waiting import PATIENCE

@@ -79,7 +79,7 @@ class PaintedCodec(ColourCodec):
 
 def test_unknown_spaces_are_refused_until_a_codec_is_registered(monkeypatch: pytest.MonkeyPatch) -> None:
     """An unknown space names itself, its path and register_codec; registered, it round trips in any nest."""
-    monkeypatch.setattr("episodelake.store.spaces.registry._registered", {})
+    monkeypatch.setattr("episodelake.store.spaces.node._registered", {})
     colour = Colour(("red", "blue"))
     space = gym_spaces.Dict({"paint": gym_spaces.Sequence(colour), "text": gym_spaces.Text(3)})
     with pytest.raises(
@@ -105,14 +105,14 @@ def test_unknown_spaces_are_refused_until_a_codec_is_registered(monkeypatch: pyt
         "spec": {"names": ["red", "blue"]},
     }
     assert space_from_json(description) == space
-    monkeypatch.setattr("episodelake.store.spaces.registry._registered", {})
+    monkeypatch.setattr("episodelake.store.spaces.node._registered", {})
     with pytest.raises(UnsupportedSpaceError, match=r"Colour.*register_codec"):
         space_from_json(description)
 
 
 def test_the_codec_of_the_nearest_class_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     """A codec for a subclass of Box wins over the columns of Box; other subclasses keep those."""
-    monkeypatch.setattr("episodelake.store.spaces.registry._registered", {})
+    monkeypatch.setattr("episodelake.store.spaces.node._registered", {})
     painted = PaintedBox(0, 1, (2,), np.float32)
     assert columns(painted) == {"x": "list<item: float>"}
     register_codec(PaintedBox, PaintedCodec())
@@ -137,7 +137,7 @@ def test_nonsense_is_not_registered(space_type: Any, codec: Any) -> None:
 
 def test_codecs_with_columns_that_delta_cannot_hold_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A codec whose fields are not plain types is refused when the store is created."""
-    monkeypatch.setattr("episodelake.store.spaces.registry._registered", {})
+    monkeypatch.setattr("episodelake.store.spaces.node._registered", {})
     for fields in ({"a": pa.uint8()}, {}, {"a": pa.list_(pa.float16())}, {1: pa.int64()}):
         codec = ColourCodec()
         codec.fields = lambda space, fields=fields: fields  # pyright: ignore

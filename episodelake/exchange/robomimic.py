@@ -33,7 +33,7 @@ from ..readers.exporting.target import ENV_SPEC, Export, Option, export_format
 from ..store.common.optional_packages import HDF5
 from ..store.dynamic.column_groups import EXTRA as OWN
 from ..store.errors import DatasetError
-from ..store.spaces.batches import slice_batch
+from ..store.spaces.codec import slice_batch
 from ..writers.importing.boundary import reading
 from ..writers.importing.columns import nested
 from ..writers.importing.episode_rows import completed, count_differing, is_left, with_last

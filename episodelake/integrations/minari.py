@@ -32,7 +32,7 @@ from ..store.common.optional_packages import require
 from ..store.dynamic.values import dump_json, load_json
 from ..store.errors import InvalidArgumentError, SpaceMismatchError
 from ..store.files import replacing
-from ..store.spaces.batches import single_value, slice_batch
+from ..store.spaces.codec import single_value, slice_batch
 from ..writers.episodes.episode_writer import EpisodeWriter
 from ..writers.episodes.whole_episode import batch_lengths
 

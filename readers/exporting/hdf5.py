@@ -13,7 +13,7 @@ from gymnasium import Space
 from ...store.common.optional_packages import HDF5, require
 from ...store.dynamic.column_groups import INFO
 from ...store.errors import DatasetError
-from ...store.spaces.batches import slice_batch
+from ...store.spaces.codec import slice_batch
 from ..episode import Episode
 from ..episode_data import stack
 from .step_arrays import SIMPLE_SPACES, number_array

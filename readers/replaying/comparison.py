@@ -16,7 +16,7 @@ from ...store.errors import SpaceMismatchError
 from ...store.names import escape
 from ...store.schema import FLAGS, StepSchema
 from ...store.spaces import SpaceCodec
-from ...store.spaces.batches import single_value, slice_batch
+from ...store.spaces.codec import single_value, slice_batch
 from ..episode_data import EpisodeData
 
 _LONGEST = 200

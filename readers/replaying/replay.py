@@ -19,7 +19,7 @@ from ...store.common.arguments import is_real
 from ...store.errors import InvalidArgumentError, SpaceMismatchError
 from ...store.schema import StepSchema
 from ...store.spaces import same_space
-from ...store.spaces.batches import single_value
+from ...store.spaces.codec import single_value
 from ..episode_data import EpisodeData
 from .comparison import Difference, GameComparison, Played
 from .environment import remake_env

@@ -16,7 +16,7 @@ import gymnasium
 
 from ...store.errors import InvalidArgumentError, SpaceMismatchError
 from ...store.spaces import same_space
-from ...store.spaces.batches import single_value
+from ...store.spaces.codec import single_value
 from ..episode_data import EpisodeData
 from .comparison import Played
 from .replay import Game, ReplayReport

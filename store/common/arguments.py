@@ -1,4 +1,4 @@
-"""Checks of single arguments, for all public functions; scalars of numpy count as Python's."""
+"""Checks of single arguments and of flags, for all public functions; scalars of numpy count as Python's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import InvalidArgumentError
+from ..errors import InvalidArgumentError, SpaceMismatchError
 
 #: No episode is as long; beyond it, sums of steps would no longer fit into 64 bits.
 MOST_STEPS = 2**40
@@ -115,3 +115,60 @@ def discount_factor(name: str, value: Any) -> float:
         InvalidArgumentError: it is something else.
     """
     return real_number(name, value, 1.0)
+
+
+def refuse_mask(value: Any, place: str) -> None:
+    """Refuse an array, or a nest of lists with one, some of whose elements are masked: no column keeps masks.
+
+    Raises:
+        SpaceMismatchError: an element is masked.
+    """
+    if isinstance(value, np.ma.MaskedArray):
+        if np.ma.is_masked(value):
+            raise SpaceMismatchError(
+                f"{place}: got a masked array with {np.ma.count_masked(value)} masked elements, which no "
+                "column can hold. Fill them with .filled(...), and record the mask under a name of its own."
+            )
+    elif isinstance(value, list | tuple) and any(
+        issubclass(kind, list | tuple | np.ma.MaskedArray) for kind in set(map(type, value))
+    ):
+        for item in value:
+            refuse_mask(item, place)
+
+
+def as_flag(name: str, value: Any) -> bool:
+    """Return a flag of one transition as a bool.
+
+    Args:
+        name: named in the error.
+        value: a bool, or 0 or 1 of any type of number, or an array or tensor with one of them.
+
+    Raises:
+        SpaceMismatchError: it is something else.
+    """
+    if value is True or value is False:
+        return value
+    refuse_mask(value, name)
+    item = getattr(value, "item", None)
+    try:
+        plain = item() if callable(item) else value
+    except (ValueError, TypeError, RuntimeError):  # more than one element
+        plain = None
+    if isinstance(plain, bool | int | float) and plain in (0, 1):
+        return bool(plain)
+    raise SpaceMismatchError(f"{name} is {value!r:.200}; expected True or False, or 0 or 1.")
+
+
+def as_flags(name: str, values: np.ndarray) -> np.ndarray:
+    """Return flags of many transitions as bool, of the same shape; it may be the array itself.
+
+    Raises:
+        SpaceMismatchError: one is neither a boolean nor 0 or 1.
+    """
+    if values.dtype == bool:
+        return values
+    right = np.isin(values, (0, 1)) if values.dtype.kind in "iuf" else np.zeros(values.shape, bool)
+    if not right.all():
+        wrong = values[~right].flat[0]
+        raise SpaceMismatchError(f"{name} has the value {wrong!r:.200}; expected booleans, or 0 and 1.")
+    return values.astype(bool)

@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 
+from ..common.arguments import refuse_mask
 from ..errors import CorruptStoreError
-from ..spaces.coerce import refuse_mask
 
 _MAX_DEPTH = 64
 _LARGEST_DECIMAL = 10**4000

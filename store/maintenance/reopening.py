@@ -44,7 +44,7 @@ from ..schema import (
     StoreHandle,
 )
 from ..segments.seal import Seal, Tables, seal_segment
-from ..spaces.batches import single_value
+from ..spaces.codec import single_value
 from .operation import Operation, is_maintenance_file, settle
 from .rewriting import NewSegment, freed_segments, write_segments
 from .rows import AlignedFiles

@@ -1,12 +1,13 @@
 """The entry to this package: values of one space to columns, and back.
 
 `SpaceCodec` builds the tree of nodes for a space. The writers fill its buffers (or hand it whole arrays)
-and get Arrow arrays; the readers hand it Arrow arrays and get stacked values.
+and get Arrow arrays; the readers hand it Arrow arrays and get batches of values: a stacked array, a list, or
+nested dicts and tuples of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,9 +21,8 @@ from .arrow import LISTS
 from .coerce import Cast
 from .composite import CompositeNode, DictNode, TupleNode
 from .fixed import FixedNode
-from .node import MAX_DEPTH, Node, ValueBuffer
+from .node import MAX_DEPTH, Node, ValueBuffer, check_keys, find
 from .ragged import CustomNode, GraphNode, OneOfNode, SequenceNode, TextNode
-from .registry import check_keys, find
 
 _SORTS = {
     "integer": pa.types.is_integer,
@@ -233,3 +233,21 @@ def _build(space: Space, column: str, depth: int, cast: Cast) -> Node:
 
 def _build_numbered(spaces: Sequence[Space], column: str, depth: int, cast: Cast) -> list[Node]:
     return [_build(child, f"{column}.{number}", depth + 1, cast) for number, child in enumerate(spaces)]
+
+
+def single_value(values: Any, index: int) -> Any:
+    """Return value `index` of a batch: of an array or list, or of each part of nested dicts and tuples."""
+    if isinstance(values, Mapping):
+        return {key: single_value(part, index) for key, part in values.items()}
+    if isinstance(values, tuple):
+        return tuple(single_value(part, index) for part in values)
+    return values[index]
+
+
+def slice_batch(values: Any, start: int, stop: int) -> Any:
+    """Return the values `[start, stop)` of a batch: of nested dicts and tuples in each part."""
+    if isinstance(values, Mapping):
+        return {key: slice_batch(part, start, stop) for key, part in values.items()}
+    if isinstance(values, tuple):
+        return tuple(slice_batch(part, start, stop) for part in values)
+    return values[start:stop]

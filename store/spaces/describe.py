@@ -22,8 +22,7 @@ from gymnasium.spaces import Sequence as SequenceSpace
 from ..common.compatibility import discrete_space
 from ..errors import CorruptStoreError, EpisodelakeError, UnsupportedSpaceError
 from ..names import has_utf8
-from .node import MAX_DEPTH
-from .registry import Codec, check_keys, find, find_named, qualified_name
+from .node import MAX_DEPTH, Codec, check_keys, find, find_named, qualified_name
 
 #: Of spaces of texts that state no length; longer texts are recorded too.
 _LONGEST_TEXT = 1000

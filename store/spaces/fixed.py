@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 from gymnasium.spaces import Box, Discrete, MultiBinary, Space
 
+from ..common.arguments import refuse_mask
 from ..errors import UnsupportedSpaceError
 from .arrow import (
     LISTS,
@@ -27,7 +28,7 @@ from .arrow import (
     flat_array,
     mask_of,
 )
-from .coerce import Cast, Coercion, is_binary, may_round, refuse_mask
+from .coerce import Cast, Coercion, is_binary, may_round
 from .node import Node, ValueBuffer
 
 _INT64 = np.dtype(np.int64)

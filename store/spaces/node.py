@@ -1,4 +1,4 @@
-"""The shape of a codec: a tree of nodes that mirrors the tree of spaces.
+"""The shape of a codec, a tree of nodes that mirrors the tree of spaces; and codecs registered for others.
 
 Every kind of space has a node class that owns its columns and knows four forms of its values:
 
@@ -9,6 +9,10 @@ Every kind of space has a node class that owns its columns and knows four forms 
 
 Data runs single -> taken (or straight into a buffer) -> Arrow on the way in, and Arrow -> batch -> single
 on the way back.
+
+`register_codec` binds a codec to a class of spaces for this process. A store keeps only the name of the
+class and what the codec's `to_json` says about the space; opening it needs the codec registered again.
+Nothing is ever imported by a name that stands in a store.
 """
 
 from __future__ import annotations
@@ -16,18 +20,18 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
-from typing import Any, ClassVar
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import pyarrow as pa
+from gymnasium import spaces
 from gymnasium.spaces import Space
 
-from ..errors import CorruptStoreError, SpaceMismatchError, UnsupportedSpaceError
-from .arrow import MAX_OFFSET
+from ..errors import CorruptStoreError, InvalidArgumentError, SpaceMismatchError, UnsupportedSpaceError
+from ..names import has_utf8
 
 MAX_DEPTH = 64
 """The maximum nesting depth of spaces."""
-RAGGED_ROW_BYTES = 64
 """The size of a ragged value in `row_bytes`; its true size is known only with the value."""
 
 
@@ -178,101 +182,6 @@ def encode_parts(nodes: Iterable[Node], taken: list[Any]) -> list[pa.Array]:
     ]
 
 
-class RaggedBuffer(ValueBuffer):
-    """Rows of a ragged space: a list of taken values, encoded when they are asked for."""
-
-    def __init__(self, node: RaggedNode, capacity: int):
-        self._node = node
-        self._rows: list[Any] = [None] * capacity
-        rows, take = self._rows, node.take
-
-        def put(index: int, value: Any) -> None:
-            rows[index] = take(value)
-
-        self.put = put
-
-    def arrays(self, start: int, stop: int, valid: np.ndarray | None = None) -> list[pa.Array]:
-        """See `ValueBuffer.arrays`; these arrays are copies."""
-        return self._encode(self._rows[start:stop], valid)
-
-    def put_many(self, start: int, values: Any, length: int, chosen: np.ndarray | None = None) -> None:
-        """See `ValueBuffer.put_many`."""
-        if chosen is not None:
-            values = [values[index] for index in chosen.tolist()]
-        self._rows[start : start + length] = self._node.take_batch(values, length)
-
-    def copy_rows(self, into: np.ndarray, source: ValueBuffer, rows: np.ndarray) -> None:
-        """See `ValueBuffer.copy_rows`; taken values never change, so they are shared."""
-        assert isinstance(source, RaggedBuffer)
-        for target, row in zip(into.tolist(), rows.tolist(), strict=True):
-            self._rows[target] = source._rows[row]
-
-    def gather(self, rows: np.ndarray, valid: np.ndarray | None = None) -> list[pa.Array]:
-        """See `ValueBuffer.gather`."""
-        return self._encode([self._rows[row] for row in rows.tolist()], valid)
-
-    def _encode(self, rows: list[Any], valid: np.ndarray | None) -> list[pa.Array]:
-        if valid is not None:
-            rows = [row if keep else None for row, keep in zip(rows, valid.tolist(), strict=True)]
-        return self._node.encode(rows)
-
-
-class RaggedNode(Node):
-    """A space whose values differ in size or kind; a batch of them is a list."""
-
-    plural: ClassVar[str] = "a list with one value for each row"
-
-    def __init__(self, space: Space, column: str, fields: Sequence[pa.Field]):
-        super().__init__(space, column, fields, RAGGED_ROW_BYTES, MAX_OFFSET)
-
-    @abstractmethod
-    def decode_plain(self, arrays: Sequence[pa.Array]) -> list[Any]:
-        """Decode arrays that are not chunked."""
-
-    def buffer(self, capacity: int) -> ValueBuffer:
-        """Preallocate a list of `capacity` rows."""
-        return RaggedBuffer(self, capacity)
-
-    def take_many(self, value: Any) -> list[Any]:
-        """Take the elements of the tuple that Gymnasium makes of values it cannot stack."""
-        if not isinstance(value, tuple | list):
-            raise self.mismatch(
-                "a tuple of values", describe(value), f"{self.space} cannot be stacked in an array"
-            )
-        return list(map(self.take, value))
-
-    def encode_many(self, values: Any, length: int) -> list[pa.Array]:
-        """Encode a list (or tuple, or one-dimensional array) of single values."""
-        return self.encode(self.take_batch(values, length))
-
-    def take_batch(self, values: Any, length: int) -> list[Any]:
-        """Take each value of a list (or tuple, or one-dimensional array) of `length` single values."""
-        if not isinstance(values, list | tuple | np.ndarray) or (
-            isinstance(values, np.ndarray) and not values.ndim
-        ):
-            raise self.mismatch(self.plural, describe(values), f"{self.space} has no stacked form")
-        self.check_length(len(values), length)
-        return list(map(self.take, values))
-
-    def decode(self, arrays: Sequence[Any]) -> list[Any]:
-        """Decode into a list of single values; chunks may be cut anywhere."""
-        if not any(isinstance(array, pa.ChunkedArray) for array in arrays):
-            return self.decode_plain(arrays)
-        table = pa.Table.from_arrays(list(arrays), names=[str(index) for index in range(len(arrays))])
-        values: list[Any] = []
-        for batch in table.to_batches():
-            values.extend(self.decode_plain(batch.columns))
-        return values
-
-    def row(self, batch: list[Any], index: int) -> Any:
-        """Return the value itself."""
-        return batch[index]
-
-    def stacked(self, batch: list[Any], start: int, stop: int) -> tuple[Any, ...]:
-        """Return the values as a tuple."""
-        return tuple(batch[start:stop])
-
-
 def describe(value: Any) -> str:
     """Say what a value is, for a message: dtype and shape if it has them, else its type."""
     if isinstance(value, np.ndarray | np.generic):
@@ -282,9 +191,130 @@ def describe(value: Any) -> str:
     return type(value).__name__
 
 
-def decode_where(node: Node, arrays: Sequence[pa.Array], chosen: np.ndarray) -> list[Any]:
-    """Decode only the chosen rows; the others are None."""
-    mask = pa.array(chosen)
-    batch = node.decode([array.filter(mask) for array in arrays])
-    positions = iter(range(int(chosen.sum())))
-    return [node.row(batch, next(positions)) if here else None for here in chosen.tolist()]
+BUILT_IN: tuple[type[Space], ...] = (
+    *(spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary, spaces.Text),
+    *(spaces.Dict, spaces.Tuple, spaces.Sequence, spaces.Graph, spaces.OneOf),
+)
+
+
+@runtime_checkable
+class Codec(Protocol):
+    """Converts the values of one class of spaces to columns, and back.
+
+    Values of such a space are decoded into a list with one value for each row.
+    """
+
+    def fields(self, space: Any) -> dict[str, pa.DataType]:
+        """Return the columns: part names relative to the space's column, `""` for that column itself.
+
+        At least one. Types: bool, int16, int32, int64, float32, float64, string, binary, or a list of those.
+        """
+        ...
+
+    def encode(self, space: Any, value: Any) -> dict[str, Any]:
+        """Return a plain Python value for each part, fit for its type (None for NULL); it is copied.
+
+        Raises:
+            ValueError, TypeError: the value does not fit the space; the caller gets a `SpaceMismatchError`.
+        """
+        ...
+
+    def decode(self, space: Any, parts: dict[str, Any]) -> Any:
+        """Return the value of which `encode` made these parts."""
+        ...
+
+    def to_json(self, space: Any) -> dict[str, Any]:
+        """Return a description to make the space again from, in plain JSON types (no NaN, no infinity)."""
+        ...
+
+    def from_json(self, description: dict[str, Any]) -> Any:
+        """Return the space that `to_json` described; `description` comes from a file, so check it."""
+        ...
+
+
+_registered: dict[type, Codec] = {}
+
+
+def register_codec(space_type: type, codec: Codec) -> None:
+    """Store spaces of a class of your own with a codec of your own, for the rest of this process.
+
+    Subclasses of `space_type` use it too, unless a codec is registered for a class nearer to them. For a
+    subclass of a built-in space (such as Box) the codec takes precedence over the built-in columns.
+    Registering a class again replaces its codec. Register before a store is created or opened.
+
+    Args:
+        space_type: a subclass of `gymnasium.spaces.Space`, but none of Gymnasium's own spaces.
+        codec: an object with the methods of `Codec`.
+
+    Raises:
+        InvalidArgumentError: `space_type` is no such class, or `codec` lacks a method.
+    """
+    if not isinstance(space_type, type) or not issubclass(space_type, Space) or space_type is Space:
+        raise InvalidArgumentError(
+            f"cannot register a codec for {space_type!r}: expected a subclass of gymnasium.spaces.Space. "
+            "Hint: pass the class, not an instance."
+        )
+    if space_type in BUILT_IN:
+        raise InvalidArgumentError(
+            f"cannot register a codec for {space_type.__name__}: the columns of Gymnasium's own spaces "
+            "belong to the file format. Hint: derive a class from it and register that."
+        )
+    if not isinstance(codec, Codec):
+        raise InvalidArgumentError(
+            f"cannot register {codec!r}: expected an object with the methods fields, encode, decode, to_json "
+            "and from_json. Hint: see episodelake.Codec."
+        )
+    _registered.pop(space_type, None)  # so that the latest stands last
+    _registered[space_type] = codec
+
+
+def find(space: Any, where: str = "") -> tuple[type, Codec | None]:
+    """Return the class that decides how `space` is stored, and its codec (None for a built-in).
+
+    Raises:
+        UnsupportedSpaceError: there is none; the message names the place, ` at 'column'`.
+    """
+    for each in type(space).__mro__ if isinstance(space, Space) else ():
+        if each in _registered:
+            return each, _registered[each]
+        if each in BUILT_IN:
+            return each, None
+    if is_text(space):
+        return spaces.Text, None
+    raise UnsupportedSpaceError(
+        f"space {space!r}{where} ({type(space).__name__}) is of a class without columns. Expected the spaces "
+        "of Gymnasium. Hint: register a codec for the class with episodelake.register_codec()."
+    )
+
+
+def is_text(space: Any) -> bool:
+    """Return whether the values of a space are texts, as those of Text and of MiniGrid's missions."""
+    dtype = getattr(space, "dtype", None) if isinstance(space, Space) else None
+    return dtype is not None and np.dtype(dtype).kind == "U"
+
+
+def check_keys(space: spaces.Dict, where: str = "") -> None:
+    """Refuse a Dict space whose keys cannot be column names.
+
+    Raises:
+        UnsupportedSpaceError: names the keys and the place, ` at 'column'`.
+    """
+    wrong = [key for key in space.spaces if not isinstance(key, str) or not has_utf8(key)]
+    if wrong:
+        raise UnsupportedSpaceError(
+            f"space {space}{where} has the keys {wrong}. Expected keys that are text in UTF-8, since they "
+            "become column names. Hint: rename the keys with a wrapper, or register a codec for a class of "
+            "your own with episodelake.register_codec()."
+        )
+
+
+def find_named(name: str) -> Codec | None:
+    """Return the codec of the registered class of that name, the latest if there are several."""
+    return next(
+        (codec for each, codec in reversed(_registered.items()) if qualified_name(each) == name), None
+    )
+
+
+def qualified_name(space_type: type) -> str:
+    """Return the name under which a store remembers a class."""
+    return f"{space_type.__module__}.{space_type.__qualname__}"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -12,11 +13,115 @@ from gymnasium.spaces import Box, GraphInstance, Space
 
 from ..errors import SpaceMismatchError, UnsupportedSpaceError
 from ..names import escape_distinct, has_utf8
-from .arrow import PLAIN_TYPES, flat_array, inner_type, list_array, mask_of, offsets_of
+from .arrow import MAX_OFFSET, PLAIN_TYPES, flat_array, inner_type, list_array, mask_of, offsets_of
 from .coerce import integers_within
 from .fixed import FixedNode
-from .node import Node, RaggedNode, cut_arrays, decode_where, describe, encode_parts
-from .registry import Codec
+from .node import Codec, Node, ValueBuffer, cut_arrays, describe, encode_parts
+
+RAGGED_ROW_BYTES = 64
+
+
+class RaggedBuffer(ValueBuffer):
+    """Rows of a ragged space: a list of taken values, encoded when they are asked for."""
+
+    def __init__(self, node: RaggedNode, capacity: int):
+        self._node = node
+        self._rows: list[Any] = [None] * capacity
+        rows, take = self._rows, node.take
+
+        def put(index: int, value: Any) -> None:
+            rows[index] = take(value)
+
+        self.put = put
+
+    def arrays(self, start: int, stop: int, valid: np.ndarray | None = None) -> list[pa.Array]:
+        """See `ValueBuffer.arrays`; these arrays are copies."""
+        return self._encode(self._rows[start:stop], valid)
+
+    def put_many(self, start: int, values: Any, length: int, chosen: np.ndarray | None = None) -> None:
+        """See `ValueBuffer.put_many`."""
+        if chosen is not None:
+            values = [values[index] for index in chosen.tolist()]
+        self._rows[start : start + length] = self._node.take_batch(values, length)
+
+    def copy_rows(self, into: np.ndarray, source: ValueBuffer, rows: np.ndarray) -> None:
+        """See `ValueBuffer.copy_rows`; taken values never change, so they are shared."""
+        assert isinstance(source, RaggedBuffer)
+        for target, row in zip(into.tolist(), rows.tolist(), strict=True):
+            self._rows[target] = source._rows[row]
+
+    def gather(self, rows: np.ndarray, valid: np.ndarray | None = None) -> list[pa.Array]:
+        """See `ValueBuffer.gather`."""
+        return self._encode([self._rows[row] for row in rows.tolist()], valid)
+
+    def _encode(self, rows: list[Any], valid: np.ndarray | None) -> list[pa.Array]:
+        if valid is not None:
+            rows = [row if keep else None for row, keep in zip(rows, valid.tolist(), strict=True)]
+        return self._node.encode(rows)
+
+
+class RaggedNode(Node):
+    """A space whose values differ in size or kind; a batch of them is a list."""
+
+    plural: ClassVar[str] = "a list with one value for each row"
+
+    def __init__(self, space: Space, column: str, fields: Sequence[pa.Field]):
+        super().__init__(space, column, fields, RAGGED_ROW_BYTES, MAX_OFFSET)
+
+    @abstractmethod
+    def decode_plain(self, arrays: Sequence[pa.Array]) -> list[Any]:
+        """Decode arrays that are not chunked."""
+
+    def buffer(self, capacity: int) -> ValueBuffer:
+        """Preallocate a list of `capacity` rows."""
+        return RaggedBuffer(self, capacity)
+
+    def take_many(self, value: Any) -> list[Any]:
+        """Take the elements of the tuple that Gymnasium makes of values it cannot stack."""
+        if not isinstance(value, tuple | list):
+            raise self.mismatch(
+                "a tuple of values", describe(value), f"{self.space} cannot be stacked in an array"
+            )
+        return list(map(self.take, value))
+
+    def encode_many(self, values: Any, length: int) -> list[pa.Array]:
+        """Encode a list (or tuple, or one-dimensional array) of single values."""
+        return self.encode(self.take_batch(values, length))
+
+    def take_batch(self, values: Any, length: int) -> list[Any]:
+        """Take each value of a list (or tuple, or one-dimensional array) of `length` single values."""
+        if not isinstance(values, list | tuple | np.ndarray) or (
+            isinstance(values, np.ndarray) and not values.ndim
+        ):
+            raise self.mismatch(self.plural, describe(values), f"{self.space} has no stacked form")
+        self.check_length(len(values), length)
+        return list(map(self.take, values))
+
+    def decode(self, arrays: Sequence[Any]) -> list[Any]:
+        """Decode into a list of single values; chunks may be cut anywhere."""
+        if not any(isinstance(array, pa.ChunkedArray) for array in arrays):
+            return self.decode_plain(arrays)
+        table = pa.Table.from_arrays(list(arrays), names=[str(index) for index in range(len(arrays))])
+        values: list[Any] = []
+        for batch in table.to_batches():
+            values.extend(self.decode_plain(batch.columns))
+        return values
+
+    def row(self, batch: list[Any], index: int) -> Any:
+        """Return the value itself."""
+        return batch[index]
+
+    def stacked(self, batch: list[Any], start: int, stop: int) -> tuple[Any, ...]:
+        """Return the values as a tuple."""
+        return tuple(batch[start:stop])
+
+
+def decode_where(node: Node, arrays: Sequence[pa.Array], chosen: np.ndarray) -> list[Any]:
+    """Decode only the chosen rows; the others are None."""
+    mask = pa.array(chosen)
+    batch = node.decode([array.filter(mask) for array in arrays])
+    positions = iter(range(int(chosen.sum())))
+    return [node.row(batch, next(positions)) if here else None for here in chosen.tolist()]
 
 
 class TextNode(RaggedNode):

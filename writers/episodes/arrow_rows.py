@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ...store.common.arguments import as_flags
 from ...store.dynamic import logical_types as kinds
 from ...store.dynamic.column_groups import EXTRA, INFO, POLICY, ColumnGroup, ColumnSet, DynamicRows
 from ...store.dynamic.columns import array_kinds, family_of, remembered
@@ -27,7 +28,6 @@ from ...store.errors import (
 from ...store.names import EPISODE, EPISODE_ID, FLAGS, REWARD, STEP
 from ...store.schema import STEP_ROW, StepSchema
 from ...store.spaces.arrow import plain_array, plain_table
-from ...store.spaces.coerce import as_flags
 from ..rows.arrivals import with_dynamic_columns
 from .arrow_kinds import as_kind, python_values
 

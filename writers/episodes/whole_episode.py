@@ -12,10 +12,10 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
+from ...store.common.arguments import as_flags, refuse_mask
 from ...store.errors import InvalidArgumentError, SpaceMismatchError
 from ...store.schema import MISSING, StepSchema
-from ...store.spaces.batches import single_value
-from ...store.spaces.coerce import as_flags, refuse_mask
+from ...store.spaces.codec import single_value
 
 LastObservation = Literal["present", "missing"]
 

@@ -36,7 +36,7 @@ from ...store.journal.episodes import (
 )
 from ...store.journal.records import begin_and_end_events
 from ...store.schema import JOURNAL_KIND, JOURNAL_NUMBER, LATE_ROW, RESET_ROW, STEP_ROW, StepSchema
-from ...store.spaces.batches import slice_batch
+from ...store.spaces.codec import slice_batch
 from ..rows.arrivals import LiveEpisode, with_dynamic_columns
 from ..rows.step_rows import StepRows
 from ..session.row_source import JournalRows

@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from ...store.common.arguments import as_flag
 from ...store.errors import RecorderStateError, SpaceMismatchError
-from ...store.spaces.coerce import as_flag
 from ..rows.agent_arrivals import LiveAgent, LiveTeam
 from .env_checks import own
 from .team_recorder import Seen, TeamRecorder, flags_of

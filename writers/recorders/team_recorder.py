@@ -15,10 +15,10 @@ from typing import Any, ClassVar, Literal, NamedTuple, Unpack
 import numpy as np
 
 from ...store.agents import find_group
+from ...store.common.arguments import as_flag
 from ...store.dynamic.values import freeze, freeze_value
 from ...store.errors import InvalidArgumentError, RecorderStateError
 from ...store.schema import OpenStore
-from ...store.spaces.coerce import as_flag
 from ..rows.agent_arrivals import Arrival, LiveAgent, LiveTeam
 from ..rows.agent_rows import AgentRows
 from .callbacks import (

@@ -18,10 +18,10 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from ...store.common.arguments import as_flags, refuse_mask
 from ...store.common.suggestions import suggest
 from ...store.dynamic.column_groups import owned
 from ...store.errors import InvalidArgumentError, SpaceMismatchError
-from ...store.spaces.coerce import as_flags, refuse_mask
 from ..rows.vector_buffer import DynamicEntry, VectorBuffer, owned_values
 
 #: What a vector environment tells under SAME_STEP of episodes that have just ended.

@@ -26,7 +26,7 @@ from ...store.common.optional_packages import EXPLORE
 from ...store.dynamic.column_groups import EXTRA
 from ...store.errors import DatasetError
 from ...store.spaces import space_to_json
-from ...store.spaces.batches import slice_batch
+from ...store.spaces.codec import slice_batch
 from .written_files import (
     DATA_MB,
     DATA_PATH,

@@ -30,7 +30,7 @@ from ...store.common.optional_packages import require
 from ...store.dynamic.column_groups import INFO
 from ...store.dynamic.logical_types import nest
 from ...store.errors import DatasetError
-from ...store.spaces.batches import slice_batch
+from ...store.spaces.codec import slice_batch
 
 _EXTRA = "'episodelake[minari]'"
 #: Arrow writes and reads longer columns in parts, and Minari takes each part for an episode.

@@ -25,7 +25,6 @@ from gymnasium import Space
 from ...readers.columns.tree import map_leaves
 from ...store.common.optional_packages import EXPLORE
 from ...store.errors import DatasetError, EpisodelakeError
-from ...store.spaces.coerce import as_flags
 from ...writers.importing.boundary import inside
 from ...writers.importing.columns import (
     array_space,

@@ -22,6 +22,7 @@ import gymnasium
 import numpy as np
 from gymnasium import Space, spaces
 
+from ...store.common.arguments import as_flag
 from ...store.common.optional_packages import require
 from ...store.errors import DatasetError
 from ...store.spaces.batches import slice_batch

@@ -33,7 +33,7 @@ from ...store.common.arguments import one_of
 from ...store.common.optional_packages import require
 from ...store.dynamic.column_groups import POLICY
 from ...store.errors import DatasetError
-from ...store.spaces.batches import slice_batch
+from ...store.spaces.codec import slice_batch
 
 _FILE_STEPS = 1 << 16
 _EXTRA_PACKAGES = "'episodelake[rllib]'"

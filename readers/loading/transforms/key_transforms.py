@@ -18,7 +18,7 @@ from numpy.typing import DTypeLike
 from ....store.common.arguments import is_integer, is_real, whole_number
 from ....store.errors import InvalidArgumentError
 from ....store.names import MASK, NEXT_OBSERVATION, is_observation, next_name
-from ....store.spaces.batches import check_flattened, flatten_values
+from ....store.spaces.flattening import check_flattened, flatten_values
 from ...columns.tree import Tree, leaves, map_leaves
 from ..units import Batch
 

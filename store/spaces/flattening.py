@@ -1,12 +1,10 @@
-"""Batches of values of a space: their parts, and one flat vector for each value.
-
-A batch is what the codecs of `spaces` take and give: a stacked array, a list, or nested dicts and tuples of
-them. Vectors have the order of `gymnasium.spaces.utils.flatten`.
+"""Batches of values of a space as one flat vector for each value, in the order of
+`gymnasium.spaces.utils.flatten`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from math import prod
 from typing import Any
 
@@ -14,24 +12,6 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 
 from ..errors import InvalidArgumentError
-
-
-def single_value(values: Any, index: int) -> Any:
-    """Return value `index` of a batch: of an array or list, or of each part of nested dicts and tuples."""
-    if isinstance(values, Mapping):
-        return {key: single_value(part, index) for key, part in values.items()}
-    if isinstance(values, tuple):
-        return tuple(single_value(part, index) for part in values)
-    return values[index]
-
-
-def slice_batch(values: Any, start: int, stop: int) -> Any:
-    """Return the values `[start, stop)` of a batch: of nested dicts and tuples in each part."""
-    if isinstance(values, Mapping):
-        return {key: slice_batch(part, start, stop) for key, part in values.items()}
-    if isinstance(values, tuple):
-        return tuple(slice_batch(part, start, stop) for part in values)
-    return values[start:stop]
 
 
 def check_flattened(space: Space, name: str) -> None:
