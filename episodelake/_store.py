@@ -41,9 +41,8 @@ from .store.maintenance.creation import check_free, check_free_for_copy, made_wh
 from .store.maintenance.merge_sources import check_spaces
 from .store.maintenance.merging import MergeReport
 from .store.maintenance.merging import merge as merge_stores
-from .store.maintenance.operation import settle
 from .store.maintenance.recovery import RecoveredRun
-from .store.maintenance.recovery import recover as recover_journals
+from .store.maintenance.recovery import recover as recover_store
 from .store.maintenance.tags import tagged_version
 from .store.manifest import Manifest, card_bytes, check_identity, read_manifest, write_card, write_manifest
 from .store.schema import StoreHandle
@@ -350,6 +349,4 @@ def recover(
     if journals is not None:
         layout = replace(layout, journals=user_path(journals).absolute(), former_journals=None)
     store = StoreHandle(layout, manifest)
-    runs = recover_journals(store, other_hosts=other_hosts)
-    settle(store, other_hosts=other_hosts)
-    return runs
+    return recover_store(store, other_hosts=other_hosts)

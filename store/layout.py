@@ -1,4 +1,4 @@
-"""The paths of a store below its root directory.
+"""The paths of a store below its root directory, and names of files.
 
 All other modules take their paths from here, so the directory layout of format 1 is written once.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import secrets
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from os import PathLike
@@ -14,7 +16,8 @@ from pathlib import Path
 
 import platformdirs
 
-from .files import Place, locate
+from .files import Place, guard_access, locate
+from .files.local import LocalPlace
 
 FORMAT_VERSION = 1
 
@@ -24,7 +27,6 @@ RUNS = "runs"
 EPISODES = "episodes"
 STEPS = "steps"
 JOURNAL = "journal"
-#: Beside the journals while a maintenance operation is between its two commits.
 UNFINISHED_NOTE = "maintenance.unfinished"
 ANNOTATIONS = "annotations"
 ARTIFACTS = "artifacts"
@@ -36,6 +38,7 @@ TABLES = (RUNS, EPISODES, STEPS)
 EPISODE_DIGITS = 6
 
 _APPLICATION = "episodelake"
+_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 #: Names the folder below which journals of remote stores lie.
 SPOOL_VARIABLE = "EPISODELAKE_SPOOL"
 
@@ -96,6 +99,20 @@ class Layout:
         return (self.journals,) if self.former_journals is None else (self.journals, self.former_journals)
 
     @property
+    def unfinished_note(self) -> Place:
+        """The file beside the journals while a maintenance operation is between its two commits."""
+        return LocalPlace(self.journals / UNFINISHED_NOTE)
+
+    def is_unfinished(self) -> bool:
+        """Return whether a maintenance operation died between its commits, or is there now.
+
+        Raises:
+            StoreAccessError: the system cannot tell.
+        """
+        with guard_access("look for an unfinished operation", self.unfinished_note):
+            return self.unfinished_note.exists()
+
+    @property
     def manifest(self) -> Place:
         """`store.json`, the identity of the store."""
         return self.root / MANIFEST
@@ -141,3 +158,13 @@ def episode_id(run_id: str, number: int) -> str:
     episodes.
     """
     return f"{run_id}/{number:0{EPISODE_DIGITS}d}"
+
+
+def time_ordered_suffix() -> str:
+    """Return fifteen characters that grow with time and are unique, for names that no other process chooses.
+
+    The time in milliseconds and 25 random bits in Crockford's base 32 (https://www.crockford.com/base32.html).
+    """
+    moment = time.time_ns() // 1_000_000
+    time_digits = "".join(_ALPHABET[moment >> shift & 31] for shift in range(45, -1, -5))
+    return time_digits + "".join(secrets.choice(_ALPHABET) for _ in range(5))

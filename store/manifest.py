@@ -28,7 +28,7 @@ from .errors import (
     replaced_error,
 )
 from .files import Place, guard_access, is_absent
-from .files.system import is_file
+from .files.access import is_file
 from .layout import FORMAT_VERSION, MANIFEST, Layout
 from .spaces import SpaceCodec, plain_space, space_from_json, space_to_json
 

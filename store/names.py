@@ -16,8 +16,6 @@ column groups, from the keys that loaders put into batches, and from what `trans
 
 from __future__ import annotations
 
-import secrets
-import time
 from collections.abc import Iterable, Iterator, Mapping
 
 from .errors import InvalidArgumentError
@@ -30,7 +28,6 @@ EXTRA_KEY = b"episodelake.extra"
 CARD_KEY = b"episodelake.card"
 #: The name of a run that got none.
 DEFAULT_RUN = "run"
-_ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 _EMPTY = "%"
 _RESERVED = frozenset("%. ,;{}()=") | {chr(code) for code in range(32)} | {chr(127)}
 _RESERVED_TABLE = {ord(character): f"%{ord(character):02X}" for character in _RESERVED}
@@ -199,16 +196,6 @@ def _segment_bytes(segment: str) -> Iterator[bytes]:
             raise ValueError(f"'%{digits}' is not a percent-encoded byte")
         yield bytes.fromhex(digits)
         yield rest.encode("utf-8", "surrogatepass")
-
-
-def time_ordered_suffix() -> str:
-    """Return fifteen characters that grow with time and are unique, for names that no other process chooses.
-
-    The time in milliseconds and 25 random bits in Crockford's base 32 (https://www.crockford.com/base32.html).
-    """
-    moment = time.time_ns() // 1_000_000
-    time_digits = "".join(_ALPHABET[moment >> shift & 31] for shift in range(45, -1, -5))
-    return time_digits + "".join(secrets.choice(_ALPHABET) for _ in range(5))
 
 
 def check_name(

@@ -21,7 +21,8 @@ import pytest
 from gymnasium import spaces
 
 import episodelake as el
-from episodelake.store.files import locks, system
+from episodelake.store.files import local as local_files
+from episodelake.store.files import locks
 from episodelake.store.files.locks import FileLock, OtherHostError, is_held, other_host
 from waiting import PATIENCE, line_of
 
@@ -31,7 +32,7 @@ import fcntl, os, sys, time, warnings
 import numpy as np
 import episodelake as el
 from episodelake.store.files import locks
-from episodelake.store.files.system import FileSystem
+from episodelake.store.files.local import FileSystem
 
 path, host, kind, *options = sys.argv[1:]
 system = FileSystem(kind, tuple(options))
@@ -260,7 +261,7 @@ def test_who_is_told_by_flock(name: str, tmp_path: Path, monkeypatch: pytest.Mon
     device = os.stat(tmp_path).st_dev if owner.device == 5 else owner.device
     path.write_bytes(dataclasses.replace(owner, device=device).to_bytes())
     monkeypatch.setattr(locks, "_this_host", lambda: ("a", "m", "1"))
-    monkeypatch.setattr(locks, "file_system", lambda _: system.FileSystem(mount[0], mount[1:]))
+    monkeypatch.setattr(locks, "file_system", lambda _: local_files.FileSystem(mount[0], mount[1:]))
     assert not is_held(path)
     assert (other_host(path) is None) == told
     if not told:
@@ -347,7 +348,7 @@ def test_a_lock_without_its_journal_stays_where_its_writer_may_have_begun(
     """Where locks are not known to reach other hosts, a lock that has no owner yet may be another host's."""
     lock = path / "journal" / "b-0.lock"
     for mount, stays in ((UNKNOWN, True), (("ext4",), False)):
-        monkeypatch.setattr(locks, "file_system", lambda _, mount=mount: system.FileSystem(*mount))
+        monkeypatch.setattr(locks, "file_system", lambda _, mount=mount: local_files.FileSystem(*mount))
         lock.write_bytes(b"" if empty else dataclasses.replace(_OWNER, boot="0").to_bytes())
         monkeypatch.setattr(locks, "_this_host", lambda: ("a", "m", "1"))
         assert el.recover(path) == []
@@ -373,11 +374,11 @@ def test_how_far_locks_of_mounts_reach(
     """The type and the options of a mount tell whether its locks reach other hosts."""
     listed = tmp_path / "mountinfo"
     listed.write_text("0 0 8:0 / / rw - ext4 /dev/root rw\n" + mount + "\n")
-    monkeypatch.setattr(system, "_MOUNTS", listed)
-    system._mounted.cache_clear()
-    found = system._mounted("/data/store/journal", -1)
+    monkeypatch.setattr(local_files, "_MOUNTS", listed)
+    local_files._mounted.cache_clear()
+    found = local_files._mounted("/data/store/journal", -1)
     assert (found.folder, found.is_local, found.shares_locks) == ("/data", local, shared)
-    system._mounted.cache_clear()
+    local_files._mounted.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -389,8 +390,8 @@ def test_names_of_mounts_are_any_names(name: str, tmp_path: Path, monkeypatch: p
     shown = "".join(f"\\{ord(each):03o}" if each in " \t\n\\" else each for each in f"/mnt/{name}")
     lines = ("0 0 8:0 / / rw - ext4 /dev/root rw", f"1 1 0:9 / {shown} rw - nfs4 server:/x rw,nolock", "")
     listed.write_bytes(os.fsencode("\n".join(lines)))
-    monkeypatch.setattr(system, "_MOUNTS", listed)
-    system._mounted.cache_clear()
-    found = system._mounted(f"/mnt/{name}/store", -1)
+    monkeypatch.setattr(local_files, "_MOUNTS", listed)
+    local_files._mounted.cache_clear()
+    found = local_files._mounted(f"/mnt/{name}/store", -1)
     assert (found.kind, found.folder) == ("nfs4", f"/mnt/{name}")
-    system._mounted.cache_clear()
+    local_files._mounted.cache_clear()

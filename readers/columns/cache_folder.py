@@ -30,15 +30,8 @@ import platformdirs
 from ...store.checksums import CACHE_MARKS, checksum
 from ...store.errors import EpisodelakeError, InvalidArgumentError, StoreAccessError
 from ...store.files import sync_path, user_path
-from ...store.files.system import (
-    allocate,
-    check_locks,
-    has_name,
-    open_plain,
-    pread,
-    try_lock,
-    wait_for_lock,
-)
+from ...store.files.access import allocate, open_plain, pread
+from ...store.files.local import check_locks, has_name, try_lock, wait_for_lock
 from ...store.manifest import check_outside_stores
 
 #: Names the cache folder, where no other is given.

@@ -22,7 +22,7 @@ from deltalake import Schema
 from ..checksums import CHECKPOINT_MARK, PARQUET_END, checked_end, checksum, checksum_of_end
 from ..errors import CorruptStoreError, StoreAccessError
 from ..files import Place, guard_access, is_absent, oversized_error
-from ..files.system import is_link
+from ..files.access import is_link
 
 #: A table with this property has a checksum in every commit and every checkpoint.
 PROPERTY = "episodelake.sums"
@@ -75,7 +75,7 @@ def commit_text(
     lines = [json.dumps(action) for action in actions]
     lines.append(json.dumps({"commitInfo": {**information, KEY: "0" * 8}}))
     body = "\n".join(lines).encode()[:-_TAIL_BYTES]
-    return body + b'%08x"}}' % _sum(table, commit_name(version), body)
+    return body + b'%08x"}}' % file_sum(table, commit_name(version), body)
 
 
 def commit_information(operation: str, moment: int, details: Mapping[str, Any]) -> dict[str, Any]:
@@ -113,22 +113,23 @@ def commit_fits(table: str, version: int, data: bytes) -> bool:
     """Return whether a commit has a checksum that matches."""
     end = _END.fullmatch(data[-_END_BYTES:])
     name = commit_name(version)
-    return end is not None and int(end[1], 16) == _sum(table, name, data[:-_TAIL_BYTES])
+    return end is not None and int(end[1], 16) == file_sum(table, name, data[:-_TAIL_BYTES])
 
 
 def summed_checkpoint(table: str, version: int, data: bytes) -> bytes:
     """Return the bytes of a checkpoint with their checksum behind the footer."""
     body, end = data[: -PARQUET_END.size], data[-PARQUET_END.size :]
-    return body + checked_end(end, CHECKPOINT_MARK, _sum(table, checkpoint_name(version), body))
+    return body + checked_end(end, CHECKPOINT_MARK, file_sum(table, checkpoint_name(version), body))
 
 
 def checkpoint_fits(table: str, version: int, data: bytes) -> bool:
     """Return whether a checkpoint has a checksum that matches."""
     end = checksum_of_end(data, CHECKPOINT_MARK)
-    return end is not None and end[1] == _sum(table, checkpoint_name(version), data[: end[0]])
+    return end is not None and end[1] == file_sum(table, checkpoint_name(version), data[: end[0]])
 
 
-def _sum(table: str, name: str, data: bytes) -> int:
+def file_sum(table: str, name: str, data: bytes) -> int:
+    """Return the CRC-32 of a file of a log, of its name too."""
     return checksum(f"{table}/{name}".encode(), data)
 
 

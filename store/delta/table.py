@@ -29,8 +29,7 @@ from ..errors import (
     replaced_error,
 )
 from ..files import Place, guard_access
-from ..layout import RUNS, STEPS
-from ..names import time_ordered_suffix
+from ..layout import RUNS, STEPS, time_ordered_suffix
 from .cleaning import clean_log, write_checkpoint
 from .files import NewFile
 from .log import (

@@ -1,11 +1,11 @@
 """Files of a store, in a folder of this machine or an object store, and the locks of local ones.
 
-    access.py   errors of the system as ours; files replaced as a whole
+    access.py   errors of the system as ours; files replaced as a whole; calls that a system may lack
     place.py    `Place`, what the rest of the library needs of a file or folder
     locating.py `locate`, from a path, a URL or `memory://name` to its place
-    local.py    a path of the file system; system.py, calls that an operating system may lack
+    local.py    a path of the file system; its locks, and how far they reach
     remote.py   `s3://`, `gs://`, `az://`, by obstore
-    locks.py    `flock` on files that name their owner (system.py: how far locks reach)
+    locks.py    `flock` on files that name their owner
 
 Uses the errors only. Every package above it takes a `Place`; the journal alone is always local.
 """

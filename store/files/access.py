@@ -1,4 +1,5 @@
-"""File operations: errors of our tree and their classification, files replaced as a whole, durable names.
+"""File operations: errors of our tree and their classification, files replaced as a whole, durable names, and
+calls that Windows or macOS lack.
 
 Only bytes that were read and contradict their checksum or format are damage. Arrow, Polars, DuckDB, delta-rs
 and obstore wrap the operating system's errors in their own, some with its number and some with its words
@@ -18,6 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import EpisodelakeError, InvalidArgumentError, StoreAccessError, StoreUnavailableError
+
+_NOFOLLOW: int = getattr(os, "O_NOFOLLOW", 0)
+_PLAIN: int = _NOFOLLOW | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+_ZEROS = bytes(1 << 20)
 
 try:
     import grp
@@ -238,3 +243,86 @@ def sync_path(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def state_of(path: str | os.PathLike[str], *, follow: bool = True) -> os.stat_result | None:
+    """Return the state of a path; None if nothing is there.
+
+    The `exists` and `is_dir` of Python take each error for "no", depending on its version.
+
+    Raises:
+        OSError: the system cannot tell.
+    """
+    try:
+        return os.stat(path, follow_symlinks=follow)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return None
+        raise
+
+
+def is_folder(path: str | os.PathLike[str], *, follow: bool = True) -> bool:
+    """Return whether a path is a folder, or a link to one; raises as `state_of`."""
+    state = state_of(path, follow=follow)
+    return state is not None and stat.S_ISDIR(state.st_mode)
+
+
+def is_file(path: str | os.PathLike[str], *, follow: bool = True) -> bool:
+    """Return whether a path is a file, or a link to one; raises as `state_of`."""
+    state = state_of(path, follow=follow)
+    return state is not None and stat.S_ISREG(state.st_mode)
+
+
+def is_link(path: str | os.PathLike[str]) -> bool:
+    """Return whether a path is a link; raises as `state_of`."""
+    state = state_of(path, follow=False)
+    return state is not None and stat.S_ISLNK(state.st_mode)
+
+
+def open_plain(path: str | os.PathLike[str], flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
+    """Open a file without following a link or waiting for a pipe; like `os.open`.
+
+    Raises:
+        OSError: among others with `ELOOP` for a link.
+    """
+    if not _NOFOLLOW and is_link(path):
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), os.fspath(path))
+    return os.open(path, flags | _PLAIN, mode)
+
+
+def _pread(descriptor: int, count: int, start: int) -> bytes:
+    os.lseek(descriptor, start, os.SEEK_SET)
+    return os.read(descriptor, count)
+
+
+#: Without `os.pread` the descriptor belongs to one thread.
+_read_at: Callable[[int, int, int], bytes] = getattr(os, "pread", _pread)
+
+
+def pread(descriptor: int, count: int, start: int) -> bytes:
+    """Read from a place in a file; fewer bytes than asked for only at its end."""
+    data = _read_at(descriptor, count, start)
+    if len(data) in (0, count):
+        return data
+    parts = [data]
+    while data and (left := count - sum(map(len, parts))):
+        data = _read_at(descriptor, left, start + count - left)
+        parts.append(data)
+    return b"".join(parts)
+
+
+def allocate(descriptor: int, size: int) -> None:
+    """Take room on the disk for the first `size` bytes of a new file.
+
+    Raises:
+        OSError: the disk is full.
+    """
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(descriptor, 0, size)
+        return
+    # macOS: a file with a hole would not reserve anything.
+    left = size
+    while left:
+        left -= os.write(descriptor, _ZEROS[:left])

@@ -25,8 +25,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ..errors import CorruptStoreError, StoreAccessError
-from .access import access_error, guard_access
-from .system import check_locks, file_system, has_locks, has_name, open_plain, pread, state_of, try_lock
+from .access import access_error, guard_access, open_plain, pread, state_of
+from .local import check_locks, file_system, has_locks, has_name, try_lock
 
 LOCK_SUFFIX = ".lock"
 MAINTENANCE_LOCK = "maintenance.lock"

@@ -21,7 +21,7 @@ import pyarrow as pa
 from ..dynamic.values import load_object
 from ..errors import DamagedJournalError
 from ..files import guard_access
-from ..files.system import open_plain, state_of
+from ..files.access import open_plain, state_of
 from ..spaces.arrow import STORED_TYPES, inner_type
 from .packed_columns import PACKED, PackedRows, has_packed, packed_bytes, plain_bytes
 from .records import BATCH, END, HEADER_KEY, SCHEMA, PartRecord, RunHeader, decode, expanded, find_next

@@ -21,8 +21,8 @@ from ..delta.version import TableVersion
 from ..dynamic.logical_types import field_kind
 from ..errors import CorruptStoreError, EpisodelakeError, StoreAccessError
 from ..files import Place, guard_access, is_absent
+from ..files.access import is_folder, state_of
 from ..files.locks import is_held, other_host
-from ..files.system import is_folder, state_of
 from ..journal.run_journal import DAMAGED_SUFFIX, journal_folders, lock_path, part_paths
 from ..layout import (
     ANNOTATIONS,

@@ -24,11 +24,9 @@ from ..dynamic import logical_types as kinds
 from ..dynamic.columns import align_to_schema
 from ..errors import ConcurrentCommitError, EpisodelakeError, StoreAccessError
 from ..files import Place, guard_access
-from ..files.local import LocalPlace
 from ..files.locks import MAINTENANCE_LOCK, OtherHostError, wait_for
 from ..journal.run_journal import check_journals
-from ..layout import EPISODES, STEPS, UNFINISHED_NOTE
-from ..names import time_ordered_suffix
+from ..layout import EPISODES, STEPS, time_ordered_suffix
 from ..parquet.files import open_parquet, read_parquet
 from ..schema import StoreHandle
 from ..segments.seal import Tables
@@ -105,7 +103,7 @@ class Operation:
         Raises:
             StoreAccessError, CorruptStoreError: the files of the episodes cannot be read.
         """
-        if self.is_unfinished(self.store):
+        if self.store.layout.is_unfinished():
             reconcile(self)
 
     def next_name(self) -> str:
@@ -224,25 +222,14 @@ class Operation:
     def note(self) -> None:
         """Note that the list of `steps` is to be mended if this process dies."""
         # A note that a crash leaves empty serves as well, and a temporary file would stay for ever.
-        note = self._unfinished
+        note = self.store.layout.unfinished_note
         with guard_access("note the operation", note), note.written() as path:
             path.write_text(self.id)
 
-    @staticmethod
-    def is_unfinished(store: StoreHandle) -> bool:
-        """Return whether an operation died between its commits, or is there now."""
-        note = LocalPlace(store.layout.journals / UNFINISHED_NOTE)
-        with guard_access("look for an unfinished operation", note):
-            return note.exists()
-
-    @property
-    def _unfinished(self) -> LocalPlace:
-        """The note of an operation that is between its commits, or died there."""
-        return LocalPlace(self.store.layout.journals / UNFINISHED_NOTE)
-
     def _forget_unfinished(self) -> None:
-        with guard_access("remove the note of the operation", self._unfinished):
-            self._unfinished.remove()
+        note = self.store.layout.unfinished_note
+        with guard_access("remove the note of the operation", note):
+            note.remove()
 
     @property
     def annotations(self) -> dict[str, StepAnnotation]:
@@ -353,12 +340,11 @@ def settle(store: StoreHandle, *, other_hosts: bool = False) -> None:
     Raises:
         StoreAccessError, CorruptStoreError, ConcurrentCommitError: it cannot be mended now; call again.
     """
-    if other_hosts or Operation.is_unfinished(store):
-        with contextlib.suppress(OtherHostError), _locked(store, wait=False, other_hosts=other_hosts) as held:
-            if held:
-                Operation(
-                    store, "recover", Tables.open(store.layout), f"recover.{time_ordered_suffix()}"
-                ).settle()
+    with contextlib.suppress(OtherHostError), _locked(store, wait=False, other_hosts=other_hosts) as held:
+        if held:
+            Operation(
+                store, "recover", Tables.open(store.layout), f"recover.{time_ordered_suffix()}"
+            ).settle()
 
 
 def reconcile(operation: Operation) -> list[str]:

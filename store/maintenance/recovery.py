@@ -22,8 +22,8 @@ from ..dynamic.columns import align_to_schema
 from ..dynamic.values import dump_json
 from ..errors import CorruptStoreError, DamagedJournalError, StoreAccessError
 from ..files import guard_access, is_absent, is_denied
+from ..files.access import is_folder, is_link, state_of
 from ..files.locks import LOCK_SUFFIX, MAINTENANCE_LOCK, FileLock, OtherHostError, is_stray_lock
-from ..files.system import is_folder, is_link, state_of
 from ..journal.episodes import EpisodeColumns, EpisodeRecord
 from ..journal.packed_columns import plain_type
 from ..journal.reading import JournalBatch, PartReader
@@ -44,6 +44,7 @@ from ..layout import EPISODES, RUNS, Layout
 from ..parquet.files import read_parquet
 from ..schema import ENV_BUNDLE, StepSchema, StoreHandle
 from ..segments.seal import Seal, Tables, commit_run, live_name, seal_segment
+from .operation import settle
 from .recovered_episodes import Outcomes, RecoveredEpisode, RecoveredTeam
 from .reopening import seal_reopened
 
@@ -68,6 +69,21 @@ class RecoveredRun:
 
 
 def recover(store: StoreHandle, *, other_hosts: bool = False) -> list[RecoveredRun]:
+    """Seal the journals of dead writers, then mend the tables if a maintenance operation died.
+
+    Args:
+        other_hosts: also what was left on hosts whose locks do not reach this one.
+
+    Raises:
+        StoreAccessError, ConcurrentCommitError, CorruptStoreError: see `recover_journals` and `settle`.
+    """
+    recovered = recover_journals(store, other_hosts=other_hosts)
+    if other_hosts or store.layout.is_unfinished():
+        settle(store, other_hosts=other_hosts)
+    return recovered
+
+
+def recover_journals(store: StoreHandle, *, other_hosts: bool = False) -> list[RecoveredRun]:
     """Seal the journals of all dead writers of a store; journals of live writers are left alone.
 
     Only a journal whose own bytes are damaged is set aside. Where anything else fails (a table that is

@@ -285,7 +285,8 @@ def seal_reopened(store: StoreHandle, tables: Tables, job: Seal) -> None:
             # It was compacted between the two.
             if attempt == _ATTEMPTS - 1:
                 raise
-    settle(store)
+    if store.layout.is_unfinished():
+        settle(store)
 
 
 def _set_apart(store: StoreHandle, ids: Collection[str]) -> None:

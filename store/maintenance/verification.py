@@ -50,7 +50,7 @@ from .checks import (
 )
 from .episode_checks import Derived, check_ids, check_pointers, compare, read_episodes
 from .operation import Operation, Progress, is_maintenance_file, reconcile
-from .recovery import recover
+from .recovery import recover_journals
 from .step_checks import Segment, StepsCheck, check_annotation, segments_of
 from .tags import read_tag, tag_files
 
@@ -330,7 +330,7 @@ def _recover(store: StoreHandle, findings: Findings) -> None:
         return
     # What cannot be sealed stays reported.
     with contextlib.suppress(CorruptStoreError, ConcurrentCommitError):
-        recover(store)
+        recover_journals(store)
     after = Findings()
     check_journals(store.layout, after)
     findings.absorb(after)

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from ..checksums import checksum
 from ..files import Place
-from ..files.system import pread
+from ..files.access import pread
 from .files import file_key, read_checked_footer, reading_error
 
 #: Columns of files whose pages were found whole, by file identity: a file that was changed since has another.

@@ -25,7 +25,7 @@ from typing import Any
 import polars as pl
 
 from ...store.errors import EpisodelakeError, InvalidArgumentError
-from ...store.files.system import state_of
+from ...store.files.access import state_of
 from ...store.maintenance.recovery import recover
 from ...store.schema import OpenStore, StoreHandle
 from ..recorders.choice import is_source

@@ -212,7 +212,8 @@ class _ArtifactWriter:
         self._names: dict[str, str] = {}
         if not isinstance(files, Mapping):
             raise InvalidArgumentError(f"files={files!r}: expected a mapping from names to paths.")
-        check_names(files)
+        if files:
+            check_names(files)
         for name, path in files.items():
             self._keep_named(name, path)
 
