@@ -17,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from episodelake.store.delta.cleaning import write_checkpoint
+from episodelake.store.delta.checkpoints import write_checkpoint
 from episodelake.store.delta.log import commit_name, commit_text
 from episodelake.store.files import locate
 

@@ -19,14 +19,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import episodelake as el
-from episodelake.store.delta.cleaning import _made
-from episodelake.store.delta.log import (
-    checkpoint_name,
-    commit_name,
-    commit_text,
-    read_commit,
-    summed_checkpoint,
-)
+from episodelake.store.delta.checkpoints import _made, summed_checkpoint
+from episodelake.store.delta.log import checkpoint_name, commit_name, commit_text, read_commit
 from episodelake.store.files import locate
 from fabricated import Segment
 from measure import Row, scaled

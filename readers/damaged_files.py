@@ -21,7 +21,7 @@ import polars as pl
 from polars.io.plugins import register_io_source
 
 from ..store.common.compatibility import duckdb_error
-from ..store.delta.files import TableFile
+from ..store.delta.log import TableFile
 from ..store.errors import CorruptStoreError, StoreAccessError, StoreUnavailableError
 from ..store.files import Place, access_error, is_denied, is_passing
 from ..store.layout import EPISODES, RUNS, STEPS, TABLES

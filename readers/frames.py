@@ -11,9 +11,9 @@ import polars as pl
 import polars.exceptions
 import pyarrow as pa
 
-from ..store.delta.files import TableFile
-from ..store.delta.state import check_process
+from ..store.delta.log import TableFile
 from ..store.files import Place
+from ..store.files.access import check_process
 from ..store.layout import EPISODES, RUNS, STEPS
 from ..store.snapshot import Snapshot
 from ..store.tables.overflow import Overflow

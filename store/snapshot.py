@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .delta.files import TableFile
+from .delta.log import TableFile
 from .delta.version import TableVersion
 from .dynamic import logical_types as kinds
 from .dynamic.columns import array_kinds, remember

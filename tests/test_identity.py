@@ -19,7 +19,7 @@ import pytest
 
 import episodelake as el
 from conformance import Backend, FolderBackend, ObjectBackend, abandon, assert_numbered, fill
-from episodelake.store.delta.cleaning import write_checkpoint
+from episodelake.store.delta.checkpoints import write_checkpoint
 from episodelake.store.files import locate
 from object_server import shared_server
 from real_environments import NUMBERED_SPACES, write_numbered

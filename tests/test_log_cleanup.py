@@ -18,9 +18,9 @@ from deltalake import DeltaTable
 
 import episodelake as el
 from conformance import Backend, FolderBackend, ObjectBackend, assert_numbered, fill
-from episodelake.store.delta import cleaning
+from episodelake.store.delta import checkpoints
 from episodelake.store.delta import table as delta_table
-from episodelake.store.delta.cleaning import write_checkpoint
+from episodelake.store.delta.checkpoints import write_checkpoint
 from episodelake.store.delta.log import commit_name
 from episodelake.store.files import locate
 from episodelake.store.files.local import LocalPlace
@@ -54,7 +54,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def eager(often: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every version is old as soon as it is replaced."""
-    monkeypatch.setattr(cleaning, "_RETENTION_SECONDS", -3600.0)
+    monkeypatch.setattr(checkpoints, "_RETENTION_SECONDS", -3600.0)
 
 
 def set_clock(patch: pytest.MonkeyPatch, seconds: float) -> None:
@@ -156,7 +156,7 @@ def test_a_checkpoint_deletes_so_many_files_at_most(tmp_path: Path, monkeypatch:
     """A long log is cleaned bit by bit, from its beginning."""
     path = tmp_path / "store"
     store = old_store(path, monkeypatch)
-    monkeypatch.setattr(cleaning, "_MOST", 2)
+    monkeypatch.setattr(checkpoints, "_MOST", 2)
     counts = []
     for value in range(8, 12):
         fill(store, [value])
@@ -377,7 +377,7 @@ def test_maintenance_that_slept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
         # Vacuum would wait for the operation.
         log = path / table / "_delta_log"
         bound = versions(path, table, "checkpoint.parquet")[-1]
-        for entry in cleaning.replaced_files(locate(log).entries(), bound):
+        for entry in checkpoints.replaced_files(locate(log).entries(), bound):
             (log / entry.name).unlink()
 
     slept = sleep_once(monkeypatch, table, others)
@@ -395,7 +395,7 @@ from real_environments import write_numbered
 from conformance import fill
 from episodelake.store.delta.table import Table
 delta_table._CHECKPOINT_EVERY = 5
-cleaning._RETENTION_SECONDS = -3600.0
+checkpoints._RETENTION_SECONDS = -3600.0
 path, table = sys.argv[1:]
 writer = el.open(path).writer(run="dying", durability="fsync", flush_seconds=0.01)
 write_numbered(writer, 0, 1)
@@ -592,7 +592,7 @@ import episodelake as el
 from episodelake.store.delta import cleaning, table as delta_table
 from real_environments import write_numbered
 delta_table._CHECKPOINT_EVERY = 3
-cleaning._RETENTION_SECONDS = -3600.0
+checkpoints._RETENTION_SECONDS = -3600.0
 path, first, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 chance = random.Random(first)
 write = delta_table._write

@@ -16,7 +16,7 @@ import polars as pl
 import pytest
 
 import episodelake as el
-from episodelake.store.delta.cleaning import write_checkpoint
+from episodelake.store.delta.checkpoints import write_checkpoint
 from episodelake.store.delta.table import Table
 from episodelake.store.files import locate
 from episodelake.store.maintenance import vacuum as vacuuming

@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from ...store.common.arguments import is_real, whole_number
-from ...store.delta.files import TableFile
+from ...store.delta.log import TableFile
 from ...store.errors import InvalidArgumentError
 from ...store.layout import EPISODES
 from ...store.snapshot import Snapshot

@@ -1,4 +1,4 @@
-"""Files of a table's log: names, listing, actions, CRC-32 checksums of commits and checkpoints.
+"""Files of a table's log: names, listing, actions, CRC-32 checksums; and the files that its actions list.
 
 Delta logs have no checksums of their own, and a flipped byte in one may name another file, hide one, or
 change the history. Every commit of ours ends with a CRC-32, the last entry of its commit info, which other
@@ -13,16 +13,163 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache, partial
 from typing import Any
+from urllib.parse import unquote
 
-import pyarrow as pa
-from deltalake import Schema
-
-from ..checksums import CHECKPOINT_MARK, PARQUET_END, checked_end, checksum, checksum_of_end
+from ..checksums import checksum
 from ..errors import CorruptStoreError, StoreAccessError
 from ..files import Place, guard_access, is_absent, oversized_error
 from ..files.access import is_link
+
+_PLAIN = re.compile(r"[^/\\:%\x00.][^/\\:%\x00]{0,254}")
+_MOST_ROWS = 2**36
+
+
+@dataclass(frozen=True)
+class NewFile:
+    """A written Parquet file that is to become part of a table.
+
+    Attributes:
+        name: file name, relative to the table.
+        rows: number of rows.
+        null_counts: by column; says at the same time which columns the file has.
+        smallest, largest: statistics of a few columns.
+        moment: its place in the order of files, as for `TableFile`; None for the end.
+    """
+
+    name: str
+    rows: int
+    null_counts: Mapping[str, int]
+    smallest: Mapping[str, Any]
+    largest: Mapping[str, Any]
+    moment: int | None = None
+
+    def action(self, table: Place, moment: int) -> dict[str, Any]:
+        """Return the Delta action that adds the file; `moment` is used if it has none of its own."""
+        statistics = {
+            "numRecords": self.rows,
+            "minValues": dict(self.smallest),
+            "maxValues": dict(self.largest),
+            "nullCount": dict(self.null_counts),
+        }
+        # Looked up now: a file that is gone must not be listed.
+        size = (table / self.name).size()
+        return {
+            "add": {
+                "path": self.name,
+                "partitionValues": {},
+                "size": size,
+                "modificationTime": moment if self.moment is None else self.moment,
+                "dataChange": True,
+                "stats": json.dumps(statistics),
+            }
+        }
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """A file that one version of a table consists of.
+
+    Attributes:
+        name: file name, relative to the table.
+        size: bytes.
+        moment: milliseconds since 1970; files of a version are ordered by it.
+        stats: its statistics in the log, as JSON.
+        listed: whether the log lists it; else `stats` has rows and columns only.
+    """
+
+    name: str
+    size: int
+    moment: int
+    stats: str | None
+    listed: bool = True
+
+    @staticmethod
+    def of(path: Any, size: Any, moment: Any, stats: Any) -> TableFile:
+        """Return the file that an add action lists.
+
+        Raises:
+            ValueError: a value cannot be one of an add action.
+        """
+        if type(path) is not str or type(size) is not int or type(moment) is not int:
+            raise ValueError(f"it adds the file {path!r} of {size!r} bytes at {moment!r}")
+        if stats is not None and type(stats) is not str:
+            raise ValueError(f"the file {path!r} has the statistics {stats!r}")
+        return TableFile(unquote(path), size, moment, stats)
+
+    @staticmethod
+    def unlisted(name: str, rows: int, size: int, columns: list[str]) -> TableFile:
+        """Return a file that the log does not list."""
+        statistics = {"numRecords": rows, "nullCount": dict.fromkeys(columns, 0)}
+        return TableFile(name, size, 0, json.dumps(statistics), listed=False)
+
+    @cached_property
+    def _known(self) -> tuple[int, frozenset[str], Mapping[str, Any], Mapping[str, Any]]:
+        """Rows, columns, smallest and largest values; the counts of NULLs are not kept in memory."""
+        statistics = self._statistics()
+        rows = statistics.get("numRecords") or 0
+        if type(rows) is not int:
+            raise ValueError(f"the file {self.name!r} has {rows!r} rows")
+        columns = _column_set(tuple(statistics.get("nullCount") or ()))
+        smallest, largest = (dict(statistics.get(key) or {}) for key in ("minValues", "maxValues"))
+        return rows, columns, smallest, largest
+
+    def _statistics(self) -> dict[str, Any]:
+        return dict(json.loads(self.stats or "{}"))
+
+    @property
+    def rows(self) -> int:
+        """Number of rows."""
+        return self._known[0]
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """Names of the columns that it has: those whose NULLs were counted."""
+        return self._known[1]
+
+    def bounds(self, name: str) -> tuple[Any, Any] | None:
+        """Return the smallest and the largest value of a column; None if the log lacks them."""
+        low, high = self._known[2].get(name), self._known[3].get(name)
+        return None if low is None or high is None else (low, high)
+
+    def may_hold_run(self, run_id: str) -> bool:
+        """Return whether a file of episodes can have some of a run: their ids begin with the run's."""
+        low, high = self.bounds("episode_id") or ("", "\U0010ffff")
+        return low <= f"{run_id}0" and high >= f"{run_id}/"
+
+    def again(self) -> NewFile:
+        """Return the same file to be listed once more, at its place."""
+        return replace(self.as_new(self.name), moment=self.moment)
+
+    def as_new(self, name: str) -> NewFile:
+        """Return the same content to be listed under another name, at the end."""
+        counts = self._statistics().get("nullCount") or {}
+        return NewFile(name, self.rows, counts, self._known[2], self._known[3])
+
+    def check(self, table: Place) -> None:
+        """Refuse a name that leads out of the table's folder, and impossible statistics.
+
+        Raises:
+            CorruptStoreError: the log is damaged.
+        """
+        try:
+            rows = self.rows
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
+            raise CorruptStoreError(f"The log of {table} is damaged: {error}.") from error
+        if not _PLAIN.fullmatch(self.name) or not 0 <= rows < _MOST_ROWS:
+            raise CorruptStoreError(
+                f"The log of {table} lists the file {self.name!r} with {rows} rows; expected the name of a "
+                "file in that folder. The log is damaged."
+            )
+
+
+@lru_cache(4096)
+def _column_set(names: tuple[str, ...]) -> frozenset[str]:
+    """Return the names as a set that files with the same columns share."""
+    return frozenset(names)
+
 
 #: A table with this property has a checksum in every commit and every checkpoint.
 PROPERTY = "episodelake.sums"
@@ -85,28 +232,10 @@ def commit_information(operation: str, moment: int, details: Mapping[str, Any]) 
     return {"timestamp": moment, "operation": operation, "operationParameters": parameters, **entries}
 
 
-def metadata_of(schema: pa.Schema, configuration: Mapping[str, str | None]) -> dict[str, Any]:
-    """Return the part of a metaData action with a table's columns and properties."""
-    return {
-        "format": {"provider": "parquet", "options": {}},
-        "schemaString": _delta_schema(schema).to_json(),
-        "partitionColumns": [],
-        "configuration": dict(configuration),
-    }
-
-
 def removals(names: Sequence[str], moment: int) -> list[dict[str, Any]]:
     """Return the actions that remove files."""
     gone = {"deletionTimestamp": moment, "dataChange": True}
     return [{"remove": {"path": name, **gone}} for name in names]
-
-
-def _delta_schema(schema: pa.Schema) -> Schema:
-    columns = []
-    for column in schema:
-        metadata = {key.decode(): value.decode() for key, value in (column.metadata or {}).items()}
-        columns.append(column.with_metadata(metadata))
-    return Schema.from_arrow(pa.schema(columns))
 
 
 def commit_fits(table: str, version: int, data: bytes) -> bool:
@@ -114,18 +243,6 @@ def commit_fits(table: str, version: int, data: bytes) -> bool:
     end = _END.fullmatch(data[-_END_BYTES:])
     name = commit_name(version)
     return end is not None and int(end[1], 16) == file_sum(table, name, data[:-_TAIL_BYTES])
-
-
-def summed_checkpoint(table: str, version: int, data: bytes) -> bytes:
-    """Return the bytes of a checkpoint with their checksum behind the footer."""
-    body, end = data[: -PARQUET_END.size], data[-PARQUET_END.size :]
-    return body + checked_end(end, CHECKPOINT_MARK, file_sum(table, checkpoint_name(version), body))
-
-
-def checkpoint_fits(table: str, version: int, data: bytes) -> bool:
-    """Return whether a checkpoint has a checksum that matches."""
-    end = checksum_of_end(data, CHECKPOINT_MARK)
-    return end is not None and end[1] == file_sum(table, checkpoint_name(version), data[: end[0]])
 
 
 def file_sum(table: str, name: str, data: bytes) -> int:
@@ -260,24 +377,6 @@ def commit_actions(table: Place, version: int, data: bytes) -> list[dict[str, An
     """
     with reading_commit(table, version):
         return [dict(json.loads(line)) for line in data.splitlines()]
-
-
-def read_checkpoint(table: Place, version: int, *, summed: bool = True) -> bytes:
-    """Return the bytes of a checkpoint.
-
-    Args:
-        table, version: as for `read_commit`.
-        summed: whether its checksum is compared.
-
-    Raises:
-        CorruptStoreError, StoreAccessError: see `read_commit`.
-    """
-    place = table / "_delta_log" / checkpoint_name(version)
-    with guard_access("read", place):
-        data = place.read(LARGEST)
-    if summed and not checkpoint_fits(table.name, version, data):
-        raise changed_error(place)
-    return data
 
 
 def changed_error(place: Place) -> CorruptStoreError:

@@ -6,7 +6,6 @@ commits may show a gap, or files that are cleaned before they are read; such rea
 
 from __future__ import annotations
 
-import os
 import random
 import time
 from collections.abc import Callable, Mapping
@@ -20,14 +19,15 @@ import pyarrow.parquet as pq
 from deltalake import Schema
 
 from ..checksums import CHECKPOINT_MARK, checksum_of_end
-from ..errors import CorruptStoreError, FormatVersionError, StoreAccessError, VersionNotFoundError
+from ..errors import CorruptStoreError, FormatVersionError, VersionNotFoundError
 from ..files import Place, guard_access, is_absent
-from .files import TableFile
+from ..files.access import check_process
+from .checkpoints import checkpoint_fits, read_checkpoint
 from .log import (
     PROPERTY,
+    TableFile,
     changed_error,
     check_log,
-    checkpoint_fits,
     checkpoint_name,
     checkpoints_of,
     commit_actions,
@@ -36,7 +36,6 @@ from .log import (
     commits_of,
     find_commit,
     first_version,
-    read_checkpoint,
     read_commits,
     reading_commit,
 )
@@ -358,21 +357,19 @@ def _was_cleaned(table: Place, error: Exception) -> bool:
         return first_version((table / "_delta_log").names()) > 0
 
 
-#: The process that has used a store; threads of the libraries do not live on in a forked child.
-_process: list[int] = []
+def metadata_of(schema: pa.Schema, configuration: Mapping[str, str | None]) -> dict[str, Any]:
+    """Return the part of a metaData action with a table's columns and properties."""
+    return {
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": _delta_schema(schema).to_json(),
+        "partitionColumns": [],
+        "configuration": dict(configuration),
+    }
 
 
-def check_process() -> None:
-    """Refuse to go on in a child that was forked from a process which has used a store.
-
-    Raises:
-        StoreAccessError: it was; the message says what to do instead.
-    """
-    if not _process:
-        _process.append(os.getpid())
-    if _process[0] != os.getpid():
-        raise StoreAccessError(
-            "This process was forked from one that has used a store, and threads that reading and writing "
-            "need do not survive a fork. Start processes with multiprocessing.get_context('spawn') or "
-            "'forkserver', and open the store in each."
-        )
+def _delta_schema(schema: pa.Schema) -> Schema:
+    columns = []
+    for column in schema:
+        metadata = {key.decode(): value.decode() for key, value in (column.metadata or {}).items()}
+        columns.append(column.with_metadata(metadata))
+    return Schema.from_arrow(pa.schema(columns))

@@ -30,19 +30,18 @@ from ..errors import (
 )
 from ..files import Place, guard_access
 from ..layout import RUNS, STEPS, time_ordered_suffix
-from .cleaning import clean_log, write_checkpoint
-from .files import NewFile
+from .checkpoints import clean_log, write_checkpoint
 from .log import (
     PROPERTY,
+    NewFile,
     commit_information,
     commit_place,
     commit_text,
     find_commit,
     first_version,
-    metadata_of,
     removals,
 )
-from .state import follow_log, open_log
+from .state import follow_log, metadata_of, open_log
 from .version import TableVersion
 
 _ATTEMPTS = 100

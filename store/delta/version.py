@@ -12,8 +12,7 @@ import pyarrow as pa
 
 from ..errors import CorruptStoreError
 from ..files import Place, guard_access
-from .files import TableFile
-from .log import commit_actions, first_version, read_commits
+from .log import TableFile, commit_actions, first_version, read_commits
 from .state import LogGapError, follow_log, open_log, retry_log_read
 
 #: The year 10000, in milliseconds.

@@ -20,6 +20,9 @@ from typing import Any
 
 from ..errors import EpisodelakeError, InvalidArgumentError, StoreAccessError, StoreUnavailableError
 
+#: The process that has used a store; threads of the libraries do not live on in a forked child.
+_process: list[int] = []
+
 _NOFOLLOW: int = getattr(os, "O_NOFOLLOW", 0)
 _PLAIN: int = _NOFOLLOW | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 _ZEROS = bytes(1 << 20)
@@ -326,3 +329,19 @@ def allocate(descriptor: int, size: int) -> None:
     left = size
     while left:
         left -= os.write(descriptor, _ZEROS[:left])
+
+
+def check_process() -> None:
+    """Refuse to go on in a child that was forked from a process which has used a store.
+
+    Raises:
+        StoreAccessError: it was; the message says what to do instead.
+    """
+    if not _process:
+        _process.append(os.getpid())
+    if _process[0] != os.getpid():
+        raise StoreAccessError(
+            "This process was forked from one that has used a store, and threads that reading and writing "
+            "need do not survive a fork. Start processes with multiprocessing.get_context('spawn') or "
+            "'forkserver', and open the store in each."
+        )

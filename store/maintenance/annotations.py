@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..common.arguments import is_integer, is_real
-from ..delta.files import TableFile
+from ..delta.log import TableFile
 from ..dynamic.columns import with_columns
 from ..errors import InvalidArgumentError
 from ..layout import EPISODES, STEPS

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..delta.files import TableFile
+from ..delta.log import TableFile
 from ..delta.version import TableVersion
 from ..dynamic.logical_types import field_kind
 from ..errors import CorruptStoreError, EpisodelakeError, StoreAccessError

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from ..common.arguments import whole_number
 from ..common.suggestions import suggest
-from ..delta.files import TableFile
+from ..delta.log import TableFile
 from ..errors import ConcurrentCommitError, InvalidArgumentError
 from ..journal.run_journal import journal_folders
 from ..layout import EPISODES, RUNS, STEPS

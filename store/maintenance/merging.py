@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..agents import transitions_in
-from ..delta.files import NewFile
+from ..delta.log import NewFile
 from ..delta.table import Table
 from ..dynamic import logical_types as kinds
 from ..dynamic.column_groups import METADATA

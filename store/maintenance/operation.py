@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 
 from ..common.progress import Progress as Progress
-from ..delta.files import NewFile, TableFile
+from ..delta.log import NewFile, TableFile
 from ..dynamic import logical_types as kinds
 from ..dynamic.columns import align_to_schema
 from ..errors import ConcurrentCommitError, EpisodelakeError, StoreAccessError

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..delta.files import TableFile
+from ..delta.log import TableFile
 from ..delta.table import TableChangedError
 from ..dynamic import logical_types as kinds
 from ..dynamic.column_groups import INFO, METADATA, POLICY, ColumnGroup, merge_rows

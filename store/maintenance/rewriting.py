@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ..agents import transitions_in
-from ..delta.files import NewFile, TableFile
+from ..delta.log import NewFile, TableFile
 from ..dynamic.columns import SegmentColumns, with_columns
 from ..files import Place
 from ..layout import STEPS

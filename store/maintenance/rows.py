@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.ipc
 import pyarrow.parquet as pq
 
-from ..delta.files import NewFile
+from ..delta.log import NewFile
 from ..dynamic.columns import align_to_schema, columns_or_nulls
 from ..dynamic.logical_types import field_overflow
 from ..errors import CorruptStoreError

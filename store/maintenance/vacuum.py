@@ -21,16 +21,14 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..delta.cleaning import older_versions, replaced_files
+from ..delta.checkpoints import checkpoint_fits, older_versions, read_checkpoint, replaced_files
 from ..delta.log import (
-    checkpoint_fits,
     checkpoint_name,
     checkpoints_of,
     commit_actions,
     commit_name,
     commits_of,
     first_version,
-    read_checkpoint,
     read_commit,
     reading_commit,
 )

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..delta.files import TableFile
+from ..delta.log import TableFile
 from ..dynamic.columns import with_columns
 from ..errors import ConcurrentCommitError, CorruptStoreError, StoreAccessError, VersionNotFoundError
 from ..files import Place, guard_access

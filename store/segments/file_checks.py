@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..delta.files import TableFile
+from ..delta.log import TableFile
 from ..errors import CorruptStoreError
 from ..files import Place, guard_access
 from ..parquet.files import file_key, footer_digest, open_parquet, read_footer, reading_error, text_bounds

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ..delta.files import NewFile
+from ..delta.log import NewFile
 from ..delta.table import Table, TableChangedError
 from ..dynamic import logical_types as kinds
 from ..dynamic.column_groups import METADATA, ColumnSet, DynamicRows

@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..delta.files import TableFile
+from ..delta.log import TableFile
 from ..dynamic import logical_types as kinds
 from ..dynamic.column_groups import METADATA, STEP_FAMILIES, ColumnGroup
 from ..dynamic.values import load_objects

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..delta.files import NewFile, TableFile
+from ..delta.log import NewFile, TableFile
 from ..delta.table import Table
 from ..errors import CorruptStoreError, EpisodelakeError
 from ..files import Place

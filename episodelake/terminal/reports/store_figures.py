@@ -15,7 +15,7 @@ import polars as pl
 
 from ..._store import EpisodeStore
 from ...readers.sql.sources import type_name
-from ...store.delta.files import TableFile
+from ...store.delta.log import TableFile
 from ...store.errors import CorruptStoreError
 from ...store.files import Place
 from ...store.layout import STEPS

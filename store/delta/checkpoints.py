@@ -26,17 +26,19 @@ from pathlib import Path
 
 from deltalake import DeltaTable
 
+from ..checksums import CHECKPOINT_MARK, PARQUET_END, checked_end, checksum_of_end
 from ..errors import StoreAccessError
-from ..files import Entry, Place, is_absent
+from ..files import Entry, Place, guard_access, is_absent
 from .log import (
     HINT,
+    LARGEST,
+    changed_error,
     checkpoint_name,
     checkpoints_of,
     commit_actions,
     commit_name,
-    read_checkpoint,
+    file_sum,
     read_commit,
-    summed_checkpoint,
 )
 
 #: How long a replaced version of `runs` and `steps` stays, in seconds.
@@ -169,3 +171,33 @@ def _written_at(table: Place, version: int) -> float:
     entries = [action["commitInfo"] for action in actions if "commitInfo" in action]
     times = [each["timestamp"] for each in entries if isinstance(each, dict) and "timestamp" in each]
     return max((time / 1000 for time in times if isinstance(time, int)), default=0.0)
+
+
+def summed_checkpoint(table: str, version: int, data: bytes) -> bytes:
+    """Return the bytes of a checkpoint with their checksum behind the footer."""
+    body, end = data[: -PARQUET_END.size], data[-PARQUET_END.size :]
+    return body + checked_end(end, CHECKPOINT_MARK, file_sum(table, checkpoint_name(version), body))
+
+
+def checkpoint_fits(table: str, version: int, data: bytes) -> bool:
+    """Return whether a checkpoint has a checksum that matches."""
+    end = checksum_of_end(data, CHECKPOINT_MARK)
+    return end is not None and end[1] == file_sum(table, checkpoint_name(version), data[: end[0]])
+
+
+def read_checkpoint(table: Place, version: int, *, summed: bool = True) -> bytes:
+    """Return the bytes of a checkpoint.
+
+    Args:
+        table, version: as for `read_commit`.
+        summed: whether its checksum is compared.
+
+    Raises:
+        CorruptStoreError, StoreAccessError: see `read_commit`.
+    """
+    place = table / "_delta_log" / checkpoint_name(version)
+    with guard_access("read", place):
+        data = place.read(LARGEST)
+    if summed and not checkpoint_fits(table.name, version, data):
+        raise changed_error(place)
+    return data
