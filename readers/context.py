@@ -19,8 +19,7 @@ from ..store.agents import lanes_of
 from ..store.dynamic.columns import align_to_schema
 from ..store.errors import CorruptStoreError, InvalidArgumentError
 from ..store.layout import EPISODES
-from ..store.parquet.files import open_parquet, reading_error
-from ..store.segments.file_checks import check_listed
+from ..store.parquet.files import check_listed, open_parquet, reading_error
 from ..store.snapshot import Snapshot
 from .amounts import counted
 from .blocks import BlockReader

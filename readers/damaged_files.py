@@ -25,9 +25,8 @@ from ..store.delta.log import TableFile
 from ..store.errors import CorruptStoreError, StoreAccessError, StoreUnavailableError
 from ..store.files import Place, access_error, is_denied, is_passing
 from ..store.layout import EPISODES, RUNS, STEPS, TABLES
-from ..store.parquet.files import open_parquet
-from ..store.parquet.page_checks import FilePages, all_checked, check, unchecked
-from ..store.segments.file_checks import check_listed, check_pages
+from ..store.parquet.files import check_listed, open_parquet
+from ..store.parquet.page_checks import FilePages, all_checked, check, check_pages, unchecked
 from ..store.snapshot import Snapshot
 from .amounts import counted
 

@@ -24,9 +24,9 @@ from .errors import CorruptStoreError, VersionNotFoundError
 from .files import Place, guard_access
 from .layout import EPISODES, RUNS, STEPS, Layout
 from .manifest import Manifest, check_identity
-from .parquet.files import open_parquet, read_parquet
+from .parquet.files import check_beside, check_listed, open_parquet, read_parquet
+from .parquet.page_checks import check_pages
 from .schema import LAST_OBSERVATION, MISSING, RUNS_SCHEMA, StepSchema, checked_schema
-from .segments.file_checks import check_beside, check_listed, check_pages
 from .tables.annotation_files import PROPERTY, AnnotationFiles, parse_annotations
 from .tables.overflow import Overflow, overflow_of
 from .tables.table_files import Pointers, read_pointers

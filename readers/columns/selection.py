@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 from ...store.agents import LANE_COLUMNS, RETURNS, Lanes, lanes_of
 from ...store.errors import CorruptStoreError, InvalidArgumentError
 from ...store.names import TERMINATED, TRUNCATED
+from ...store.parquet.page_checks import content_digests
 from ...store.schema import StepSchema
-from ...store.segments.file_checks import content_digests
 from ...store.snapshot import Snapshot
 from ...store.tables.table_files import Pointers
 from ..frames import collect_episodes, positioned_episodes

@@ -32,8 +32,8 @@ from ...store.names import (
     REWARD,
     is_observation,
 )
+from ...store.parquet.page_checks import content_digests
 from ...store.schema import ENV_STEP
-from ...store.segments.file_checks import content_digests
 from ...store.snapshot import Snapshot
 from ...store.spaces import SpaceCodec
 from ...store.tables.annotation_files import StepAnnotation

@@ -39,9 +39,8 @@ from ..layout import (
     Layout,
 )
 from ..manifest import read_card, read_manifest
-from ..parquet.files import open_parquet, read_footer, reading_error
+from ..parquet.files import check_listed, open_parquet, read_footer, reading_error
 from ..schema import ENV_BUNDLE, LAST_OBSERVATION, StoreHandle, checked_schema
-from ..segments.file_checks import check_listed
 from ..tables.annotation_files import ANNOTATION_KEY
 
 _EXAMPLES = 3

@@ -1,5 +1,5 @@
 """Parquet files: written with checksums, read with checks.
 
-They use files and checksums only; tables, segments and readers use them. Begin with `files`; `page_checks`
-compares the checksums of pages, which engines skip.
+They use files, checksums and what a table's log lists; tables, segments and readers use them. Begin with
+`files`; `page_checks` compares the checksums of pages, which engines skip.
 """

@@ -1,17 +1,19 @@
-"""How the store writes and opens Parquet: codecs, encodings, pages, statistics, checksums.
+"""How the store writes, opens and checks Parquet: codecs, encodings, pages, statistics, checksums.
 
 zstd everywhere; BYTE_STREAM_SPLIT for floating-point leaves; delta encoding for `t`; dictionaries only where
 values repeat (ids, texts, integers). Pages of 1 MiB let zstd see many frames at once and stay in the
 processor's caches.
 Pages carry the checksums that Parquet has. The footer gets one of ours: its CRC-32 stands behind it, inside
 the length that the file gives for it, where readers that do not know it pass over it.
+
+Before a snapshot reads a file, `check_listed` compares its footer with the table's log. Engines compare
+nothing: they would show another file's rows.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -22,6 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..checksums import FOOTER_MARK, PARQUET_END, checked_end, checksum, checksum_of_end
+from ..delta.log import TableFile
 from ..errors import CorruptStoreError, EpisodelakeError
 from ..files import Place, access_error, guard_access, is_denied, is_passing
 
@@ -125,7 +128,7 @@ def read_footer(place: Place) -> pq.FileMetaData:
 def read_checked_footer(place: Place) -> tuple[pq.FileMetaData, bool]:
     """Read and check a footer as `read_footer` does, and say whether it carries our checksum."""
     try:
-        footer, ours = _footer(place)
+        footer, ours = footer_bytes(place)
         metadata = pq.read_metadata(pa.BufferReader(_MAGIC + footer))
         sizes = (metadata.row_group(index).total_byte_size for index in range(metadata.num_row_groups))
         if max(sizes, default=0) > _LARGEST_GROUP:
@@ -135,26 +138,14 @@ def read_checked_footer(place: Place) -> tuple[pq.FileMetaData, bool]:
         raise reading_error(place, error) from error
 
 
-def _footer(place: Place) -> tuple[bytes, bool]:
+def footer_bytes(place: Place) -> tuple[bytes, bool]:
     """Return the bytes of a file's footer, with length and magic, and whether they carry our checksum."""
     tail, size = place.read_tail(_TAIL_BYTES)
-    needed = _footer_bytes(tail, size)
+    needed = _footer_size(tail, size)
     if needed > len(tail):
         tail, _ = place.read_tail(needed)
     footer = tail[-needed:]
     return footer, _verify(footer)
-
-
-def footer_digest(place: Place) -> str:
-    """Return the SHA-256 of a file's footer: where its pages lie, how large they are, and their statistics.
-
-    Raises:
-        CorruptStoreError, StoreAccessError: see `read_footer`.
-    """
-    try:
-        return hashlib.sha256(_footer(place)[0]).hexdigest()
-    except (OSError, ValueError) as error:
-        raise reading_error(place, error) from error
 
 
 def text_bounds(footer: pq.FileMetaData, name: str) -> tuple[str, str] | None:
@@ -202,7 +193,7 @@ def reading_error(place: Place, error: Exception) -> EpisodelakeError:
     )
 
 
-def _footer_bytes(tail: bytes, size: int) -> int:
+def _footer_size(tail: bytes, size: int) -> int:
     """Return how many bytes at the end of a file its footer takes, with length and magic."""
     if len(tail) < PARQUET_END.size:
         raise ValueError(f"it has {size} bytes, too few for a Parquet file")
@@ -281,3 +272,84 @@ def make_first_array() -> None:
     the disk late; beside a thread that draws, Altair would meet a pandas of which only a part is loaded.
     """
     pa.array(np.empty(0))
+
+
+_READERS = 16
+
+#: What this process has checked, by file: one that was changed since counts as another.
+_checked: set[object] = set()
+
+
+def check_listed(place: Place, file: TableFile, schema: pa.Schema) -> None:
+    """Compare a file's footer with its entry in the table's log, once per process."""
+    key = file_key(place, file.rows, file.columns)
+    if key is not None and key in _checked:
+        return
+    footer = read_footer(place)
+    in_file = footer.schema.to_arrow_schema()
+    columns = frozenset(in_file.names)
+    if footer.num_rows != file.rows or columns != file.columns:
+        lost = ", ".join(sorted(columns ^ file.columns)) or "none"
+        raise CorruptStoreError(
+            f"The file {place} has {footer.num_rows} rows where {file.rows} were committed; columns that "
+            f"only one of the two has: {lost}. The file or the table's log is damaged."
+        )
+    foreign = sorted(columns.difference(schema.names))
+    if foreign:
+        raise CorruptStoreError(
+            f"The file {place} has the column {foreign[0]!r}, which its table lacks. The table's log is "
+            "damaged."
+        )
+    for column in schema:
+        if column.name in columns and in_file.field(column.name).type != column.type:
+            raise CorruptStoreError(
+                f"The file {place} has {in_file.field(column.name).type} as its column {column.name!r}; the "
+                f"table has {column.type}. The file or the table's log is damaged."
+            )
+    _check_identity(place, file, footer)
+    _checked.add(key)
+
+
+def _check_identity(place: Place, file: TableFile, footer: pq.FileMetaData) -> None:
+    """Refuse another file of the same columns and rows in the place of the one that was committed."""
+    with guard_access("look at the size", place):
+        size = file.size if place.local is None else place.size()
+    if size != file.size:
+        raise CorruptStoreError(
+            f"The file {place} has {size} bytes where {file.size} were committed. It is damaged, or another "
+            "file stands in its place: restore it from a copy."
+        )
+    for name in ("episode_id", "run_id"):
+        listed, bounds = file.bounds(name), text_bounds(footer, name)
+        if listed is not None and bounds is not None and bounds != listed:
+            raise _misplaced(place, name, bounds)
+
+
+def _misplaced(place: Place, name: str, bounds: tuple[str, str]) -> CorruptStoreError:
+    return CorruptStoreError(
+        f"The file {place} has {name} from {bounds[0]!r} to {bounds[1]!r}, which is not what was committed. "
+        "Another file stands in its place: restore it from a copy."
+    )
+
+
+def check_beside(place: Place, segment: TableFile) -> None:
+    """Compare the footer of an annotation's file with the segment beside which it lies, once in this process.
+
+    Raises:
+        CorruptStoreError: it is damaged, or belongs to another segment.
+    """
+    key = file_key(place, segment.rows)
+    if key is not None and key in _checked:
+        return
+    footer = read_footer(place)
+    if footer.num_rows != segment.rows:
+        raise CorruptStoreError(
+            f"The file {place} has {footer.num_rows} rows beside {segment.rows} in its segment. It is "
+            "damaged, or another file stands in its place: restore it from a copy."
+        )
+    bounds = text_bounds(footer, "episode_id")
+    if bounds is not None:
+        low, high = segment.bounds("episode_id") or bounds
+        if bounds[0] < low or bounds[1] > high:
+            raise _misplaced(place, "episode_id", bounds)
+    _checked.add(key)

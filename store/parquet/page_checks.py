@@ -1,4 +1,4 @@
-"""Checksums of Parquet pages, compared without decoding: engines skip them.
+"""Checksums of Parquet pages, compared without decoding since engines skip them; and digests of files.
 
 Every page that we write carries a CRC-32. This module walks the pages of a column chunk, compares each
 checksum, and holds the headers against the file's checked footer: pages must fill the chunk and add up to its
@@ -8,6 +8,7 @@ Verdicts are kept per file and column for the life of the process.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import threading
 from collections.abc import Collection, Iterator, Sequence
@@ -20,16 +21,20 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..checksums import checksum
-from ..files import Place
+from ..files import Place, guard_access
 from ..files.access import pread
-from .files import file_key, read_checked_footer, reading_error
+from .files import file_key, footer_bytes, open_parquet, read_checked_footer, reading_error
 
 #: Columns of files whose pages were found whole, by file identity: a file that was changed since has another.
 _whole: dict[object, set[str]] = {}
+#: Files whose pages were all read, likewise, and digests of footers.
+_read: set[object] = set()
+_digests: dict[object, str] = {}
 # Reentrant, for the `finally` of a generator that is collected while its own thread holds the lock.
 _lock = threading.RLock()
 #: Fewer bytes than this are checked faster without threads.
 _WORTH_THREADS = 8 << 20
+_READERS = 16
 _DATA, _DICTIONARY, _DATA_V2 = 0, 2, 3
 _DEEPEST = 3
 _ENCODINGS = {
@@ -281,3 +286,57 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 def _integer(data: bytes, at: int) -> tuple[int, int]:
     value, at = _varint(data, at)
     return (value >> 1) ^ -(value & 1), at
+
+
+def content_digests(places: Sequence[Place]) -> list[str]:
+    """Return a text for each of some files that another file, or a changed one, does not have.
+
+    It is the hash of the file's footer, read once in this process (see `_footer_digest`); and of a local file
+    its size, and when its inode changed, which no program can set: a footer says little of lists.
+
+    Raises:
+        CorruptStoreError: one is damaged or missing; the message names it.
+    """
+    keys = [file_key(place) for place in places]
+    new = [(key, place) for key, place in zip(keys, places, strict=True) if key not in _digests]
+    # Object stores answer many requests at once in the time of one.
+    with ThreadPoolExecutor(_READERS) as pool:
+        _digests.update(
+            zip((key for key, _ in new), pool.map(_footer_digest, (p for _, p in new)), strict=True)
+        )
+    return [_digests[key] + _changed(place) for key, place in zip(keys, places, strict=True)]
+
+
+def _changed(place: Place) -> str:
+    if place.local is None:
+        return ""
+    with guard_access("look at", place.local):
+        state = os.stat(place.local)
+    return f"-{state.st_size}-{state.st_ctime_ns}"
+
+
+def check_pages(places: Sequence[Place]) -> None:
+    """Compare every page of some files with its checksum, once in this process: engines do not.
+
+    Raises:
+        CorruptStoreError: one is damaged; the message names the file.
+    """
+    for place in places:
+        key = file_key(place)
+        if key is not None and key in _read:
+            continue
+        try:
+            file = open_parquet(place)
+            for group in range(file.num_row_groups):
+                file.read_row_group(group)
+        except (pa.ArrowException, OSError) as error:
+            raise reading_error(place, error) from error
+        _read.add(key)
+
+
+def _footer_digest(place: Place) -> str:
+    """Return the SHA-256 of a footer: where its pages lie, how large they are, and their statistics."""
+    try:
+        return hashlib.sha256(footer_bytes(place)[0]).hexdigest()
+    except (OSError, ValueError) as error:
+        raise reading_error(place, error) from error
