@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from ...store.common.losses import Losses
 from ...store.errors import DatasetError
-from ...store.spaces.batches import slice_batch
+from ...store.spaces.codec import slice_batch
 from .formats import ForeignDataset, ForeignEpisode, ForeignTable, ImportOptions, Part
 
 

@@ -33,7 +33,7 @@ from ...readers.exporting.target import Export
 from ...readers.loading.feeding import FeedingView
 from ...store.common.optional_packages import require
 from ...store.errors import DatasetError
-from ...store.spaces.batches import slice_batch
+from ...store.spaces.codec import slice_batch
 from ...writers.importing.boundary import closed_on_error
 from ...writers.importing.formats import (
     NO_REWARDS,

@@ -26,11 +26,11 @@ import pyarrow as pa
 from gymnasium import Space
 
 from ...readers.columns.tree import map_leaves
+from ...store.common.arguments import as_flags
 from ...store.common.optional_packages import EXPLORE
 from ...store.errors import DatasetError
 from ...store.spaces import space_from_json
 from ...store.spaces.arrow import elements_of
-from ...store.spaces.coerce import as_flags
 from ...writers.importing.columns import (
     extra_names,
     image_frames,

@@ -17,7 +17,7 @@ from ...store.dynamic.values import load_object
 from ...store.errors import DatasetError, EpisodelakeError
 from ...store.names import GROUPS
 from ...store.spaces import space_from_json
-from ...store.spaces.batches import slice_batch
+from ...store.spaces.codec import slice_batch
 from ...writers.importing.columns import plain_texts, read_json
 from ...writers.importing.formats import ForeignEpisode
 

@@ -25,8 +25,7 @@ from gymnasium import Space, spaces
 from ...store.common.arguments import as_flag
 from ...store.common.optional_packages import require
 from ...store.errors import DatasetError
-from ...store.spaces.batches import slice_batch
-from ...store.spaces.coerce import as_flag
+from ...store.spaces.codec import slice_batch
 from ...writers.importing.boundary import check_groups, check_unpickled, reading
 from ...writers.importing.formats import ForeignDataset, ForeignEpisode, ImportOptions, Part
 from .blocks import EXTRA, Source, parquet_file

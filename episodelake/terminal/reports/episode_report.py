@@ -28,8 +28,8 @@ from ...readers.replaying.replay import ReplayReport
 from ...store.errors import CorruptStoreError, EpisodeNotFoundError, NothingToDrawError, UntrustedEnvError
 from ...store.layout import EPISODE_DIGITS
 from ...store.names import unescape
+from ...store.parquet.page_checks import check_pages
 from ...store.schema import AGENT_ID, REWARD
-from ...store.segments.file_checks import check_pages
 from ..output.charts import sparkline
 from ..output.exporting import check_target, report_file
 from ..output.grid import Grid, moment_text, number_text
