@@ -23,6 +23,7 @@ import numpy as np
 from gymnasium import Space
 
 from ...readers.columns.tree import map_leaves
+from ...store.common.arguments import as_flags
 from ...store.common.optional_packages import EXPLORE
 from ...store.errors import DatasetError, EpisodelakeError
 from ...writers.importing.boundary import inside
