@@ -8,7 +8,7 @@ from typing import Any, Literal, Unpack
 
 from ...store.common.arguments import flag
 from ...store.errors import InvalidArgumentError
-from ...store.handle import OpenStore
+from ...store.schema import OpenStore
 from .actor import AnyPolicy, Policy, PolicyConfig, derived_seed
 from .collection import Collection, RecordingOptions, check_options, check_store
 from .display import Display, Tell, checked_pause

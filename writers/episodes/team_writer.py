@@ -11,11 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from ...store.common.arguments import as_flag
 from ...store.errors import InvalidArgumentError, SpaceMismatchError
-from ...store.handle import OpenStore
-from ...store.schema import StepSchema
-from ...store.spaces.batches import single_value
-from ...store.spaces.coerce import as_flag
+from ...store.schema import OpenStore, StepSchema
+from ...store.spaces.codec import single_value
 from ..rows.agent_arrivals import Arrival, LiveAgent, LiveTeam
 from ..rows.agent_rows import AgentRows
 from ..rows.step_rows import EpisodeRow

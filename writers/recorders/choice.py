@@ -13,7 +13,7 @@ from gymnasium.vector import VectorEnv
 from ...store.common.arguments import flag
 from ...store.common.compatibility import AutoresetMode
 from ...store.errors import InvalidArgumentError
-from ...store.handle import OpenStore, StoreHandle
+from ...store.schema import OpenStore, StoreHandle
 from ..session.journal import SessionKeywords
 from ..session.session import RunSession
 from .env_checks import pettingzoo_api

@@ -20,8 +20,7 @@ import numpy as np
 from ...store.common.compatibility import AutoresetMode
 from ...store.dynamic.values import IMMUTABLE
 from ...store.errors import InvalidArgumentError, SpaceMismatchError
-from ...store.handle import StoreHandle
-from ...store.schema import StepSchema
+from ...store.schema import StepSchema, StoreHandle
 from ...store.spaces import same_space
 from ..session.run import KeptEnv
 from ..session.session import RunSession

@@ -16,8 +16,8 @@ import numpy as np
 
 from ...store.dynamic.values import load_json
 from ...store.errors import InvalidArgumentError, RecorderStateError
-from ...store.handle import OpenStore
 from ...store.journal.episodes import end_reason_of
+from ...store.schema import OpenStore
 from ..rows.arrivals import LiveEpisode
 from ..rows.block_rows import BlockRows
 from ..rows.step_rows import StepRows

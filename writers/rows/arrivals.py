@@ -19,10 +19,9 @@ from ...store.common.arguments import as_flag
 from ...store.dynamic.column_groups import ColumnSet, DynamicRows, owned
 from ...store.dynamic.logical_types import field
 from ...store.errors import InvalidArgumentError
-from ...store.handle import StoreHandle
 from ...store.journal.episodes import AgentRecord, EpisodeFacts
 from ...store.names import ACTION, OBSERVATION, REWARD, TERMINATED, TRUNCATED
-from ...store.schema import LATE_ROW, RESET_ROW, STEP_ROW, StepSchema
+from ...store.schema import LATE_ROW, RESET_ROW, STEP_ROW, StepSchema, StoreHandle
 from ...store.spaces.fixed import FixedBuffer
 from ..session.row_source import ArrivedRows
 

@@ -16,8 +16,8 @@ from ...store.common.arguments import one_of, positive_number, whole_number
 from ...store.common.suggestions import suggest
 from ...store.errors import InvalidArgumentError, RecorderStateError, StoreAccessError
 from ...store.files import guard_access, sync_path
+from ...store.files.access import state_of
 from ...store.files.locks import FileLock, wait_for
-from ...store.files.system import state_of
 from ...store.journal.packed_columns import Packer, plain_bytes
 from ...store.journal.reading import PartReader
 from ...store.journal.records import RunHeader, numbers_in

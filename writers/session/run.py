@@ -16,10 +16,11 @@ from typing import Any, Generic, Self, TypeVar
 
 from ...store.dynamic.values import dump_json, freeze
 from ...store.errors import InvalidArgumentError
-from ...store.handle import OpenStore
 from ...store.journal.episodes import timestamp_now
 from ...store.journal.records import RunHeader
-from ...store.names import DEFAULT_RUN, time_ordered_suffix
+from ...store.layout import time_ordered_suffix
+from ...store.names import DEFAULT_RUN
+from ...store.schema import OpenStore
 from .journal import NotCopyable, SessionOptions
 from .row_source import RowSource
 from .session import RunSession

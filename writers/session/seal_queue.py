@@ -16,11 +16,11 @@ from queue import SimpleQueue
 import pyarrow as pa
 
 from ...store.errors import StoreNotFoundError
-from ...store.handle import StoreHandle
 from ...store.journal.episodes import EpisodeColumns, EpisodeRecord
 from ...store.journal.records import RunHeader
 from ...store.maintenance.reopening import seal_reopened
 from ...store.manifest import check_identity
+from ...store.schema import StoreHandle
 from ...store.segments.seal import Seal, Tables, commit_run, seal_segment
 
 _PAUSE = 0.002

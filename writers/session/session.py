@@ -32,13 +32,13 @@ import pyarrow as pa
 
 from ...store.dynamic.column_groups import STEP_FAMILIES, ColumnSet
 from ...store.errors import CorruptStoreError, RecorderStateError, StoreAccessError
-from ...store.handle import StoreHandle
 from ...store.journal.episodes import timestamp_now
 from ...store.journal.records import RunHeader
 from ...store.layout import episode_id
 from ...store.maintenance.operation import settle
 from ...store.maintenance.recovery import recover
 from ...store.manifest import check_identity
+from ...store.schema import StoreHandle
 from ...store.segments.seal import Seal, Tables, commit_run
 from ...store.tables.annotation_files import PROPERTY, parse_annotations
 from .journal import NotCopyable, RunJournal, SessionOptions
