@@ -35,7 +35,6 @@ from ...store.errors import CorruptStoreError, RecorderStateError, StoreAccessEr
 from ...store.journal.episodes import timestamp_now
 from ...store.journal.records import RunHeader
 from ...store.layout import episode_id
-from ...store.maintenance.operation import settle
 from ...store.maintenance.recovery import recover
 from ...store.manifest import check_identity
 from ...store.schema import StoreHandle
@@ -419,6 +418,5 @@ def _recover_others(store: StoreHandle) -> None:
     """Seal what dead writers left; a journal that cannot be read must not keep this writer from working."""
     try:
         recover(store)
-        settle(store)
     except CorruptStoreError as error:
         warnings.warn(str(error), RuntimeWarning, stacklevel=6)
