@@ -235,15 +235,11 @@ def _outcome(report: ImportReport) -> list[tuple[str, object]]:
 
 def _import_report(report: ImportReport) -> dict[str, Any]:
     """Return the report of an import, as `--json` prints it."""
-    names = ("source", "format", "reason", "store", "episodes", "steps", "present")
-    names += ("replaced", "kept", "dry_run")
     return {
-        **{name: getattr(report, name) for name in names},
-        "observation_space": str(report.observation_space),
-        "action_space": str(report.action_space),
-        "mapping": report.mapping,
+        **vars(report),
+        # A Dict space is a mapping, too.
+        **{name: str(getattr(report, name)) for name in ("observation_space", "action_space")},
         "skipped": [{"episode": key, "reason": reason} for key, reason in report.skipped],
-        "lost": report.lost,
         "preview": None if report.preview is None else report.preview.to_dicts(),
     }
 
