@@ -36,7 +36,7 @@ from .store.errors import (
     VersionNotFoundError,
 )
 from .store.files import access_class, user_path
-from .store.layout import Layout
+from .store.layout import Layout, check_identity
 from .store.maintenance.creation import check_free, check_free_for_copy, made_whole, make_tables
 from .store.maintenance.merge_sources import check_spaces
 from .store.maintenance.merging import MergeReport
@@ -44,7 +44,7 @@ from .store.maintenance.merging import merge as merge_stores
 from .store.maintenance.recovery import RecoveredRun
 from .store.maintenance.recovery import recover as recover_store
 from .store.maintenance.tags import tagged_version
-from .store.manifest import Manifest, card_bytes, check_identity, read_manifest, write_card, write_manifest
+from .store.manifest import Manifest, card_bytes, read_manifest, write_card, write_manifest
 from .store.schema import StoreHandle
 from .store.snapshot import Snapshot
 from .writers.recorders.choice import made

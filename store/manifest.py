@@ -18,18 +18,16 @@ import gymnasium
 
 from .agents import AgentGroup, check_groups, column_prefix, joint_spaces
 from .card import check_card
-from .checksums import CHECKSUM, checked_json, read_json
 from .errors import (
     CorruptStoreError,
     FormatVersionError,
     InvalidArgumentError,
     StoreExistsError,
     StoreNotFoundError,
-    replaced_error,
 )
 from .files import Place, guard_access, is_absent
 from .files.access import is_file
-from .layout import FORMAT_VERSION, MANIFEST, Layout
+from .layout import CHECKSUM, FORMAT_VERSION, MANIFEST, Layout, checked_json, read_json
 from .spaces import SpaceCodec, plain_space, space_from_json, space_to_json
 
 #: The file that a copy or merge has until it is whole.
@@ -153,16 +151,6 @@ def read_manifest(layout: Layout) -> Manifest:
         ) from error
 
 
-def read_store_id(layout: Layout) -> str:
-    """Read the identity of a store alone.
-
-    Raises:
-        StoreNotFoundError: there is no store.
-        CorruptStoreError: `store.json` is damaged.
-    """
-    return str(_read_object(layout.manifest, missing=lambda: _not_found(layout.root)).get("store_id"))
-
-
 def _spaces(
     content: Mapping[str, Any],
 ) -> tuple[tuple[AgentGroup, ...], tuple[gymnasium.Space, gymnasium.Space]]:
@@ -224,27 +212,6 @@ def write_card(layout: Layout, data: bytes) -> None:
     """
     with guard_access("write", layout.card):
         layout.card.write(data)
-
-
-def check_identity(layout: Layout) -> None:
-    """Make sure that a place still holds the store that a layout was made for.
-
-    A store may be deleted, and another one created at its path or URL, while a writer or a reader of the old
-    one lives. Commits and moves to a newer version are checked here first.
-
-    Raises:
-        StoreNotFoundError: it holds another store, or none.
-        CorruptStoreError: `store.json` is damaged.
-        StoreAccessError: it cannot be read.
-    """
-    if layout.store_id is None:
-        return
-    try:
-        there = read_store_id(layout)
-    except StoreNotFoundError:
-        there = None
-    if there != layout.store_id:
-        raise replaced_error(layout.root)
 
 
 def _not_found(root: Place) -> str:

@@ -22,8 +22,8 @@ from .dynamic import logical_types as kinds
 from .dynamic.columns import array_kinds, remember
 from .errors import CorruptStoreError, VersionNotFoundError
 from .files import Place, guard_access
-from .layout import EPISODES, RUNS, STEPS, Layout
-from .manifest import Manifest, check_identity
+from .layout import EPISODES, RUNS, STEPS, Layout, check_identity
+from .manifest import Manifest
 from .parquet.files import check_beside, check_listed, open_parquet, read_parquet
 from .parquet.page_checks import check_pages
 from .schema import LAST_OBSERVATION, MISSING, RUNS_SCHEMA, StepSchema, checked_schema

@@ -35,7 +35,7 @@ STORE = f"{LIBRARY}/episodelake/store"
 _FILES = [
     f"{STORE}/{name}.py"
     for name in (
-        "checksums",
+        "layout",
         "delta/log",
         "delta/table",
         "files/access",

@@ -27,11 +27,11 @@ from typing import Any, BinaryIO
 
 import platformdirs
 
-from ...store.checksums import CACHE_MARKS, checksum
 from ...store.errors import EpisodelakeError, InvalidArgumentError, StoreAccessError
 from ...store.files import sync_path, user_path
 from ...store.files.access import allocate, open_plain, pread
 from ...store.files.local import check_locks, has_name, try_lock, wait_for_lock
+from ...store.layout import CACHE_MARKS, checksum
 from ...store.manifest import check_outside_stores
 
 #: Names the cache folder, where no other is given.

@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from ...store.checksums import checksum
 from ...store.common.arguments import is_real
 from ...store.errors import InvalidArgumentError
 from ...store.files import replacing
+from ...store.layout import checksum
 from ...store.snapshot import Snapshot
 from ...store.tables.table_files import Pointers
 from ..columns.cache_folder import VARIABLE, chosen_folder

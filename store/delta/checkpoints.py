@@ -26,9 +26,9 @@ from pathlib import Path
 
 from deltalake import DeltaTable
 
-from ..checksums import CHECKPOINT_MARK, PARQUET_END, checked_end, checksum_of_end
 from ..errors import StoreAccessError
 from ..files import Entry, Place, guard_access, is_absent
+from ..layout import CHECKPOINT_MARK, PARQUET_END, checked_end, checksum_of_end
 from .log import (
     HINT,
     LARGEST,

@@ -18,10 +18,10 @@ from functools import cached_property, lru_cache, partial
 from typing import Any
 from urllib.parse import unquote
 
-from ..checksums import checksum
 from ..errors import CorruptStoreError, StoreAccessError
 from ..files import Place, guard_access, is_absent, oversized_error
 from ..files.access import is_link
+from ..layout import checksum
 
 _PLAIN = re.compile(r"[^/\\:%\x00.][^/\\:%\x00]{0,254}")
 _MOST_ROWS = 2**36

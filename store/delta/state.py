@@ -18,10 +18,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import Schema
 
-from ..checksums import CHECKPOINT_MARK, checksum_of_end
 from ..errors import CorruptStoreError, FormatVersionError, VersionNotFoundError
 from ..files import Place, guard_access, is_absent
 from ..files.access import check_process
+from ..layout import CHECKPOINT_MARK, checksum_of_end
 from .checkpoints import checkpoint_fits, read_checkpoint
 from .log import (
     PROPERTY,

@@ -16,11 +16,9 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import ClassVar, Generic, TypeVar
 
-from ..checksums import checked_json, read_json
 from ..errors import CorruptStoreError, InvalidArgumentError
 from ..files import guard_access
-from ..layout import ARTIFACT_NAMES, ENVIRONMENTS, Layout
-from ..manifest import check_identity
+from ..layout import ARTIFACT_NAMES, ENVIRONMENTS, Layout, check_identity, checked_json, read_json
 from .artifacts import EnvBundle, KeptFile, checked_file
 
 _FILE = re.compile(r"[0-9a-f]{64}(-[1-9][0-9]{0,8})?\.json")

@@ -34,8 +34,8 @@ from typing import Any
 
 import numpy as np
 
-from ..checksums import checksum
 from ..dynamic.values import dump_json
+from ..layout import checksum
 from ..schema import LAST_OBSERVATION, MISSING
 from .episodes import NO_FACTS, Begins, Ends, EpisodeColumns, EpisodeFacts, EpisodeRecord, end_reason_of
 

@@ -29,12 +29,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..checksums import checksum
 from ..dynamic.columns import align_to_schema
 from ..errors import CorruptStoreError, RecorderStateError
 from ..files import guard_access, is_denied, sync_path
 from ..files.access import is_folder, is_link, open_plain, state_of
 from ..files.locks import LOCK_SUFFIX
+from ..layout import checksum
 from .records import BATCH, END, HEADER_KEY, SCHEMA, RunHeader, encode
 
 PART_SUFFIX = ".frames"

@@ -10,7 +10,6 @@ import contextlib
 import re
 from collections.abc import Iterator
 
-from ..checksums import checked_json
 from ..delta.table import Table
 from ..errors import CorruptStoreError, StoreExistsError
 from ..files import guard_access
@@ -30,6 +29,7 @@ from ..layout import (
     TABLES,
     UNFINISHED_NOTE,
     Layout,
+    checked_json,
 )
 from ..manifest import UNFINISHED, check_outside_stores, exists_error, write_card, write_manifest
 from ..schema import RUNS_SCHEMA, StoreHandle

@@ -9,11 +9,9 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 
-from ..checksums import checked_json, read_json
 from ..errors import CorruptStoreError, InvalidArgumentError, StoreExistsError, VersionNotFoundError
 from ..files import guard_access
-from ..layout import Layout
-from ..manifest import check_identity
+from ..layout import Layout, check_identity, checked_json, read_json
 
 _SUFFIX = ".json"
 #: A larger file is no tag.

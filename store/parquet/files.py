@@ -23,10 +23,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..checksums import FOOTER_MARK, PARQUET_END, checked_end, checksum, checksum_of_end
 from ..delta.log import TableFile
 from ..errors import CorruptStoreError, EpisodelakeError
 from ..files import Place, access_error, guard_access, is_denied, is_passing
+from ..layout import FOOTER_MARK, PARQUET_END, checked_end, checksum, checksum_of_end
 
 _PAGE_BYTES = 1 << 20
 _COMPRESSION_LEVEL = 1

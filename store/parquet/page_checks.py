@@ -20,9 +20,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..checksums import checksum
 from ..files import Place, guard_access
 from ..files.access import pread
+from ..layout import checksum
 from .files import file_key, footer_bytes, open_parquet, read_checked_footer, reading_error
 
 #: Columns of files whose pages were found whole, by file identity: a file that was changed since has another.

@@ -29,8 +29,7 @@ from ..journal.reading import PartReader
 from ..journal.records import RunHeader
 from ..journal.row_index import RowIndex
 from ..journal.run_journal import note_seal
-from ..layout import EPISODES, RUNS, STEPS, Layout, segment_name
-from ..manifest import check_identity
+from ..layout import EPISODES, RUNS, STEPS, Layout, check_identity, segment_name
 from ..parquet.files import read_parquet
 from ..schema import ENV_BUNDLE, LAST_OBSERVATION, MISSING, RUNS_SCHEMA, StepSchema, StoreHandle
 from ..tables.table_files import LIVE, join_many, write_table_file

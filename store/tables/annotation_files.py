@@ -16,10 +16,9 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from ..checksums import checked_json, read_json
 from ..errors import CorruptStoreError
 from ..files import Place, guard_access
-from ..layout import Layout
+from ..layout import Layout, checked_json, read_json
 
 PROPERTY = "episodelake.annotations"
 ANNOTATION_KEY = b"annotation"

@@ -30,8 +30,7 @@ from ...store.journal.run_journal import (
     part_paths,
     remove_journal,
 )
-from ...store.layout import Layout
-from ...store.manifest import check_identity
+from ...store.layout import Layout, check_identity
 from ...store.parquet.files import make_first_array
 from ...store.spaces.coerce import Cast
 from .row_source import JournalRows

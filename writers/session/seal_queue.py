@@ -18,8 +18,8 @@ import pyarrow as pa
 from ...store.errors import StoreNotFoundError
 from ...store.journal.episodes import EpisodeColumns, EpisodeRecord
 from ...store.journal.records import RunHeader
+from ...store.layout import check_identity
 from ...store.maintenance.reopening import seal_reopened
-from ...store.manifest import check_identity
 from ...store.schema import StoreHandle
 from ...store.segments.seal import Seal, Tables, commit_run, seal_segment
 

@@ -34,9 +34,8 @@ from ...store.dynamic.column_groups import STEP_FAMILIES, ColumnSet
 from ...store.errors import CorruptStoreError, RecorderStateError, StoreAccessError
 from ...store.journal.episodes import timestamp_now
 from ...store.journal.records import RunHeader
-from ...store.layout import episode_id
+from ...store.layout import check_identity, episode_id
 from ...store.maintenance.recovery import recover
-from ...store.manifest import check_identity
 from ...store.schema import StoreHandle
 from ...store.segments.seal import Seal, Tables, commit_run
 from ...store.tables.annotation_files import PROPERTY, parse_annotations
@@ -91,7 +90,7 @@ class RunSession(NotCopyable, Generic[Rows]):
         self._tables = Tables.open(store.layout)
         self._tables.check_writable()
         annotations = self._tables.episodes.properties().get(PROPERTY)
-        annotated = frozenset(parse_annotations(annotations, store.layout.root))
+        annotated = frozenset(parse_annotations(annotations, store.layout.root) if annotations else ())
         self.store = replace(store, cast=options.cast, annotated=annotated)
         self.rows = rows(self)
         committed = list(self._tables.steps.schema)
