@@ -20,8 +20,8 @@ from ..context import ReadContext
 from ..damaged_files import check_readable, steps_places
 from ..frames import collect_episodes, episodes_frame
 from .macros import TRANSITIONS, WITH_NEXT, Macro, macros_of, statements, with_following
-from .sources import Sources, run_interruptible, type_name
-from .text import is_whole, literal, quote
+from .sources import Sources, null_column, run_interruptible
+from .text import is_whole, literal
 
 _CHOSEN = "_chosen_episodes"
 _POSITION = "_position"
@@ -211,9 +211,7 @@ def add_macros(connection: duckdb.DuckDBPyConnection, words: Collection[str] | N
 
 def _add_unreadable(snapshot: Snapshot, connection: duckdb.DuckDBPyConnection, reason: str) -> None:
     """Create views of steps that fail with a reason when they are read."""
-    columns = ", ".join(
-        f"NULL::{type_name(field.type)} AS {quote(field.name)}" for field in snapshot.shown_schema(STEPS)
-    )
+    columns = ", ".join(map(null_column, snapshot.shown_schema(STEPS)))
     for name in (STEPS, TRANSITIONS, WITH_NEXT):
         failing = f"SELECT {columns} WHERE error({literal(reason)})::BOOLEAN"
         create_view(snapshot, connection, name, failing)

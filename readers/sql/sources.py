@@ -215,8 +215,7 @@ class Sources:
 
     def _files(self, name: str, schema: pa.Schema, groups: list[FileGroup]) -> str:
         if not groups:
-            columns = ", ".join(f"NULL::{type_name(field.type)} AS {quote(field.name)}" for field in schema)
-            return f"SELECT {columns} WHERE false"
+            return f"SELECT {', '.join(map(null_column, schema))} WHERE false"
         for place in (place for group in groups for place in group.places):
             place.check_plain()
         if self._through_arrow:
@@ -225,9 +224,7 @@ class Sources:
         for group in groups:
             # Qualified, since DuckDB takes a bare name that is also a macro's parameter for a conflict.
             columns = ", ".join(
-                f"_files.{quote(field.name)}"
-                if field.name in group.columns
-                else f"NULL::{type_name(field.type)} AS {quote(field.name)}"
+                f"_files.{quote(field.name)}" if field.name in group.columns else null_column(field)
                 for field in schema
             )
             self._paths.update(map(str, group.places))
@@ -266,3 +263,8 @@ def _opened(spill: bool) -> duckdb.DuckDBPyConnection:
 def type_name(kind: pa.DataType) -> str:
     """DuckDB's name of a column type of the store."""
     return f"{type_name(kind.value_type)}[]" if pa.types.is_list(kind) else _NAMES[kind]
+
+
+def null_column(field: pa.Field) -> str:
+    """Return an SQL column of NULLs with the name and the type of a field."""
+    return f"NULL::{type_name(field.type)} AS {quote(field.name)}"
