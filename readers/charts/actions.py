@@ -14,7 +14,7 @@ from ..amounts import counted
 from ..context import ReadContext
 from .chart import AnyChart, color_channel, finished, stacked, title_of, tooltip_of, values_of
 from .returns import BINS, MOST_BINS, edges_of, heights
-from .series import AGENT, Bins, Workbench, step_bench
+from .series import AGENT, Bins, Workbench
 from .steps import ALL, Element, StepRows, bins_of, elements_of, finite, step_rows
 from .theme import HEIGHT, PALETTE, WIDTH, shown
 
@@ -25,7 +25,7 @@ MOST_KINDS = 60
 
 def draw_actions(context: ReadContext, by: str | None, column: str | None) -> AnyChart:
     """Return the chart; see `Plots.actions`."""
-    with step_bench(context) as bench:
+    with Workbench(context, steps=True) as bench:
         elements = _chosen(context, column)
         rows = step_rows(bench, by or (AGENT if bench.snapshot.schema.groups else None), "transitions")
         panels = [
@@ -179,7 +179,7 @@ def _visits(
     context: ReadContext, x: str | None, y: str | None, about: int
 ) -> tuple[_Axes, list[dict[str, Any]], StepRows]:
     """Return the axes, the number of observations in each cell that has any, and the rows they are from."""
-    with step_bench(context) as bench:
+    with Workbench(context, steps=True) as bench:
         elements = _places(context, x, y)
         rows = step_rows(bench, None, "steps")
         axes: _Axes = {}

@@ -32,7 +32,6 @@ from .series import (
     Series,
     Workbench,
     count_bins,
-    episode_bench,
     episode_series,
     means_over,
     value_episodes,
@@ -199,7 +198,7 @@ def _contents(context: ReadContext, first: Callable[[], EpisodeData]) -> str:
             "Record some: store.record(env)." if context.positions is None else "Choose with a wider filter."
         )
         return html.figures([("episodes", "0")]) + f"<p>There are no episodes here. {html.text(hint)}</p>"
-    with episode_bench(context) as bench:
+    with Workbench(context, steps=False) as bench:
         parts = [
             html.shown_part("The figures", lambda: _view_figures(context, bench)),
             html.row(

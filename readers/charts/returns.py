@@ -12,7 +12,7 @@ from ...store.common.arguments import one_of, whole_number
 from ..amounts import counted
 from ..context import ReadContext
 from .chart import AnyChart, color_channel, finished, only, stacked, title_of, tooltip_of, values_of
-from .series import Bins, Series, Workbench, count_bins, episode_bench, episode_series, means_over
+from .series import Bins, Series, Workbench, count_bins, episode_series, means_over
 from .theme import HEIGHT, WIDTH
 
 MOST_POINTS = 2_000
@@ -30,7 +30,7 @@ _UNITS = {"return": "return (sum of rewards)", "length": "length (steps)"}
 def draw_over_time(context: ReadContext, what: str, over: str, by: str | None) -> AnyChart:
     """Return the chart; see `Plots.returns` and `Plots.lengths`."""
     one_of("over", over, OVER)
-    with episode_bench(context) as bench:
+    with Workbench(context, steps=False) as bench:
         series = episode_series(bench, what, by)
         many = series.largest > 2 * _SMALLEST_BIN
         bins = min(MOST_STRETCHES, series.largest // _SMALLEST_BIN) if many else 0
@@ -155,7 +155,7 @@ _SCALE = alt.Scale(zero=False, nice=False, padding=6)
 def draw_distribution(context: ReadContext, what: str, by: str | None, bins: int | None) -> AnyChart:
     """Return the chart; see `Plots.return_histogram` and `Plots.lengths`."""
     about = BINS if bins is None else whole_number("bins", bins, 1, MOST_BINS)
-    with episode_bench(context) as bench:
+    with Workbench(context, steps=False) as bench:
         series = episode_series(bench, what, by)
         counts = {panel: count_bins(bench, panel, about) for panel in series.panels}
     panels = [_bar_panel(series, what, panel, bins, rows) for panel, (bins, _, rows) in counts.items()]

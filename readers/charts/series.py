@@ -6,11 +6,10 @@ what gets axes of its own: an objective of vector rewards.
 
 from __future__ import annotations
 
-import contextlib
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import duckdb
 import pyarrow as pa
@@ -115,7 +114,7 @@ _PLAIN = "episode_id, run_id, run, number, ended_at, length, end_reason, seed, s
 
 
 class Workbench:
-    """A DuckDB connection of its own, for the tables that a chart is aggregated from.
+    """A DuckDB connection of its own, for the tables that a chart is aggregated from; `with` closes it.
 
     Args:
         context: the episodes.
@@ -165,8 +164,10 @@ class Workbench:
                 f"The store {self.snapshot.layout.root} cannot be read: {error}"
             ) from error
 
-    def close(self) -> None:
-        """Give the connection and its tables back."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._connection.close()
 
 
@@ -194,16 +195,6 @@ class Series:
     count: int
     largest: int
     notes: tuple[str, ...]
-
-
-def step_bench(context: ReadContext) -> contextlib.closing[Workbench]:
-    """Provide a workbench with all tables, until the end of a `with` block."""
-    return contextlib.closing(Workbench(context, steps=True))
-
-
-def episode_bench(context: ReadContext) -> contextlib.closing[Workbench]:
-    """Provide a workbench with the tables `episodes` and `runs` only, until the end of a `with` block."""
-    return contextlib.closing(Workbench(context, steps=False))
 
 
 def check_any(context: ReadContext) -> None:

@@ -17,7 +17,7 @@ import polars as pl
 import typer
 
 from ...readers.amounts import counted
-from ...readers.charts.series import LENGTH, RETURN, RUN, VALUED, check_any, episode_bench, value_episodes
+from ...readers.charts.series import LENGTH, RETURN, RUN, VALUED, Workbench, check_any, value_episodes
 from ...readers.charts.steps import elements_of
 from ...readers.view import EpisodeView
 from ...store.common.optional_packages import EXPLORE, require
@@ -157,7 +157,7 @@ def drawn_series(view: EpisodeView, what: str) -> list[RunSeries]:
     """
     if not len(view):
         return []
-    with episode_bench(view.context) as bench:
+    with Workbench(view.context, steps=False) as bench:
         value_episodes(bench, what, RUN)
         runs = f"SELECT run_id, min(started_at) AS began FROM {EPISODES} GROUP BY run_id"
         rows = bench.table(
