@@ -20,7 +20,6 @@ from typing import Any
 import duckdb
 import gymnasium as gym
 import numpy as np
-import polars as pl
 import pytest
 from gymnasium import spaces
 from gymnasium.vector import VectorEnv
@@ -381,47 +380,6 @@ def test_a_wrong_action_never_reaches_the_environment(
 # Paths
 
 
-def test_creating_over_a_store_is_refused(path: Path) -> None:
-    """A store that exists stays as it is."""
-    before = sorted(path.rglob("*"))
-    with pytest.raises(el.errors.StoreExistsError, match="store") as caught:
-        el.create(path, SmallEnv())
-    assert isinstance(caught.value, FileExistsError)
-    assert sorted(path.rglob("*")) == before
-    assert len(el.open(path)) == 6
-
-
-def test_creating_in_a_folder_of_other_files_is_refused(tmp_path: Path) -> None:
-    """A folder with files of somebody else is left alone; an empty one is taken."""
-    (tmp_path / "thesis.tex").write_text("chapter")
-    with pytest.raises(el.errors.StoreExistsError):
-        el.create(tmp_path, SmallEnv())
-    assert [entry.name for entry in tmp_path.iterdir()] == ["thesis.tex"]
-    (tmp_path / "empty").mkdir()
-    assert len(el.create(tmp_path / "empty", SmallEnv())) == 0
-
-
-def test_creating_on_a_file_is_refused(tmp_path: Path) -> None:
-    """A path that is a file, or leads through one, is an error of the tree and the file stays."""
-    file = tmp_path / "file"
-    file.write_text("text")
-    for path in (file, file / "deeper" / "store"):
-        with pytest.raises((el.errors.StoreAccessError, el.errors.StoreExistsError), match="file"):
-            el.create(path, SmallEnv())
-    assert file.read_text() == "text"
-
-
-def test_creating_makes_the_folders_above(tmp_path: Path) -> None:
-    """Folders on the way to a new store are made, and the path may be text or hold spaces and unicode."""
-    store = el.create(str(tmp_path / "a b" / "größe % #?" / "日本"), SmallEnv())
-    with store.record(SmallEnv()) as recorder:
-        plain = play(recorder, seeds(1))
-    again = el.open(str(store.path))
-    assert_recorded(again[0], plain[0], SmallEnv())
-    assert again.steps.collect().height == 6
-    assert again.sql("select count(*) from steps").fetchall() == [(6,)]
-
-
 @pytest.mark.parametrize(
     "kind", ["nothing", "empty folder", "folder of others", "file", "through a file", "inner folder"]
 )
@@ -448,41 +406,6 @@ def test_opening_what_is_no_store_is_refused(path: Path, tmp_path: Path, kind: s
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_an_unsupported_space_is_refused_before_anything_is_made(tmp_path: Path) -> None:
-    """A space without columns is refused when the store is created, which then is not there."""
-
-    class Strange(spaces.Space):
-        """A space of nothing that is known."""
-
-    for space in (Strange(), spaces.Dict({"deep": spaces.Tuple((Strange(),))})):
-        with pytest.raises(el.errors.UnsupportedSpaceError, match=r"(?s)Strange.*register_codec"):
-            el.create(tmp_path / "store", observation_space=space, action_space=spaces.Discrete(2))
-        assert not (tmp_path / "store").exists()
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {},
-        {"observation_space": spaces.Discrete(2)},
-        {"observation_space": 5, "action_space": spaces.Discrete(2)},
-        {"env": 5},
-        {"env": SmallEnv(), "reward_shape": (-1,)},
-        {"env": SmallEnv(), "reward_shape": "two"},
-        {"env": SmallEnv(), "reward_shape": (2.5,)},
-        {"env": SmallEnv(), "card": 5},
-        {"env": SmallEnv(), "card": []},
-        {"env": SmallEnv(), "card": {"x": object()}},
-    ],
-)
-def test_wrong_arguments_make_no_store(tmp_path: Path, arguments: dict[str, Any]) -> None:
-    """Missing spaces and wrong arguments are errors of the tree, and no store is there after."""
-    with pytest.raises(el.EpisodelakeError):
-        el.create(tmp_path / "store", **arguments)
-    with pytest.raises(el.errors.StoreNotFoundError):
-        el.open(tmp_path / "store")
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -506,36 +429,11 @@ def test_wrong_settings_of_a_recording_are_refused(tmp_path: Path, options: dict
 # Versions and queries
 
 
-@pytest.mark.parametrize("version", [99, -1, 2**70])
-def test_an_unknown_version_is_refused(path: Path, version: int) -> None:
-    """A version that the store does not have is a LookupError of the tree."""
-    with pytest.raises(el.errors.VersionNotFoundError, match=str(version)) as caught:
-        el.open(path, version=version)
-    assert isinstance(caught.value, LookupError)
-
-
 @pytest.mark.parametrize("version", ["1", 1.5, [1]])
 def test_a_version_that_is_no_number_is_refused(path: Path, version: Any) -> None:
     """A version of another type is an error of the tree."""
     with pytest.raises(el.EpisodelakeError):
         el.open(path, version=version)
-
-
-def test_every_old_version_opens(path: Path) -> None:
-    """Each version in the history opens and shows what was there then."""
-    newest = el.open(path).version
-    sizes = [len(el.open(path, version=version)) for version in range(newest + 1)]
-    assert sizes == sorted(sizes)
-    assert (sizes[0], sizes[-1]) == (0, 6)
-    assert len(el.open(path, version=0).refresh()) == 6
-
-
-@pytest.mark.parametrize("key", [6, -7, 2**70, "nobody/000000", "run0", "../x"])
-def test_an_unknown_episode_is_refused(path: Path, key: Any) -> None:
-    """A position or id that is not there is a KeyError and IndexError of the tree that names it."""
-    with pytest.raises(el.errors.EpisodeNotFoundError, match=str(key)) as caught:
-        el.open(path)[key]
-    assert isinstance(caught.value, KeyError | IndexError)
 
 
 @pytest.mark.parametrize("key", [1.5, None, (1, 2), b"x", {0}])
@@ -545,74 +443,11 @@ def test_a_key_of_another_type_is_refused(path: Path, key: Any) -> None:
         el.open(path)[key]
 
 
-@pytest.mark.parametrize(
-    "condition",
-    [
-        pl.col("no_such_column") > 1,
-        "no_such_column > 1",
-        "episode_return >",
-        "",
-        "length > 1; drop table episodes",
-        "length > 1) or (1 = 1",
-        "select * from episodes",
-        "length",
-        pl.col("length"),
-        pl.col("length") > "text",
-        "count(*) > 1",
-        "'",
-        "\x00",
-    ],
-)
-def test_a_bad_condition_is_a_query_error(path: Path, condition: Any) -> None:
-    """A filter that is no condition over the episodes raises QueryError, not an error of an engine."""
-    store = el.open(path)
-    with pytest.raises(el.errors.QueryError) as caught:
-        len(store.filter(condition))
-    assert isinstance(caught.value, ValueError)
-    assert len(el.open(path)) == 6
-
-
-@pytest.mark.parametrize("condition", [pl.col("no_such_column") > 1, "no_such_column > 1"])
-def test_a_bad_filter_column_names_the_available_ones(path: Path, condition: Any) -> None:
-    """The error for an unknown column names it and the columns that there are."""
-    with pytest.raises(el.errors.QueryError) as caught:
-        el.open(path).filter(condition)
-    text = str(caught.value)
-    assert all(name in text for name in ("no_such_column", "episode_return", "end_reason", "length"))
-
-
 @pytest.mark.parametrize("condition", [5, None, ["length > 1"], lambda row: True])
 def test_a_condition_of_another_type_is_refused(path: Path, condition: Any) -> None:
     """A filter by something else is an error of the tree."""
     with pytest.raises(el.EpisodelakeError):
         el.open(path).filter(condition)
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["selec 1", "", "select nothing_here from episodes", "select * from nowhere", "select (", "\x00", "--"],
-)
-def test_bad_sql_is_a_query_error(path: Path, text: str) -> None:
-    """SQL text that is not valid raises QueryError."""
-    with pytest.raises(el.errors.QueryError) as caught:
-        el.open(path).sql(text)
-    assert isinstance(caught.value, ValueError)
-
-
-def test_a_bad_query_names_what_there_is(path: Path) -> None:
-    """The error for an unknown table or column names the available ones."""
-    store = el.open(path)
-    with pytest.raises(el.errors.QueryError, match="episode_return"):
-        store.sql("select nothing_here from episodes")
-    with pytest.raises(el.errors.QueryError, match=r"(?s)(episodes.*steps|steps.*episodes)"):
-        store.sql("select * from nowhere")
-
-
-@pytest.mark.parametrize("arguments", [(7,), (-1,), ("x",), (1.5,)])
-def test_bad_samples_are_refused(path: Path, arguments: tuple[Any, ...]) -> None:
-    """Sampling more episodes than there are, or a senseless number, is an error of the tree."""
-    with pytest.raises(el.EpisodelakeError):
-        el.open(path).sample_episodes(*arguments)
 
 
 # Damaged files
@@ -775,6 +610,7 @@ def test_a_truncated_store_json_is_named(path: Path) -> None:
         b"[" * 100_000,
         b'{"a":' * 50_000 + b"1" + b"}" * 50_000,
         b'{"format": 1}',
+        b'{"format": 1, "store_id": 5, "spaces": {}}',
         b'{"format": 1, "format": 1}',
         b'{"format": ' + b"9" * 10_000 + b"}",
         b'{"format": NaN}',
@@ -873,16 +709,6 @@ def test_a_damaged_card_costs_nothing_but_the_card(path: Path, content: bytes) -
     assert len(numbers(path)) == 6
     with pytest.raises(el.errors.CorruptStoreError, match=r"card\.json"):
         _ = el.open(path).card
-
-
-def test_a_card_that_is_no_json_leaves_the_old_one(path: Path) -> None:
-    """Assigning a card that cannot be written raises an error of the tree, and the old card stays."""
-    store = el.open(path)
-    store.card = {"description": "größe"}
-    for wrong in ({"x": object()}, 5, [1], "crc32", [["a", 1]], {"x": {1, 2}}):
-        with pytest.raises(el.EpisodelakeError):
-            store.card = wrong  # type: ignore[assignment]
-    assert el.open(path).card == {"description": "größe"}
 
 
 # A full disk

@@ -265,6 +265,8 @@ def test_sql_leaves_the_files_alone(own: el.EpisodeStore) -> None:
         ("select * from read_parquet('no-such-file.parquet')", ["no-such-file"]),
         ("", []),
         ("   -- only a remark", []),
+        ("select (", []),
+        ("\x00", []),
     ],
 )
 def test_a_wrong_query_names_what_there_is(store: el.EpisodeStore, query: str, named: list[str]) -> None:
