@@ -40,6 +40,8 @@ NESTED = Dict(
     {
         "arm": Dict({"angles": Box(-9, 9, (2, 3), np.float32), "Grip": Discrete(3)}),
         "a.b": Box(-9, 9, (2,), np.float64),
+        'say "hi"': Box(-9, 9, (2,), np.float64),
+        "观测": Box(-9, 9, (2,), np.float64),
         "pair": Tuple((Box(-9, 9, (1,), np.float32), MultiDiscrete([3, 4]))),
         "camera": Box(0, 255, (4, 4, 3), np.uint8),
     }
@@ -361,7 +363,7 @@ def test_elements_of_nested_spaces(tmp_path: Path) -> None:
     store = nested_store(tmp_path / "store")
     rows = store.sql("""
         select obs('arm.angles', 1, 2), obs('arm.angles', -2, -1), obs('a.b', 1), obs('pair.1', 0),
-            obs('arm.Grip'),
+            obs('arm.Grip'), obs('say "hi"', 1), obs('观测', 0),
             next_obs('arm.angles', 0, 1), act('push', -1), act('mode')
         from transitions_with_next order by episode_id, t
     """).fetchall()
@@ -373,7 +375,8 @@ def test_elements_of_nested_spaces(tmp_path: Path) -> None:
             wanted.append(
                 (
                     *(angles[t, 1, 2], angles[t, 0, 2], seen["a.b"][t, 1], seen["pair"][1][t, 0]),
-                    *(seen["arm"]["Grip"][t], angles[t + 1, 0, 1], done["push"][t, 1], done["mode"][t]),
+                    *(seen["arm"]["Grip"][t], seen['say "hi"'][t, 1], seen["观测"][t, 0]),
+                    *(angles[t + 1, 0, 1], done["push"][t, 1], done["mode"][t]),
                 )
             )
     assert rows == [tuple(map(float, row)) for row in wanted]
@@ -539,6 +542,54 @@ def test_annotations_leave_next_observations_alone(store: el.EpisodeStore, tmp_p
 
 
 # Filters, errors, interruptions
+
+
+def test_macros_work_joined_and_in_older_versions(store: el.EpisodeStore) -> None:
+    """On a connection that only reads, in a join, and in a version opened again."""
+    with store.connect(read_only=True) as connection:
+        rows = connection.sql(
+            "SELECT e.end_reason, max(d.discounted_return) FROM discounted_return(0.9) d "
+            "JOIN episodes e USING (episode_id) GROUP BY 1"
+        ).fetchall()
+    assert {reason for reason, _ in rows} == {episode.end_reason for episode in store}
+    older = el.open(store.path, version=3)
+    assert 0 < len(older) < len(store)
+    assert older.sql("SELECT count(*) FROM discounted_return()").fetchall() == [(len(older),)]
+    best = max(episode.episode_return for episode in older)
+    assert older.sql("SELECT max(moving_return) FROM moving_return(1)").fetchall() == [(best,)]
+
+
+def test_memory_stores_and_columns_named_like_macros(tmp_path: Path) -> None:
+    """A store in memory has them too; infos called obs, returns_to_go or t do not get in their way."""
+    store = el.create("memory://macros", observation_space=Box(-9, 9, (2,)), action_space=Discrete(2))
+    with store.writer(run="memory") as writer:
+        writer.write_episode(
+            observations=np.arange(8, dtype=np.float32).reshape(4, 2),
+            actions=[0, 1, 0],
+            rewards=[1.0, 2.0, 3.0],
+            terminations=True,
+            truncations=False,
+            infos={
+                "obs": [1, 2, 3, 4],
+                "returns_to_go": [1, 2, 3, 4],
+                "t": [5, 6, 7, 8],
+                "gamma": [0, 0, 0, 0],
+            },
+            metadata={"place": 3, "episode_id": "mine", "length": 99},
+        )
+    store.refresh()
+    assert store.sql("SELECT return_to_go FROM returns_to_go(0.5) ORDER BY t").fetchall() == [
+        (2.75,),
+        (3.5,),
+        (3.0,),
+    ]
+    assert store.sql('SELECT obs(1), "info.obs" FROM steps ORDER BY t').fetchall() == [
+        (1, 1),
+        (3, 2),
+        (5, 3),
+        (7, 4),
+    ]
+    assert store.sql("SELECT length FROM episode_at(-1)").fetchall() == [(3,)]
 
 
 def test_conditions_of_filters_may_use_macros(store: el.EpisodeStore) -> None:

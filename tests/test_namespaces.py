@@ -161,16 +161,6 @@ def test_first_hits() -> None:
     assert grouped["hit"].to_list() == [1, None, 0]
 
 
-def test_percentiles_by_step() -> None:
-    """`step_percentiles` has a row for each t, over the episodes that are still going on then."""
-    found = steps_of([[1.0, 2.0, 3.0], [5.0], [9.0, 4.0]]).rl.step_percentiles("reward")
-    for row, values in zip(found.rows(named=True), ([1.0, 5.0, 9.0], [2.0, 4.0], [3.0]), strict=True):
-        wanted = np.quantile(values, [0, 0.1, 0.25, 0.5, 0.75, 0.9, 1])
-        got = [row[name] for name in ("minimum", "p10", "p25", "median", "p75", "p90", "maximum")]
-        assert got == pytest.approx(wanted) and row["episodes"] == len(values)
-        assert row["mean"] == pytest.approx(np.mean(values))
-
-
 @given(st.lists(FINITE | ODD, min_size=1, max_size=30), st.integers(1, 12))
 def test_moving_returns_are_those_of_a_loop(returns: list[float], episodes: int) -> None:
     """`moving_return` averages an episode and those before it in its run; what is odd stays in its window."""

@@ -99,11 +99,19 @@ def test_next_observations_of_transitions_leave_the_text_alone(store: el.Episode
         "with recursive long as (from transitions where t > 2) select count(next_observation) as n from long",
         "from transitions select count(next_observation) as n where t > 2",
         "(select count(next_observation) as n from transitions where t > 2)",
+        'select count(next_obs(0)) as n from "transitions" where t > 2',
+        "select count(a.next_observation[1]) as n from transitions as a where a.t > 2",
+        "select count(next_observation) as n from (from transitions) join episodes using (episode_id) "
+        "where t > 2",
+        "select count(b.next_observation) as n from transitions a join transitions b using (episode_id, t) "
+        "where t > 2",
     ],
 )
 def test_next_observations_are_found_wherever_transitions_stand(store: el.EpisodeStore, text: str) -> None:
-    """In a WITH, behind a FROM that comes first, in brackets."""
-    assert store.query(text)["n"].item() == sum(max(0, length - 3) for length in LENGTHS)
+    """In a WITH, behind a FROM that comes first, in brackets, quoted, under another name and in joins."""
+    for read_only in (False, True):
+        found = store.query(text, read_only=read_only)["n"].item()
+        assert found == sum(max(0, length - 3) for length in LENGTHS)
 
 
 def test_transitions_of_ones_own_have_no_next_observation(store: el.EpisodeStore) -> None:
@@ -147,8 +155,9 @@ def test_a_view_with_a_query_behind_it_is_pickled(store: el.EpisodeStore) -> Non
 )
 def test_what_a_macro_cannot_take_is_told(store: el.EpisodeStore, text: str, told: str) -> None:
     """The message says what was given, and what is expected."""
-    with pytest.raises(el.errors.QueryError, match=told):
+    with pytest.raises(el.errors.QueryError, match=told) as caught:
         store.query(text)
+    assert "Nearest: observation" not in str(caught.value)
     with pytest.raises(el.errors.QueryError, match="no text in UTF-8"):
         store.filter("length > '\udcff'")
 
@@ -175,6 +184,14 @@ def test_bins_of_the_largest_numbers(store: el.EpisodeStore) -> None:
     assert found["high"].to_list() == [-5e307, 0, 5e307, 1e308]
     assert found["count"].to_list() == [sum(LENGTHS), 0, 0, len(LENGTHS)]
     assert all(math.isfinite(edge) for edge in found["high"])
+
+
+def test_bins_leave_out_what_is_not_finite(store: el.EpisodeStore) -> None:
+    """Infinities and NaN do not spoil the bins of the others."""
+    odd = "case t when 0 then 'inf'::double when 1 then 'nan'::double else t end"
+    found = store.query(f"from step_histogram({odd}, 4)")
+    assert all(math.isfinite(edge) for edge in (*found["low"], *found["high"]))
+    assert found["count"].sum() == sum(max(0, length - 1) for length in LENGTHS)
 
 
 def end_of_pages(file: Path) -> int:
