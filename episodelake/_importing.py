@@ -140,7 +140,7 @@ def import_dataset(
         format: the name of the format; None to recognise it. "parquet", "csv", "arrow", "delta" and
             "huggingface" stand for "table".
         mapping: for tables, a `ColumnMapping` or a dict of its arguments; for RLlib, its column names to
-            those of the source.
+            those of the source; for TorchRL, the keys of observations.
         dry_run: write nothing; report the format, spaces, mapping and first rows. If there is a store `into`,
             read all episodes and report what `on_changed` would do, and raise the errors of reading. A new
             episode is not written, so a value that does not fit the spaces shows only in the import.
@@ -153,7 +153,8 @@ def import_dataset(
             transition, "repeat" the last observation, or state that it is "missing".
         last_step: for RLDS: whether the last step of an episode is an "observation" alone or a "transition";
             "auto" looks at its action.
-        observation_space, action_space: for sources that do not state them; otherwise they are inferred.
+        observation_space, action_space: in place of those that are stated or inferred. Minari's and
+            Stable-Baselines3's sources always state theirs.
         cast: as for `EpisodeStore.writer`: which dtypes are cast to those of the spaces.
         trust: read what can only be read by running code of the source, such as pickled columns, and files
             outside of the source that it links to.
@@ -169,8 +170,8 @@ def import_dataset(
             than `max_bytes`; the store is unchanged.
         SpaceMismatchError: a value does not fit the spaces, or rewards have another shape; the store is
             unchanged.
-        InvalidArgumentError: an argument is not valid, the store has several agents, the source is a store,
-            or one of them lies in the other.
+        InvalidArgumentError: an argument is not valid, the format has no use for it, the store has several
+            agents, the source is a store, or one of them lies in the other.
         StoreExistsError: there is something else than a store at `into`.
         MissingPackageError: the format needs a package that is not installed.
     """
@@ -234,6 +235,7 @@ def _imported(
         format = "table"
     with _mapping_named(options.mapping):
         chosen, reason = chosen_format(source, format)
+    options.check_taken(chosen)
     if target.store is None:
         check_free_for_copy(Layout.at(target.into, target.storage_options))
     with reading(shown):

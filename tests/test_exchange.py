@@ -569,6 +569,29 @@ def test_formats_are_listed() -> None:
     assert row["reads"] and row["writes"] and row["extra"]
 
 
+@pytest.mark.parametrize(
+    ("given", "taken"),
+    [
+        ({"last_step": "transition"}, "mapping, observation_space, action_space"),
+        ({"format": "rlds", "mapping": {"observation": "o"}}, "last_step, observation_space, action_space"),
+        ({"format": "minari", "action_space": spaces.Discrete(2)}, "none of mapping, last_step"),
+    ],
+)
+def test_an_option_that_a_format_has_no_use_for_is_refused(
+    tmp_path: Path, given: dict[str, Any], taken: str
+) -> None:
+    """An import never ignores what it was given, and creates no store."""
+    source = pl.DataFrame(
+        {"episode": [0, 0], "t": [0, 1], "observation": [0.0, 1.0], "action": [0, 1], "reward": [0.0, 1.0]}
+    )
+    option = next(name for name in given if name != "format")
+    with pytest.raises(el.errors.InvalidArgumentError, match=rf"^{option} is no option of .* takes {taken}"):
+        el.import_dataset(source, tmp_path / "store", **given)
+    assert not list(tmp_path.iterdir())
+    (row,) = el.formats().filter(name=given.get("format", "table")).to_dicts()
+    assert option not in row["import_options"].split(", ")
+
+
 TARGETS = sorted(exporting.target_formats())
 
 

@@ -74,12 +74,13 @@ def formats() -> pl.DataFrame:
 
     Returns:
         One row for each format: `name`; `reads` and `writes`, bool; `extra`, what to install for it, or
-        null; `rule`, how a source of this format is recognised; `options`, of the export.
+        null; `rule`, how a source of this format is recognised; `options`, of the export; `import_options`,
+        those of `import_dataset` that only some formats take.
     """
     import polars as pl
 
     from ..readers.exporting.export import target_formats
-    from ..writers.importing.formats import TABLES, source_formats
+    from ..writers.importing.formats import OPTIONAL, TABLES, source_formats
 
     sources, targets = source_formats(), target_formats()
     rows = []
@@ -87,16 +88,18 @@ def formats() -> pl.DataFrame:
         source, target = sources.get(name), targets.get(name)
         either = source or target
         assert either is not None
+        read = source or (sources["table"] if name in TABLES else None)
         rows.append(
             {
                 "name": name,
-                "reads": source is not None or name in TABLES,
+                "reads": read is not None,
                 "writes": target is not None,
                 "extra": either.extra,
                 "rule": source.rule if source is not None else "as table" if name in TABLES else None,
                 "options": ", ".join(target.options) if target is not None else None,
+                "import_options": ", ".join(getattr(read, "options", OPTIONAL)) if read is not None else None,
             }
         )
     schema = {"name": pl.String, "reads": pl.Boolean, "writes": pl.Boolean}
-    texts = {name: pl.String for name in ("extra", "rule", "options")}
+    texts = {name: pl.String for name in ("extra", "rule", "options", "import_options")}
     return pl.DataFrame(rows, schema={**schema, **texts}, orient="row")

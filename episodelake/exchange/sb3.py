@@ -231,4 +231,5 @@ FORMAT = Format(
     "a ReplayBuffer of Stable-Baselines3, or its pickle, as save_replay_buffer writes it",
     _detect,
     _open,
+    (),
 )

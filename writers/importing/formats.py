@@ -39,6 +39,9 @@ from .columns import numbered, numbered_columns
 LastObservation = Literal["drop", "repeat", "missing"]
 #: What the action of the last step of an RLDS episode means.
 LastStep = Literal["auto", "observation", "transition"]
+#: Options of an import that only some formats take.
+SPACES = ("observation_space", "action_space")
+OPTIONAL = ("mapping", "last_step", *SPACES)
 #: The loss of sources without rewards.
 NO_REWARDS = "rewards, which the source does not have: NaN"
 
@@ -64,6 +67,21 @@ class ImportOptions:
     last_observation: LastObservation = "drop"
     last_step: LastStep = "auto"
     trust: bool = False
+
+    def check_taken(self, source_format: SourceFormat) -> None:
+        """Refuse what the caller has given and the format has no use for.
+
+        Raises:
+            InvalidArgumentError: names the option, and those that the format takes.
+        """
+        taken = getattr(source_format, "options", OPTIONAL)
+        default = ImportOptions()
+        for name in OPTIONAL:
+            if name not in taken and getattr(self, name) != getattr(default, name):
+                raise InvalidArgumentError(
+                    f"{name} is no option of an import of the format {source_format.name!r}, which takes "
+                    f"{', '.join(taken) or 'none of ' + ', '.join(OPTIONAL)}."
+                )
 
     def __post_init__(self) -> None:
         for name, known in (("last_observation", LastObservation), ("last_step", LastStep)):
@@ -294,13 +312,18 @@ class SourceFormat(Protocol):
 
 @dataclass(frozen=True)
 class Format:
-    """A format of the library, as a `SourceFormat`."""
+    """A format of the library, as a `SourceFormat`.
+
+    Attributes:
+        options: those of `OPTIONAL` that it takes; without the attribute, as of other packages, all.
+    """
 
     name: str
     extra: str | None
     rule: str
     detect: Callable[[Any], Match]
     open: Callable[[Any, ImportOptions], ForeignDataset]
+    options: tuple[str, ...] = SPACES
 
 
 #: Names of kinds of table, which stand for `table`: it reads all of them.

@@ -261,4 +261,5 @@ FORMAT = Format(
     "a folder whose metadata.json names a data_format, or a MinariDataset",
     _detect,
     _open,
+    (),
 )

@@ -40,6 +40,7 @@ from ...writers.importing.columns import (
 from ...writers.importing.episode_rows import NO_TRANSITION, UNUSED, completed, is_left
 from ...writers.importing.formats import (
     NO_REWARDS,
+    SPACES,
     ForeignDataset,
     ForeignEpisode,
     Format,
@@ -372,4 +373,11 @@ def _dotted(name: str) -> str:
     return name.replace(".", "_").replace("/", ".")
 
 
-FORMAT = Format("rlds", EXPLORE, f"a folder with {_FEATURES}, which has steps, and {_INFO}", _detect, _open)
+FORMAT = Format(
+    "rlds",
+    EXPLORE,
+    f"a folder with {_FEATURES}, which has steps, and {_INFO}",
+    _detect,
+    _open,
+    ("last_step", *SPACES),
+)

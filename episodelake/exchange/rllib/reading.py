@@ -24,7 +24,7 @@ from ...store.errors import DatasetError, InvalidArgumentError
 from ...store.files import user_path
 from ...store.spaces.arrow import LISTS
 from ...writers.importing.boundary import check_access
-from ...writers.importing.formats import ForeignDataset, Format, ImportOptions, Match
+from ...writers.importing.formats import SPACES, ForeignDataset, Format, ImportOptions, Match
 from .blocks import EXTRA, Source, batch_blocks, json_blocks, row_blocks
 from .episodes import EpisodesDataset
 from .rows import RowsDataset
@@ -139,4 +139,5 @@ FORMAT = Format(
     "Parquet with `item`, or with obs, actions, rewards and eps_id or new_obs; JSON lines of batches",
     _detect,
     _open,
+    ("mapping", *SPACES),
 )

@@ -31,6 +31,7 @@ from ...writers.importing.boundary import Files, check_bytes, closed_on_error
 from ...writers.importing.episode_rows import SpanDataset
 from ...writers.importing.formats import (
     NO_REWARDS,
+    SPACES,
     ForeignDataset,
     ForeignTable,
     Format,
@@ -275,4 +276,5 @@ FORMAT = Format(
     "mapping=el.ColumnMapping(...)",
     _detect,
     _open,
+    ("mapping", *SPACES),
 )

@@ -36,7 +36,7 @@ from ...writers.importing.flat import (
     tree_leaves,
     unrolled,
 )
-from ...writers.importing.formats import NO_REWARDS, ForeignDataset, Format, ImportOptions, Match
+from ...writers.importing.formats import NO_REWARDS, SPACES, ForeignDataset, Format, ImportOptions, Match
 from ...writers.importing.hdf5 import flags_of, space_of
 
 _DTYPES = {
@@ -359,4 +359,5 @@ FORMAT = Format(
     "a TensorDict, storage or replay buffer of TorchRL, or a folder with meta.json of a TensorDict",
     _detect,
     _open,
+    ("mapping", *SPACES),
 )
