@@ -149,7 +149,7 @@ class PoolBatch:
 
     def summaries(self, ended: Any) -> list[EpisodeSummary]:
         """Return the recorder's records of ended episodes."""
-        return self._recorder.recording.summaries(ended)
+        return self._recorder.recording.calls.summaries(ended)
 
 
 class PoolActor(Actor):

@@ -254,7 +254,7 @@ class VectorBatch:
 
     def summaries(self, ended: Any) -> list[EpisodeSummary]:
         """Return the recorder's records of ended episodes."""
-        return self._recorder.recording.summaries(ended)
+        return self._recorder.recording.calls.summaries(ended)
 
 
 def _flags(result: tuple) -> np.ndarray:

@@ -17,8 +17,12 @@ import gymnasium
 import numpy as np
 from gymnasium.vector.utils import batch_space
 
-from ...store.journal.episodes import Begins, Ends, EpisodeFacts
+from ...store.dynamic.values import load_json
+from ...store.journal.episodes import NO_FACTS, Begins, Ends, EpisodeFacts, end_reason_of
+from ..rows.block_rows import BlockRows
 from ..rows.vector_buffer import NO_EPISODE
+from ..session.session import RunSession
+from .callbacks import EpisodeCallback, EpisodeSummary, EpisodeValues, apply_episode_callback
 from .vector_values import to_numpy
 
 # The columns of a state's table. The table of `Ends` has the environment and the length in the places of the
@@ -215,6 +219,86 @@ class GatheredEnds:
         """Yield those that were kept, in order; they are kept no longer."""
         while self._ends:
             yield self._ends.popleft()
+
+
+class EpisodeCalls:
+    """Calls of an episode callback for several environments, and summaries of their episodes.
+
+    Args:
+        session: the run.
+        callback: the user's; None for none.
+
+    Attributes:
+        wanted: whether there is a callback.
+    """
+
+    def __init__(self, session: RunSession[BlockRows], callback: EpisodeCallback | None) -> None:
+        self._session = session
+        self._callback = callback
+        self.wanted = callback is not None
+        self._error: BaseException | None = None
+
+    def add_metadata(self, ends: Ends, stop: int | None) -> None:
+        """Let the callback add metadata to episodes that have just ended.
+
+        The episodes are recorded even if it raises: its error is kept for `raise_late`.
+
+        Args:
+            stop: see `EnvRecording.noted`.
+        """
+        if self._callback is None:
+            return
+        known = dict(ends.facts)
+        for index, number in enumerate(ends.numbers.tolist()):
+            if ends.lengths[index]:
+                facts = known.setdefault(number, NO_FACTS)
+                try:
+                    values = self._values(number, int(ends.lengths[index]) + 1, stop)
+                    summary = replace(self._summary(ends, index, facts), values=values)
+                    known[number] = facts.with_metadata(apply_episode_callback(self._callback, summary))
+                except BaseException as error:
+                    self._error = self._error or error
+        ends.facts = known
+
+    def raise_late(self) -> None:
+        """Raise what the callback raised since the last call."""
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
+
+    def summaries(self, ends: Ends) -> list[EpisodeSummary]:
+        """Return the summaries of episodes that have ended, without those that have no step."""
+        return [
+            self._summary(ends, index, ends.facts.get(number, NO_FACTS))
+            for index, number in enumerate(ends.numbers.tolist())
+            if ends.lengths[index]
+        ]
+
+    def _values(self, number: int, rows: int, stop: int | None) -> EpisodeValues:
+        source, columns = self._session.rows, self._session.columns[:1]
+        stop = source.current.count if stop is None else stop
+        return EpisodeValues(
+            self._session.store.schema,
+            lambda infos: source.recorded(number, rows, stop, columns if infos else ()),
+            rows,
+        )
+
+    def _summary(self, ends: Ends, index: int, facts: EpisodeFacts) -> EpisodeSummary:
+        terminated, truncated = bool(ends.terminated[index]), bool(ends.truncated[index])
+        number = int(ends.numbers[index])
+        return EpisodeSummary(
+            id=self._session.episode_id(number),
+            number=number,
+            length=int(ends.lengths[index]),
+            episode_return=ends.returns[index].tolist(),
+            terminated=terminated,
+            truncated=truncated,
+            end_reason=end_reason_of(terminated, truncated, "cut"),
+            seed=facts.seed,
+            options=None if facts.options is None else load_json(facts.options, "the journal"),
+            metadata=dict(facts.metadata),
+            env_index=int(ends.env_index[index]),
+        )
 
 
 class InFlight:

@@ -395,7 +395,7 @@ class EnvsRecorder(EnvRecorder[BlockRows]):
         self._recording.end(self._recording.everyone)
         self._recording.discard(self._recording.everyone, ended=False)
         self._paused = True
-        self._recording.raise_late()
+        self._recording.calls.raise_late()
 
     def _end_finished(self) -> None:
         self._recording.end(np.arange(0))

@@ -10,20 +10,18 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from ...store.dynamic.values import load_json
 from ...store.errors import RecorderStateError
-from ...store.journal.episodes import NO_FACTS, Ends, EpisodeFacts, end_reason_of
+from ...store.journal.episodes import Ends, EpisodeFacts
 from ...store.schema import LATE_ROW, RESET_ROW, StepSchema
 from ..rows.block_rows import BlockRows
 from ..rows.vector_buffer import NO_EPISODE, DynamicBlock, DynamicEntry, VectorBuffer, owned_values
 from ..session.session import RunSession
-from .callbacks import ENDED_EARLY, EpisodeCallback, EpisodeSummary, EpisodeValues, apply_episode_callback
-from .env_episodes import EnvState, GatheredEnds
+from .callbacks import ENDED_EARLY, EpisodeCallback
+from .env_episodes import EnvState, EpisodeCalls, GatheredEnds
 from .plain_steps import PlainSteps
 from .vector_values import InfoChoice, LoggedValues, info_leaves
 
@@ -44,6 +42,7 @@ class EnvRecording:
         silent: environments whose episodes are not recorded until the caller resets them.
         ended_early: environments whose episodes ended by a flag that only a step callback set.
         logged: policy values that were logged since the last call.
+        calls: of the episode callback.
     """
 
     def __init__(
@@ -73,10 +72,9 @@ class EnvRecording:
         self.ended_early: set[int] = set()
         # Whether environments go on whose episodes were discarded.
         self._gave_up = False
-        self._episode_callback = episode_callback
+        self.calls = EpisodeCalls(session, episode_callback)
         self.logged = LoggedValues(num_envs)
         self._next: tuple[VectorBuffer, tuple[int, int, int], EnvState] | None = None
-        self._late_error: BaseException | None = None
         options = session.options
         self._counts = options.flush_steps is not None or options.seals_by_count
         session.rows.end_all = self.end_all
@@ -138,7 +136,7 @@ class EnvRecording:
 
     def plain_steps(self, block: VectorBuffer) -> PlainSteps | None:
         """Return where to add plain steps of this block; None while some environment is not recorded."""
-        if self.plain is None and self._state.whole and self._episode_callback is None:
+        if self.plain is None and self._state.whole and not self.calls.wanted:
             self.plain = PlainSteps(block, self._state)
         return self.plain
 
@@ -209,7 +207,7 @@ class EnvRecording:
     def end_all(self) -> None:
         """End what is open: `cut`, or as its flags say. What was logged last stands on the last rows."""
         self.end(self.everyone)
-        self.raise_late()
+        self.calls.raise_late()
 
     def end(self, envs: np.ndarray) -> None:
         """End the running episodes of these environments, and all that were stopped before."""
@@ -320,78 +318,21 @@ class EnvRecording:
         Args:
             ends: the episodes.
             stop: the row of the block behind their last ones, where these do not count yet.
-
-        What a callback raises is kept for `raise_late`: the episodes are recorded all the same.
         """
         self._ended = ends
         self._episodes += int(np.count_nonzero(ends.lengths))
-        if self._episode_callback is not None:
-            known = dict(ends.facts)
-            for index, number in enumerate(ends.numbers.tolist()):
-                if ends.lengths[index]:
-                    known[number] = self._called_back(ends, index, known.get(number, NO_FACTS), stop)
-            ends.facts = known
+        self.calls.add_metadata(ends, stop)
         return ends
 
-    def summaries(self, ends: Ends) -> list[EpisodeSummary]:
-        """Return what there is to say of episodes that have ended; those without a step are left out."""
-        return [
-            self._summary(ends, index, ends.facts.get(number, NO_FACTS))
-            for index, number in enumerate(ends.numbers.tolist())
-            if ends.lengths[index]
-        ]
-
-    def raise_late(self) -> None:
-        """Raise what an episode callback raised since the last call."""
-        error, self._late_error = self._late_error, None
-        if error is not None:
-            raise error
-
     def end_call(self) -> None:
-        """End a call whose rows are recorded: flush and seal by count, and raise as `raise_late`."""
+        """End a call whose rows are recorded: flush and seal by count, and raise what a callback raised."""
         if self._counts:
             self.settle()
             # A flush that failed is tried again where plain steps would not look.
             self.plain = None
             rows = self.session.rows
             rows.end_call(rows.current.count, self._episodes, self._transitions)
-        self.raise_late()
-
-    def _called_back(self, ends: Ends, index: int, facts: EpisodeFacts, stop: int | None) -> EpisodeFacts:
-        assert self._episode_callback is not None
-        try:
-            values = self._values(int(ends.numbers[index]), int(ends.lengths[index]) + 1, stop)
-            summary = replace(self._summary(ends, index, facts), values=values)
-            return facts.with_metadata(apply_episode_callback(self._episode_callback, summary))
-        except BaseException as error:
-            self._late_error = self._late_error or error
-            return facts
-
-    def _values(self, number: int, rows: int, stop: int | None) -> EpisodeValues:
-        source, columns = self.session.rows, self.session.columns[:1]
-        stop = source.current.count if stop is None else stop
-        return EpisodeValues(
-            self.session.store.schema,
-            lambda infos: source.recorded(number, rows, stop, columns if infos else ()),
-            rows,
-        )
-
-    def _summary(self, ends: Ends, index: int, facts: EpisodeFacts) -> EpisodeSummary:
-        terminated, truncated = bool(ends.terminated[index]), bool(ends.truncated[index])
-        number = int(ends.numbers[index])
-        return EpisodeSummary(
-            id=self.session.episode_id(number),
-            number=number,
-            length=int(ends.lengths[index]),
-            episode_return=ends.returns[index].tolist(),
-            terminated=terminated,
-            truncated=truncated,
-            end_reason=end_reason_of(terminated, truncated, "cut"),
-            seed=facts.seed,
-            options=None if facts.options is None else load_json(facts.options, "the journal"),
-            metadata=dict(facts.metadata),
-            env_index=int(ends.env_index[index]),
-        )
+        self.calls.raise_late()
 
     def check_going_on(self, envs: Sequence[int]) -> None:
         """Refuse a step of environments whose episodes a step callback ended by a flag alone.

@@ -7,6 +7,7 @@ import json
 import platform
 import re
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -15,12 +16,13 @@ from types import ModuleType, TracebackType
 from typing import Any, Generic, Self, TypeVar
 
 from ...store.dynamic.values import dump_json, freeze
-from ...store.errors import InvalidArgumentError
+from ...store.errors import CorruptStoreError, InvalidArgumentError
 from ...store.journal.episodes import timestamp_now
 from ...store.journal.records import RunHeader
 from ...store.layout import time_ordered_suffix
+from ...store.maintenance.recovery import recover
 from ...store.names import DEFAULT_RUN
-from ...store.schema import OpenStore
+from ...store.schema import OpenStore, StoreHandle
 from .journal import NotCopyable, SessionOptions
 from .row_source import RowSource
 from .session import RunSession
@@ -40,7 +42,9 @@ class RunOwner(NotCopyable, Generic[Rows]):
         options: SessionOptions | None,
         rows: Callable[[RunSession[Any]], Rows],
     ) -> Rows:
-        """Begin the run and return its row source."""
+        """Seal what dead writers left, begin the run and return its row source."""
+        store.handle.layout.root.check_exclusive()
+        _recover_others(store.handle)
         self._session = RunSession(store.handle, header, options or SessionOptions(), rows, self)
         return self._session.rows
 
@@ -95,6 +99,14 @@ class RunOwner(NotCopyable, Generic[Rows]):
     ) -> None:
         """Close; an exception from within the block passes on."""
         self.close()
+
+
+def _recover_others(store: StoreHandle) -> None:
+    """Seal what dead writers left; a journal that cannot be read must not keep this writer from working."""
+    try:
+        recover(store)
+    except CorruptStoreError as error:
+        warnings.warn(str(error), RuntimeWarning, stacklevel=5)
 
 
 @dataclass(frozen=True)

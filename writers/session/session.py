@@ -2,10 +2,9 @@
 
     recorder or writer -> row source -> journal part -> (background) seal -> tables
 
-Every writer of this package is a thin front for a session and its row source, `row_source.py`. Recording
-touches only the source; a background thread brings rows to the journal after `flush_seconds` at the latest,
-another seals finished episodes by size and by age. Whatever was not sealed when the process dies is in the
-journal and is recovered by the next writer.
+Recording touches only the row source; a background thread brings rows to the journal after `flush_seconds`
+at the latest, another seals finished episodes by size and by age. Whatever was not sealed when the process
+dies is in the journal and is recovered by the next writer.
 
 An interrupt may come between any two lines. An episode is finished once it is in `finished` and its source no
 longer names it as open; it stays there until the segment that contains it is committed, and only then does
@@ -31,11 +30,10 @@ from typing import Any, Generic, TypeVar
 import pyarrow as pa
 
 from ...store.dynamic.column_groups import STEP_FAMILIES, ColumnSet
-from ...store.errors import CorruptStoreError, RecorderStateError, StoreAccessError
+from ...store.errors import RecorderStateError, StoreAccessError
 from ...store.journal.episodes import timestamp_now
 from ...store.journal.records import RunHeader
 from ...store.layout import check_identity, episode_id
-from ...store.maintenance.recovery import recover
 from ...store.schema import StoreHandle
 from ...store.segments.seal import Seal, Tables, commit_run
 from ...store.tables.annotation_files import PROPERTY, parse_annotations
@@ -63,8 +61,7 @@ class RunSession(NotCopyable, Generic[Rows]):
         rows: the row source.
         lock: held by any thread that changes what the background threads use.
         finished: the episodes that ended, until they are committed.
-        seals: the queue of their seals.
-        journal: the run's journal.
+        seals, journal: the queue of their seals, and the run's journal.
         columns: the run's columns of info, policy and extra.
         closing: whether `close` has begun; nothing more is recorded then.
 
@@ -83,8 +80,6 @@ class RunSession(NotCopyable, Generic[Rows]):
     ) -> None:
         self.header = header
         self.options = options
-        store.layout.root.check_exclusive()
-        _recover_others(store)
         self.closed = False
         self._process = os.getpid()
         self._tables = Tables.open(store.layout)
@@ -126,8 +121,6 @@ class RunSession(NotCopyable, Generic[Rows]):
             self.wake()
             message = f"The run {self.header.run_id!r} was never closed; it is closed in the background."
             warnings.warn(message, ResourceWarning, stacklevel=2)
-
-    # For the row source and its front
 
     def take_numbers(self, count: int = 1) -> int:
         """Reserve the numbers of new episodes and return the first of them; one thread at a time."""
@@ -172,9 +165,8 @@ class RunSession(NotCopyable, Generic[Rows]):
         """Raise `RecorderStateError` in a process that was forked from the one of the session."""
         if not self.owned:
             raise RecorderStateError(
-                f"The run {self.header.run_id!r} belongs to the process {self._process}, not to "
-                f"this one, which was "
-                "forked from it. Open a writer in each process, and start processes with 'spawn'."
+                f"The run {self.header.run_id!r} belongs to the process {self._process}, not to this one, "
+                "which was forked from it. Open a writer in each process, and start processes with 'spawn'."
             )
 
     def wake(self) -> None:
@@ -193,8 +185,6 @@ class RunSession(NotCopyable, Generic[Rows]):
             except Exception as error:
                 # The episode is recorded; the error is raised where repeating the call does no harm.
                 self.seals.fail(error)
-
-    # Journal and seals
 
     def confirm_discard(self, numbers: set[int]) -> None:
         """Write the discard of these episodes to the journal if it has rows of them.
@@ -341,8 +331,6 @@ class RunSession(NotCopyable, Generic[Rows]):
         if due and (self.finished or self.rows.ended):
             self._request_seal()
 
-    # Closing
-
     def close(self) -> None:
         """End what is open (`cut` if no flag is set), seal everything, and finish the run.
 
@@ -411,11 +399,3 @@ class RunSession(NotCopyable, Generic[Rows]):
         self.seals.stop()
         self.journal.leave()
         atexit.unregister(self.close)
-
-
-def _recover_others(store: StoreHandle) -> None:
-    """Seal what dead writers left; a journal that cannot be read must not keep this writer from working."""
-    try:
-        recover(store)
-    except CorruptStoreError as error:
-        warnings.warn(str(error), RuntimeWarning, stacklevel=6)
