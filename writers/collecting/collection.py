@@ -171,19 +171,6 @@ def player_of(
     return actor, Memory(acting.initial_state, batch.size)
 
 
-@dataclass
-class RecorderResumeState:
-    """Position of a recorder between two calls.
-
-    Attributes:
-        batch: its environments, with the current observations.
-        state: the current recurrent state.
-    """
-
-    batch: Batch
-    state: Any = None
-
-
 @dataclass(frozen=True)
 class Collection:
     """The task of a call of `collect`.
@@ -226,9 +213,7 @@ class Collection:
         """Collect with a recorder of the caller, and go on where its last collection ended."""
         check_own(recorder, store, recording)
         recorder.session.check_usable()
-        if recorder.collection is None:
-            recorder.collection = RecorderResumeState(batch_of(recorder))
-        course, unfinished = self._play(recorder, recorder.collection)
+        course, unfinished = self._play(recorder, *(recorder.collection or (batch_of(recorder), None)))
         if self.stop.asked:
             recorder.seal()
         return self._stats(course, recorder, store, unfinished)
@@ -236,17 +221,18 @@ class Collection:
     def with_new(self, recorder: AnyRecorder, store: OpenStore) -> CollectStats:
         """Collect with a recorder that lives for this call only."""
         try:
-            course, unfinished = self._play(recorder, RecorderResumeState(batch_of(recorder)))
+            course, unfinished = self._play(recorder, batch_of(recorder), None)
         finally:
+            # It refers to the recorder, which would keep its environment alive.
+            recorder.collection = None
             recorder.detach()
             release(recorder)
         return self._stats(course, recorder, store, unfinished)
 
-    def _play(self, recorder: AnyRecorder, standing: RecorderResumeState) -> tuple[CollectProgressState, int]:
+    def _play(self, recorder: AnyRecorder, batch: Batch, state: Any) -> tuple[CollectProgressState, int]:
         """Run the loop; the course it took, and how many episodes are running."""
-        batch = standing.batch
         actor, memory = player_of(recorder, batch, self.acting)
-        memory.kept = standing.state
+        memory.kept = state
         course = CollectProgressState(self.goal, batch.size or 1, late=not self.watching.hooks)
         render = renderer(recorder.env, self.watching.render)
         batch.enter(course, self.resets)
@@ -257,7 +243,7 @@ class Collection:
             complete = course.reached
         finally:
             unfinished = batch.leave(complete)
-            standing.state = memory.kept
+            recorder.collection = batch, memory.kept
         return course, unfinished
 
     def _stats(

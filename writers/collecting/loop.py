@@ -63,8 +63,8 @@ class Batch(Protocol):
         ...
 
     def ended_late(self) -> Iterable[Ends]:
-        """Episodes that have ended and that no step told of."""
-        ...
+        """Episodes that have ended and that no step has reported; none by default."""
+        return ()
 
     def leave(self, complete: bool) -> int:
         """End a call; how many episodes are running.

@@ -10,7 +10,7 @@ a batch would not fill up.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -18,17 +18,16 @@ import numpy as np
 from gymnasium.vector.utils import concatenate, create_empty_array
 
 from ...store.errors import InvalidArgumentError
-from ...store.journal.episodes import Ends
 from ..recorders.callbacks import EpisodeSummary
 from ..recorders.pool_recorder import PoolRecorder
 from ..recorders.vector_values import to_numpy
 from .actor import Actor, PolicyConfig, PolicyOutput, derived_seed
 from .goal import CollectProgressState, Resets, even_shares
-from .loop import Taken
+from .loop import Batch, Taken
 from .memory import map_leaves
 
 
-class PoolBatch:
+class PoolBatch(Batch):
     """Steps those environments of a pool that are ready.
 
     Args:
@@ -142,10 +141,6 @@ class PoolBatch:
 
     def _taken(self, steps: int, result: tuple) -> Taken:
         return Taken(steps, self._recorder.recording.ended or (), result[1], result[2], result[3])
-
-    def ended_late(self) -> Iterable[Ends]:
-        """None: each step tells."""
-        return ()
 
     def summaries(self, ended: Any) -> list[EpisodeSummary]:
         """Return the recorder's records of ended episodes."""

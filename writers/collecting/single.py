@@ -6,22 +6,21 @@ Observations, infos, actions and what is recorded beside the actions are mapping
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from ...store.journal.episodes import Ends
 from ..recorders.callbacks import EpisodeSummary
 from ..recorders.recorder import Recorder
 from ..recorders.team_recorder import TeamRecorder
 from ..rows.arrivals import LiveEpisode
 from .goal import CollectProgressState, Resets
-from .loop import Taken
+from .loop import Batch, Taken
 
 _NONE: tuple[int, ...] = ()
 _FIRST = (0,)
 
 
-class SingleBatch:
+class SingleBatch(Batch):
     """Steps a recorder, and resets it where an episode has ended.
 
     Args:
@@ -91,10 +90,6 @@ class SingleBatch:
                 self._live = None
             self._beginning = self._live is not None
         return Taken(live.length - before, ended, reward, terminated, truncated)
-
-    def ended_late(self) -> Iterable[Ends]:
-        """None: each step tells."""
-        return ()
 
     def leave(self, complete: bool) -> int:
         """End a call. A single environment never has a surplus episode."""

@@ -18,11 +18,11 @@ from ..recorders.callbacks import EpisodeSummary
 from ..recorders.vector_recorder import VectorRecorder
 from ..rows.vector_buffer import NO_EPISODE
 from .goal import CollectProgressState, Resets, alike, merge_infos
-from .loop import Taken
+from .loop import Batch, Taken
 from .memory import to_host
 
 
-class VectorBatch:
+class VectorBatch(Batch):
     """Steps a recorder of a vector environment.
 
     Args:

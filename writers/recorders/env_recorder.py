@@ -65,6 +65,8 @@ class RecorderKeywords(RunKeywords, total=False):
 class EnvRecorder(RunOwner[Rows], Generic[Rows]):
     """The base of all recorders."""
 
+    #: Where `collect` stands with this recorder between two of its calls: its batch, and the policy's state.
+    collection: tuple[Any, Any] | None = None
     _paused = False
     _guards: tuple[Guarded | None, ...] = ()
 
@@ -208,8 +210,6 @@ class EpisodeRecorder(EnvRecorder[Steps], Generic[Steps, Live]):
         self._reset_because = "There is no episode yet."
         self._logged: dict[str, Any] = {}
         self._final_metadata: Mapping[str, Any] = {}
-        #: Where `collect` stands with this recorder between two of its calls.
-        self.collection: Any = None
 
     @property
     def episode(self) -> Live | None:
@@ -250,6 +250,18 @@ class EpisodeRecorder(EnvRecorder[Steps], Generic[Steps, Live]):
         self._episode = None
         self._logged, self._final_metadata = {}, {}
         self._session.confirm_discard({episode.number})
+
+    def _logs(self) -> bool:
+        """Return whether to keep logged values: not while nothing is recorded.
+
+        Raises:
+            RecorderStateError: there is no episode.
+        """
+        if self._muted or (self._episode is None and self._paused):
+            return False
+        if self._episode is None:
+            raise RecorderStateError("There is no step to log for: call reset() first.")
+        return True
 
     def _pause(self) -> None:
         self._paused = True
@@ -341,6 +353,11 @@ class EnvsRecorder(EnvRecorder[BlockRows]):
         self._recording = EnvRecording(
             self._session, store.handle.schema, num_envs, self._episode_callback, self._infos
         )
+
+    @property
+    def recording(self) -> EnvRecording:
+        """The current episodes."""
+        return self._recording
 
     @property
     def episode_ids(self) -> list[str | None]:

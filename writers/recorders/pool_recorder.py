@@ -22,7 +22,6 @@ from .batch_step import BatchStep
 from .env_checks import check_spaces
 from .env_episodes import InFlight
 from .env_recorder import EnvsRecorder, RecorderKeywords
-from .env_recording import EnvRecording
 from .vector_values import per_env, single, to_numpy
 
 
@@ -90,18 +89,11 @@ class PoolRecorder(EnvsRecorder):
         # Whether an exception came between the pool and what is recorded, and no reset since.
         self._interrupted = False
         self.in_flight = InFlight(pool, action_space, self.num_envs)
-        #: Where `collect` stands with this recorder between two of its calls.
-        self.collection: Any = None
 
     @property
     def env(self) -> EnvPool:
         """The pool."""
         return self.pool
-
-    @property
-    def recording(self) -> EnvRecording:
-        """The current episodes."""
-        return self._recording
 
     @property
     def whole(self) -> bool:

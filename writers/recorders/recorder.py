@@ -141,14 +141,8 @@ class Recorder(EpisodeRecorder[StepRows, LiveEpisode], gymnasium.Wrapper):
         Raises:
             RecorderStateError: there is no episode.
         """
-        if self._muted:
-            return
-        if self._episode is None:
-            if self._paused:
-                return
-            raise RecorderStateError("There is no step to log for: call reset() first.")
-        frozen = {key: freeze_value(value) for key, value in values.items()}
-        self._logged = {**self._logged, **frozen}
+        if self._logs():
+            self._logged = {**self._logged, **{key: freeze_value(value) for key, value in values.items()}}
 
     # Episodes
 

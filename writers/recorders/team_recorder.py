@@ -352,14 +352,11 @@ class TeamRecorder(EpisodeRecorder[AgentRows, LiveTeam]):
             ) from error
 
     def _log(self, agent: str, values: Mapping[str, Any]) -> None:
-        if self._muted:
+        episode = self._episode
+        if not self._logs() or episode is None:
             return
-        if self._episode is None:
-            if self._paused:
-                return
-            raise RecorderStateError("There is no step to log for: call reset() first.")
-        if agent not in self._episode.agents:
-            known = ", ".join(self._episode.agents) or "none"
+        if agent not in episode.agents:
+            known = ", ".join(episode.agents) or "none"
             raise InvalidArgumentError(f"The episode has no agent {agent!r}; its agents are {known}.")
         frozen = {key: freeze_value(value) for key, value in values.items()}
         self._logged[agent] = {**self._logged.get(agent, {}), **frozen}

@@ -24,7 +24,7 @@ from ..rows.vector_buffer import NO_EPISODE, VectorBuffer
 from .batch_step import BatchStep
 from .env_checks import autoreset_mode_of, check_spaces
 from .env_recorder import EnvsRecorder, RecorderKeywords
-from .env_recording import EnvRecording, add_infos
+from .env_recording import add_infos
 from .step_callbacks import StepCalls
 from .vector_values import by_key, flags, single, to_numpy
 
@@ -80,8 +80,6 @@ class VectorRecorder(EnvsRecorder, VectorWrapper):
         self._plain = self._mode is AutoresetMode.NEXT_STEP and self._step_callback is None
         # Whether the sub-environments were reset and nothing went wrong since.
         self._open = False
-        #: Where `collect` stands with this recorder between two of its calls.
-        self.collection: Any = None
 
     # What was recorded
 
@@ -89,11 +87,6 @@ class VectorRecorder(EnvsRecorder, VectorWrapper):
     def autoreset_mode(self) -> AutoresetMode:
         """How the sub-environments are reset."""
         return self._mode
-
-    @property
-    def recording(self) -> EnvRecording:
-        """The current episodes."""
-        return self._recording
 
     @property
     def records_all(self) -> bool:
