@@ -290,15 +290,31 @@ def _dimensions(value: Any, path: str) -> int:
         ) from error
 
 
-def _seeded(acting: PolicyConfig, space: gymnasium.Space) -> PolicyFunction:
-    policy: Any = acting.policy
-    seed = acting.seed
-    if policy is None:
+class Sample:
+    """A random policy.
+
+    Args:
+        space: the action space.
+        seed: of its own copy of the space; None samples the space itself.
+    """
+
+    def __init__(self, space: gymnasium.Space, seed: int | None) -> None:
         if seed is not None:
             # A copy: the caller's own space goes on as it was.
             space = copy.deepcopy(space)
             space.seed(seed)
-        return lambda observation, info, state: PolicyOutput(space.sample(), state=state)
+        self.space: Any = space
+
+    def __call__(self, observation: Any, info: Mapping[str, Any], state: Any) -> PolicyOutput:
+        """Return a sample."""
+        return PolicyOutput(self.space.sample(), state=state)
+
+
+def _seeded(acting: PolicyConfig, space: gymnasium.Space) -> PolicyFunction:
+    policy: Any = acting.policy
+    seed = acting.seed
+    if policy is None:
+        return Sample(space, seed)
     seeding = getattr(policy, "seed", None)
     if seed is not None and callable(seeding):
         seeding(seed)

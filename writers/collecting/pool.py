@@ -9,7 +9,6 @@ a batch would not fill up.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,7 +20,7 @@ from ...store.errors import InvalidArgumentError
 from ..recorders.callbacks import EpisodeSummary
 from ..recorders.pool_recorder import PoolRecorder
 from ..recorders.vector_values import to_numpy
-from .actor import Actor, PolicyConfig, PolicyOutput, derived_seed
+from .actor import Actor, PolicyConfig, PolicyOutput, Sample, derived_seed
 from .goal import CollectProgressState, Resets, even_shares
 from .loop import Batch, Taken
 from .memory import map_leaves
@@ -103,7 +102,8 @@ class PoolBatch(Batch):
         self._send(_arrays(action), wanted)
         before = self._recorder.transitions
         result = self._receive()
-        return self._taken(self._recorder.transitions - before, result)
+        steps = self._recorder.transitions - before
+        return Taken(steps, self._recorder.recording.ended or (), *result[1:4])
 
     def _send(self, action: Any, wanted: np.ndarray) -> None:
         """Send actions to the wanted environments, and to parked ones where a batch would not fill up."""
@@ -139,9 +139,6 @@ class PoolBatch(Batch):
         if len(full):
             self._recorder.mute(full)
 
-    def _taken(self, steps: int, result: tuple) -> Taken:
-        return Taken(steps, self._recorder.recording.ended or (), result[1], result[2], result[3])
-
     def summaries(self, ended: Any) -> list[EpisodeSummary]:
         """Return the recorder's records of ended episodes."""
         return self._recorder.recording.calls.summaries(ended)
@@ -167,11 +164,7 @@ class _Samples:
     def __init__(self, seed: int | None, batch: PoolBatch, space: gymnasium.Space) -> None:
         self._batch = batch
         self._space = space
-        self._spaces = [space] * batch.num_envs
-        if seed is not None:
-            self._spaces = [copy.deepcopy(space) for _ in self._spaces]
-            for env, own in enumerate(self._spaces):
-                own.seed(derived_seed(seed, env))
+        self._spaces = [Sample(space, derived_seed(seed, env)).space for env in range(batch.num_envs)]
 
     def draw(self, observation: Any, info: Mapping[str, Any], state: Any) -> PolicyOutput:
         """Return a batch of actions."""

@@ -6,19 +6,17 @@ first, and every agent's `Actor` is given its share of the answer.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import gymnasium
 import numpy as np
 from gymnasium import spaces
 
 from ...store.agents import AgentGroup, find_group
 from ...store.errors import InvalidArgumentError
 from ..recorders.team_recorder import TeamRecorder
-from .actor import Actor, PolicyConfig, PolicyOutput, derived_seed, read_output
+from .actor import Actor, PolicyConfig, PolicyOutput, Sample, derived_seed, read_output
 from .memory import Memory, copied
 
 _OF_POLICY, _OF_AGENT = 0, 1
@@ -105,7 +103,7 @@ class TeamActor:
             map_action=self._own("map_action", agent),
             map_action_inverse=self._own("map_action_inverse", agent),
         )
-        sample = _Sample(space, seed) if policy is None else None
+        sample = _MaskedSample(space, seed) if policy is None else None
         self._actors[agent] = actor = Actor(own, space, space, None, sample=sample)
         return actor
 
@@ -138,23 +136,17 @@ class _Share:
         return self.answer
 
 
-class _Sample:
+class _MaskedSample(Sample):
     """A random policy that keeps to the agent's action mask, where there is one."""
 
-    def __init__(self, space: gymnasium.Space, seed: int | None) -> None:
-        self._space: Any = space
-        if seed is not None:
-            self._space = copy.deepcopy(space)
-            self._space.seed(seed)
-
-    def __call__(self, observation: Any, info: Mapping[str, Any], state: Any) -> Any:
+    def __call__(self, observation: Any, info: Mapping[str, Any], state: Any) -> PolicyOutput:
         """Sample; PettingZoo has masks in the observation or in the info."""
         mask = info.get(_MASK)
         if mask is None and isinstance(observation, Mapping):
             mask = observation.get(_MASK)
-        if mask is None or not isinstance(self._space, spaces.Discrete):
-            return PolicyOutput(self._space.sample(), state=state)
-        return PolicyOutput(self._space.sample(np.asarray(mask, np.int8)), state=state)
+        if mask is None or not isinstance(self.space, spaces.Discrete):
+            return super().__call__(observation, info, state)
+        return PolicyOutput(self.space.sample(np.asarray(mask, np.int8)), state=state)
 
 
 def _unseeded(policy: Callable[..., Any]) -> Callable[..., Any]:

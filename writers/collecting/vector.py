@@ -16,6 +16,7 @@ from ...store.errors import RecorderStateError
 from ...store.journal.episodes import Ends
 from ..recorders.callbacks import EpisodeSummary
 from ..recorders.vector_recorder import VectorRecorder
+from ..rows.arrivals import LiveEpisode
 from ..rows.vector_buffer import NO_EPISODE
 from .goal import CollectProgressState, Resets, alike, merge_infos
 from .loop import Batch, Taken
@@ -208,9 +209,8 @@ class VectorBatch(Batch):
         steps -= recording.surplus
         self.observation, self.info = result[0], result[4]
         self._note(_flags(result))
-        if self._all_recorded and (not self._any_done or self._course.late):
-            return Taken(steps, (), result[1], result[2], result[3])
-        return self._taken(steps, result)
+        silent = self._course.late or (self._all_recorded and not self._any_done)
+        return Taken(steps, () if silent else self._ended(), *result[1:4])
 
     def _note(self, done: np.ndarray) -> None:
         """Note which environments reported done, and which are at an episode's first observation."""
@@ -226,13 +226,12 @@ class VectorBatch(Batch):
             self._beginning = np.flatnonzero(done)
         self._done = done
 
-    def _taken(self, steps: int, result: tuple) -> Taken:
-        if self._course.late:
-            return Taken(steps, (), result[1], result[2], result[3])
+    def _ended(self) -> Sequence[LiveEpisode] | Ends:
+        """Return the episodes that the last step ended, which use up quotas."""
         ended = self._recorder.ended
         if ended is not None and self._course.quotas is not None:
             self._use_quotas(ended)
-        return Taken(steps, ended or (), result[1], result[2], result[3])
+        return ended or ()
 
     def _use_quotas(self, ended: Ends) -> None:
         quotas = self._course.quotas
