@@ -6,7 +6,7 @@
     reopening.py    episodes that writers continue
     rows.py         rows of old segments to a new one, in order or sorted
     rewriting.py    new segments that replace old ones: the engine; and deletion with it
-    compaction.py   small segments into large ones; unifying.py, columns in the kind that holds all numbers
+    compaction.py   small segments into large ones
     merging.py      episodes of other stores; merge_sources.py, whether these fit
     annotations.py  new columns for episodes and steps, later; splits; step_targets.py, the steps they go to
     renaming.py     other names for columns

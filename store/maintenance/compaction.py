@@ -22,11 +22,10 @@ from ..errors import ConcurrentCommitError, InvalidArgumentError
 from ..journal.run_journal import journal_folders
 from ..layout import EPISODES, RUNS, STEPS
 from ..schema import StoreHandle
-from ..tables.overflow import overflow_of
+from ..tables.overflow import Unification, overflow_of
 from ..tables.table_files import closed_files, join
 from .operation import Operation, Progress, reconcile
 from .rewriting import NewSegment, freed_segments, write_segments
-from .unifying import Unification
 
 _FEW_RUNS = 16
 

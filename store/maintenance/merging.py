@@ -34,6 +34,7 @@ from ..tables.annotation_files import (
     joined,
     write_marker,
 )
+from ..tables.overflow import metadata_in_kind
 from ..tables.table_files import list_steps_file, pointers_of, write_table_file
 from .artifacts import carry_artifacts, carry_records, carry_records_content
 from .merge_sources import check_names, check_records, check_spaces, joined_annotations, widest_columns
@@ -48,7 +49,6 @@ from .rewriting import (
     write_segments,
 )
 from .rows import AlignedFiles, in_order, new_steps_file, write_rows
-from .unifying import metadata_in_kind
 
 
 @dataclass(frozen=True)

@@ -31,8 +31,8 @@ from ..parquet.files import open_parquet, read_parquet
 from ..schema import StoreHandle
 from ..segments.seal import Tables
 from ..tables.annotation_files import PROPERTY, StepAnnotation, annotations_text, parse_annotations
+from ..tables.overflow import Unification
 from ..tables.table_files import list_steps_file, write_table_file
-from .unifying import Unification
 
 #: Operations that report what a dead one left, instead of mending it at once.
 _REPORTING = ("verify", "repair")
