@@ -15,7 +15,7 @@ of the array columns of every run whose tables it has handed to an engine.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -152,11 +152,6 @@ class SegmentColumns:
     def schema(self, standard: pa.Schema) -> pa.Schema:
         """Return the columns of a segment's file, behind those of the spaces."""
         return pa.schema([*standard, *self.fields])
-
-    def aligned(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-        """Yield the rows of batches with exactly this segment's columns, as tables."""
-        for batch in batches:
-            yield self.align(batch)
 
     def align(self, batch: pa.RecordBatch | pa.Table) -> pa.Table:
         """Return the rows of a batch with exactly this segment's columns, in one order."""

@@ -93,18 +93,9 @@ class Operation:
         locked = contextlib.nullcontext() if dry_run else _locked(store)
         with locked, within or contextlib.nullcontext():
             operation = Operation(store, kind, Tables.open(store.layout), f"{kind}.{time_ordered_suffix()}")
-            if not dry_run and kind not in _REPORTING:
-                operation.settle()
+            if not dry_run and kind not in _REPORTING and store.layout.is_unfinished():
+                reconcile(operation)
             yield operation
-
-    def settle(self) -> None:
-        """Mend the list of `steps` if an operation before this one died between its commits.
-
-        Raises:
-            StoreAccessError, CorruptStoreError: the files of the episodes cannot be read.
-        """
-        if self.store.layout.is_unfinished():
-            reconcile(self)
 
     def next_name(self) -> str:
         """Return the name for the next new pair of files."""
@@ -341,10 +332,9 @@ def settle(store: StoreHandle, *, other_hosts: bool = False) -> None:
         StoreAccessError, CorruptStoreError, ConcurrentCommitError: it cannot be mended now; call again.
     """
     with contextlib.suppress(OtherHostError), _locked(store, wait=False, other_hosts=other_hosts) as held:
-        if held:
-            Operation(
-                store, "recover", Tables.open(store.layout), f"recover.{time_ordered_suffix()}"
-            ).settle()
+        if held and store.layout.is_unfinished():
+            tables = Tables.open(store.layout)
+            reconcile(Operation(store, "recover", tables, f"recover.{time_ordered_suffix()}"))
 
 
 def reconcile(operation: Operation) -> list[str]:

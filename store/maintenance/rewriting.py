@@ -116,7 +116,7 @@ def write_aligned(
     if columns is None:
         return write_rows(target, aligned, rows, counts)
     schema = columns.schema(operation.store.schema.steps)
-    return write_rows(target, aligned, columns.aligned(aligned.with_kinds(rows)), counts, schema)
+    return write_rows(target, aligned, map(columns.align, aligned.with_kinds(rows)), counts, schema)
 
 
 def columns_of(operation: Operation, aligned: AlignedFiles, schema: pa.Schema) -> SegmentColumns:

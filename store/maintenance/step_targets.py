@@ -13,12 +13,11 @@ from ..errors import CorruptStoreError, InvalidArgumentError
 from ..layout import STEPS
 from ..parquet.files import open_parquet
 from ..schema import AGENT_ID
-from ..tables.table_files import pointers_of
+from ..tables.table_files import POINTERS, pointers_of
 from .operation import Operation
 
 _ID = "episode_id"
 _T = "t"
-_POINTERS = ("segment", "row_start", "row_count")
 
 
 def unknown_episodes(operation: Operation, ids: pa.Array) -> str:
@@ -104,7 +103,7 @@ def step_targets(operation: Operation, table: pa.Table) -> StepTargets:
         CorruptStoreError: an episode has impossible agents.
     """
     schema = operation.store.schema
-    columns = [_ID, *_POINTERS, *((*LANE_COLUMNS, RETURNS) if schema.groups else ())]
+    columns = [_ID, *POINTERS, *((*LANE_COLUMNS, RETURNS) if schema.groups else ())]
     episodes = operation.read_episodes(operation.tables.episodes.files(), columns)
     ids = table.column(_ID).combine_chunks()
     options = pc.SetLookupOptions(episodes.column(_ID).combine_chunks())

@@ -350,7 +350,7 @@ def arrivals(schema: StepSchema, batches: Sequence[pa.RecordBatch]) -> Iterator[
     """
     if len(batches) > 1:
         alike = SegmentColumns(schema.journal.names, pa.schema([]), [batch.schema for batch in batches])
-        batches = [batch for table in alike.aligned(batches) for batch in table.to_batches()]
+        batches = [batch for table in map(alike.align, batches) for batch in table.to_batches()]
     before: Mapping[str, pa.Array] = {}
     for batch in batches:
         numbers = batch.column(JOURNAL_NUMBER.name).to_numpy()
