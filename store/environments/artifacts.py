@@ -86,11 +86,16 @@ class EnvBundle:
 def checked_file(entry: Mapping[str, Any]) -> KeptFile:
     """Read the description of a kept file; raises ValueError, KeyError or TypeError if it is not valid."""
     file = KeptFile(entry["name"], entry["sha256"], entry["size"])
-    if type(file.sha256) is not str or not _HASH.fullmatch(file.sha256):
+    if type(file.sha256) is not str or not is_hash(file.sha256):
         raise ValueError(f"{str(file.sha256)[:80]!r} is no SHA-256")
     if type(file.size) is not int or not 0 <= file.size < 1 << 63:
         raise ValueError(f"a file of {str(file.size)[:80]} bytes")
     return file
+
+
+def is_hash(text: str) -> bool:
+    """Return whether a text is a SHA-256 in lower-case hexadecimal."""
+    return _HASH.fullmatch(text) is not None
 
 
 def check_names(names: Iterable[object]) -> None:

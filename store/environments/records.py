@@ -16,16 +16,16 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import ClassVar, Generic, TypeVar
 
+from ..common.arguments import whole_number
 from ..errors import CorruptStoreError, InvalidArgumentError
 from ..files import guard_access
 from ..layout import ARTIFACT_NAMES, ENVIRONMENTS, Layout, check_identity, checked_json, read_json
-from .artifacts import EnvBundle, KeptFile, checked_file
+from .artifacts import EnvBundle, KeptFile, checked_file, is_hash
 
 _FILE = re.compile(r"[0-9a-f]{64}(-[1-9][0-9]{0,8})?\.json")
 _LONGEST_NAME = 200
 _LARGEST_VERSION = 10**9 - 1
 _VERSIONED = re.compile(r"(?P<name>.+)@(?P<version>[1-9][0-9]{0,8})")
-_HASH = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -243,11 +243,6 @@ def _is_version(version: object) -> bool:
     return type(version) is int and 1 <= version <= _LARGEST_VERSION
 
 
-def is_hash(text: str) -> bool:
-    """Return whether a text is a SHA-256 in lower-case hexadecimal."""
-    return _HASH.fullmatch(text) is not None
-
-
 def now_text() -> str:
     """Return the present, as records state it."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
@@ -285,12 +280,9 @@ def checked_version(version: object) -> int:
     """Return a version for a saved environment.
 
     Raises:
-        InvalidArgumentError: it is no whole number from 1.
+        InvalidArgumentError: it is no whole number from 1, or too large.
     """
-    if not _is_version(version):
-        raise InvalidArgumentError(f"version={version!r}: expected a whole number from 1.")
-    assert isinstance(version, int)
-    return version
+    return whole_number("version", version, 1, _LARGEST_VERSION)
 
 
 def split_version(name: str) -> tuple[str, int | None]:

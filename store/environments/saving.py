@@ -10,13 +10,12 @@ from ..errors import InvalidArgumentError, StoreExistsError
 from ..files import guard_access, replacing, user_path
 from ..layout import Layout
 from ..manifest import check_outside_stores
-from .artifacts import KeptFile, artifact_chunks, file_chunks, keep_artifact
+from .artifacts import KeptFile, artifact_chunks, file_chunks, is_hash, keep_artifact
 from .records import (
     NamedArtifact,
     Records,
     SavedEnvironment,
     checked_name,
-    is_hash,
     now_text,
     split_version,
 )

@@ -25,6 +25,7 @@ from ..layout import EPISODES, STEPS
 from ..names import AGENT_ID, check_name
 from ..parquet.files import parquet_writer, read_parquet
 from ..schema import LAST_OBSERVATION, StoreHandle
+from ..spaces import arrow
 from ..tables.annotation_files import (
     ANNOTATION_KEY,
     StepAnnotation,
@@ -179,6 +180,7 @@ def plain_table(table: pa.Table, keys: Sequence[str]) -> pa.Table:
     if len(table.column_names) == len(keys):
         raise InvalidArgumentError(f"The frame has no columns besides {', '.join(keys)}.")
     columns: dict[str, Any] = {}
+    table = arrow.plain_table(table)
     for name in table.column_names:
         if name in keys and name == _T and not pa.types.is_integer(table.schema.field(name).type):
             raise InvalidArgumentError(
@@ -190,9 +192,6 @@ def plain_table(table: pa.Table, keys: Sequence[str]) -> pa.Table:
         wanted = expected or storable_type(name, table.schema.field(name).type)
         values = table.column(name)
         try:
-            if pa.types.is_dictionary(values.type):
-                # The dictionary's own type may be one that cannot be taken from, such as string_view.
-                values = values.cast(pa.dictionary(values.type.index_type, wanted))
             columns[name] = values.cast(wanted)
         except pa.ArrowException as error:
             raise InvalidArgumentError(f"The column {name!r} cannot be {wanted}: {error}.") from error
@@ -207,8 +206,6 @@ def storable_type(name: str, kind: pa.DataType) -> pa.DataType:
     Raises:
         InvalidArgumentError: there is none.
     """
-    if pa.types.is_dictionary(kind):
-        return storable_type(name, kind.value_type)
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
         inner = storable_type(name, kind.value_type)
         if not pa.types.is_list(inner):
@@ -219,7 +216,7 @@ def storable_type(name: str, kind: pa.DataType) -> pa.DataType:
         return pa.int64()
     if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
         return pa.float64()
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or str(kind) == "string_view":
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return pa.string()
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         return pa.timestamp("us", "UTC")

@@ -12,8 +12,8 @@ from functools import partial
 
 import pyarrow as pa
 
-from ..environments.artifacts import EnvBundle, KeptFile, artifact_chunks, keep_artifact, measure
-from ..environments.records import KINDS, NamedArtifact, Records, SavedEnvironment, is_hash
+from ..environments.artifacts import EnvBundle, KeptFile, artifact_chunks, is_hash, keep_artifact, measure
+from ..environments.records import KINDS, NamedArtifact, Records, SavedEnvironment
 from ..errors import CorruptStoreError
 from ..files import Entry, guard_access
 from ..layout import ARTIFACTS, Layout
