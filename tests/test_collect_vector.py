@@ -350,26 +350,6 @@ def test_an_interrupt_keeps_what_there_is(tmp_path: Path, goal: dict[str, int]) 
     assert len(store) == stats.episodes + stats.unfinished
 
 
-def test_an_exception_keeps_what_was_recorded(tmp_path: Path) -> None:
-    """An environment that raises ends the call; the steps before are kept, and the recorder can go on."""
-
-    class Breaking(VaryingEnv):
-        def step(self, action: Any) -> Any:
-            if self.episode == 3:
-                self.episode = 4
-                raise ZeroDivisionError("broken")
-            return super().step(action)
-
-    store = new_store(tmp_path, VaryingEnv())
-    with store.record(SyncVectorEnv([VaryingEnv, Breaking])) as recorder:
-        with pytest.raises(ZeroDivisionError, match="broken"):
-            el.collect(recorder, tilting_many, store, steps=1000, seed=3)
-        recorded = recorder.transitions
-        assert recorded > 0
-        el.collect(recorder, tilting_many, store, steps=3)
-    assert sum(episode.length for episode in store.refresh()) == recorded + 3
-
-
 # Bad input
 
 

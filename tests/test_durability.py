@@ -323,16 +323,6 @@ def test_a_filter_on_a_view_sees_the_view(store: el.EpisodeStore) -> None:
     assert [episode.length for episode in longest] == [3]
 
 
-def test_a_damaged_steps_file_is_named_by_sql(store: el.EpisodeStore) -> None:
-    """A query over a store with a truncated file raises an error of the tree that names the file."""
-    with store.writer() as writer:
-        fill(writer.begin(row(0)), 1, 50)
-    (file,) = (store.path / "steps").glob("*.parquet")
-    file.write_bytes(file.read_bytes()[:200])
-    with pytest.raises(el.errors.CorruptStoreError, match=file.name):
-        store.refresh().sql("select * from steps")
-
-
 @pytest.mark.further
 def test_large_infos_are_recorded_in_bounded_memory(tmp_path: Path) -> None:
     """Frames in the infos count for the size of buffers and row groups: memory stays flat as steps go on."""

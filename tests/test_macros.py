@@ -398,6 +398,14 @@ def test_elements_that_are_not_there(tmp_path: Path, expression: str, named: lis
     assert all(name in str(caught.value) for name in named)
 
 
+def test_the_nth_element_of_a_list(view: el.EpisodeView, ask: Any) -> None:
+    """From 0 on, or from the end."""
+    rows = ask("select nth(observation, 0), nth(observation, -1) from steps order by episode_id, t")
+    episodes = sorted(view, key=lambda episode: episode.id)
+    seen = np.concatenate([episode.observations for episode in episodes])
+    assert rows == [(row[0], row[-1]) for row in seen.tolist()]
+
+
 def test_elements_read_their_own_column_only(tmp_path: Path) -> None:
     """A part that a query does not name is not read."""
     store = nested_store(tmp_path / "store")

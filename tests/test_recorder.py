@@ -533,36 +533,6 @@ def test_an_exception_in_step_keeps_what_there_was(tmp_path: Path, error: BaseEx
     assert_all_recorded(store.refresh(), plain, SmallEnv(), ["cut"])
 
 
-def test_recording_goes_on_after_an_exception_in_step(tmp_path: Path) -> None:
-    """After an exception in step the next reset starts an episode as usual."""
-    env = Fragile(ValueError("broken"), steps=[3])
-    store = new_store(tmp_path, env)
-    with store.record(env) as recorder:
-        with pytest.raises(ValueError, match="broken"):
-            play(recorder, seeds(1))
-        after = play(recorder, seeds(2))
-    assert [episode.length for episode in store.refresh()] == [3, 8]
-    assert_recorded(store[1], after[0], env)
-
-
-def test_an_exception_in_reset_keeps_what_there_was(tmp_path: Path) -> None:
-    """An exception in reset passes on unchanged; the episode that ran is cut and a later reset works."""
-    error = ValueError("broken")
-    env = Fragile(error, resets=[0, 2])
-    store = new_store(tmp_path, env)
-    with store.record(env) as recorder:
-        with pytest.raises(ValueError, match="broken"):
-            recorder.reset(seed=0)
-        with pytest.raises(el.errors.RecorderStateError):
-            recorder.step(PUSH)
-        plain = play(recorder, seeds(1), limit=3)
-        with pytest.raises(ValueError, match="broken") as caught:
-            recorder.reset(seed=2)
-        assert caught.value is error
-        plain += play(recorder, seeds(3))
-    assert_all_recorded(store.refresh(), plain, env, ["cut", "terminated"])
-
-
 @pytest.mark.parametrize("wrap", [Autoreset, lambda env: RecordEpisodeStatistics(Autoreset(env))])
 def test_an_autoresetting_wrapper_loses_and_adds_no_step(tmp_path: Path, wrap: Any) -> None:
     """The step after a done starts the next episode: no transition, its action dropped, its info at t = 0."""
