@@ -11,7 +11,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -176,24 +175,6 @@ def assert_true(episode: el.Episode, length: int = LENGTH) -> None:
     assert same(episode.rewards, np.array(plain.rewards))
     assert episode.infos == plain.infos
     assert episode.terminated is (len(episode) == length)
-
-
-def assert_busy_recovered(path: Path) -> None:
-    """Fail unless the episodes of `BUSY` are there once each; only the last may be unfinished."""
-    store = el.open(path)
-    episodes = list(store)
-    numbers = sorted(episode.number for episode in episodes)
-    assert numbers == list(range(len(numbers)))
-    assert len({episode.id for episode in episodes}) == len(episodes)
-    for episode in episodes:
-        assert episode.seed == episode.number
-        assert_true(episode)
-        whole = len(episode) == LENGTH
-        assert episode.end_reason == ("terminated" if whole else "interrupted")
-        assert whole or episode.number == numbers[-1]
-    assert store.steps.collect().height == sum(len(episode) + 1 for episode in episodes)
-    ids, rows = store.sql("select count(distinct episode_id), count(*) from steps").fetchall()[0]
-    assert (ids, rows) == (len(episodes), store.steps.collect().height)
 
 
 def test_recovery_finds_all_that_was_journalled(dead: Path) -> None:
@@ -442,56 +423,6 @@ def test_recovery_leaves_a_live_writer_alone(path: Path) -> None:
     assert len(mine) == 2
     for episode, rollout in zip(mine, plain, strict=True):
         assert_recorded(episode, rollout, env)
-
-
-@pytest.mark.further
-def test_two_recoveries_at_once_add_everything_once(dead: Path) -> None:
-    """Processes that recover the same journal at the same time do not add its episodes twice."""
-    script = "import sys, episodelake as el; sys.stdin.read(1); print(len(el.recover(sys.argv[1])))"
-    command = [sys.executable, "-c", script, str(dead)]
-    children = [
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=ENVIRONMENT)
-        for _ in range(3)
-    ]
-    answers = [child.communicate("x", timeout=PATIENCE)[0].strip() for child in children]
-    assert [child.returncode for child in children] == [0, 0, 0]
-    assert sorted(answers) == ["0", "0", "1"]
-    assert_idle_recovered(dead)
-
-
-@pytest.mark.further
-@pytest.mark.parametrize("pause", [0.0, 0.013, 0.031, 0.057, 0.083])
-def test_a_kill_at_any_moment_neither_loses_nor_doubles(path: Path, pause: float) -> None:
-    """Killed while it flushes and seals all the time, its episodes are there once each, without gaps."""
-    with process(BUSY, path) as child:
-        sealed = [int(said(child)) for _ in range(3)][-1]
-        time.sleep(pause)
-        child.send_signal(signal.SIGKILL)
-        child.wait(PATIENCE)
-    assert len(el.open(path)) >= sealed
-    el.recover(path)
-    assert len(el.open(path)) > sealed
-    assert_busy_recovered(path)
-    el.recover(path)
-    assert_busy_recovered(path)
-
-
-RECOVER = (
-    "import sys, time, episodelake as el\nprint('go', flush=True)\nel.recover(sys.argv[1])\ntime.sleep(600)"
-)
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("pause", [0.0, 0.01, 0.02, 0.04, 0.06, 0.1])
-def test_a_recovery_that_is_killed_is_repeated(dead: Path, pause: float) -> None:
-    """A recovery that dies at any moment is finished by the next one, and nothing is there twice."""
-    with process(RECOVER, dead) as child:
-        said(child)
-        time.sleep(pause)
-        child.send_signal(signal.SIGKILL)
-        child.wait(PATIENCE)
-    el.recover(dead)
-    assert_idle_recovered(dead)
 
 
 @pytest.mark.further
