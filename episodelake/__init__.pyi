@@ -1,5 +1,7 @@
 """The public names, for type checkers; `__init__.py` loads them on first use."""
 
+__version__: str
+
 from . import errors as errors
 from . import types as types
 from ._importing import import_dataset

@@ -31,6 +31,10 @@ def lazy_names(module: str, file: str) -> tuple[list[str], Callable[[str], objec
     namespace = vars(sys.modules[module])
 
     def load(name: str) -> object:
+        if name == "__version__" and module == __package__:
+            from importlib.metadata import version
+
+            return namespace.setdefault(name, version(module))
         if name not in origins:
             raise AttributeError(f"module {module!r} has no attribute {name!r}{_hint(name)}")
         source, original = origins[name]

@@ -508,3 +508,31 @@ def test_the_steps_of_a_store_are_a_table(tmp_path: Path) -> None:
     assert report.observation_space["n"] == spaces.Discrete(9)
     assert el.open(tmp_path / "back")[0].observations["n"].tolist() == [1, 2, 8]
     assert el.open(tmp_path / "back")[0].end_reason == "terminated"
+
+
+@pytest.mark.parametrize("format", ["parquet", "huggingface"])
+@pytest.mark.parametrize("layout", ["transitions", "steps"])
+def test_our_own_export_comes_back(tmp_path: Path, format: str, layout: str) -> None:
+    """Annotations of steps become own columns, and an episode without its last observation stays whole."""
+    spaces_given = {"observation_space": spaces.Box(-1, 1, (2,)), "action_space": spaces.Discrete(2)}
+    store = el.create(tmp_path / "store", **spaces_given)
+    seen, flags = np.ones((3, 2), np.float32), np.array([False, False, True])
+    more = {"actions": np.zeros(3, np.int64), "rewards": np.ones(3), "terminations": flags}
+    with store.writer() as writer:
+        writer.write_episode(observations=np.ones((4, 2), np.float32), **more, truncations=flags & False)
+        writer.write_episode(observations=seen, **more, truncations=flags & False, last_observation="missing")
+    marks = {"episode_id": store.refresh()[0].id, "t": [0, 1, 2, 3], "mark": [0.5, 1.5, 2.5, 3.5]}
+    store.annotate(pl.DataFrame(marks), on=("episode_id", "t"))
+    target = tmp_path / ("out.parquet" if format == "parquet" else "out")
+    report = store.refresh().export(target, format=format, layout=layout, strict=True)
+    assert report.files[0] == ("out.parquet" if format == "parquet" else "README.md")
+
+    back = el.import_dataset(target, tmp_path / "back")
+    assert not [what for what in back.lost if "leaves out" in what or "last transition" in what]
+    first, second = el.open(tmp_path / "back")
+    assert first.extra["mark"].tolist() == marks["mark"]
+    assert (second.length, second.end_reason, second.has_last_observation) == (3, "terminated", False)
+    el.import_dataset(target, tmp_path / "repeated", last_observation="repeat")
+    assert all(each.has_last_observation for each in el.open(tmp_path / "repeated")) == (
+        layout == "transitions"
+    )

@@ -143,7 +143,7 @@ THINGS: dict[str, tuple[Callable[[Path], el.EpisodeStore], Callable[[Any], Any] 
         written(run={"metadata": {"lr": 3e-4, "wandb": {"id": "x"}}}),
         _metadata("run_metadata"),
         [{"lr": repr(3e-4), "wandb": {"id": "x"}}],
-        "of a run",
+        "the metadata of a run|metadata.[a-z.]+ of a run",
     ),
     "environment": (
         _environment,

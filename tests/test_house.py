@@ -4,6 +4,7 @@ import __future__
 
 import ast
 import functools
+import importlib.metadata
 import inspect
 import io
 import re
@@ -259,6 +260,12 @@ def test_public_names_are_sorted_and_real(room: types.ModuleType) -> None:
     assert public - {"lazy_names"} == {name for name in names if not name.startswith("__")}
     with pytest.raises(AttributeError, match=f"module '{room.__name__}' has no attribute 'nothing'"):
         _ = room.nothing
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    """`el.__version__` is what the installer knows; its other modules have none."""
+    assert episodelake.__version__ == importlib.metadata.version("episodelake")
+    assert not hasattr(episodelake.errors, "__version__")
 
 
 @pytest.mark.parametrize(

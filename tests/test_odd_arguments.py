@@ -47,6 +47,31 @@ QUESTIONS: dict[str, tuple[type[Exception], str, Callable[[Any], Any]]] = {
         "None is no path",
         lambda _: el.create(None, Scripted()),
     ),  # type: ignore[arg-type]
+    "export(5)": (
+        el.errors.InvalidArgumentError,
+        "5 is no path; expected text or a path object",
+        lambda store: store.export(5, format="parquet"),
+    ),
+    "a loader's misspelt column": (
+        el.errors.InvalidArgumentError,
+        "There is no column 'rewrd' to load. Did you mean reward?",
+        lambda store: store.loader(2, columns=["rewrd"]),
+    ),
+    "a loader's column of episodes": (
+        el.errors.InvalidArgumentError,
+        "There is no column 'episode_id' to load. Did you mean episode?",
+        lambda store: store.loader(2, columns=["episode_id"]),
+    ),
+    "a policy that returns nothing": (
+        el.errors.InvalidArgumentError,
+        "The policy returned None as the action",
+        lambda store: el.collect(Scripted(), lambda observation, info, state: None, store, steps=1),
+    ),
+    "a policy with extras alone": (
+        el.errors.InvalidArgumentError,
+        "The policy returned None as the action",
+        lambda store: el.collect(Scripted(), lambda observation, info, state: (None, {}), store, steps=1),
+    ),
     "sql(None)": (el.errors.QueryError, "expected SQL text", lambda store: store.sql(None)),
     "two queries": (el.errors.QueryError, "2 statements", lambda store: store.sql("select 1; select 2")),
     "slice of text": (el.errors.InvalidArgumentError, "slice of positions", lambda store: store["x":"y"]),

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...store.common.compatibility import numpy_type
+from ...store.common.suggestions import suggest
 from ...store.dynamic import logical_types as kinds
 from ...store.dynamic.column_groups import STEP_FAMILIES
 from ...store.errors import CorruptStoreError, InvalidArgumentError
@@ -25,11 +26,13 @@ from ...store.names import (
     ACTION,
     AGENT_ID,
     END_REASON,
+    EPISODE,
     FLAGS,
     NEXT_OBSERVATION,
     OBSERVATION,
     OBSERVATION_PRESENT,
     REWARD,
+    STEP,
     is_observation,
 )
 from ...store.parquet.page_checks import content_digests
@@ -288,9 +291,10 @@ def unknown_column(snapshot: Snapshot, selection: Selection, name: str) -> Inval
     codecs = (schema.observation, schema.action)
     parts = [leaf.column.removeprefix(schema.prefix) for codec in codecs for leaf in codec.leaves]
     dynamic = _dynamic_fields_of(snapshot, selection)
-    known = (*DEFAULT_COLUMNS, NEXT_OBSERVATION, END_REASON, *parts, *dynamic)
+    columns = (*DEFAULT_COLUMNS, NEXT_OBSERVATION, END_REASON, STEP, EPISODE, *parts, *dynamic)
+    known = list(dict.fromkeys(columns))
     return InvalidArgumentError(
-        f"There is no column {name!r} to load. There are: {', '.join(dict.fromkeys(known))}. Infos "
+        f"There is no column {name!r} to load.{suggest(name, known)} There are: {', '.join(known)}. Infos "
         f"and policy values of the next row are there too (next_info.cost), and for infos, policy values "
         f"and columns of your own a key that ends in {PRESENT!r} and is True where they have a value."
     )

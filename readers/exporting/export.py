@@ -33,7 +33,7 @@ class ExportReport:
         format: the name of the format.
         target: the file or folder.
         episodes, steps: what was written, in episodes and transitions.
-        files: the files, relative to the target if that is a folder.
+        files: the files, relative to the target; the name of the target if that is a single file.
         lost: what the format cannot hold: counts, by a sentence that says what.
     """
 
@@ -94,7 +94,7 @@ def export_view(
                 f"{chosen.name} cannot hold everything: {'; '.join(losses.lines())}. Nothing was written; "
                 "leave out strict=True to write the rest."
             )
-        files = _files(draft)
+        files = _files(draft, path)
     steps = int(export.facts.frame()["length"].sum()) - lost - losses.get(LOST_TRANSITION, 0)
     return ExportReport(chosen.name, path, total - lost, steps, files, losses)
 
@@ -147,7 +147,7 @@ def _writing(draft: Path, path: Path, name: str) -> Iterator[None]:
         ) from error
 
 
-def _files(draft: Path) -> tuple[str, ...]:
+def _files(draft: Path, path: Path) -> tuple[str, ...]:
     if draft.is_file():
-        return (".",)
+        return (path.name,)
     return tuple(sorted(str(file.relative_to(draft)) for file in draft.rglob("*") if file.is_file()))

@@ -273,6 +273,8 @@ def _replaced_keys(snapshot: Snapshot, holds: Holds) -> list[str]:
 def _named(place: str, path: tuple[Any, ...]) -> str:
     if path == (RUN,):
         return "the run of an episode"
+    if path == (RUN_METADATA,):
+        return "the metadata of a run"
     if path[0] == RUN_METADATA:
         return f"metadata.{'.'.join(map(str, path[1:]))} of a run"
     return ".".join(map(str, (place, *path)))

@@ -52,8 +52,8 @@ class TableExport:
 
     Attributes:
         schema: of the table.
-        extra: the names of your own step columns.
-        dynamic: those, and the columns of infos, policy values and metadata.
+        extra: the names of your own step columns, annotations among them.
+        dynamic: your own step columns without those, and the columns of infos, policy values and metadata.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class TableExport:
         added = snapshot.annotation_files.annotations
         self._steps = [field for field in snapshot.shown_schema(STEPS) if field.name != EPISODE_ID]
         self._stored = [field for field in self._steps if field.name not in added]
-        self.extra = [field.name for field in self._steps if EXTRA.owns(field)]
+        self.extra = [field.name for field in self._steps if EXTRA.owns(field) or field.name in added]
         shown = snapshot.shown_schema(EPISODES)
         self._own = [field for field in shown if field.name == _SEED or METADATA.owns(field)]
         self._runs = _RunColumns(export, self._own)
@@ -84,7 +84,8 @@ class TableExport:
             names = [field.name for field in self._stored if not POLICY.owns(field)]
             self._following = {name: after for name in names if (after := next_name(name)) is not None}
             own = {name: f"next_{name}" for name in self.extra}
-            self._following |= {name: after for name, after in own.items() if after not in names}
+            taken = {field.name for field in self._steps}
+            self._following |= {name: after for name, after in own.items() if after not in taken}
         self._encode = encode
         encoded = pa.schema([pa.field(field.name, field.type) for field in self._steps])
         if encode is not None:

@@ -115,11 +115,21 @@ def _quoted(text: str) -> int | None:
 
 
 def user_path(path: str | os.PathLike[str]) -> Path:
-    """Return a path with the user's folder for `~`; as in a shell, `~name` stays if there is no such user."""
+    """Return a path with the user's folder for `~`; as in a shell, `~name` stays if there is no such user.
+
+    Raises:
+        InvalidArgumentError: it is neither text nor a path object.
+    """
     try:
-        return Path(path).expanduser()
+        plain = Path(path)
+    except TypeError as error:
+        raise InvalidArgumentError(
+            f"{path!r:.100} is no path; expected text or a path object, such as 'data/cartpole'."
+        ) from error
+    try:
+        return plain.expanduser()
     except RuntimeError:
-        return Path(path)
+        return plain
 
 
 @contextlib.contextmanager

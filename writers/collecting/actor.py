@@ -67,7 +67,8 @@ def read_output(output: Any, tuple_actions: bool) -> tuple[Any, Mapping[str, Any
         tuple_actions: whether a plain tuple is an action; see `has_tuple_actions`.
 
     Raises:
-        InvalidArgumentError: extras of a `PolicyOutput` are no mapping, or have a key that is no text.
+        InvalidArgumentError: the action is None; extras of a `PolicyOutput` are no mapping, or have a key
+            that is no text.
     """
     if isinstance(output, PolicyOutput):
         action, extras, state = output.action, output.extras, output.state
@@ -80,7 +81,12 @@ def read_output(output: Any, tuple_actions: bool) -> tuple[Any, Mapping[str, Any
         action, extras, *rest = output
         state = rest[0] if rest else None
     else:
-        return output, None, None
+        action, extras, state = output, None, None
+    if action is None:
+        raise InvalidArgumentError(
+            "The policy returned None as the action; expected an action of the environment. Does it lack a "
+            "`return`?"
+        )
     if extras:
         _check_extras(extras)
     return action, extras, state

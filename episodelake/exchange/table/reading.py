@@ -112,7 +112,7 @@ class _Table(SpanDataset[Span]):
         self._rows = rows
         self._map = resolve(options.mapping, rows.schema, rows.name, many=rows.many)
         self.card = json.loads((rows.schema.metadata or {}).get(CARD_KEY, b"{}"))
-        options = _with_spaces(options, rows.schema)
+        options = _as_exported(options, rows.schema)
         names = rows.schema.names
         self._columns = _following_columns(self._map.passed, names)
         self._read = list(dict.fromkeys([*self._map.columns, *self._columns.values()]))
@@ -211,8 +211,11 @@ class _Reader:
         self._batches, self._held, self._begun = iter(()), [], False
 
 
-def _with_spaces(options: ImportOptions, schema: pa.Schema) -> ImportOptions:
-    """Return the options with the spaces that an export to Parquet states, unless others are given."""
+def _as_exported(options: ImportOptions, schema: pa.Schema) -> ImportOptions:
+    """Return the options with what an export to Parquet states, unless others are given.
+
+    It has the last observation of every episode that has one, so no transition needs to be dropped.
+    """
     stated = (schema.metadata or {}).get(SPACES_KEY)
     if stated is None or options.mapping is not None:
         return options
@@ -221,6 +224,7 @@ def _with_spaces(options: ImportOptions, schema: pa.Schema) -> ImportOptions:
         options,
         observation_space=options.observation_space or observation_space,
         action_space=options.action_space or action_space,
+        last_observation="missing" if options.last_observation == "drop" else options.last_observation,
     )
 
 
