@@ -28,7 +28,7 @@ from episodelake.store.journal import reading as journal_reading
 from episodelake.store.spaces import describe
 from nasty_environments import SmallEnv, assert_recorded, new_store, play, seeds
 from strategies import same
-from waiting import PATIENCE, line_of, steps_told
+from waiting import PATIENCE, said, steps_told
 
 PUSH = np.zeros(2, np.float32)
 LENGTH = 40
@@ -95,13 +95,6 @@ def process(script: str, path: Path, *arguments: str) -> Iterator[subprocess.Pop
             yield child
         finally:
             child.kill()
-
-
-def said(child: subprocess.Popen[str]) -> str:
-    """Wait for the next line that a process prints."""
-    line = line_of(child)
-    assert line, f"the process ended with {child.wait(PATIENCE)}"
-    return line
 
 
 def killed(script: str, path: Path, lines: int = 1) -> None:

@@ -18,6 +18,7 @@ from episodelake.readers.columns.selection import EpisodeIndex
 from episodelake.readers.loading.orders import Permutation
 from episodelake.readers.loading.units import UnitIndex
 from episodelake.readers.loading.windows import Windows
+from loader_batches import places
 from test_loader_units import BOX, random_store
 
 LENGTHS = [5, 1, 17, 9, 30, 2, 11]
@@ -29,13 +30,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> el.EpisodeStore:
     """Seven episodes of different lengths."""
     path = tmp_path_factory.mktemp("orders") / "store"
     return random_store(path, LENGTHS, ["terminated", "truncated", "cut"] * 2 + ["terminated"], BOX)
-
-
-def places(batches: Any) -> list[tuple[int, int]]:
-    """Which units some batches hold, as (episode, t)."""
-    return [
-        pair for batch in batches for pair in zip(batch["episode"].tolist(), batch["t"].tolist(), strict=True)
-    ]
 
 
 @given(st.integers(1, 200_000), st.integers(0, 2**64 - 1))

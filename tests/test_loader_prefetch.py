@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import episodelake as el
-from test_loader_order import places
+from loader_batches import places
 from test_loader_units import NESTED, assert_same, random_store
 from waiting import PATIENCE
 

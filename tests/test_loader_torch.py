@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import episodelake as el
 from episodelake.readers.loading.feed import ArrayFeed, Shard
-from test_loader_order import places
+from loader_batches import places
 from test_loader_units import NESTED, assert_same, random_store
 from waiting import PATIENCE
 

@@ -34,7 +34,7 @@ from object_fixtures import backend, one_proxy, proxy, spool
 from object_server import BUCKET, FaultyProxy, ObjectServer, Rule, new_url, shared_server
 from real_environments import NUMBERED_SPACES, numbered_return, write_numbered
 from strategies import same
-from waiting import PATIENCE, line_of
+from waiting import PATIENCE, said
 
 __all__ = ["backend", "one_proxy", "proxy", "spool"]
 
@@ -80,13 +80,6 @@ def start(script: str, backend: ObjectBackend, *arguments: object) -> subprocess
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(folders)},
     )
-
-
-def said(child: subprocess.Popen[str]) -> str:
-    """Wait for the next line that a process prints."""
-    line = line_of(child)
-    assert line, f"the process ended with {child.wait(PATIENCE)}"
-    return line
 
 
 def spooled(folder: Path) -> list[Path]:

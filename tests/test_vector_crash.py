@@ -12,9 +12,9 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 import episodelake as el
 from nasty_environments import Rollout, SmallEnv, assert_recorded
 from strategies import same
-from test_crash import BEGIN, killed, process, said
+from test_crash import BEGIN, killed, process
 from vector_rollouts import MODES, alone
-from waiting import PATIENCE
+from waiting import PATIENCE, said
 
 # `make test-crashes` runs them, and so does the continuous integration.
 pytestmark = pytest.mark.slow

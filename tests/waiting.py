@@ -67,6 +67,13 @@ def line_of(process: subprocess.Popen[str]) -> str:
         killing.cancel()
 
 
+def said(child: subprocess.Popen[str]) -> str:
+    """Return the next line that a process prints; fail if it ends without one."""
+    line = line_of(child)
+    assert line, f"the process ended with {child.wait(PATIENCE)}"
+    return line
+
+
 def journals(store: Path) -> list[Path]:
     """The folders of the journals in a local store, one for each run that has one."""
     return sorted(path for path in (store / "journal").glob("*") if path.is_dir())
