@@ -419,3 +419,47 @@ def test_scalars_that_become_vectors_are_a_change(tmp_path: Path) -> None:
         el.import_dataset(source, store, last_observation="missing", on_changed="replace")
     (episode,) = el.open(store)
     assert np.asarray(episode.infos[0]["x"]).tolist() == [1.5, 2.5]
+
+
+@pytest.mark.parametrize("column", ["obs", "action", "reward", "terminated"])
+@pytest.mark.parametrize("form", ["arrays", "rollouts", "rows"])
+def test_masked_elements_are_refused(tmp_path: Path, column: str, form: str) -> None:
+    """What lies under a mask is no value of the data."""
+    arrays: dict[str, Any] = {
+        "obs": np.arange(3.0),
+        "action": np.array([0, 1, 1]),
+        "reward": np.arange(3.0),
+        "terminated": np.array([False, False, True]),
+    }
+    arrays[column] = np.ma.masked_array(arrays[column], mask=[False, True, False])
+    rows = [{name: values[index] for name, values in arrays.items()} for index in range(3)]
+    source = {"arrays": arrays, "rollouts": [arrays], "rows": rows}[form]
+    with pytest.raises(el.errors.SpaceMismatchError, match=rf"`{column}`.* masked array with 1 masked"):
+        el.import_dataset(source, tmp_path / "store", last_observation="missing")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("last", ["drop", "missing"])
+@pytest.mark.parametrize(
+    ("column", "lost"),
+    [
+        ("reward", "actions of a last row without a reward"),
+        ("action", "rewards of a last row without an action"),
+    ],
+)
+@pytest.mark.parametrize("form", ["frame", "short array"])
+def test_half_of_a_last_transition_is_counted_as_lost(
+    tmp_path: Path, column: str, lost: str, last: str, form: str
+) -> None:
+    """A last row with only one of action and reward is that of the last observation; the other is lost."""
+    columns: dict[str, Any] = {"obs": [1.0, 2.0, 3.0], "action": [0, 1, 1], "reward": [1.0, 2.0, 5.0]}
+    if form == "frame":
+        columns[column] = [*columns[column][:2], None]
+        source: Any = pl.DataFrame({"episode": [0, 0, 0], **columns})
+    else:
+        source = {name: np.array(values) for name, values in columns.items()}
+        source[column] = source[column][:2]
+    report = el.import_dataset(source, tmp_path / "store", last_observation=last)
+    assert report.lost[lost] == 1
+    (episode,) = el.open(tmp_path / "store")
+    assert episode.rewards.tolist() == [1.0, 2.0] and episode.observations.tolist() == [1.0, 2.0, 3.0]

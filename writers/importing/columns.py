@@ -18,6 +18,7 @@ import numpy as np
 import pyarrow as pa
 from gymnasium import Space, spaces
 
+from ...store.common.arguments import refuse_mask
 from ...store.common.optional_packages import EXPLORE, require
 from ...store.errors import DatasetError
 from ...store.names import RESERVED
@@ -106,7 +107,11 @@ def array_column(values: np.ndarray, shape: Sequence[int] | None = None) -> pa.A
 
     Args:
         shape: of a row, in place of that of the array.
+
+    Raises:
+        SpaceMismatchError: an element is masked.
     """
+    refuse_mask(values, "an array of the source")
     flat = np.ascontiguousarray(values).reshape(-1)
     native = pa.array(flat.astype(flat.dtype.newbyteorder("="), copy=False))
     return fixed_lists(native, values.shape[1:] if shape is None else shape)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from ...store.common.arguments import refuse_mask
 from ...store.errors import DatasetError
 from ...store.names import TERMINATED, TRUNCATED
 from ...store.spaces.arrow import LISTS, plain_array
@@ -41,6 +42,7 @@ def dict_tables(source: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> Iter
 
     Raises:
         DatasetError: arrays have other lengths, or values that Arrow has no type for.
+        SpaceMismatchError: an array has masked elements.
     """
     if isinstance(source, Mapping):
         yield table_of_arrays(source, 0, "The dict")[0]
@@ -124,6 +126,7 @@ def _length(value: Any) -> int | None:
 
 
 def _column_of(value: Any, rows: int, name: str, place: str) -> pa.Array:
+    refuse_mask(value, f"`{name}`")
     size = _length(value)
     if size is None:
         single = value.item() if isinstance(value, np.ndarray | np.generic) else value
@@ -137,6 +140,7 @@ def _column_of(value: Any, rows: int, name: str, place: str) -> pa.Array:
 
 def _column(values: Any, name: str) -> pa.Array:
     """Return rows of numbers, texts or lists as a column; arrays of several axes as nested lists."""
+    refuse_mask(values, f"`{name}`")
     try:
         array = values if isinstance(values, np.ndarray) else _stacked(values)
         if isinstance(array, np.ndarray) and array.dtype.kind in "biuf":

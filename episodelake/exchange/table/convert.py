@@ -138,12 +138,16 @@ def convert(
     _check_last(steps[next(leaves(mapping.observation)).name], spans, endings, layout)
     layout.mark_missing(steps[next(leaves(mapping.observation)).name])
     for leaf in leaves(mapping.action):
-        steps[leaf.name] = layout.acted(_column(leaf, rows, spans))
+        actions = _column(leaf, rows, spans)
+        steps[leaf.name] = layout.acted(actions)
+    _count_unacted(actions, "actions of a last row without a reward", spans, losses)
     if mapping.reward is None:
         steps[REWARD] = layout.acted(pa.array(np.full(rows.num_rows, np.nan)))
     else:
         (leaf,) = leaves(mapping.reward)
-        steps[REWARD] = layout.acted(_rewards(_column(leaf, rows, spans), leaf, spans))
+        rewards = _rewards(_column(leaf, rows, spans), leaf, spans)
+        steps[REWARD] = layout.acted(rewards)
+        _count_unacted(rewards, "rewards of a last row without an action", spans, losses)
     flags = [endings.flags(span, mapping) for span in spans]
     for name, values in zip(FLAGS, zip(*flags, strict=True), strict=True):
         steps[name] = layout.flags(np.array(values, bool))
@@ -248,6 +252,13 @@ def _check_last(observations: pa.Array, spans: Sequence[Span], endings: Endings,
             raise DatasetError(
                 f"Episode {spans[index].name}: its last row has an action, and NULL as its observation."
             )
+
+
+def _count_unacted(values: pa.Array, loss: str, spans: Sequence[Span], losses: Losses) -> None:
+    """Count the values in last rows that are no transitions, since they lack the action or the reward."""
+    last = [span.start - spans[0].start + span.rows - 1 for span in spans if not span.acted]
+    if last:
+        losses.add(loss, len(last) - values.take(pa.array(last)).null_count)
 
 
 def _rewards(values: pa.Array, leaf: Leaf, spans: Sequence[Span]) -> pa.Array:
