@@ -8,6 +8,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import polars as pl
 import pytest
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.spaces import Box
@@ -37,6 +38,13 @@ def pair() -> SyncVectorEnv:
 def still(observation: Any, info: Any, state: Any) -> Any:
     """A policy with a state that is one array."""
     return np.zeros(2, np.int64), {}, np.zeros((2, 1))
+
+
+def copied(store: el.EpisodeStore) -> int:
+    """Write the episodes again, with an annotation among the facts."""
+    facts = store.episodes.collect().with_columns(label=pl.lit("good"))
+    with store.writer() as writer:
+        return writer.write_episodes(store.steps.collect(), episodes=facts)
 
 
 QUESTIONS: dict[str, tuple[type[Exception], str, Callable[[Any], Any]]] = {
@@ -71,6 +79,11 @@ QUESTIONS: dict[str, tuple[type[Exception], str, Callable[[Any], Any]]] = {
         el.errors.InvalidArgumentError,
         "The policy returned None as the action",
         lambda store: el.collect(Scripted(), lambda observation, info, state: (None, {}), store, steps=1),
+    ),
+    "annotations as facts of episodes": (
+        el.errors.InvalidArgumentError,
+        "Leave out annotations; call values of your own `metadata.label`",
+        copied,
     ),
     "sql(None)": (el.errors.QueryError, "expected SQL text", lambda store: store.sql(None)),
     "two queries": (el.errors.QueryError, "2 statements", lambda store: store.sql("select 1; select 2")),

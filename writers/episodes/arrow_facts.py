@@ -136,7 +136,7 @@ class ArrowFacts:
         if unknown:
             raise InvalidArgumentError(
                 f"`episodes` has the columns {unknown}; expected {list(_TAKEN)} and `{METADATA.prefix}*`. "
-                f"Call values of your own `{METADATA.prefix}{unknown[0]}`."
+                f"Leave out annotations; call values of your own `{METADATA.prefix}{unknown[0]}`."
             )
         return batch
 
