@@ -200,13 +200,20 @@ class StepsFile:
                 start, observed = int(observed[0]), None
         # From here on, None stands for the rows from `start` on.
         following = None
-        # The row behind an episode's last one is the reset of the next, which has no outcome either.
-        if blank is not None and (observed is not None or not _precede_resets(arrivals, blank + start)):
+        if blank is not None:
             outcomes = np.arange(1, count + 1) if rows is None else rows + 1
             outcomes = np.minimum(outcomes, (arrivals.num_rows if places is None else len(places)) - 1)
             absent = np.zeros(count, bool)
             absent[blank] = True
-            following = (outcomes if places is None else places[outcomes]), absent
+            if places is not None:
+                outcomes = places[outcomes]
+            # A late row may stand elsewhere, even where the observations stand in order. The row behind an
+            # episode's last one is the reset of the next, which has no outcome either.
+            in_order = observed is None and bool(
+                ((outcomes == np.arange(start + 1, start + count + 1)) | absent).all()
+            )
+            if not in_order or not _precede_resets(arrivals, blank + start):
+                following = outcomes, absent
         arrays: list[pa.Array | pa.ChunkedArray] = []
         for column in self._file_schema:
             if column.name in self._names:
