@@ -17,6 +17,7 @@ import polars as pl
 
 from ..store.common.arguments import flag
 from ..store.common.progress import Progress, progress_meter
+from ..store.errors import InvalidArgumentError
 from . import episodes
 from .amounts import counted
 from .charts.plots import Plots
@@ -121,12 +122,16 @@ class EpisodeView(DescribedView, FeedingView):
         return EpisodeView(filter_episodes(self.context, condition, parameters))
 
     def where(self, predicate: Callable[[Episode], object]) -> EpisodeView:
-        """Return the episodes for which a Python function returns something true.
+        """Return the episodes for which a Python function returns True.
 
         It is called once for each episode, in order; what it looks at is read and decoded. Conditions over
         columns of the episodes table are much faster with `filter`.
+
+        Raises:
+            InvalidArgumentError: the function returned neither True nor False, such as None for want of a
+                `return`; the message names the episode.
         """
-        kept = [bool(predicate(episode)) for episode in self]
+        kept = [_answer_of(predicate, episode) for episode in self]
         return EpisodeView(self.context.choose(self.context.all_positions[np.array(kept, bool)]))
 
     def check(self, *, finished: bool = True, unique: bool = True) -> EpisodeView:
@@ -265,3 +270,20 @@ class EpisodeView(DescribedView, FeedingView):
         snapshot = self.context.snapshot
         place = f"{str(snapshot.layout.root)!r}, version {snapshot.version}"
         return f"{type(self).__name__}({counted(len(self), 'episode')}, {place})"
+
+
+def _answer_of(predicate: Callable[[Episode], object], episode: Episode) -> bool:
+    """Return the answer of a user's function; arrays and tensors of one boolean count.
+
+    Raises:
+        InvalidArgumentError: it is neither True nor False.
+    """
+    answer = predicate(episode)
+    plain = answer.item() if np.ndim(answer) == 0 and hasattr(answer, "item") else answer  # type: ignore
+    if isinstance(plain, bool):
+        return plain
+    hint = " Does it lack a return?" if answer is None else ""
+    raise InvalidArgumentError(
+        f"The function of where() returned {answer!r:.200} of type {type(answer).__name__} for the episode "
+        f"{episode.id!r}; expected True or False.{hint}"
+    )

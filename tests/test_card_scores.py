@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,12 @@ def test_where_takes_a_python_function(store: el.EpisodeStore) -> None:
     assert [
         episode.length for episode in view.filter("length > 1").where(lambda episode: episode.terminated)
     ] == [3, 5]
-    assert len(view.where(lambda episode: None)) == 0
+    for answer, kind in [(None, "NoneType"), (1, "int"), (np.ones(2, bool), "ndarray")]:
+        with pytest.raises(
+            el.errors.InvalidArgumentError, match=f"{kind} for the episode .{re.escape(view[0].id)}"
+        ):
+            view.where(lambda episode, answer=answer: answer)
+    assert len(view.where(lambda episode: np.array(episode.length > 1))) == 2
     with pytest.raises(ZeroDivisionError):
         view.where(lambda episode: 1 / 0)
 
