@@ -26,6 +26,7 @@ from gymnasium.vector import VectorEnv
 
 import episodelake as el
 import independent_journal
+from agent_environments import Comings, Turns
 from nasty_environments import (
     Nested,
     Rollout,
@@ -40,6 +41,7 @@ from nasty_environments import (
 )
 from strategies import same
 from test_fuzzing import changed
+from test_pool_recorder import Pool
 from waiting import PATIENCE, journals
 
 PUSH = np.zeros(2, np.float32)
@@ -424,6 +426,24 @@ def test_wrong_settings_of_a_recording_are_refused(tmp_path: Path, options: dict
         with pytest.raises(el.EpisodelakeError):
             call()
     assert store.refresh().runs.collect().height == 0
+
+
+@pytest.mark.parametrize("name", ["step_callback", "episode_callback"])
+@pytest.mark.parametrize("kind", ["single", "vector", "pool", "parallel", "aec"])
+def test_a_callback_that_is_no_function_is_refused(tmp_path: Path, kind: str, name: str) -> None:
+    """By every recorder, when it is made; no run begins."""
+    makers: dict[str, Callable[[], Any]] = {
+        "single": SmallEnv,
+        "vector": lambda: gym.vector.SyncVectorEnv([SmallEnv]),
+        "pool": lambda: Pool([SmallEnv()], 1),
+        "parallel": Comings,
+        "aec": Turns,
+    }
+    env = makers[kind]()
+    store = el.create(tmp_path / "store", env)
+    with pytest.raises(el.errors.InvalidArgumentError, match=f"{name}='x' is of type str"):
+        store.record(env, **{name: "x"})
+    assert not journals(store.path) and store.refresh().runs.collect().height == 0
 
 
 # Versions and queries

@@ -292,6 +292,21 @@ class Guarded:
         self._callback = callback
         self.running = False
 
+    @staticmethod
+    def of(name: str, callback: Any) -> Guarded | None:
+        """Return a callback that was given as the argument `name`, guarded; None if there is none.
+
+        Raises:
+            InvalidArgumentError: it cannot be called.
+        """
+        if callback is None:
+            return None
+        if not callable(callback):
+            raise InvalidArgumentError(
+                f"{name}={callback!r:.200} is of type {type(callback).__name__}; expected a function or None."
+            )
+        return Guarded(callback)
+
     def __call__(self, value: Any) -> Any:
         """Call it."""
         self.running = True

@@ -138,16 +138,15 @@ class EnvRecorder(RunOwner[Rows], Generic[Rows]):
                 makes no sense.
         """
         self._infos = InfoChoice.of(record_infos)
+        # Guarded, so that it is known when one of them is being called.
+        self._step_callback = Guarded.of("step_callback", step_callback)
+        self._episode_callback = Guarded.of("episode_callback", episode_callback)
+        self._guards = (self._step_callback, self._episode_callback)
         check_unrecorded(env, store.handle)
         kept = keep_env(store.handle.layout, env, files, packages)
         if describe is not None:
             kept = describe(kept, env)
-        opened = self._open_run(store, run_header(run, metadata, kept), options, rows)
-        # Guarded, so that it is known when one of them is being called.
-        self._step_callback = None if step_callback is None else Guarded(step_callback)
-        self._episode_callback = None if episode_callback is None else Guarded(episode_callback)
-        self._guards = (self._step_callback, self._episode_callback)
-        return opened
+        return self._open_run(store, run_header(run, metadata, kept), options, rows)
 
     def close(self, **kwargs: Any) -> None:
         """End what is open, seal everything, finish the run and close the environment.
