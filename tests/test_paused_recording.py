@@ -561,8 +561,19 @@ def go_on(step: el.types.StepData) -> el.types.StepData:
 
 MODES = tuple(AutoresetMode)
 LENGTHS = (2, 3, 5)
+# A flush or seal by chance between the end of an episode and its last values.
+STORED = "ignore:The episodes of the environments:RuntimeWarning"
 
 
+def log_if_open(recorder: Any, value: np.ndarray) -> None:
+    """Log a value, unless all episodes that it is for are stored."""
+    try:
+        recorder.log(value=value)
+    except el.errors.RecorderStateError as error:
+        assert "are stored" in str(error)
+
+
+@pytest.mark.filterwarnings(STORED)
 @pytest.mark.sample(10)
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("mode", MODES)
@@ -584,7 +595,7 @@ def test_vector_recorders_store_what_the_rules_say(
                 model.begin(env, observation)
             for _ in range(40):
                 model.meddle(recorder, rng)
-                recorder.log(value=np.arange(len(LENGTHS)))
+                log_if_open(recorder, np.arange(len(LENGTHS)))
                 waiting = done
                 observations, _, terminated, _, infos = recorder.step(actions)
                 done = terminated.copy()
@@ -604,6 +615,7 @@ def test_vector_recorders_store_what_the_rules_say(
     model.check(store, recorder)
 
 
+@pytest.mark.filterwarnings(STORED)
 @pytest.mark.filterwarnings("error")
 @pytest.mark.sample(6)
 @pytest.mark.parametrize("seed", range(6))
@@ -625,7 +637,7 @@ def test_pool_recorders_store_what_the_rules_say(tmp_path: Path, seed: int, call
                 else:
                     model.step(env, observations[place], terminated[place])
             model.meddle(recorder, rng)
-            recorder.log(value=np.zeros(len(observations)))
+            log_if_open(recorder, np.zeros(len(observations)))
             recorder.send(np.zeros((len(observations), 2), np.float32), infos["env_id"])
     model.check(store, recorder)
 

@@ -239,6 +239,7 @@ def test_logged_values_stand_beside_the_actions(tmp_path: Path, mode: AutoresetM
     store = el.create(tmp_path / "store", envs)
     with store.record(envs) as recorder:
         observations, _ = recorder.reset(seed=10)
+        done = np.zeros(3, bool)
         for step in range(9):
             values = observations[:, 2].astype(np.float64)
             recorder.log(seen=values, both={"a": values, "b": np.stack([values, values], 1)}, step=[step] * 3)
@@ -250,7 +251,9 @@ def test_logged_values_stand_beside_the_actions(tmp_path: Path, mode: AutoresetM
                 observations, _ = recorder.reset(options={"reset_mask": done})
     last_too = mode is not AutoresetMode.SAME_STEP
     for episode in store.refresh():
-        whole = last_too and episode.end_reason == "terminated"
+        # With autoreset disabled, the values before the last reset are those of all.
+        told = mode is AutoresetMode.DISABLED and bool(done.any())
+        whole = last_too and (episode.end_reason == "terminated" or told)
         seen = episode.observations[: episode.length + whole, 2].astype(np.float64)
         assert same(episode.policy["seen"], seen)
         if mode is not AutoresetMode.DISABLED:

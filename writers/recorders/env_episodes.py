@@ -23,7 +23,7 @@ from ..rows.block_rows import BlockRows
 from ..rows.vector_buffer import NO_EPISODE
 from ..session.session import RunSession
 from .callbacks import EpisodeCallback, EpisodeSummary, EpisodeValues, apply_episode_callback
-from .vector_values import to_numpy
+from .vector_values import LoggedValues, to_numpy
 
 # The columns of a state's table. The table of `Ends` has the environment and the length in the places of the
 # second and the third.
@@ -299,6 +299,38 @@ class EpisodeCalls:
             metadata=dict(facts.metadata),
             env_index=int(ends.env_index[index]),
         )
+
+
+class StoredEnds:
+    """Episodes that were ended between two calls: their last observations take no more values."""
+
+    def __init__(self, num_envs: int) -> None:
+        self._num_envs = num_envs
+        self._tick = -1
+        self._envs = np.zeros(num_envs, bool)
+        self._kept: dict[tuple[Any, ...], np.ndarray] = {}
+
+    def add(self, tick: int, envs: np.ndarray, logged: LoggedValues) -> None:
+        """Note the environments whose episodes end now, with what was logged for their last observations."""
+        if tick != self._tick:
+            self._tick, self._envs, self._kept = tick, np.zeros(self._num_envs, bool), {}
+        self._envs[envs] = True
+        for path, (_, mask) in logged.items():
+            kept = self._kept.setdefault(path, np.zeros(self._num_envs, bool))
+            kept[envs] |= True if mask is None else mask[envs]
+
+    def without_row(self, state: EnvState, paths: Sequence[tuple[Any, ...]]) -> np.ndarray:
+        """Return for which environments a value of these keys has no row: bool, shape (num_envs,).
+
+        Where the last observation has a value of a key, a further one is no loss: a loop may log it twice.
+        Neither is one of an episode that was given up, or of an environment that is not recorded.
+        """
+        lost = np.zeros(self._num_envs, bool)
+        if state.tick != self._tick:
+            return lost
+        for path in paths:
+            lost |= self._envs & ~self._kept.get(path, np.zeros(self._num_envs, bool))
+        return lost & (state.running == NO_EPISODE) & (state.numbers != NO_EPISODE)
 
 
 class InFlight:

@@ -9,6 +9,7 @@ A call of the environment is one transaction: rows are put into the block behind
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,9 +22,9 @@ from ..rows.block_rows import BlockRows
 from ..rows.vector_buffer import NO_EPISODE, DynamicBlock, DynamicEntry, VectorBuffer, owned_values
 from ..session.session import RunSession
 from .callbacks import ENDED_EARLY, EpisodeCallback
-from .env_episodes import EnvState, EpisodeCalls, GatheredEnds
+from .env_episodes import EnvState, EpisodeCalls, GatheredEnds, StoredEnds
 from .plain_steps import PlainSteps
-from .vector_values import InfoChoice, LoggedValues, info_leaves
+from .vector_values import InfoChoice, LoggedValues, info_leaves, to_numpy
 
 
 class EnvRecording:
@@ -40,6 +41,7 @@ class EnvRecording:
         episodes_left: how many more episodes may be recorded; None for any number.
         surplus: how many episodes beyond these the last call ended: they were discarded.
         silent: environments whose episodes are not recorded until the caller resets them.
+        restarts_unseen: every episode ends with its environment, which the state does not show: a pool.
         ended_early: environments whose episodes ended by a flag that only a step callback set.
         logged: policy values that were logged since the last call.
         calls: of the episode callback.
@@ -69,11 +71,14 @@ class EnvRecording:
         self.episodes_left: int | None = None
         self.surplus = 0
         self.silent = np.zeros(num_envs, bool)
+        self.restarts_unseen = False
         self.ended_early: set[int] = set()
         # Whether environments go on whose episodes were discarded.
         self._gave_up = False
         self.calls = EpisodeCalls(session, episode_callback)
         self.logged = LoggedValues(num_envs)
+        self._stored = StoredEnds(num_envs)
+        self._warned_of_loss = False
         self._next: tuple[VectorBuffer, tuple[int, int, int], EnvState] | None = None
         options = session.options
         self._counts = options.flush_steps is not None or options.seals_by_count
@@ -218,14 +223,20 @@ class EnvRecording:
             return
         block = self.block()
         try:
-            at = self.late(block, block.count, np.union1d(open_envs, np.array(stopped, np.int64)), state)
+            ending = np.union1d(open_envs, np.array(stopped, np.int64))
+            at = self.late(block, block.count, ending, state)
             ends = (*state.stopped, self.noted(state.ends(open_envs)))
             block.ends += ends
             after = state.copy()
             after.finish()
             after.leave(envs)
             after.forget(ends)
-            self.commit(block, at, after)
+            # What a callback ended goes on unrecorded, and its values with it.
+            waiting = ending if self.restarts_unseen else ending[:0]
+            waiting = waiting if state.restart is None else np.intersect1d(ending, state.restart)
+            self._stored.add(state.tick, waiting, self.logged)
+            # Values for environments that go on wait for their next step.
+            self.commit(block, at, after, (after.running == NO_EPISODE).nonzero()[0])
         except BaseException:
             self._complete()
             block.drop_uncounted(block.count)
@@ -352,14 +363,34 @@ class EnvRecording:
         """Keep policy values of the environments in `mask` until the next call.
 
         Raises:
-            RecorderStateError: no environment has an episode.
+            RecorderStateError: no environment has an episode, or all those in `mask` have ended and are
+                stored.
             SpaceMismatchError: a value has not one entry for each environment.
         """
-        if not (self.state.numbers != NO_EPISODE).any():
+        state = self.state
+        if not (state.numbers != NO_EPISODE).any():
             if self._gave_up:
                 return
             raise RecorderStateError("There is no step to log for: call reset() first.")
-        self.logged.add(values, mask)
+        paths = self.logged.add(values, mask)
+        chosen = np.ones(self.num_envs, bool) if mask is None else np.asarray(to_numpy(mask))
+        lost = self._stored.without_row(state, paths) & chosen
+        if lost.any():
+            self.logged.use_up(lost.nonzero()[0])
+            self._refuse_late(lost, everything=not (chosen & ~lost).any())
+
+    def _refuse_late(self, lost: np.ndarray, *, everything: bool) -> None:
+        """Raise if no value has a row, else warn once."""
+        message = (
+            f"The episodes of the environments {lost.nonzero()[0].tolist()} have ended and are stored: their "
+            "last observations take no more values. Log these after the step() that ends the episodes, and "
+            "before flush(), seal() or reset()."
+        )
+        if everything:
+            raise RecorderStateError(message)
+        if not self._warned_of_loss:
+            self._warned_of_loss = True
+            warnings.warn(f"{message} The other values are kept.", RuntimeWarning, stacklevel=4)
 
     def late(self, block: VectorBuffer, row: int, envs: np.ndarray, state: EnvState) -> int:
         """Put what was logged for the last observations of these environments; return the next free row."""

@@ -193,14 +193,16 @@ class VectorRecorder(EnvsRecorder, VectorWrapper):
         """Add `policy.<key>` values to the current step of every sub-environment.
 
         They stand beside the actions taken next; after the last step of an episode they stand on the row of
-        its last observation. Of two values for one key the later counts.
+        its last observation. Log these before `flush` or `seal`, which store the episode: later ones have no
+        row, and a `RuntimeWarning` says so once where others have. Of two values for one key the later
+        counts.
 
         Args:
             mask: bool, shape (num_envs,): only these sub-environments; all if None.
             values: arrays of shape (num_envs, ...), lists with one value each, or nested dicts of such.
 
         Raises:
-            RecorderStateError: there is no episode.
+            RecorderStateError: there is no episode, or all these sub-environments have ended and are stored.
             SpaceMismatchError: a value has not one entry for each sub-environment.
         """
         self._recording.log(values, mask)
@@ -304,7 +306,7 @@ class VectorRecorder(EnvsRecorder, VectorWrapper):
             rows[envs] = np.arange(row, row + count)
             add_infos(block.infos, infos, self.num_envs, rows, recording.infos)
         state.restart = left if left is not None and len(left) else None
-        recording.commit(block, row + count, state)
+        recording.commit(block, row + count, state, envs)
 
     # Seeds
 

@@ -299,20 +299,23 @@ class LoggedValues:
         """Forget all values."""
         self._values.clear()
 
-    def add(self, values: Mapping[str, Any], mask: Any) -> None:
-        """Keep values of the environments in `mask`; None: of all.
+    def add(self, values: Mapping[str, Any], mask: Any) -> list[tuple[Any, ...]]:
+        """Keep values of the environments in `mask`; None: of all. Return their key paths.
 
         Raises:
             SpaceMismatchError: a value has not one entry for each environment.
         """
         chosen = None if mask is None else self._checked_mask(mask)
+        paths = []
         for path, batch, _ in info_leaves(_checked(values, self._num_envs), self._num_envs):
+            paths.append(path)
             fresh = owned_values(batch)
             known = self._values.get(path)
             if chosen is None or known is None:
                 self._values[path] = fresh, chosen
             else:
                 self._values[path] = _merged(known, fresh, chosen)
+        return paths
 
     def use_up(self, envs: np.ndarray | None) -> None:
         """Forget what was logged for these environments; None: for all."""
@@ -322,7 +325,10 @@ class LoggedValues:
         for path, (values, mask) in list(self._values.items()):
             left = np.ones(self._num_envs, bool) if mask is None else mask.copy()
             left[envs] = False
-            self._values[path] = values, left
+            if left.any():
+                self._values[path] = values, left
+            else:
+                del self._values[path]
 
     def put(self, block: VectorBuffer, rows: np.ndarray, envs: np.ndarray) -> None:
         """Put what was logged for the environments `envs` into `rows`, one for each."""

@@ -1,0 +1,174 @@
+"""Values for last observations, which recorders of several environments take until `flush` or `seal`."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+import episodelake as el
+from nasty_environments import SmallEnv
+from test_pool_recorder import small
+from waiting import PATIENCE
+
+PUSHES = np.zeros((2, 2), np.float32)
+WAITING = (AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED)
+
+
+def recorded(
+    folder: Path, lengths: tuple[int, int], mode: AutoresetMode = AutoresetMode.NEXT_STEP, **options: Any
+) -> tuple[el.EpisodeStore, el.types.VectorRecorder]:
+    """Return a store and the recorder of two environments that has been reset."""
+    envs = SyncVectorEnv([lambda n=n: SmallEnv(n) for n in lengths], autoreset_mode=mode)
+    store = el.create(folder / "store", envs)
+    recorder = store.record(envs, **options)
+    recorder.reset(seed=0)
+    return store, recorder
+
+
+def step(recorder: el.types.VectorRecorder, t: int) -> None:
+    """Log the number of a step and of the environment, and take it."""
+    recorder.log(value=np.array([t, 10 + t]))
+    recorder.step(PUSHES)
+
+
+def values(store: el.EpisodeStore, env: int) -> list[list[int | None]]:
+    """Return the values of the steps of an environment's episodes, the environment left out of them."""
+    episodes = store.refresh().filter(f"env_index = {env}").episodes.collect().sort("number")["episode_id"]
+    steps = store.steps.collect()
+    columns = [steps.filter(pl.col("episode_id") == each)["policy.value"].to_list() for each in episodes]
+    return [[None if value is None else value - 10 * env for value in column] for column in columns]
+
+
+@pytest.mark.parametrize("mode", WAITING)
+@pytest.mark.parametrize("store_now", ["flush", "seal"])
+def test_values_without_any_row_are_refused(tmp_path: Path, store_now: str, mode: AutoresetMode) -> None:
+    """As by a recorder of one environment: the last rows are stored. The next episodes take values again."""
+    store, recorder = recorded(tmp_path, (2, 2), mode)
+    with recorder:
+        for t in range(2):
+            step(recorder, t)
+        getattr(recorder, store_now)()
+        for mask in (None, np.array([False, True])):
+            with pytest.raises(el.errors.RecorderStateError, match=r"stored.*before flush\(\), seal\(\)"):
+                recorder.log(value=np.full(2, 2), mask=mask)
+        recorder.log(value=np.full(2, 2), mask=np.zeros(2, bool))
+        if mode is AutoresetMode.NEXT_STEP:
+            recorder.step(PUSHES)
+        else:
+            recorder.reset(options={"reset_mask": np.ones(2, bool)})
+        step(recorder, 7)
+    assert values(store, 0) == values(store, 1) == [[0, 1, None], [7, None]]
+
+
+def test_a_value_without_a_row_among_others_is_warned_of_once(tmp_path: Path) -> None:
+    """The warning names the environment and comes from the caller's line; what goes on keeps its values."""
+    store, recorder = recorded(tmp_path, (2, 9))
+    with recorder:
+        for t in range(5):
+            step(recorder, t)
+            if t in (1, 4):
+                recorder.seal()
+            if t == 1:
+                with pytest.warns(RuntimeWarning, match=r"environments \[0\].*before flush") as caught:
+                    recorder.log(value=np.array([2, 12]))
+                assert [Path(warning.filename) for warning in caught] == [Path(__file__)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            recorder.log(value=np.array([5, 15]))
+    assert values(store, 0) == [[0, 1, None], [3, 4, None]]
+    assert values(store, 1) == [[0, 1, 2, 3, 4, 5]]
+
+
+@pytest.mark.parametrize("store_now", ["flush", "seal"])
+@pytest.mark.parametrize("lengths", [(2, 2), (2, 9)])
+@pytest.mark.filterwarnings("error")
+def test_values_logged_before_are_kept(tmp_path: Path, store_now: str, lengths: tuple[int, int]) -> None:
+    """Those of ended environments and of those that go on; the loop may log the same again behind it."""
+    store, recorder = recorded(tmp_path, lengths)
+    with recorder:
+        for t in range(2):
+            step(recorder, t)
+        recorder.log(value=np.array([2, 12]))
+        getattr(recorder, store_now)()
+        getattr(recorder, store_now)()
+        if lengths == (2, 2):
+            step(recorder, 2)
+        else:
+            recorder.step(PUSHES)
+    assert values(store, 0)[0] == [0, 1, 2]
+    assert values(store, 1)[0][:3] == [0, 1, 2]
+
+
+@pytest.mark.filterwarnings("error")
+def test_another_key_has_no_row_either(tmp_path: Path) -> None:
+    """What stands on the last row does not make up for a key that does not."""
+    _, recorder = recorded(tmp_path, (2, 2))
+    with recorder:
+        for t in range(2):
+            step(recorder, t)
+        recorder.log(value=np.zeros(2), nested={"one": np.zeros(2)})
+        recorder.seal()
+        recorder.log(value=np.ones(2), nested={"one": np.ones(2)})
+        with pytest.raises(el.errors.RecorderStateError, match="stored"):
+            recorder.log(nested={"two": np.ones(2)})
+
+
+@pytest.mark.filterwarnings("error")
+def test_values_of_environments_that_go_on_outlast_the_reset_of_others(tmp_path: Path) -> None:
+    """With autoreset disabled, a value may be logged for all before those that ended are reset."""
+    store, recorder = recorded(tmp_path, (2, 4), AutoresetMode.DISABLED)
+    with recorder:
+        for t in range(4):
+            recorder.log(value=np.array([t, 10 + t]))
+            if t == 2:
+                recorder.reset(options={"reset_mask": np.array([True, False])})
+            recorder.step(PUSHES)
+    assert values(store, 0) == [[0, 1, 2], [None, 3, None]]
+    assert values(store, 1) == [[0, 1, 2, 3, None]]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    "options", [{"flush_steps": 1}, {"seal_episodes": 1}, {"seal_seconds": 0.02, "flush_seconds": 0.01}]
+)
+def test_background_flushes_and_seals_leave_room(tmp_path: Path, options: dict[str, Any]) -> None:
+    """An episode is sealed by the background thread only when the next step begins."""
+    store, recorder = recorded(tmp_path, (2, 2), **options)
+    with recorder:
+        for episode in range(3):
+            for t in range(2):
+                step(recorder, t)
+            # Time for the background thread to seal the episodes before, and these if it were wrong.
+            latest = time.monotonic() + PATIENCE
+            while "flush_steps" not in options and len(store.refresh()) < 2 * episode:
+                assert time.monotonic() < latest
+                time.sleep(0.01)
+            time.sleep(0.06)
+            step(recorder, 2)
+    assert values(store, 0)[:3] == values(store, 1)[:3] == [[0, 1, 2]] * 3
+
+
+def test_a_pool_refuses_them_too(tmp_path: Path) -> None:
+    """The environments of the batch whose episodes are stored are named."""
+    pool: Any = small((2, 2), 2)
+    store = el.create(tmp_path / "store", pool)
+    with store.record(pool) as recorder:
+        recorder.async_reset()
+        recorder.recv()
+        for t in range(2):
+            recorder.log(np.arange(2), value=np.array([t, 10 + t]))
+            recorder.step(PUSHES)
+        recorder.seal()
+        with pytest.raises(el.errors.RecorderStateError, match="stored"):
+            recorder.log(value=np.full(2, 2))
+        recorder.step(PUSHES)
+        recorder.log(np.arange(2), value=np.array([5, 15]))
+        recorder.step(PUSHES)
+    assert values(store, 0) == values(store, 1) == [[0, 1, None], [5, None]]
