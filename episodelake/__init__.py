@@ -10,14 +10,14 @@
 and the types of results, recorders and callbacks in `el.types`.
 """
 
-from . import _polars_namespace
 from . import errors as errors
 from . import types as types
-from ._lazy_names import lazy_names
+from ._first_use import lazy_names as _lazy_names
+from ._first_use import register_namespace as _register_namespace
 from .exchange import register_formats as _register_formats
 
 # The namespace `rl` also waits for Polars, and loads nothing.
-__all__, __getattr__, __dir__ = lazy_names(__name__, __file__)  # pyright: ignore[reportUnsupportedDunderAll]
+__all__, __getattr__, __dir__ = _lazy_names(__name__, __file__)  # pyright: ignore[reportUnsupportedDunderAll]
 
-_polars_namespace.register()
+_register_namespace()
 _register_formats()

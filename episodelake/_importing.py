@@ -18,7 +18,7 @@ from ._store import EpisodeStore, store_at
 from .exchange.table.mapping import NEEDED, OPTIONAL, names_columns
 from .readers.view import EpisodeView
 from .store.common.arguments import flag, one_of
-from .store.common.losses import Losses
+from .store.common.exchange import Losses
 from .store.common.progress import Progress, progress_meter
 from .store.errors import DatasetError, InvalidArgumentError, SpaceMismatchError
 from .store.layout import MANIFEST, Layout

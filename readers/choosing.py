@@ -18,8 +18,7 @@ import polars as pl
 import polars.exceptions
 import pyarrow as pa
 
-from ..store.common.arguments import flag
-from ..store.common.suggestions import suggest
+from ..store.common.arguments import flag, suggest
 from ..store.errors import CorruptStoreError, InvalidArgumentError, QueryError
 from ..store.layout import EPISODES, RUNS, STEPS, TABLES
 from ..store.snapshot import Snapshot

@@ -14,8 +14,7 @@ import polars as pl
 
 from ..store.agents import AgentGroup
 from ..store.card import Card
-from ..store.common.arguments import flag
-from ..store.common.suggestions import missing_attribute
+from ..store.common.arguments import flag, missing_attribute
 from ..store.environments.records import Records, SavedEnvironment
 from ..store.errors import InvalidArgumentError
 from ..store.layout import Layout

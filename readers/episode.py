@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from ..store.agents import Lanes, lanes_of
+from ..store.common.arguments import missing_attribute
 from ..store.common.optional_packages import EXPLORE, require
-from ..store.common.suggestions import missing_attribute
 from ..store.dynamic.column_groups import EXTRA
 from ..store.errors import InvalidArgumentError
 from ..store.schema import ENV_STEP, StepSchema

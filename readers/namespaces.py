@@ -1,6 +1,6 @@
 """Polars that knows episodes: the namespace `rl` on expressions, LazyFrames and DataFrames.
 
-`import episodelake` registers it (`episodelake/_polars_namespace.py`), so
+`import episodelake` registers it (`episodelake/_first_use.py`), so
 `pl.col("reward").rl.discounted(0.99).over("episode_id")` works on every frame. Everything is made of
 Polars' own expressions: lazy, in Rust, with no Python call per episode. docs/polars.md says what streams.
 The frame methods take frames like `store.steps` and find the episodes by `episode_id` (and `agent_id`) and
@@ -14,8 +14,7 @@ from typing import Any, Generic, TypeVar
 
 import polars as pl
 
-from ..store.common.arguments import discount_factor, is_real, whole_number
-from ..store.common.suggestions import suggest
+from ..store.common.arguments import discount_factor, is_real, suggest, whole_number
 from ..store.errors import InvalidArgumentError, QueryError
 from ..store.names import next_name
 

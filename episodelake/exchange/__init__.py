@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..store.common.format_registry import register
+from ..store.common.exchange import register
 
 if TYPE_CHECKING:
     import polars as pl

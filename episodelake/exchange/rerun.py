@@ -24,9 +24,8 @@ from ..readers.exporting.shards import image_files, is_image
 from ..readers.exporting.tables import BARE_TABLES, TableExport
 from ..readers.exporting.target import Export, Option, export_format
 from ..readers.frames import episodes_frame
-from ..store.common.arguments import positive_number
+from ..store.common.arguments import positive_number, suggest
 from ..store.common.optional_packages import require
-from ..store.common.suggestions import suggest
 from ..store.dynamic.column_groups import METADATA
 from ..store.errors import DatasetError, InvalidArgumentError
 from ..store.names import EPISODE, REWARD, STEP, split

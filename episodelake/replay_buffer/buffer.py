@@ -36,9 +36,8 @@ from ..store.names import (
 )
 from ..store.schema import StoreHandle
 from ..writers.session.session import RunSession
-from .refill import stored_rows
 from .ring import NO_ROW, Ring
-from .row_feed import RecorderFeed, RowFeed
+from .row_feed import RecorderFeed, RowFeed, stored_rows
 
 #: Sets the draws of a seed apart from those of loaders.
 _SAMPLE = 5

@@ -6,8 +6,7 @@ from typing import Any
 
 import altair as alt
 
-from ...store.common.arguments import whole_number
-from ...store.common.suggestions import suggest
+from ...store.common.arguments import suggest, whole_number
 from ...store.errors import InvalidArgumentError, NothingToDrawError
 from ...store.schema import ACTION, OBSERVATION
 from ..amounts import counted

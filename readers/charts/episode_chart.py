@@ -8,7 +8,7 @@ from typing import Any
 import altair as alt
 import numpy as np
 
-from ...store.common.suggestions import suggest
+from ...store.common.arguments import suggest
 from ...store.errors import InvalidArgumentError, NothingToDrawError
 from ...store.schema import ACTION
 from ..amounts import counted

@@ -14,7 +14,7 @@ from typing import Any, Self
 import duckdb
 import pyarrow as pa
 
-from ...store.common.suggestions import suggest
+from ...store.common.arguments import suggest
 from ...store.errors import CorruptStoreError, InvalidArgumentError, NothingToDrawError
 from ...store.layout import EPISODES, RUNS, TABLES
 from ...store.snapshot import Snapshot

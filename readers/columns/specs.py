@@ -16,8 +16,8 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ...store.common.arguments import suggest
 from ...store.common.compatibility import numpy_type
-from ...store.common.suggestions import suggest
 from ...store.dynamic import logical_types as kinds
 from ...store.dynamic.column_groups import STEP_FAMILIES
 from ...store.errors import CorruptStoreError, InvalidArgumentError

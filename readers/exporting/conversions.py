@@ -17,8 +17,7 @@ import numpy as np
 import polars as pl
 
 from ...store.common.arguments import flag, one_of
-from ...store.common.format_registry import find_format
-from ...store.common.losses import Losses
+from ...store.common.exchange import Losses, find_format
 from ...store.common.optional_packages import require
 from ...store.names import ACTION, EPISODE, FLAGS, NEXT_OBSERVATION, OBSERVATION, REWARD
 from ..context import ReadContext

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...store.common.format_registry import find_format, formats
-from ...store.common.losses import Losses
+from ...store.common.arguments import suggest
+from ...store.common.exchange import Losses, find_format, formats
 from ...store.common.progress import Progress, progress_meter
-from ...store.common.suggestions import suggest
 from ...store.errors import DatasetError, EpisodelakeError, InvalidArgumentError
 from ...store.files import guard_access, user_path
 from ..context import ReadContext

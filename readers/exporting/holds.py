@@ -18,7 +18,7 @@ import polars as pl
 import pyarrow as pa
 from gymnasium import Space, spaces
 
-from ...store.common.losses import Losses
+from ...store.common.exchange import Losses
 from ...store.dynamic.column_groups import EXTRA, INFO, METADATA, POLICY, ColumnGroup, merge_rows
 from ...store.dynamic.values import load_json
 from ...store.environments.artifacts import EnvBundle

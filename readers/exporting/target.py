@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from ...store.common.arguments import one_of, positive_number, whole_number
-from ...store.common.losses import Losses
+from ...store.common.exchange import Losses
 from ...store.dynamic.column_groups import EXTRA, ColumnGroup
 from ...store.errors import DatasetError
 from ...store.manifest import read_card

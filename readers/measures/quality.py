@@ -14,8 +14,7 @@ import polars as pl
 import pyarrow as pa
 
 from ...store.card import MAX_SCORE, MIN_SCORE, reference_scores
-from ...store.common.arguments import discount_factor, real_number, whole_number
-from ...store.common.suggestions import suggest
+from ...store.common.arguments import discount_factor, real_number, suggest, whole_number
 from ...store.errors import InvalidArgumentError
 from ...store.manifest import read_card
 from ..blocks import is_numeric

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 
-from ...store.common.suggestions import near_names
+from ...store.common.arguments import near_names
 from ...store.layout import EPISODES, RUNS, STEPS, TABLES
 from ...store.snapshot import Snapshot
 from ..context import refresh_hint

@@ -15,8 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ..common.arguments import whole_number
-from ..common.suggestions import suggest
+from ..common.arguments import suggest, whole_number
 from ..delta.log import TableFile
 from ..errors import ConcurrentCommitError, InvalidArgumentError
 from ..journal.run_journal import journal_folders

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from ..common.suggestions import suggest
+from ..common.arguments import suggest
 from ..dynamic.column_groups import EXTRA, STEP_FAMILIES, ColumnGroup
 from ..dynamic.logical_types import nest
 from ..dynamic.values import dump_json, load_object

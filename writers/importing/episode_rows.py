@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from ...store.common.losses import Losses
+from ...store.common.exchange import Losses
 from ...store.errors import DatasetError
 from ...store.spaces.codec import slice_batch
 from .formats import ForeignDataset, ForeignEpisode, ForeignTable, ImportOptions, Part

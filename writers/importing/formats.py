@@ -19,9 +19,8 @@ from typing import Any, Literal, Protocol, get_args
 import gymnasium
 import pyarrow as pa
 
-from ...store.common.format_registry import find_format, formats
-from ...store.common.losses import Losses
-from ...store.common.suggestions import suggest
+from ...store.common.arguments import suggest
+from ...store.common.exchange import Losses, find_format, formats
 from ...store.errors import (
     DatasetError,
     EpisodelakeError,

@@ -18,8 +18,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from ...store.common.arguments import as_flags, refuse_mask
-from ...store.common.suggestions import suggest
+from ...store.common.arguments import as_flags, refuse_mask, suggest
 from ...store.dynamic.column_groups import owned
 from ...store.errors import InvalidArgumentError, SpaceMismatchError
 from ..rows.vector_buffer import DynamicEntry, VectorBuffer, owned_values

@@ -12,8 +12,7 @@ from typing import Any, Literal, NoReturn, SupportsIndex, TypedDict, get_args
 import numpy as np
 import pyarrow as pa
 
-from ...store.common.arguments import one_of, positive_number, whole_number
-from ...store.common.suggestions import suggest
+from ...store.common.arguments import one_of, positive_number, suggest, whole_number
 from ...store.errors import InvalidArgumentError, RecorderStateError, StoreAccessError
 from ...store.files import guard_access, sync_path
 from ...store.files.access import state_of

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from ...store.common.losses import Losses
+from ...store.common.exchange import Losses
 from ...store.errors import DatasetError
 from ...writers.importing.boundary import closed_on_error
 from ...writers.importing.flat import BEGUN, FlatDataset, FlatRows, action_space_of, extra_column

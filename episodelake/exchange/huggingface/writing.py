@@ -21,8 +21,8 @@ from ...readers.exporting.shards import ShardWriter, array_column, image_files, 
 from ...readers.exporting.tables import LAYOUT, TABLES, TableExport
 from ...readers.exporting.target import Export, Option, export_format
 from ...readers.loading.feeding import FeedingView
+from ...store.common.arguments import suggest
 from ...store.common.optional_packages import EXPLORE, require
-from ...store.common.suggestions import suggest
 from ...store.dynamic.column_groups import METADATA
 from ...store.errors import DatasetError, InvalidArgumentError
 from ...store.names import EPISODE, next_name

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ...store.common.losses import Losses
+from ...store.common.exchange import Losses
 from ...store.dynamic.logical_types import marked
 from ...store.errors import DatasetError
 from ...store.names import EPISODE, FLAGS, REWARD

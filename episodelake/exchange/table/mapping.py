@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from ...store import names as column_names
-from ...store.common.suggestions import suggest
+from ...store.common.arguments import suggest
 from ...store.dynamic.column_groups import EXTRA
 from ...store.errors import DatasetError, InvalidArgumentError
 from ...store.names import (

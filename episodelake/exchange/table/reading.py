@@ -23,7 +23,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from ...store.common.losses import Losses
+from ...store.common.exchange import Losses
 from ...store.errors import DatasetError
 from ...store.names import CARD_KEY, SPACES_KEY
 from ...store.spaces import space_from_json

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from gymnasium import Space, spaces
 
-from ...store.common.losses import Losses
+from ...store.common.exchange import Losses
 from ...store.errors import DatasetError
 from ...store.spaces import SpaceCodec
 from ...store.spaces.arrow import LISTS, equal_binaries

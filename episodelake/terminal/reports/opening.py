@@ -27,7 +27,7 @@ import typer
 from ..._store import EpisodeStore, open_store
 from ...readers.amounts import counted
 from ...readers.view import EpisodeView
-from ...store.common.suggestions import suggest
+from ...store.common.arguments import suggest
 from ...store.errors import CorruptStoreError, EpisodeNotFoundError
 from ...store.files.locks import is_held, other_host
 from ...store.journal.run_journal import DAMAGED_SUFFIX, journal_folders, lock_path
