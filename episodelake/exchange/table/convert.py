@@ -137,10 +137,9 @@ def convert(
     differing.count_next()
     _check_last(steps[next(leaves(mapping.observation)).name], spans, endings, layout)
     layout.mark_missing(steps[next(leaves(mapping.observation)).name])
-    for leaf in leaves(mapping.action):
-        actions = _column(leaf, rows, spans)
-        steps[leaf.name] = layout.acted(actions)
-    _count_unacted(actions, "actions of a last row without a reward", spans, losses)
+    actions = {leaf.name: _column(leaf, rows, spans) for leaf in leaves(mapping.action)}
+    steps |= {name: layout.acted(values) for name, values in actions.items()}
+    _count_unacted(next(iter(actions.values())), "actions of a last row without a reward", spans, losses)
     if mapping.reward is None:
         steps[REWARD] = layout.acted(pa.array(np.full(rows.num_rows, np.nan)))
     else:
