@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import episodelake as el
+from agent_environments import Comings
 from nasty_environments import SmallEnv
 from test_pool_recorder import small
 from waiting import PATIENCE
@@ -172,3 +174,22 @@ def test_a_pool_refuses_them_too(tmp_path: Path) -> None:
         recorder.log(np.arange(2), value=np.array([5, 15]))
         recorder.step(PUSHES)
     assert values(store, 0) == values(store, 1) == [[0, 1, None], [5, None]]
+
+
+@pytest.mark.filterwarnings("error")
+def test_values_of_agents_stay_theirs(tmp_path: Path) -> None:
+    """Also where the journal was written between the last turn and the values of all agents."""
+    env = Comings()
+    store = el.create(tmp_path / "store", env)
+    with store.record(env) as recorder:
+        recorder.reset(seed=0)
+        while env.agents:
+            recorder.step({agent: env.action_space(agent).sample() for agent in env.agents})
+        with recorder.session.lock:
+            recorder.session.write_rows(math.inf)
+        agents = list(recorder.episode.agents) if recorder.episode else []
+        for place, agent in enumerate(agents):
+            recorder.log(agent, value=place)
+    (episode,) = store.refresh()
+    assert len(agents) > 2
+    assert [episode.agent(agent).policy["value"][-1] for agent in agents] == list(range(len(agents)))
