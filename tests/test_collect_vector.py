@@ -359,7 +359,7 @@ def test_an_interrupt_keeps_what_there_is(tmp_path: Path, goal: dict[str, int]) 
         (np.zeros((NUM_ENVS - 1, 2), np.float32), "action has the shape"),
         (np.zeros(2, np.float32), "action has the shape"),
         (np.float32(0), "action has"),
-        (None, "action has a NoneType"),
+        (None, "returned None as the action"),
         ((np.zeros((NUM_ENVS, 2), np.float32), {"v": np.zeros(3)}), "extra 'v' has the shape"),
         ((np.zeros((NUM_ENVS, 2), np.float32), {"v": {"w": [1, 2]}}), "extra 'v'.w has the shape"),
     ],

@@ -71,12 +71,12 @@ QUESTIONS: dict[str, tuple[type[Exception], str, Callable[[Any], Any]]] = {
         lambda store: store.loader(2, columns=["episode_id"]),
     ),
     "a policy that returns nothing": (
-        el.errors.InvalidArgumentError,
+        el.errors.SpaceMismatchError,
         "The policy returned None as the action",
         lambda store: el.collect(Scripted(), lambda observation, info, state: None, store, steps=1),
     ),
     "a policy with extras alone": (
-        el.errors.InvalidArgumentError,
+        el.errors.SpaceMismatchError,
         "The policy returned None as the action",
         lambda store: el.collect(Scripted(), lambda observation, info, state: (None, {}), store, steps=1),
     ),

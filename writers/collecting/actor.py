@@ -83,7 +83,7 @@ def read_output(output: Any, tuple_actions: bool) -> tuple[Any, Mapping[str, Any
     else:
         action, extras, state = output, None, None
     if action is None:
-        raise InvalidArgumentError(
+        raise SpaceMismatchError(
             "The policy returned None as the action; expected an action of the environment. Does it lack a "
             "`return`?"
         )
