@@ -67,7 +67,8 @@ def read_output(output: Any, tuple_actions: bool) -> tuple[Any, Mapping[str, Any
         tuple_actions: whether a plain tuple is an action; see `has_tuple_actions`.
 
     Raises:
-        InvalidArgumentError: the action is None; extras of a `PolicyOutput` are no mapping, or have a key
+        SpaceMismatchError: the action is None.
+        InvalidArgumentError: extras of a `PolicyOutput` are no mapping, or have a key
             that is no text.
     """
     if isinstance(output, PolicyOutput):
