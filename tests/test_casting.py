@@ -274,5 +274,7 @@ def test_types_that_are_wider_on_disk_are_cast_from_arrow(dtype, tmp_path):
 def test_other_rules_are_refused(rule, tmp_path):
     """A rule that could change numbers at will does not exist."""
     store = el.create(tmp_path / "store", Doubles())
-    with pytest.raises(el.errors.InvalidArgumentError, match=r"cast=.* expected one of 'no', 'safe', 'same_kind'"):
+    with pytest.raises(
+        el.errors.InvalidArgumentError, match=r"cast=.* expected one of 'no', 'safe', 'same_kind'"
+    ):
         store.writer(cast=rule)

@@ -21,6 +21,7 @@ from gymnasium import spaces
 
 import episodelake as el
 import independent_journal
+from episodelake.writers.session.seal_queue import SealQueue
 from waiting import PATIENCE, await_end, wait_until
 
 SPACES: dict[str, Any] = {
@@ -398,11 +399,27 @@ def test_rows_whose_sync_failed_go_to_a_fresh_part(
         assert found[0].rewards.tolist() == [float(value) for value in range(1, 7)]
 
 
+def leave_seals_to_their_thread(monkeypatch: pytest.MonkeyPatch, seals: SealQueue) -> None:
+    """Make the next `finish` begin once the thread has done what it can."""
+    finish = seals.finish
+
+    def finish_late() -> None:
+        wait_until(lambda: not seals.waiting, "the thread of seals")
+        seals.finish = finish
+        finish()
+
+    monkeypatch.setattr(seals, "finish", finish_late)
+
+
 @pytest.mark.parametrize("table", ["runs", "steps", "episodes"])
+@pytest.mark.parametrize("by", ["any thread", "the thread of seals"])
 def test_a_commit_whose_sync_failed_is_synced_before_its_journal_goes(
-    store: el.EpisodeStore, monkeypatch: pytest.MonkeyPatch, table: str
+    store: el.EpisodeStore, monkeypatch: pytest.MonkeyPatch, table: str, by: str
 ) -> None:
-    """A commit that is there although its folder could not be synced is not taken for a durable one."""
+    """A commit that is there although its folder could not be synced is not taken for a durable one.
+
+    `seal()` raises the error of its own attempt, whichever thread made it.
+    """
     log: list[str] = []
     unlink = Path.unlink
 
@@ -414,6 +431,8 @@ def test_a_commit_whose_sync_failed_is_synced_before_its_journal_goes(
     writer = store.writer(flush_seconds=1e5, seal_seconds=1e5)
     with writer:
         fill(writer.begin(row(0)), 1, 3)
+        if by == "the thread of seals":
+            leave_seals_to_their_thread(monkeypatch, writer.session.seals)
         failing_fsync(monkeypatch, f"{table}/_delta_log", log)
         writer.session.rows.end_all()
         with pytest.raises(el.errors.StoreAccessError, match="Input/output"):

@@ -299,13 +299,16 @@ class SealQueue:
             self._replaced = error
             raise
 
+    def retry(self) -> None:
+        """Have a seal that has failed tried again; its error is forgotten, a new attempt has its own."""
+        self._failure = None
+
     def finish(self) -> None:
-        """Work off all that is left, on this thread, and raise the first error.
+        """Work off all that is left, on this thread, and raise the first error, whichever thread met it.
 
         Raises:
             StoreAccessError, ConcurrentCommitError: a seal failed; it stays in the queue, call again.
         """
-        self._failure = None
         self.work()
         self.raise_failure()
 

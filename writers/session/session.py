@@ -260,6 +260,7 @@ class RunSession(NotCopyable, Generic[Rows]):
             self.check_usable()
         self.check_process()
         with self.lock:
+            self.seals.retry()
             self._request_seal()
         try:
             self.seals.finish()
