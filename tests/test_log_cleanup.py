@@ -390,7 +390,7 @@ def test_maintenance_that_slept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 DYING = """
 import os, sys
 import episodelake as el
-from episodelake.store.delta import cleaning, table as delta_table
+from episodelake.store.delta import checkpoints, table as delta_table
 from real_environments import write_numbered
 from conformance import fill
 from episodelake.store.delta.table import Table
@@ -589,7 +589,7 @@ def test_a_cleaner_that_dies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ev
 CROWD = """
 import random, sys, time
 import episodelake as el
-from episodelake.store.delta import cleaning, table as delta_table
+from episodelake.store.delta import checkpoints, table as delta_table
 from real_environments import write_numbered
 delta_table._CHECKPOINT_EVERY = 3
 checkpoints._RETENTION_SECONDS = -3600.0
