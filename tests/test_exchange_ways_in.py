@@ -424,7 +424,7 @@ def test_scalars_that_become_vectors_are_a_change(tmp_path: Path) -> None:
 @pytest.mark.parametrize("column", ["obs", "action", "reward", "terminated"])
 @pytest.mark.parametrize("form", ["arrays", "rollouts", "rows"])
 def test_masked_elements_are_refused(tmp_path: Path, column: str, form: str) -> None:
-    """What lies under a mask is no value of the data."""
+    """A value under a mask is not part of the data."""
     arrays: dict[str, Any] = {
         "obs": np.arange(3.0),
         "action": np.array([0, 1, 1]),

@@ -77,7 +77,7 @@ class Docstring(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """What the rules need of a module: its imports, and everything that has a docstring or should."""
+    """The parts of a module that the rules look at: its imports, and all that has a docstring or should."""
 
     imports: list[ast.Import | ast.ImportFrom]
     docstrings: list[Docstring]

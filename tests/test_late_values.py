@@ -110,7 +110,7 @@ def test_values_logged_before_are_kept(tmp_path: Path, store_now: str, lengths: 
 
 @pytest.mark.filterwarnings("error")
 def test_another_key_has_no_row_either(tmp_path: Path) -> None:
-    """What stands on the last row does not make up for a key that does not."""
+    """A key with a value on the last row does not make up for a key without one."""
     _, recorder = recorded(tmp_path, (2, 2))
     with recorder:
         for t in range(2):

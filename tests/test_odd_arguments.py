@@ -48,16 +48,16 @@ def copied(store: el.EpisodeStore) -> int:
 
 
 QUESTIONS: dict[str, tuple[type[Exception], str, Callable[[Any], Any]]] = {
-    "open(None)": (el.errors.InvalidArgumentError, "None is no path", lambda _: el.open(None)),  # type: ignore[arg-type]
-    "open(3)": (el.errors.InvalidArgumentError, "3 is no path", lambda _: el.open(3)),  # type: ignore[arg-type]
+    "open(None)": (el.errors.InvalidArgumentError, "None is not a path", lambda _: el.open(None)),  # type: ignore[arg-type]
+    "open(3)": (el.errors.InvalidArgumentError, "3 is not a path", lambda _: el.open(3)),  # type: ignore[arg-type]
     "create(None)": (
         el.errors.InvalidArgumentError,
-        "None is no path",
+        "None is not a path",
         lambda _: el.create(None, Scripted()),
     ),  # type: ignore[arg-type]
     "export(5)": (
         el.errors.InvalidArgumentError,
-        "5 is no path; expected text or a path object",
+        "5 is not a path; expected text or a path object",
         lambda store: store.export(5, format="parquet"),
     ),
     "a loader's misspelt column": (

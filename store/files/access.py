@@ -124,7 +124,7 @@ def user_path(path: str | os.PathLike[str]) -> Path:
         plain = Path(path)
     except TypeError as error:
         raise InvalidArgumentError(
-            f"{path!r:.100} is no path; expected text or a path object, such as 'data/cartpole'."
+            f"{path!r:.100} is not a path; expected text or a path object, such as 'data/cartpole'."
         ) from error
     try:
         return plain.expanduser()

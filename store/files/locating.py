@@ -60,10 +60,10 @@ def locate(path: str | PathLike[str], storage_options: Mapping[str, str] | None 
         text = fspath(path)
     except TypeError as error:
         raise InvalidArgumentError(
-            f"{path!r} is no path of a store; expected text or a path object, such as 'data/cartpole'."
+            f"{path!r} is not a path of a store; expected text or a path object, such as 'data/cartpole'."
         ) from error
     if "\0" in (text if isinstance(text, str) else os.fsdecode(text)):
-        raise InvalidArgumentError(f"{text!r} is no path of a store: it holds a null byte.")
+        raise InvalidArgumentError(f"{text!r} is not a path of a store: it holds a null byte.")
     url = _URL.match(text) if isinstance(text, str) else None
     scheme = url.group(1).lower() if url else "file"
     if url and scheme not in _SCHEMES:

@@ -40,7 +40,7 @@ _BLOCK_ROWS = 1 << 20
 def _detect(source: Any) -> Match:
     """Look at the names of the files."""
     if not isinstance(source, str | Path) or not Path(source).is_dir():
-        return Match("it is no folder", 3, related=False)
+        return Match("it is not a folder", 3, related=False)
     checkpoints = find_checkpoints(Path(source))
     if not checkpoints:
         return Match("it has no files $store$_NAME_ckpt.N.gz", 2, related=False)

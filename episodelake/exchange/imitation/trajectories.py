@@ -76,7 +76,7 @@ def _detect(source: Any) -> Match:
         return Match("a pickle is read only with format='imitation' and trust=True", 1)
     features = folder_features(source)
     if features is None:
-        return Match("it is no folder with state.json and dataset_info.json", 3, related=False)
+        return Match("it is not a folder with state.json and dataset_info.json", 3, related=False)
     return compared(features, *NEEDED, "infos")
 
 

@@ -79,7 +79,7 @@ _REWARD, _DONE, _TRUNCATED, _SUCCESS = "next.reward", "next.done", "next.truncat
 def _detect(source: Any) -> Match:
     """Look for `meta/info.json`."""
     if not isinstance(source, str | Path) or not Path(source).is_dir():
-        return Match("it is no folder", 2, related=False)
+        return Match("it is not a folder", 2, related=False)
     file = Path(source) / INFO
     if not file.is_file():
         return Match(f"{file} is missing", 2, related=(Path(source) / "meta").is_dir())

@@ -77,7 +77,7 @@ class _Leaf:
 def _detect(source: Any) -> Match:
     """Look for the two files."""
     if not isinstance(source, str | Path) or not Path(source).is_dir():
-        return Match("it is no folder", 3, related=False)
+        return Match("it is not a folder", 3, related=False)
     lacking = [name for name in (_FEATURES, _INFO) if not (Path(source) / name).is_file()]
     if lacking:
         why = f"{', '.join(lacking)} missing; give the folder of the version, such as NAME/1.0.0"
