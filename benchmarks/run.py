@@ -1,8 +1,8 @@
 """Run the benchmarks and print one table: `python benchmarks/run.py [NAME ...] [--quick] [--markdown FILE]`.
 
 Peers get virtual environments of their own, made on the first run in `.venv` beside this file. Those of
-`sampling-peers` and `exchange-peers` take some gigabytes, and the data of `exchange-memory` 25 GB, so these
-run only where they are named.
+`sampling-peers` and `exchange-peers` take some gigabytes, the data of `exchange-memory` 25 GB, and `scale`
+and `billion` a quarter of an hour to hours, so these run only where they are named.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ import opening
 import recording
 import recovery_speed
 import sampling
+import scale
 import size
 import sql
 import startup
@@ -52,6 +53,8 @@ BENCHMARKS = {
     "size": size.run,
     "opening": opening.run,
     "growth": growth.run,
+    "scale": scale.run,
+    "billion": scale.run_billion,
     "startup": startup.run,
     "commit-latency": commit_latency.run,
     "many-writers": many_writers.run,
@@ -65,7 +68,7 @@ BENCHMARKS = {
     "exchange-memory": exchange_memory.run,
     "sampling-peers": sampling.run_peers,
 }
-ON_REQUEST = {"exchange-peers", "exchange-memory", "sampling-peers"}
+ON_REQUEST = {"billion", "exchange-peers", "exchange-memory", "sampling-peers", "scale"}
 WIDTH_OF_A_FILE = 170
 ENVIRONMENTS = Path(__file__).resolve().parent / ".venv"
 
