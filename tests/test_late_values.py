@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import episodelake as el
 from agent_environments import Comings
+from episodelake.store.segments import steps_file
 from nasty_environments import SmallEnv
 from test_pool_recorder import small
 from waiting import PATIENCE
@@ -174,6 +176,160 @@ def test_a_pool_refuses_them_too(tmp_path: Path) -> None:
         recorder.log(np.arange(2), value=np.array([5, 15]))
         recorder.step(PUSHES)
     assert values(store, 0) == values(store, 1) == [[0, 1, None], [5, None]]
+
+
+class Ender:
+    """A step callback that ends the episodes of environment 1 at a step, and nothing else."""
+
+    def __init__(self, t: int | None = None, **changes: Any) -> None:
+        self.t, self.changes = t, changes
+
+    def __call__(self, data: el.types.StepData) -> el.types.StepData:
+        """Change the step."""
+        return replace(data, **self.changes) if (data.env_index, data.t) == (1, self.t) else data
+
+
+def recorded_pool(
+    folder: Path, lengths: tuple[int, ...], batch: int, **options: Any
+) -> tuple[el.EpisodeStore, Any]:
+    """Return a store and the recorder of a pool whose environments have all been reset."""
+    pool: Any = small(lengths, batch)
+    store = el.create(folder / "store", pool)
+    recorder = store.record(pool, **options)
+    recorder.async_reset()
+    for _ in range(0, len(lengths), batch):
+        recorder.recv()
+    return store, recorder
+
+
+def drive(recorder: Any, *envs: int) -> None:
+    """Step some environments of a pool, with a value for each."""
+    ids = np.array(envs)
+    recorder.log(ids, value=10 * ids + recorder.pool.elapsed[envs[0]])
+    recorder.step(np.zeros((len(envs), 2), np.float32), ids)
+
+
+CALLBACKS = (None, Ender())
+
+
+@pytest.mark.parametrize("callback", CALLBACKS, ids=["plain", "callback"])
+def test_a_pool_refuses_values_of_an_earlier_batch(tmp_path: Path, callback: Any) -> None:
+    """Another batch stored the episode, whether or not the environment was sent its reset since."""
+    store, recorder = recorded_pool(tmp_path, (2, 9), 1, step_callback=callback)
+    with recorder:
+        drive(recorder, 0)
+        drive(recorder, 0)
+        recorder.log([0], value=[2])
+        drive(recorder, 1)
+        recorder.log([0], value=[2])  # again: the row has it
+        with pytest.raises(el.errors.RecorderStateError, match=r"environments \[0\].*next recv"):
+            recorder.log([0], other=[1])
+        with pytest.warns(RuntimeWarning, match=r"environments \[0\]") as caught:
+            recorder.log([0, 1], other=[1, 2])
+        assert [Path(warning.filename) for warning in caught] == [Path(__file__)]
+        recorder.send(PUSHES[:1], np.array([0]))
+        with pytest.raises(el.errors.RecorderStateError, match=r"environments \[0\]"):
+            recorder.log([0], other=[3])
+        recorder.recv()
+        drive(recorder, 0)
+        drive(recorder, 1)
+    assert values(store, 0) == [[0, 1, 2], [0, None]]
+    assert values(store, 1) == [[0, 1, None]]
+    assert store.steps.collect()["policy.other"].drop_nulls().to_list() == [2]
+
+
+@pytest.mark.parametrize("store_now", ["flush", "seal"])
+@pytest.mark.parametrize("callback", CALLBACKS, ids=["plain", "callback"])
+def test_a_pool_refuses_values_of_what_is_sealed(tmp_path: Path, callback: Any, store_now: str) -> None:
+    """Also with a step callback that ends no episode."""
+    store, recorder = recorded_pool(tmp_path, (2, 2), 2, step_callback=callback)
+    with recorder:
+        drive(recorder, 0, 1)
+        drive(recorder, 0, 1)
+        recorder.log([0], value=[2])
+        getattr(recorder, store_now)()
+        recorder.log([0], value=[2])
+        with pytest.raises(el.errors.RecorderStateError, match=r"environments \[1\].*stored"):
+            recorder.log([1], value=[12])
+        with pytest.warns(RuntimeWarning, match=r"environments \[1\]"):
+            recorder.log(value=np.array([2, 12])[recorder._last_ids])
+        recorder.step(PUSHES, np.arange(2))
+        drive(recorder, 0, 1)
+    assert values(store, 0) == [[0, 1, 2], [0, None]]
+    assert values(store, 1) == [[0, 1, None], [0, None]]
+
+
+@pytest.mark.parametrize("kind", ["vector", "pool"])
+@pytest.mark.filterwarnings("error")
+def test_values_of_environments_that_a_callback_ended(tmp_path: Path, kind: str) -> None:
+    """Those that go on unrecorded take values for nothing; those that wait for a reset refuse them."""
+    for name, changes in (("goes on", {"end": True}), ("waits", {"terminated": True})):
+        options = {"step_callback": Ender(1, **changes)}
+        if kind == "pool":
+            store, recorder = recorded_pool(tmp_path / name, (4, 4), 2, **options)
+        else:
+            store, recorder = recorded(tmp_path / name, (4, 4), **options)
+        with recorder:
+            recorder.step(PUSHES, *([np.arange(2)] if kind == "pool" else []))
+            recorder.log(value=np.array([1, 11]))
+            recorder.seal()
+            late = {"env_ids": [1], "value": [11]} if kind == "pool" else {"value": [1, 11]}
+            recorder.log(**late)
+            late = (
+                {"env_ids": [1], "other": [0]} if kind == "pool" else {"mask": [False, True], "other": [0, 0]}
+            )
+            if name == "waits":
+                with pytest.raises(el.errors.RecorderStateError, match=r"environments \[1\].*stored"):
+                    recorder.log(**late)
+            else:
+                recorder.log(**late)
+                recorder.step(PUSHES, *([np.arange(2)] if kind == "pool" else []))
+        assert values(store, 1) == [[None, 1]]
+        assert values(store, 0)[0][:2] == [None, 1]
+
+
+@pytest.mark.parametrize("length", [12, 13, 14, 20, 21, 30])
+@pytest.mark.parametrize("kind", ["vector", "pool"])
+def test_late_values_of_episodes_longer_than_a_row_group(
+    tmp_path: Path, kind: str, length: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The values of the last observations stay beside them where the seal splits an episode."""
+    monkeypatch.setattr(steps_file, "GROUP_ROWS", 7)
+    lengths = (length, 5 if kind == "vector" else length)
+    if kind == "pool":
+        store, recorder = recorded_pool(tmp_path, lengths, 2)
+    else:
+        store, recorder = recorded(tmp_path, lengths)
+    everyone = [np.arange(2)] if kind == "pool" else []
+    with recorder:
+        for t in range(length + 1):
+            order = recorder._last_ids if kind == "pool" else np.arange(2)
+            recorder.log(value=np.array([t, 10 + t])[order])
+            with recorder.session.lock:
+                if t % 4 == 3:
+                    recorder.session.write_rows(math.inf)
+            if t < length:
+                recorder.step(PUSHES, *everyone)
+    assert values(store, 0) == [list(range(length + 1))]
+    assert values(store, 1)[0] == list(range(lengths[1] + 1))
+
+
+def test_values_after_a_masked_reset(tmp_path: Path) -> None:
+    """With autoreset disabled: the reset of some stores the episodes of others that have ended as well."""
+    store, recorder = recorded(tmp_path, (2, 2), AutoresetMode.DISABLED)
+    with recorder:
+        for t in range(2):
+            step(recorder, t)
+        recorder.log(value=np.array([2, 12]), mask=np.array([True, False]))
+        recorder.reset(options={"reset_mask": np.array([True, False])})
+        with pytest.raises(el.errors.RecorderStateError, match=r"environments \[1\].*stored"):
+            recorder.log(value=np.array([0, 12]), mask=np.array([False, True]))
+        with pytest.warns(RuntimeWarning, match=r"environments \[1\]"):
+            recorder.log(value=np.array([5, 12]))
+        recorder.reset(options={"reset_mask": np.array([False, True])})
+        step(recorder, 6)
+    assert values(store, 0) == [[0, 1, 2], [6, None]]
+    assert values(store, 1) == [[0, 1, None], [6, None]]
 
 
 @pytest.mark.filterwarnings("error")

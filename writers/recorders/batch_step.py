@@ -189,16 +189,17 @@ class BatchStep:
         fresh = self._ids[:0] if self._resets is None else self._envs(self._resets)
         # A pool may reset environments that are still running.
         cut = before.open_envs(fresh) if self._mode is None else fresh[:0]
-        if recording.logged:
-            envs = np.concatenate([cut, *(ends.env_index for ends in before.stopped)])
-            self._at = recording.late(block, self._at, np.unique(envs), before)
+        if recording.logged or self._mode is None:
+            envs = np.unique(np.concatenate([cut, *(ends.env_index for ends in before.stopped)]))
+            self._at = recording.late(block, self._at, envs, before)
+            recording.stored(envs, before)
         block.ends += before.stopped
         if len(cut):
             block.ends.append(recording.noted(before.ends(cut)))
         state.finish()
         if self._resets is None:
             return
-        recording.ended_early.difference_update(fresh.tolist())
+        recording.begun(fresh)
         block.kinds[self._row + self._resets] = RESET_ROW
         heard = fresh if state.whole else fresh[~recording.silent[fresh]]
         block.begins.append(state.start(recording.session.take_numbers(len(heard)), heard))
@@ -245,6 +246,7 @@ class BatchStep:
         row, self._at = self._at, self._at + len(heard)
         block.observations.put_many(row, self._observations, len(heard), heard)
         block.kinds[row : self._at] = RESET_ROW
+        recording.begun(heard)
         begins = state.start(recording.session.take_numbers(len(heard)), heard)
         block.numbers[row : self._at] = begins.numbers
         block.begins.append(begins)

@@ -302,22 +302,21 @@ class EpisodeCalls:
 
 
 class StoredEnds:
-    """Episodes that were ended between two calls: their last observations take no more values."""
+    """Episodes that ended and take no more values, while their environments wait for the next ones."""
 
     def __init__(self, num_envs: int) -> None:
-        self._num_envs = num_envs
-        self._tick = -1
-        self._envs = np.zeros(num_envs, bool)
+        self._numbers = np.full(num_envs, NO_EPISODE)
         self._kept: dict[tuple[Any, ...], np.ndarray] = {}
 
-    def add(self, tick: int, envs: np.ndarray, logged: LoggedValues) -> None:
+    def add(self, envs: np.ndarray, state: EnvState, logged: LoggedValues) -> None:
         """Note the environments whose episodes end now, with what was logged for their last observations."""
-        if tick != self._tick:
-            self._tick, self._envs, self._kept = tick, np.zeros(self._num_envs, bool), {}
-        self._envs[envs] = True
+        self._numbers[envs] = state.numbers[envs]
+        for kept in self._kept.values():
+            kept[envs] = False
         for path, (_, mask) in logged.items():
-            kept = self._kept.setdefault(path, np.zeros(self._num_envs, bool))
-            kept[envs] |= True if mask is None else mask[envs]
+            kept = self._kept.setdefault(path, np.zeros(len(self._numbers), bool))
+            kept[envs] = True if mask is None else mask[envs]
+        self._kept = {path: kept for path, kept in self._kept.items() if kept.any()}
 
     def without_row(self, state: EnvState, paths: Sequence[tuple[Any, ...]]) -> np.ndarray:
         """Return for which environments a value of these keys has no row: bool, shape (num_envs,).
@@ -325,12 +324,11 @@ class StoredEnds:
         Where the last observation has a value of a key, a further one is no loss: a loop may log it twice.
         Neither is one of an episode that was given up, or of an environment that is not recorded.
         """
-        lost = np.zeros(self._num_envs, bool)
-        if state.tick != self._tick:
-            return lost
+        stored = (self._numbers == state.numbers) & (state.numbers != NO_EPISODE)
+        lost = np.zeros(len(stored), bool)
         for path in paths:
-            lost |= self._envs & ~self._kept.get(path, np.zeros(self._num_envs, bool))
-        return lost & (state.running == NO_EPISODE) & (state.numbers != NO_EPISODE)
+            lost |= stored & ~self._kept[path] if path in self._kept else stored
+        return lost
 
 
 class InFlight:

@@ -41,8 +41,8 @@ class EnvRecording:
         episodes_left: how many more episodes may be recorded; None for any number.
         surplus: how many episodes beyond these the last call ended: they were discarded.
         silent: environments whose episodes are not recorded until the caller resets them.
-        restarts_unseen: every episode ends with its environment, which the state does not show: a pool.
         ended_early: environments whose episodes ended by a flag that only a step callback set.
+        going_on: environments that go on unrecorded after a step callback ended their episodes.
         logged: policy values that were logged since the last call.
         calls: of the episode callback.
     """
@@ -71,8 +71,8 @@ class EnvRecording:
         self.episodes_left: int | None = None
         self.surplus = 0
         self.silent = np.zeros(num_envs, bool)
-        self.restarts_unseen = False
         self.ended_early: set[int] = set()
+        self.going_on: set[int] = set()
         # Whether environments go on whose episodes were discarded.
         self._gave_up = False
         self.calls = EpisodeCalls(session, episode_callback)
@@ -206,6 +206,7 @@ class EnvRecording:
             block.drop_uncounted(plain.stop if plain is not None and plain.block is block else block.count)
         self.logged.clear()
         self.ended_early.clear()
+        self.going_on.clear()
         self._gave_up = False
         self.end(self.everyone)
 
@@ -231,10 +232,7 @@ class EnvRecording:
             after.finish()
             after.leave(envs)
             after.forget(ends)
-            # What a callback ended goes on unrecorded, and its values with it.
-            waiting = ending if self.restarts_unseen else ending[:0]
-            waiting = waiting if state.restart is None else np.intersect1d(ending, state.restart)
-            self._stored.add(state.tick, waiting, self.logged)
+            self.stored(ending, state)
             # Values for environments that go on wait for their next step.
             self.commit(block, at, after, (after.running == NO_EPISODE).nonzero()[0])
         except BaseException:
@@ -313,7 +311,7 @@ class EnvRecording:
     ) -> tuple[VectorBuffer, EnvState]:
         """Start an episode in each of these environments, whose first rows are the next ones of the block."""
         block = self.block()
-        self.ended_early.difference_update(envs.tolist())
+        self.begun(envs)
         row, stop = block.count, block.count + len(envs)
         state = self.state.copy()
         begins = state.start(self.session.take_numbers(len(envs)), envs, facts)
@@ -322,6 +320,17 @@ class EnvRecording:
         block.begins.append(begins)
         state.whole = bool((state.running != NO_EPISODE).all())
         return block, state
+
+    def begun(self, envs: np.ndarray) -> None:
+        """Note that the environments were reset: their steps are recorded again."""
+        self.ended_early.difference_update(envs.tolist())
+        self.going_on.difference_update(envs.tolist())
+
+    def stored(self, envs: np.ndarray, state: EnvState) -> None:
+        """Note that the last observations of these environments take no more values than were logged."""
+        # Where an environment goes on unrecorded, its values stay unrecorded with it.
+        waiting = np.setdiff1d(envs, list(self.going_on)) if self.going_on else envs
+        self._stored.add(waiting, state, self.logged)
 
     def noted(self, ends: Ends, stop: int | None = None) -> Ends:
         """Count episodes that have just ended, and let the episode callback add its metadata.
@@ -384,7 +393,7 @@ class EnvRecording:
         message = (
             f"The episodes of the environments {lost.nonzero()[0].tolist()} have ended and are stored: their "
             "last observations take no more values. Log these after the step() that ends the episodes, and "
-            "before flush(), seal() or reset()."
+            "before flush(), seal(), reset() or the next recv() of a pool."
         )
         if everything:
             raise RecorderStateError(message)

@@ -77,7 +77,6 @@ class PoolRecorder(EnvsRecorder):
         check_spaces(schema, {"observation_space": observation_space, "action_space": action_space})
         self.num_envs = _count(pool)
         self._begin_envs(store, pool, self.num_envs, **given)
-        self._recording.restarts_unseen = self._step_callback is None
         # The action that each environment was sent last, and room to check a batch of them.
         self._sent = schema.action.buffer(self.num_envs)
         self._staged = schema.action.buffer(self.num_envs)
@@ -192,8 +191,9 @@ class PoolRecorder(EnvsRecorder):
             values: arrays of shape (len(env_ids), ...).
 
         Raises:
-            RecorderStateError: no environment has an episode, or `flush` or `seal` has stored those of all
-                these; where it has stored some, a `RuntimeWarning` says once that their values have no row.
+            RecorderStateError: no environment has an episode, or those of all these have ended, and the next
+                `recv`, `flush` or `seal` has stored them; where it has stored some, a `RuntimeWarning` says
+                once that their values have no row.
             SpaceMismatchError: a value has not one entry for each of them.
         """
         ids = self._last_ids if env_ids is None else self._checked_ids(env_ids)

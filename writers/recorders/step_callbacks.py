@@ -176,6 +176,8 @@ class StepCalls:
             if step.t and not done:
                 self.continued[row] = (step.env_index, answer)
             return step.t > 0
+        if answer.end and not done:
+            self._recording.going_on.add(step.env_index)
         return bool(answer.end or flagged)
 
 
