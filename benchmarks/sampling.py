@@ -46,7 +46,7 @@ TRANSITIONS_TARGET, WINDOWS_TARGET = 1 / 10, 1 / 15
 BARE_TARGET = 2.0
 FRAMES_TARGET = 1 / 0.6
 DECODE_TARGET = 1 / 0.8
-_BUFFER = 64 << 20
+BUFFER = 64 << 20
 _COLUMNS = ["observation", "action", "reward", "terminated", "truncated"]
 
 
@@ -100,6 +100,26 @@ def make_store(setting: Setting, steps: int) -> Path:
                 rewards=episode.rewards.astype(np.float64),
                 terminations=terminations,
                 truncations=truncations,
+            )
+    return path
+
+
+def make_frames(setting: Setting, count: int) -> Path:
+    """Write frames into a store of ours."""
+    path = setting.fresh(f"sampling-frames-{count}")
+    store = el.create(
+        path,
+        observation_space=gym.spaces.Box(0, 255, sampling_data.FRAME_SHAPE, np.uint8),
+        action_space=gym.spaces.Discrete(4),
+    )
+    with store.writer() as writer:
+        for start in range(0, count, LENGTH):
+            writer.write_episode(
+                observations=sampling_data.frames(LENGTH + 1, start),
+                actions=np.zeros(LENGTH, np.int64),
+                rewards=np.zeros(LENGTH),
+                terminations=np.zeros(LENGTH, bool),
+                truncations=np.arange(LENGTH) == LENGTH - 1,
             )
     return path
 
@@ -171,21 +191,8 @@ def _against_limits(setting: Setting, path: Path, steps: int) -> list[Row]:
 def _frames(setting: Setting, peers: Peers) -> list[Row]:
     """Frames in memory: 256 transitions between them, beside a copy of as many bytes."""
     count = setting.choose(FRAMES, 2_000)
-    store = el.create(
-        setting.fresh("sampling-frames"),
-        observation_space=gym.spaces.Box(0, 255, sampling_data.FRAME_SHAPE, np.uint8),
-        action_space=gym.spaces.Discrete(4),
-    )
-    with store.writer() as writer:
-        for start in range(0, count, LENGTH):
-            writer.write_episode(
-                observations=sampling_data.frames(LENGTH + 1, start),
-                actions=np.zeros(LENGTH, np.int64),
-                rewards=np.zeros(LENGTH),
-                terminations=np.zeros(LENGTH, bool),
-                truncations=np.arange(LENGTH) == LENGTH - 1,
-            )
-    loader = store.refresh().loader(SIZE, columns=["observation", "next_observation"], shuffle=True)
+    path = make_frames(setting, count)
+    loader = el.open(path).loader(SIZE, columns=["observation", "next_observation"], shuffle=True)
     limit, torchrl = FrameLimit(count), peers.of(CONTENDERS["torchrl-tensor"])
     torchrl.ask("build_frames", count=count)
     sides: Mapping[str, Callable[[], Any]] = {
@@ -232,7 +239,7 @@ def _building(setting: Setting, path: Path) -> list[Row]:
 
 def _streaming(setting: Setting, path: Path) -> list[Row]:
     """An epoch of a shuffled stream, beside pyarrow's decoding of each row group in turn."""
-    loader = el.open(path).loader(SIZE, shuffle=True, cache=el.Cache("stream", buffer_bytes=_BUFFER))
+    loader = el.open(path).loader(SIZE, shuffle=True, cache=el.Cache("stream", buffer_bytes=BUFFER))
     files = [pq.ParquetFile(file) for file in sorted(path.glob("steps/*.parquet"))]
 
     def decode() -> None:
@@ -246,7 +253,7 @@ def _streaming(setting: Setting, path: Path) -> list[Row]:
 
     found = interleave({"ours": lambda: _timed(stream), "theirs": lambda: _timed(decode)}, setting.repeats)
     ours, theirs = scaled(found["ours"], 1e3), scaled(found["theirs"], 1e3)
-    work = f"an epoch streamed, buffer of {_BUFFER >> 20} MiB"
+    work = f"an epoch streamed, buffer of {BUFFER >> 20} MiB"
     return [Row(work, "ms", ours, "pyarrow row groups", theirs, DECODE_TARGET)]
 
 

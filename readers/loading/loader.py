@@ -15,7 +15,7 @@ from .feed import BatchSource, ShardSlice, transformed
 from .orders import EpochPosition, make_state, read_state
 from .outputs import BatchOutput
 from .priorities import Priorities
-from .transforms.torch_module import ModuleOutput, TorchModule, run_modules
+from .transforms.torch_module import ModuleOutput, TorchModule
 from .units import Batch, Units
 
 if TYPE_CHECKING:
@@ -116,11 +116,11 @@ class Loader(EpochPosition):
         """Yield the remaining batches of the epoch."""
         self._moves += 1
         moves, epoch, begun = self._moves, self._epoch, self._position
-        places = self._source.places(begun)
+        places, output = self._source.places(begun), self.output
         taken = 0
         with contextlib.closing(self._made(epoch, begun)) as batches:
             for batch in batches:
-                batch = run_modules(batch, self._modules)
+                batch = output.finish(batch)
                 taken = min(taken + self._source.batching.size, places.count)
                 # Counted before it is yielded: a state saved from here on includes this batch.
                 self._stand_at(epoch, begun + taken * places.step, taken == places.count)
@@ -135,10 +135,10 @@ class Loader(EpochPosition):
         return ModuleOutput(self._output, self._modules) if self._modules else self._output
 
     def _made(self, epoch: int, position: int) -> Generator[Any, None, None]:
-        """Yield the converted batches of an epoch from a position on."""
+        """Yield the prepared batches of an epoch from a position on."""
         if self._workers is not None:
             return self._workers.batches(epoch, position)
-        batches = (self._output(batch) for batch in self._source.batches(epoch, position))
+        batches = (self._output.prepare(batch) for batch in self._source.batches(epoch, position))
         ahead = self._source.batching.prefetch
         return prefetch(batches, ahead) if ahead else batches
 

@@ -10,7 +10,7 @@ integer that does not fit is an error and not another number.
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 
@@ -23,21 +23,25 @@ OutputName = Literal["numpy", "torch", "jax", "tensordict"]
 OUTPUT_NAMES = ("numpy", "torch", "jax", "tensordict")
 
 
-class BatchOutput(Protocol):
+class BatchOutput:
     """Turns batches of numpy arrays into another kind; can be pickled."""
 
     def __call__(self, batch: Batch) -> Any:
         """Return a batch of the other kind, which may share the memory of this one."""
-        ...
+        return self.finish(self.prepare(batch))
+
+    def prepare(self, batch: Batch) -> Batch:
+        """Convert the arrays of a batch, which a background thread may do."""
+        return batch
+
+    def finish(self, batch: Batch) -> Any:
+        """Return a prepared batch as the caller gets it; runs in the caller's thread."""
+        return batch
 
 
 @dataclass(frozen=True)
-class NumpyOutput:
+class NumpyOutput(BatchOutput):
     """Leaves batches as they are."""
-
-    def __call__(self, batch: Batch) -> Batch:
-        """See `BatchOutput`."""
-        return batch
 
 
 @dataclass(frozen=True)
@@ -124,7 +128,7 @@ def _device(name: str) -> Any:
 
 
 @dataclass(frozen=True)
-class JaxOutput:
+class JaxOutput(BatchOutput):
     """JAX arrays, nested as the numpy arrays are.
 
     Attributes:
@@ -133,7 +137,7 @@ class JaxOutput:
 
     device: str | None = None
 
-    def __call__(self, batch: Batch) -> Batch:
+    def prepare(self, batch: Batch) -> Batch:
         """See `BatchOutput`.
 
         Raises:

@@ -263,7 +263,7 @@ class TorchWorkers:
             raise InvalidArgumentError(f"torch's DataLoader refuses these arguments: {error}") from error
 
     def batches(self, epoch: int, position: int) -> Generator[Any, None, None]:
-        """Yield the batches of an epoch from a position on, converted."""
+        """Yield the batches of an epoch from a position on, prepared for `output`."""
         if self._workers is None:
             self._workers = self._make_workers()
         self._dataset._begin_at(epoch, position)
@@ -284,12 +284,12 @@ class TorchWorkers:
                         "memory. Use fewer workers or smaller batches; the batch comes in the next iteration."
                     )
                 raise error.with_traceback(None) from None
-            yield self.output.finish(tensors.unpacked() if isinstance(tensors, PackedBatch) else tensors)
+            yield tensors.unpacked() if isinstance(tensors, PackedBatch) else tensors
 
 
 class _PackedBatches(BatchDataset):
     """Batches of tensors; those that come from another process are packed."""
 
     def _converted(self, batch: Batch) -> Batch | PackedBatch:
-        tensors = self._output.tensors(batch)
+        tensors = self._output.prepare(batch)
         return tensors if get_worker_info() is None else pack(tensors)

@@ -18,6 +18,7 @@ import torch
 
 from ...store.errors import InvalidArgumentError
 from ..columns.tree import Tree, lay_out, leaves, map_leaves, unpack
+from .outputs import BatchOutput
 from .units import Batch
 
 #: Devices that fetch from pinned memory by themselves.
@@ -70,7 +71,7 @@ def as_tensor(leaf: Any) -> torch.Tensor:
 
 
 @dataclass(frozen=True)
-class TorchOutput:
+class TorchOutput(BatchOutput):
     """Tensors, nested as the arrays are.
 
     Attributes:
@@ -79,16 +80,12 @@ class TorchOutput:
 
     device: torch.device | None = None
 
-    def __call__(self, batch: Batch) -> Any:
-        """See `BatchOutput`.
+    def prepare(self, batch: Batch) -> Batch:
+        """Return tensors on the CPU, pinned if the device fetches them.
 
         Raises:
             InvalidArgumentError: torch has no such values; the message names the key.
         """
-        return self.finish(self.tensors(batch))
-
-    def tensors(self, batch: Batch) -> Batch:
-        """Return tensors on the CPU."""
         made: Batch = {}
         for key, value in batch.items():
             try:
@@ -97,12 +94,12 @@ class TorchOutput:
                 raise InvalidArgumentError(
                     f"{_described(key, value)} cannot be a torch tensor: {error}"
                 ) from error
-        return made
+        return map_leaves(torch.Tensor.pin_memory, made) if needs_pinning(self.device) else made
 
-    def finish(self, tensors: Batch) -> Any:
-        """Return the final batch: its tensors on the device."""
+    def finish(self, batch: Batch) -> Any:
+        """Return the final batch: its tensors on the device, in the order of the caller's stream there."""
         device = self.device
-        return tensors if device is None else map_leaves(lambda tensor: moved(tensor, device), tensors)
+        return batch if device is None else map_leaves(lambda tensor: moved(tensor, device), batch)
 
     def on_cpu(self) -> TorchOutput:
         """Return the same on the CPU."""
@@ -113,16 +110,16 @@ class TorchOutput:
 class TensorDictOutput(TorchOutput):
     """A TensorDict of batch size (b,); a Dict is a TensorDict in it, a Tuple one with keys "0", "1", ..."""
 
-    def finish(self, tensors: Batch) -> Any:
+    def finish(self, batch: Batch) -> Any:
         """See `TorchOutput`."""
         from tensordict import TensorDict
 
-        named = {key: _with_names(value) for key, value in super().finish(tensors).items()}
+        named = {key: _with_names(value) for key, value in super().finish(batch).items()}
         try:
-            size = next(len(leaf) for _, leaf in leaves(tensors))
+            size = next(len(leaf) for _, leaf in leaves(batch))
             return TensorDict(named, batch_size=[size], device=self.device)
         except (RuntimeError, TypeError) as error:
-            shapes = ", ".join(f"{name}: {tuple(leaf.shape)}" for name, leaf in leaves(tensors))
+            shapes = ", ".join(f"{name}: {tuple(leaf.shape)}" for name, leaf in leaves(batch))
             raise InvalidArgumentError(
                 "These values do not make one TensorDict, which needs the same first axis everywhere: "
                 f"{shapes}."

@@ -53,8 +53,7 @@ def _tensordict(flat: FlatTransitions) -> Any:
         "truncated": never.copy(),
         "collector": {"traj_ids": flat.episode},
     }
-    output = TensorDictOutput()
-    tensors = output.finish(output.tensors(batch))
+    tensors = TensorDictOutput()(batch)
     for key in tensors.keys(include_nested=True, leaves_only=False):
         # Parts of Dict spaces have the batch size too.
         if not torch.is_tensor(tensors.get(key)):

@@ -120,7 +120,7 @@ class TorchModule:
         mask = values.get(MASK) if self.axes > 1 else None
         mask = None if mask is None or isinstance(mask, dict) else as_tensor(mask)
         with _evaluating(self._owner):
-            columns = self._computed(TorchOutput().tensors(inputs), mask)
+            columns = self._computed(TorchOutput().prepare(inputs), mask)
         if not isinstance(next(leaf for _, leaf in leaves(inputs)), torch.Tensor):
             columns = {name: _as_array(value) for name, value in columns.items()}
         return batch | columns if isinstance(batch, dict) else batch.copy().update(columns)
@@ -227,15 +227,19 @@ def _form(value: torch.Tensor) -> str:
 
 
 @dataclass(frozen=True)
-class ModuleOutput:
+class ModuleOutput(BatchOutput):
     """An output whose batches go through modules after their conversion."""
 
     output: BatchOutput
     modules: tuple[TorchModule, ...]
 
-    def __call__(self, batch: Batch) -> Any:
+    def prepare(self, batch: Batch) -> Batch:
         """See `BatchOutput`."""
-        return run_modules(self.output(batch), self.modules)
+        return self.output.prepare(batch)
+
+    def finish(self, batch: Batch) -> Any:
+        """See `BatchOutput`."""
+        return run_modules(self.output.finish(batch), self.modules)
 
 
 def run_modules(batch: Any, modules: Sequence[TorchModule]) -> Any:
