@@ -10,7 +10,7 @@ integer that does not fit is an error and not another number.
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -23,7 +23,7 @@ OutputName = Literal["numpy", "torch", "jax", "tensordict"]
 OUTPUT_NAMES = ("numpy", "torch", "jax", "tensordict")
 
 
-class BatchOutput:
+class BatchOutput(Protocol):
     """Turns batches of numpy arrays into another kind; can be pickled."""
 
     def __call__(self, batch: Batch) -> Any:

@@ -18,7 +18,6 @@ import torch
 
 from ...store.errors import InvalidArgumentError
 from ..columns.tree import Tree, lay_out, leaves, map_leaves, unpack
-from .outputs import BatchOutput
 from .units import Batch
 
 #: Devices that fetch from pinned memory by themselves.
@@ -71,7 +70,7 @@ def as_tensor(leaf: Any) -> torch.Tensor:
 
 
 @dataclass(frozen=True)
-class TorchOutput(BatchOutput):
+class TorchOutput:
     """Tensors, nested as the arrays are.
 
     Attributes:
@@ -79,6 +78,10 @@ class TorchOutput(BatchOutput):
     """
 
     device: torch.device | None = None
+
+    def __call__(self, batch: Batch) -> Any:
+        """See `BatchOutput`."""
+        return self.finish(self.prepare(batch))
 
     def prepare(self, batch: Batch) -> Batch:
         """Return tensors on the CPU, pinned if the device fetches them.
