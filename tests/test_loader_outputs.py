@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 import episodelake as el
+from episodelake.readers.columns.tree import leaves
 from test_loader_units import NESTED, assert_same, random_store
 from waiting import PATIENCE
 
@@ -142,6 +144,62 @@ def test_a_gpu_fetches_from_pinned_memory() -> None:
         watched: Any = _Watched()
         moved(watched, torch.device(device))
         assert watched.calls == calls
+
+
+def _doubled(batch: dict[str, Any]) -> dict[str, Any]:
+    for _, leaf in leaves(batch):
+        if leaf.dtype == np.float64:
+            leaf *= 2
+    return batch
+
+
+@pytest.mark.parametrize("transforms", [(), (_doubled,)])
+@pytest.mark.parametrize("prefetch", [0, 2])
+@pytest.mark.parametrize("kind", UNITS)
+def test_batches_are_gathered_into_pinned_memory(
+    store: el.EpisodeStore,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    prefetch: int,
+    transforms: tuple[Callable[..., Any], ...],
+) -> None:
+    """With memory that only counts as pinned, and a copy for a device: each batch has the same values, also
+    where several are gathered at once and where a transform changes them afterwards.
+    """
+    from episodelake.readers.loading import torch_output
+
+    sizes: list[int] = []
+    copies: list[torch.Tensor] = []
+
+    def memory(size: int) -> torch.Tensor:
+        sizes.append(size)
+        return torch.zeros(size, dtype=torch.uint8)
+
+    def copy(tensor: torch.Tensor, device: Any, non_blocking: bool) -> torch.Tensor:
+        copies.append(tensor)
+        return tensor.clone()
+
+    def loader(size: int | el.Batches) -> el.Loader:
+        return store.loader(size, output="torch", seed=3, shuffle=True, transforms=transforms, **UNITS[kind])
+
+    expected = list(loader(3))
+    monkeypatch.setattr(torch_output, "_PINNING", ("cpu",))
+    monkeypatch.setattr(torch_output, "pinned_bytes", memory)
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
+    monkeypatch.setattr(torch.Tensor, "to", copy)
+    monkeypatch.setattr(torch.accelerator, "current_stream", lambda device: "stream")
+    made = loader(el.Batches(3, prefetch=prefetch))
+    made._output = torch_output.TorchOutput(torch.device("cpu"))
+    found = list(made)
+    monkeypatch.undo()
+    assert len(found) == len(expected)
+    for batch, right in zip(found, expected, strict=True):
+        for (name, leaf), (_, wanted) in zip(leaves(batch), leaves(right), strict=True):
+            assert leaf.dtype == wanted.dtype and torch.equal(leaf, wanted), name
+    # Nothing is copied a second time on the host; without transforms pieces go as a whole.
+    assert sizes
+    whole = [tensor for tensor in copies if len(tensor) in sizes and tensor.dtype == torch.uint8]
+    assert (sum(map(torch.Tensor.numel, whole)) >= sum(sizes) // 2) == (not transforms)
 
 
 @pytest.mark.parametrize("output", ["torch", "tensordict"])

@@ -5,6 +5,8 @@ Gathering rows and stretches of rows from their leaves is the inner loop of ever
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +17,7 @@ import numpy as np
 Tree = Any
 
 #: Packed leaves begin at cache lines.
-_ALIGNMENT = 64
+ALIGNMENT = 64
 
 
 def map_leaves(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
@@ -72,7 +74,7 @@ def lay_out(tree: Tree) -> tuple[Tree, int]:
 
     def place(leaf: Any) -> Slot:
         nonlocal stop
-        start = -(-stop // _ALIGNMENT) * _ALIGNMENT
+        start = -(-stop // ALIGNMENT) * ALIGNMENT
         stop = start + leaf.nbytes
         return Slot(start, stop, leaf.shape, leaf.dtype)
 
@@ -82,6 +84,38 @@ def lay_out(tree: Tree) -> tuple[Tree, int]:
 def unpack(slots: Tree, memory: Any) -> Tree:
     """Return the leaves that `lay_out` placed, as views of the memory: an array or a tensor of bytes."""
     return map_leaves(lambda slot: memory[slot.start : slot.stop].view(slot.dtype).reshape(slot.shape), slots)
+
+
+#: Makes an uninitialised array of a shape and a dtype.
+NewArray = Callable[[tuple[int, ...], np.dtype], np.ndarray]
+
+
+class _Memory(threading.local):
+    """Makes the arrays that rows are copied into, in one thread; None for numpy's own memory."""
+
+    new: NewArray | None = None
+
+
+_memory = _Memory()
+
+
+@contextlib.contextmanager
+def taken_into(new: NewArray) -> Iterator[None]:
+    """Let this thread's `take_rows` and `take_stretches` copy into arrays that a function makes."""
+    _memory.new, before = new, _memory.new
+    try:
+        yield
+    finally:
+        _memory.new = before
+
+
+def _taken(leaf: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Return a copy of the rows of an array; they are all within it."""
+    if _memory.new is None:
+        return leaf.take(rows, axis=0)
+    into = _memory.new((*rows.shape, *leaf.shape[1:]), leaf.dtype)
+    # Of the modes "clip" alone copies without a buffer in between.
+    return leaf.take(rows, axis=0, out=into, mode="clip")
 
 
 def take_rows(tree: Tree, rows: np.ndarray) -> Tree:
@@ -95,8 +129,10 @@ def take_rows(tree: Tree, rows: np.ndarray) -> Tree:
         Fresh arrays of shape (b, ..., *item).
     """
     if type(tree) is np.ndarray:
-        return tree.take(rows, axis=0)
-    return map_leaves(lambda leaf: leaf.take(rows, axis=0), tree)
+        return _taken(tree, rows)
+    return map_leaves(
+        lambda leaf: _taken(leaf, rows) if type(leaf) is np.ndarray else leaf.take(rows, axis=0), tree
+    )
 
 
 def take_stretches(tree: Tree, starts: np.ndarray, length: int) -> Tree:
@@ -119,11 +155,12 @@ def _stretches(leaf: np.ndarray | StackedRows, starts: np.ndarray, length: int) 
     row_bytes = leaf.itemsize * int(np.prod(leaf.shape[1:]))
     count = len(leaf) - length + 1
     if count < 1 or not row_bytes or row_bytes * length >= _LARGEST_ITEM:
-        return leaf.take(_rows_of(starts, length, len(leaf)), axis=0)
+        return _taken(leaf, _rows_of(starts, length, len(leaf)))
     inside = np.clip(starts, 0, count - 1)
     # Each stretch as one element that overlaps its neighbours, so that numpy copies it in one go.
     overlapping = np.ndarray((count,), f"V{row_bytes * length}", leaf, strides=(row_bytes,))
-    copied = overlapping[inside].view(leaf.dtype).reshape(len(starts), length, *leaf.shape[1:])
+    copied = overlapping[inside] if _memory.new is None else _taken(overlapping, inside)
+    copied = copied.view(leaf.dtype).reshape(len(starts), length, *leaf.shape[1:])
     outside = np.flatnonzero(inside != starts)
     if len(outside):
         copied[outside] = leaf.take(_rows_of(starts[outside], length, len(leaf)), axis=0)

@@ -9,7 +9,7 @@ readers takes.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from itertools import chain, repeat
 from operator import itemgetter
@@ -372,7 +372,9 @@ class BatchSource:
         """Return how many batches an epoch has from a position on."""
         return -(-self.places(position).count // self.batching.size)
 
-    def batches(self, epoch: int, position: int, first: int = 0, workers: int = 1) -> Iterator[Batch]:
+    def batches(
+        self, epoch: int, position: int, first: int = 0, workers: int = 1
+    ) -> Generator[Batch, None, None]:
         """Yield batches of an epoch from a position on: the `first`-th, and every `workers`-th after it."""
         places, size = self.places(position), self.batching.size
         if first or workers > 1:

@@ -138,7 +138,11 @@ class Loader(EpochPosition):
         """Yield the prepared batches of an epoch from a position on."""
         if self._workers is not None:
             return self._workers.batches(epoch, position)
-        batches = (self._output.prepare(batch) for batch in self._source.batches(epoch, position))
+        gathered = self._source.batches(epoch, position)
+        memory = self._output.memory(unchanged=not self._source.transforms)
+        if memory is not None:
+            gathered = memory.gathered(gathered)
+        batches = (self._output.prepare(batch) for batch in gathered)
         ahead = self._source.batching.prefetch
         return prefetch(batches, ahead) if ahead else batches
 

@@ -10,7 +10,7 @@ integer that does not fit is an error and not another number.
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from ...store.common.optional_packages import require
 from ...store.errors import InvalidArgumentError
 from ..columns.tree import map_leaves
 from .units import Batch
+
+if TYPE_CHECKING:
+    from .torch_output import PinnedMemory
 
 OutputName = Literal["numpy", "torch", "jax", "tensordict"]
 OUTPUT_NAMES = ("numpy", "torch", "jax", "tensordict")
@@ -37,6 +40,14 @@ class BatchOutput(Protocol):
     def finish(self, batch: Batch) -> Any:
         """Return a prepared batch as the caller gets it; runs in the caller's thread."""
         return batch
+
+    def memory(self, *, unchanged: bool) -> PinnedMemory | None:
+        """Return what makes the memory that batches are gathered into; None for numpy's own.
+
+        Args:
+            unchanged: whether nothing changes the arrays of a batch before it is converted.
+        """
+        return None
 
 
 @dataclass(frozen=True)

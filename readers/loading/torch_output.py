@@ -1,8 +1,9 @@
 """Batches as torch tensors or as a TensorDict, on the CPU or on another device.
 
 On the CPU a tensor shares the memory of the gathered array, which has no other owner. For a CUDA or XPU
-device it is copied into pinned memory, from where the device fetches it while the program goes on
-(https://docs.pytorch.org/docs/stable/notes/cuda.html, "Use pinned memory buffers").
+device batches are gathered into pinned memory, from where the device fetches them while the program goes on
+(https://docs.pytorch.org/docs/stable/notes/cuda.html, "Use pinned memory buffers"). Torch hands out a piece
+of it again once its tensors are gone and the copies from it have run.
 
 Between processes torch hands over tensors by descriptors of shared memory, one for each, which costs more
 than the batch itself. So a worker packs a batch into one tensor.
@@ -10,14 +11,18 @@ than the batch itself. So a worker packs a batch into one tensor.
 
 from __future__ import annotations
 
+import contextlib
+import math
+from collections.abc import Generator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Self
 
 import numpy as np
 import torch
 
 from ...store.errors import InvalidArgumentError
-from ..columns.tree import Tree, lay_out, leaves, map_leaves, unpack
+from ..columns.tree import ALIGNMENT, Tree, lay_out, leaves, map_leaves, taken_into, unpack
 from .units import Batch
 
 #: Devices that fetch from pinned memory by themselves.
@@ -50,8 +55,102 @@ def needs_pinning(device: torch.device | None) -> bool:
 
 def moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Return a tensor on a device; from the CPU, where it can, the copy goes on while the program does."""
-    pinned = tensor.device.type == "cpu" and needs_pinning(device)
-    return (tensor.pin_memory() if pinned else tensor).to(device, non_blocking=pinned)
+    if tensor.device.type != "cpu" or not needs_pinning(device):
+        return tensor.to(device, non_blocking=False)
+    there = _with_its_piece(tensor, device)
+    return _pinned(tensor).to(device, non_blocking=True) if there is None else there
+
+
+class PinnedMemory:
+    """Makes the arrays that batches are gathered into: pieces of pinned memory, one for each gather.
+
+    Args:
+        whole: whether a piece goes to the device as a whole, since nobody changes a batch before it does.
+    """
+
+    def __init__(self, *, whole: bool) -> None:
+        self._whole = whole
+        self._piece: np.ndarray | None = None
+        #: Bytes of the piece that are taken, of this gather's pieces before it, and of the last gather.
+        self._used, self._before, self._expected = 0, 0, 0
+
+    def gathered(self, batches: Generator[Batch, None, None]) -> Generator[Batch, None, None]:
+        """Yield the batches of a generator, whose gathers then copy into pinned memory."""
+        with contextlib.closing(batches):
+            while True:
+                self._expected = self._before + self._used or self._expected
+                self._piece, self._used, self._before = None, 0, 0
+                with taken_into(self._array):
+                    batch = next(batches, None)
+                if batch is None:
+                    return
+                yield batch
+                del batch
+
+    def _array(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        size = math.prod(shape) * dtype.itemsize
+        start = -(-self._used // ALIGNMENT) * ALIGNMENT
+        if self._piece is None or start + size > len(self._piece):
+            self._before, start = self._before + self._used, 0
+            self._piece = np.asarray(_Piece(pinned_bytes(max(size, self._expected)), self._whole))
+        self._used = start + size
+        return self._piece[start : start + size].view(dtype).reshape(shape)
+
+
+class _Piece:
+    """A piece of pinned memory; the base of the arrays in it.
+
+    Attributes:
+        memory: uint8, shape (n,).
+        whole: whether it goes to the device as a whole.
+        copied: the stream in which it was last copied as a whole, and the copy.
+    """
+
+    def __init__(self, memory: torch.Tensor, whole: bool) -> None:
+        self.memory, self.whole = memory, whole
+        self.copied: tuple[Any, torch.Tensor] | None = None
+        self.__array_interface__ = memory.numpy().__array_interface__
+
+
+def pinned_bytes(size: int) -> torch.Tensor:
+    """Return uninitialised pinned memory: uint8, shape (size,)."""
+    return torch.empty(size, dtype=torch.uint8, pin_memory=True)
+
+
+def _in_piece(array: np.ndarray) -> torch.Tensor | None:
+    """Return the part of a piece of pinned memory that an array shows; None if it lies elsewhere."""
+    owner: Any = array.base
+    while isinstance(owner, np.ndarray):
+        owner = owner.base
+    if not isinstance(owner, _Piece) or not array.size or not array.flags.c_contiguous:
+        return None
+    start = array.__array_interface__["data"][0] - owner.memory.data_ptr()
+    part: Any = owner.memory[start : start + array.nbytes].view(_dtype(array.dtype)).view(array.shape)
+    part.piece, part.start = owner, start
+    return part
+
+
+@lru_cache(64)
+def _dtype(dtype: np.dtype) -> torch.dtype:
+    return torch.from_numpy(np.empty(0, dtype)).dtype
+
+
+def _with_its_piece(tensor: Any, device: torch.device) -> torch.Tensor | None:
+    """Return a tensor on a device as a part of its piece there, which is copied once in each stream; None if
+    it has none that goes as a whole.
+    """
+    piece: _Piece | None = getattr(tensor, "piece", None)
+    if piece is None or not piece.whole:
+        return None
+    stream = torch.accelerator.current_stream(device)
+    if piece.copied is None or piece.copied[0] != stream:
+        piece.copied = stream, piece.memory.to(device, non_blocking=True)
+    part = piece.copied[1][tensor.start : tensor.start + tensor.nbytes]
+    return part.view(tensor.dtype).view(tensor.shape)
+
+
+def _pinned(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor if hasattr(tensor, "piece") else tensor.pin_memory()
 
 
 def as_tensor(leaf: Any) -> torch.Tensor:
@@ -63,6 +162,9 @@ def as_tensor(leaf: Any) -> torch.Tensor:
     if isinstance(leaf, torch.Tensor):
         return leaf
     array = np.asarray(leaf)
+    gathered = _in_piece(array)
+    if gathered is not None:
+        return gathered
     # Torch supports neither negative strides nor read-only tensors.
     if not array.flags.writeable or any(stride < 0 for stride in array.strides):
         array = array.copy()
@@ -97,7 +199,11 @@ class TorchOutput:
                 raise InvalidArgumentError(
                     f"{_described(key, value)} cannot be a torch tensor: {error}"
                 ) from error
-        return map_leaves(torch.Tensor.pin_memory, made) if needs_pinning(self.device) else made
+        return map_leaves(_pinned, made) if needs_pinning(self.device) else made
+
+    def memory(self, *, unchanged: bool) -> PinnedMemory | None:
+        """See `BatchOutput`."""
+        return PinnedMemory(whole=unchanged) if needs_pinning(self.device) else None
 
     def finish(self, batch: Batch) -> Any:
         """Return the final batch: its tensors on the device, in the order of the caller's stream there."""
