@@ -169,13 +169,13 @@ def test_batches_are_gathered_into_pinned_memory(
     from episodelake.readers.loading import torch_output
 
     sizes: list[int] = []
-    copies: list[torch.Tensor] = []
+    copies: list[Any] = []
 
-    def memory(size: int) -> torch.Tensor:
+    def memory(size: int) -> Any:
         sizes.append(size)
         return torch.zeros(size, dtype=torch.uint8)
 
-    def copy(tensor: torch.Tensor, device: Any, non_blocking: bool) -> torch.Tensor:
+    def copy(tensor: Any, device: Any, non_blocking: bool) -> Any:
         copies.append(tensor)
         return tensor.clone()
 
@@ -185,8 +185,8 @@ def test_batches_are_gathered_into_pinned_memory(
     expected = list(loader(3))
     monkeypatch.setattr(torch_output, "_PINNING", ("cpu",))
     monkeypatch.setattr(torch_output, "pinned_bytes", memory)
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
-    monkeypatch.setattr(torch.Tensor, "to", copy)
+    monkeypatch.setattr(Any, "pin_memory", lambda tensor: tensor)
+    monkeypatch.setattr(Any, "to", copy)
     monkeypatch.setattr(torch.accelerator, "current_stream", lambda device: "stream")
     made = loader(el.Batches(3, prefetch=prefetch))
     made._output = torch_output.TorchOutput(torch.device("cpu"))
