@@ -65,7 +65,7 @@ class PinnedMemory:
     """Makes the arrays that batches are gathered into: pieces of pinned memory, one for each gather.
 
     Args:
-        whole: whether a piece goes to the device as a whole, since nobody changes a batch before it does.
+        whole: whether a piece goes to the device as a whole, since nothing changes a batch before that.
     """
 
     def __init__(self, *, whole: bool) -> None:
