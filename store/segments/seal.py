@@ -8,9 +8,10 @@ Repeating a seal that was interrupted at any point has the effect of doing it on
 from __future__ import annotations
 
 import contextlib
+import threading
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,9 @@ from ..delta.table import Table, TableChangedError
 from ..dynamic import logical_types as kinds
 from ..dynamic.column_groups import METADATA, ColumnSet, DynamicRows
 from ..dynamic.columns import SegmentColumns, marked
-from ..dynamic.logical_types import field
 from ..dynamic.values import load_json
-from ..journal.episodes import EpisodeColumns, LaneColumns
+from ..errors import StoreAccessError
+from ..journal.episodes import EpisodeColumns
 from ..journal.reading import PartReader
 from ..journal.records import RunHeader
 from ..journal.row_index import RowIndex
@@ -84,7 +85,7 @@ def episodes_table(
         arrays.append(pa.array(missing, LAST_OBSERVATION.type))
     dynamic = DynamicRows.of([each.metadata for each in facts])
     for name, (kind, array) in metadata.columns(dynamic, 0, len(records)).items():
-        fields.append(field(name, kind))
+        fields.append(kinds.field(name, kind))
         arrays.append(array)
     return pa.table(arrays, schema=pa.schema(fields))
 
@@ -136,6 +137,54 @@ class Tables:
 
 
 @dataclass(frozen=True)
+class WrittenSegment:
+    """A steps file before its commit.
+
+    Attributes:
+        rows: where its episodes are.
+        file: how to list it; None if it is listed already.
+        columns: the columns that it has beside those of the spaces.
+        overflow: those of them with numbers that stand in the JSON column only, marked so.
+    """
+
+    rows: SegmentRows
+    file: NewFile | None = None
+    columns: Sequence[pa.Field] = ()
+    overflow: Sequence[pa.Field] = ()
+
+
+class WrittenAhead:
+    """The steps file of a seal that waits for others, if it is written before its turn; tried once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._open = True
+        self._segment: WrittenSegment | None = None
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether a thread is writing it."""
+        return self._lock.locked()
+
+    def write(self, write: Callable[[], WrittenSegment]) -> None:
+        """Write the file, unless another thread does or the turn of the seal has come."""
+        if self._lock.acquire(blocking=False):
+            try:
+                if self._open:
+                    self._open = False
+                    self._segment = write()
+            finally:
+                self._lock.release()
+
+    def take(self) -> WrittenSegment | None:
+        """Return the file, once, and wait for a thread that is writing it; none writes it afterwards."""
+        with self._lock:
+            self._open = False
+            segment, self._segment = self._segment, None
+            return segment
+
+
+@dataclass(frozen=True)
 class Seal:
     """One seal: which episodes of a run, and the journal parts that hold their rows.
 
@@ -146,6 +195,7 @@ class Seal:
         parts: journal parts, oldest first; they may hold rows of other episodes too.
         bulk: batches of finished rows that are in memory only, in the columns of the journal; they may hold
             rows of other episodes too.
+        ahead: its steps file, where that was written before its turn.
     """
 
     header: RunHeader
@@ -154,6 +204,7 @@ class Seal:
     journal: Path
     parts: Sequence[Path]
     bulk: Sequence[pa.RecordBatch] = ()
+    ahead: WrittenAhead = field(default_factory=WrittenAhead)
 
 
 def seal_segment(store: StoreHandle, tables: Tables, job: Seal) -> None:
@@ -177,31 +228,43 @@ def seal_segment(store: StoreHandle, tables: Tables, job: Seal) -> None:
     _seal(tables, store.schema, job)
 
 
+def write_ahead(store: StoreHandle, tables: Tables, job: Seal) -> None:
+    """Write the steps file of a seal whose turn has not come, so that only its commits are left then.
+
+    Safe beside a thread that commits other seals of the run with the same tables: this one only looks up the
+    columns of `steps`, which the commit compares again, and lists nothing. An error may be ignored: the seal
+    then writes the file.
+    """
+
+    def write() -> WrittenSegment:
+        check_identity(tables.layout)
+        if not job.journal.is_dir():
+            raise StoreAccessError(f"The journal {job.journal} is gone.")
+        return _write_steps(tables, store.schema, job)
+
+    job.ahead.write(write)
+
+
 def _seal(tables: Tables, schema: StepSchema, job: Seal) -> None:
     run_id = job.header.run_id
-    name = segment_name(run_id, job.segment)
     if tables.episodes.applied(run_id) >= job.segment:
         return
     note_seal(job.journal, job.segment, job.records.numbers)
-    readers = [PartReader(path) for path in job.parts]
-    ids = job.records.ids(run_id)
-    lanes = job.records.lanes
-    index = RowIndex.find(readers, lanes, job.bulk).cut(lanes.lengths + 1)
     # A file that is listed already, by an attempt that got so far, is never written over.
-    done = tables.steps.applied(run_id) >= job.segment
-    steps, columns = (None, []) if done else _write_steps(tables, schema, job, index, readers)
-    rows = _segment_rows(name, lanes, index)
-    table = _episodes_table(tables, schema, job, ids, rows)
-    episodes = write_table_file(tables.layout.table(EPISODES) / name, table)
-    if steps is not None:
+    listed = tables.steps.applied(run_id) >= job.segment
+    segment = job.ahead.take() or _write_steps(tables, schema, job, listed=listed)
+    table = _episodes_table(tables, schema, job, segment.rows)
+    episodes = write_table_file(tables.layout.table(EPISODES) / segment.rows.segment, table)
+    if segment.file is not None:
+        tables.steps.ensure_columns([*segment.columns, *segment.overflow])
         removed = _orphans(tables, job)
-        tables.steps.commit([steps], run_id, job.segment, removed=removed, columns=columns)
+        tables.steps.commit([segment.file], run_id, job.segment, removed=removed, columns=segment.columns)
     replaced = _continued_files(tables, job)
     known = sum(each.length for each in job.records.continued if each.episode_id in replaced)
     counts = {
         "episodelake.operation": "seal",
         "episodelake.episodes": len(job.records) - len(replaced),
-        "episodelake.steps": int(lanes.lengths.sum()) - known,
+        "episodelake.steps": int(job.records.lanes.lengths.sum()) - known,
     }
     own = [column for column in table.schema if kinds.field_kind(column)]
     removed = list(replaced.values())
@@ -240,10 +303,9 @@ def _continued_files(tables: Tables, job: Seal) -> dict[str, str]:
     return files_by_id
 
 
-def _episodes_table(
-    tables: Tables, schema: StepSchema, job: Seal, ids: Sequence[str], rows: SegmentRows
-) -> pa.Table:
+def _episodes_table(tables: Tables, schema: StepSchema, job: Seal, rows: SegmentRows) -> pa.Table:
     """Return the rows of the episodes, whose columns the table has."""
+    ids = job.records.ids(job.header.run_id)
     while True:
         metadata = ColumnSet(METADATA, tables.episodes.schema, fixed=True)
         table = episodes_table(schema, job.header.run_id, ids, job.records, rows, metadata)
@@ -261,35 +323,26 @@ def _committed(table: Table, made: pa.Schema, columns: ColumnSet) -> bool:
     return all(known.get(column.name) == kinds.field_kind(column) for column in own)
 
 
-def _write_steps(
-    tables: Tables,
-    schema: StepSchema,
-    job: Seal,
-    index: RowIndex,
-    readers: Sequence[PartReader],
-) -> tuple[NewFile, list[pa.Field]]:
-    """Write the file of steps; how to list it, and the columns that it has beside those of the spaces."""
-    run_id = job.header.run_id
+def _write_steps(tables: Tables, schema: StepSchema, job: Seal, *, listed: bool = False) -> WrittenSegment:
+    """Write the file of steps in the columns that the table has now, unless it is listed already."""
+    run_id, lanes = job.header.run_id, job.records.lanes
     name = segment_name(run_id, job.segment)
-    path = tables.layout.table(STEPS) / name
+    readers = [PartReader(path) for path in job.parts]
+    index = RowIndex.find(readers, lanes, job.bulk).cut(lanes.lengths + 1)
+    counts = lanes.per_episode(index.steps_rows)
+    rows = SegmentRows(name, (np.cumsum(counts) - counts).tolist(), counts.tolist())
+    if listed:
+        return WrittenSegment(rows)
     ids = job.records.ids(run_id)
     schemas = (runs.batch.schema for runs in index.pieces.runs)
     # By all that they say: schemas that differ only in the kinds of columns are equal.
     seen = list({schema.serialize().to_pybytes(): schema for schema in schemas}.values())
-    names = schema.journal.names
-    columns = SegmentColumns(names, tables.steps.schema, seen)
-    tables.steps.ensure_columns(columns.fields)
-    columns = SegmentColumns(names, tables.steps.schema, seen)
-    tables.steps.ensure_columns(columns.fields)
-    written = StepsFile(path, schema, columns).write(ids, job.records.lanes, index, readers, job.bulk)
-    tables.steps.ensure_columns(columns.overflow())
+    columns = SegmentColumns(schema.journal.names, tables.steps.schema, seen)
+    path = tables.layout.table(STEPS) / name
+    written = StepsFile(path, schema, columns).write(ids, lanes, index, readers, job.bulk)
     bounds = ({"episode_id": min(ids)}, {"episode_id": max(ids)})
-    return NewFile(name, written.rows, written.null_counts, *bounds), columns.fields
-
-
-def _segment_rows(name: str, lanes: LaneColumns, index: RowIndex) -> SegmentRows:
-    counts = lanes.per_episode(index.steps_rows)
-    return SegmentRows(name, (np.cumsum(counts) - counts).tolist(), counts.tolist())
+    file = NewFile(name, written.rows, written.null_counts, *bounds)
+    return WrittenSegment(rows, file, columns.fields, columns.overflow())
 
 
 def _orphans(tables: Tables, job: Seal) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 import time
@@ -21,7 +22,7 @@ from ...store.journal.records import RunHeader
 from ...store.layout import check_identity
 from ...store.maintenance.reopening import seal_reopened
 from ...store.schema import StoreHandle
-from ...store.segments.seal import Seal, Tables, commit_run, seal_segment
+from ...store.segments.seal import Seal, Tables, commit_run, seal_segment, write_ahead
 
 _PAUSE = 0.002
 
@@ -160,9 +161,13 @@ class SealQueue:
     request, when a recording thread waits for it, or after `flush_seconds`. Seals after it wait, since the
     segments of a run are committed in order. Errors are kept for the recording thread.
 
+    A second thread writes the steps files of seals that wait. It commits nothing and its errors do not count:
+    a seal without a file in its turn writes it then. So the order of commits, retries and what a crash leaves
+    are those of one thread, but for files that no table lists. At most two files are written at a time.
+
     Args:
         store: the store.
-        tables: its tables, used by no other thread.
+        tables: its tables, changed by no other thread.
         header: the run.
         lock: the session's; callers that look at the queue's seals hold it.
         sealed: called with each seal after its commits; may be called with the same seal again.
@@ -196,16 +201,23 @@ class SealQueue:
         self._thread = threading.Thread(
             target=self._run, name=f"episodelake seals {header.run_id}", daemon=True
         )
+        self._added: SimpleQueue[None] = SimpleQueue()
+        self._ahead = threading.Thread(
+            target=self._run_ahead, name=f"episodelake segments {header.run_id}", daemon=True
+        )
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the threads."""
         self._thread.start()
+        self._ahead.start()
 
     def stop(self) -> None:
-        """Stop the thread behind the seal that it works on, and wait for it."""
+        """Stop the threads behind the seals that they work on, and wait for them."""
         self._stopping = True
         self._bell.put(self._failures)
+        self._added.put(None)
         join(self._thread)
+        join(self._ahead)
 
     def wake(self) -> None:
         """Have the thread work off what waits, unless a failure has yet to be raised."""
@@ -219,6 +231,19 @@ class SealQueue:
                     self.work()
             except BaseException as error:  # whatever it is, it must reach the recording thread
                 self.fail(error)
+
+    def _run_ahead(self) -> None:
+        while not self._stopping:
+            with contextlib.suppress(BaseException):
+                self._added.get()
+                self._write_ahead()
+
+    def _write_ahead(self) -> None:
+        """Write the steps files of the seals behind the first; their errors are left to their turns."""
+        for job in list(self._jobs)[1:]:
+            with contextlib.suppress(Exception):
+                if not self._stopping:
+                    write_ahead(self._store, self._tables, job)
 
     @property
     def waiting(self) -> bool:
@@ -257,6 +282,7 @@ class SealQueue:
         segment = self._jobs[-1].segment if self._jobs else self.committed
         self._jobs.append(Seal(self._header, segment + 1, records, journal, parts, bulk))
         self.wake()
+        self._added.put(None)
 
     def fail(self, error: BaseException) -> None:
         """Keep an error of the background thread for the recording thread."""
@@ -278,6 +304,9 @@ class SealQueue:
                     if self._replaced is not None:
                         raise self._replaced
                     check_identity(self._tables.layout)
+                    while job.ahead.is_under_way:
+                        self._write_ahead()
+                        time.sleep(_PAUSE)
                     self._commit(job)
                     with self._lock:
                         self._sealed(job)
