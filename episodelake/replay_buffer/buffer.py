@@ -87,7 +87,8 @@ class ReplayBuffer:
             self._priorities = Priorities(prioritized, self._seed)
             self._priorities.restore(np.zeros(capacity))
         self._largest = 1.0
-        self._prioritized = 0
+        #: The transitions that have priorities: how many ever arrived, the first, and how many were discarded.
+        self._prioritized = 0, 0, 0
         feed = RowFeed(ring)
         for rows, whole in stored_rows(ColumnSource(context.blocks, selection, columns), capacity):
             row = ring.rows
@@ -223,7 +224,8 @@ class ReplayBuffer:
             units, values = checked_update(units, priorities, ring.transitions)
             self._largest = max(self._largest, float(values.max(initial=0.0)))
             there = units >= ring.first
-            there[there] = ring.stepped[ring.starts(units[there])]
+            if len(ring.discarded):
+                there[there] = ring.stepped[ring.starts(units[there])]
             rule.change(units[there] % ring.capacity, values[there])
 
     def _by_priority(self) -> Priorities:
@@ -249,13 +251,15 @@ class ReplayBuffer:
     def _prioritize(self, priorities: Priorities) -> None:
         """Give new transitions a priority, and take it from those that are gone before their turn."""
         ring = self._ring
-        new = np.arange(max(self._prioritized, ring.first), ring.transitions) % ring.capacity
+        if (content := (ring.transitions, ring.first, len(ring.discarded))) == self._prioritized:
+            return
+        new = np.arange(max(self._prioritized[0], ring.first), ring.transitions) % ring.capacity
         if len(new):
             priorities.change(new, np.full(len(new), self._largest))
         gone = [np.arange(max(ring.transitions - ring.capacity, 0), ring.first), ring.discarded]
         if len(left := np.concatenate(gone)):
             priorities.remove(left % ring.capacity)
-        self._prioritized = ring.transitions
+        self._prioritized = content
 
     def _fractions(self, count: int) -> np.ndarray:
         draws = np.arange(self._drawn, self._drawn + count)

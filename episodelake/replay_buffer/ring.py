@@ -75,11 +75,11 @@ class Ring:
 
     def starts(self, transitions: np.ndarray) -> np.ndarray:
         """Return the slots from which transitions leave; the transitions must be there."""
-        return self._starts[transitions % self.capacity] % self.slots
+        return self._starts.take(transitions % self.capacity) % self.slots
 
     def next_slots(self, slots: np.ndarray) -> np.ndarray:
         """Return the slots of the next rows; that of some row where there is none."""
-        return self.after[slots] % self.slots
+        return self.after.take(slots) % self.slots
 
     def walk(self, slots: np.ndarray, length: int) -> np.ndarray:
         """Return the slots of rows and of those that follow them: int64, shape (b, length).

@@ -39,12 +39,21 @@ def hash_words(*words: int) -> int:
     return int(state[0])
 
 
+#: SplitMix64: Steele, Lea and Flood 2014.
+_GAMMA = np.uint64(0x9E3779B97F4A7C15)
+_ROUND_1 = np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)
+_ROUND_2 = np.uint64(27), np.uint64(0x94D049BB133111EB)
+_LAST_SHIFT = np.uint64(31)
+
+
 def mix64(values: np.ndarray) -> np.ndarray:
-    """Mix uint64 values one to one (SplitMix64: Steele, Lea and Flood 2014)."""
-    values = values + np.uint64(0x9E3779B97F4A7C15)
-    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return values ^ (values >> np.uint64(31))
+    """Mix uint64 values one to one."""
+    values = values + _GAMMA
+    for shift, factor in (_ROUND_1, _ROUND_2):
+        values ^= values >> shift
+        values *= factor
+    values ^= values >> _LAST_SHIFT
+    return values
 
 
 def uniforms(key: int, counters: np.ndarray) -> np.ndarray:
