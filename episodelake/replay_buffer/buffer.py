@@ -87,7 +87,7 @@ class ReplayBuffer:
             self._priorities = Priorities(prioritized, self._seed)
             self._priorities.restore(np.zeros(capacity))
         self._largest = 1.0
-        #: The transitions that have priorities: how many ever arrived, the first, and how many were discarded.
+        #: Of the transitions that have priorities: how many ever arrived, the first, how many were discarded.
         self._prioritized = 0, 0, 0
         feed = RowFeed(ring)
         for rows, whole in stored_rows(ColumnSource(context.blocks, selection, columns), capacity):
