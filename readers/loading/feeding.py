@@ -16,7 +16,7 @@ from ...store.errors import InvalidArgumentError
 from ...store.names import AGENT_ID
 from ..columns.cache_folder import CacheFolder, chosen_folder
 from ..columns.mapped import Cache, CacheKind, map_arrays
-from ..columns.selection import select, whole_episodes
+from ..columns.selection import Selection, select, whole_episodes
 from ..columns.specs import choose_columns, unknown_column
 from ..columns.step_arrays import ColumnSource, read_arrays
 from ..context import ContextView, ReadContext
@@ -24,7 +24,7 @@ from .config import LoaderConfig, Weights, check_selection, choose_units, evalua
 from .feed import ArrayFeed, Batches, BatchSource, Shard
 from .follow_feed import FollowFeed
 from .follow_window import Follow
-from .joint import joint_keys, joint_source, teams_of
+from .joint import Team, joint_keys, joint_source, teams_of
 from .loader import Loader, PrioritizedLoader
 from .orders import Order
 from .outputs import Output, OutputName
@@ -122,10 +122,17 @@ class FeedingView(ContextView):
         return make(self.context, config)
 
 
-def _loader(context: ReadContext, config: LoaderConfig) -> Loader:
-    """Make a loader of the episodes of one version of a store."""
-    snapshot = context.snapshot
-    positions = context.all_positions
+def chosen_episodes(
+    context: ReadContext, config: LoaderConfig
+) -> tuple[LoaderConfig, Selection, tuple[Team, ...]]:
+    """Return the episodes, or parts of agents, that units are cut from, and the teams of joint units.
+
+    The config comes back with the columns that joint units have if none are named.
+
+    Raises:
+        InvalidArgumentError: the store has no such agent or group.
+    """
+    snapshot, positions = context.snapshot, context.all_positions
     teams = teams_of(snapshot, positions, config.group) if config.joint else ()
     if teams:
         selection = whole_episodes(snapshot, positions)
@@ -135,7 +142,14 @@ def _loader(context: ReadContext, config: LoaderConfig) -> Loader:
         selection = select(snapshot, positions, config.agent, config.group)
         # An agent that never acted has nothing to learn from.
         selection = selection.part(selection.index.lengths > 0) if selection.agents else selection
-    selection = replace(selection, index=replace(selection.index, left_out=config.needs_last))
+    index = replace(selection.index, left_out=config.needs_last)
+    return config, replace(selection, index=index), teams
+
+
+def _loader(context: ReadContext, config: LoaderConfig) -> Loader:
+    """Make a loader of the episodes of one version of a store."""
+    snapshot = context.snapshot
+    config, selection, teams = chosen_episodes(context, config)
     index = selection.index
     if AGENT_ID in config.keys and not selection.agents:
         raise unknown_column(snapshot, selection, AGENT_ID)
