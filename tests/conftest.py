@@ -85,3 +85,16 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EPISODELAKE_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[None]:
+    """A small cluster of Ray, for tests of `make test-rllib`; a busy machine starts it slowly."""
+    os.environ.setdefault("RAY_raylet_start_wait_time_s", "180")
+    import ray.data
+
+    ray.init(num_cpus=4, include_dashboard=False, object_store_memory=150 * 2**20, log_to_driver=False)
+    ray.data.DataContext.get_current().enable_progress_bars = False
+    yield
+    gc.collect()  # iterators of Ray Data report to the cluster when they go
+    ray.shutdown()

@@ -13,25 +13,16 @@ Names load on first use. Where Ray is missing, the first use raises `MissingPack
 
 from __future__ import annotations
 
-import importlib
+from ..first_use import names_of
 
-from ...store.common.optional_packages import require
-
-_ORIGINS = {
-    "StoreOfflineData": "offline",
-    "StorePreLearner": "offline_episodes",
-    "StoreRecorder": "recording",
-}
-__all__ = sorted(_ORIGINS)  # pyright: ignore[reportUnsupportedDunderAll]
-
-
-def __getattr__(name: str) -> object:
-    if name not in _ORIGINS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    require("ray.rllib", "The RLlib integration")
-    value = globals()[name] = getattr(importlib.import_module(f".{_ORIGINS[name]}", __name__), name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+__all__, __getattr__, __dir__ = names_of(  # pyright: ignore[reportUnsupportedDunderAll]
+    __name__,
+    {
+        "StoreOfflineData": "offline",
+        "StorePreLearner": "offline_episodes",
+        "StoreRecorder": "recording",
+    },
+    "ray.rllib",
+    "The RLlib integration",
+    "'ray[rllib]'",
+)

@@ -18,6 +18,7 @@ from ..._store import open_store
 from ...readers.view import EpisodeView
 from ...store.dynamic.column_groups import POLICY
 from ...store.errors import InvalidArgumentError
+from ..neighbours import groups_of
 from .offline_episodes import EpisodeOptions, StorePreLearner, is_numeric
 
 #: Into how many runs of neighbouring episodes a group is divided: more mix better, fewer read faster.
@@ -223,10 +224,8 @@ def _groups(
     # Runs of neighbours stay together, and are mixed with other runs.
     run = (np.cumsum(stops - starts) - 1) * _RUNS // capacity
     order = np.argsort(rng.permutation(int(run[-1]) + 1)[run], kind="stable")
-    steps = np.cumsum((stops - starts)[order])
-    edges = np.searchsorted(steps, np.arange(capacity, int(steps[-1]), capacity)) + 1
+    groups = [order[part] for part in groups_of((stops - starts)[order], capacity)]
     return [
         {"store": store, "episodes": episodes[part], "starts": starts[part], "stops": stops[part]}
-        for part in np.split(order, np.unique(edges))
-        if len(part)
+        for part in groups
     ]

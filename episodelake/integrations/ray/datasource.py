@@ -1,0 +1,208 @@
+"""Tasks of Ray Data that read episodes of one version of a store.
+
+The driver pins the version and deals out episodes, neighbours together. Each task opens the store at that
+version and reads its episodes with the public API, so its values are those of a view and of a loader.
+"""
+
+# Ray has an environment of its own, without the type checker.
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+import inspect
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import ray.data
+from ray.data import Dataset, Datasource, ReadTask
+from ray.data.block import BlockMetadata
+
+from ..._store import EpisodeStore, open_store
+from ...readers.view import EpisodeView
+from ...store.common.arguments import suggest, whole_number
+from ...store.errors import InvalidArgumentError, StoreNotFoundError
+from ..neighbours import groups_of
+
+#: A block of whole episodes has about so many bytes at most.
+BLOCK_BYTES = 64 << 20
+#: Of how many bytes a task makes sense at least, and how many tasks keep a cluster busy.
+_TASK_BYTES, _TASKS = 8 << 20, 200
+
+
+@dataclass(frozen=True)
+class Address:
+    """A version of a store, wherever a task runs."""
+
+    path: str
+    version: int
+    storage_options: tuple[tuple[str, str], ...] | None
+
+    def open(self) -> EpisodeStore:
+        """Open the store; a process keeps the last few open.
+
+        Raises:
+            StoreNotFoundError: this machine does not see the store.
+            VersionNotFoundError: the version was vacuumed meanwhile.
+        """
+        return _opened(self)
+
+
+@lru_cache(8)
+def _opened(address: Address) -> EpisodeStore:
+    options = None if address.storage_options is None else dict(address.storage_options)
+    try:
+        return open_store(address.path, address.version, storage_options=options)
+    except StoreNotFoundError as error:
+        raise StoreNotFoundError(
+            f"The machine {socket.gethostname()!r} does not see the store at {address.path!r}. Every machine "
+            "of the cluster reads it: put it on a file system that all share, or on an object store."
+        ) from error
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a task reads its episodes.
+
+    Attributes:
+        read: yields the blocks of a view. It gets the place of the view's first
+            episode among all that are read, and the names to read.
+        rows: int64, shape (E,): how many rows each episode gives.
+        column_bytes: about how many bytes a row of each column takes in memory.
+    """
+
+    read: Callable[[EpisodeView, int, Sequence[str]], Iterator[pa.Table]]
+    rows: np.ndarray
+    column_bytes: Mapping[str, int]
+
+    @property
+    def row_bytes(self) -> int:
+        """About how many bytes a row of all columns takes in memory."""
+        return max(sum(self.column_bytes.values()), 1)
+
+
+class StoreDatasource(Datasource):
+    """Episodes of one version of a store, in tasks of whole neighbouring episodes.
+
+    Args:
+        view: the episodes.
+        address: the version that they are of.
+        reading: what tasks make of them.
+        tasks: how many tasks to make at most; None for a number that fits the size.
+    """
+
+    def __init__(self, view: EpisodeView, address: Address, reading: Reading, tasks: int | None) -> None:
+        super().__init__()
+        self._projection_map: dict[str, str] | None = None
+        self._positions, self._address, self._reading = view.positions, address, reading
+        total, row_bytes = int(reading.rows.sum()), reading.row_bytes
+        if tasks is None:
+            capacity = min(max(-(-total // _TASKS), _TASK_BYTES // row_bytes), BLOCK_BYTES // row_bytes)
+        else:
+            capacity = -(-total // tasks)
+        #: The episodes of each task. They do not depend on the cluster, so neither do rows and blocks.
+        self.parts = groups_of(reading.rows, max(capacity, 1))
+
+    def get_name(self) -> str:
+        """Return the name of the tasks."""
+        return "Episodelake"
+
+    def supports_projection_pushdown(self) -> bool:
+        """Return True: tasks read the columns that are asked for."""
+        return True
+
+    def apply_projection(self, projection_map: dict[str, str] | None) -> Datasource:
+        """Return this source with fewer columns.
+
+        Raises:
+            InvalidArgumentError: there is no such column.
+        """
+        check_columns(projection_map or (), list(self._reading.column_bytes), "the dataset")
+        return super().apply_projection(projection_map)
+
+    def estimate_inmemory_data_size(self) -> int:
+        """Return the bytes of the chosen columns of all rows."""
+        return int(self._reading.rows.sum()) * self._row_bytes
+
+    def get_read_tasks(
+        self, parallelism: int, per_task_row_limit: int | None = None, data_context: Any = None
+    ) -> list[ReadTask]:
+        """Return the tasks, whatever `parallelism` is: blocks that Ray would split cut episodes."""
+        return [self._task(part, per_task_row_limit) for part in self.parts]
+
+    @property
+    def _columns(self) -> tuple[str, ...]:
+        known, chosen = self._reading.column_bytes, self._projection_map
+        return tuple(name for name in known if chosen is None or name in chosen)
+
+    @property
+    def _row_bytes(self) -> int:
+        return sum(self._reading.column_bytes[name] for name in self._columns)
+
+    def _task(self, part: slice, limit: int | None) -> ReadTask:
+        rows = self._reading.rows[part]
+        count = int(rows.sum())
+        blocks = groups_of(rows, max(BLOCK_BYTES // self._reading.row_bytes, 1))
+        read = partial(
+            _blocks,
+            self._address,
+            [self._positions[part][block] for block in blocks],
+            part.start,
+            self._reading.read,
+            self._columns,
+        )
+        metadata = BlockMetadata(count, count * self._row_bytes, None, None)
+        return ReadTask(read, metadata, per_task_row_limit=limit)
+
+
+def _blocks(
+    address: Address,
+    blocks: Sequence[np.ndarray],
+    first: int,
+    read: Callable[[EpisodeView, int, Sequence[str]], Iterator[pa.Table]],
+    columns: Sequence[str],
+) -> Iterator[pa.Table]:
+    store = address.open()
+    for positions in blocks:
+        yield from read(EpisodeView(store.context.choose(positions)), first, columns)
+        first += len(positions)
+
+
+def check_columns(columns: Sequence[str], known: Sequence[str], of: str) -> None:
+    """Refuse names that are unknown.
+
+    Raises:
+        InvalidArgumentError: there is no such column.
+    """
+    for name in columns:
+        if name not in known:
+            raise InvalidArgumentError(
+                f"There is no column {name!r} of {of}.{suggest(name, known)} There are: {', '.join(known)}."
+            )
+
+
+def dataset_of(view: EpisodeView, address: Address, reading: Reading, options: Mapping[str, Any]) -> Dataset:
+    """Return the dataset that reads a view.
+
+    Args:
+        view, address, reading: as for `StoreDatasource`.
+        options: those of `ray.data.read_datasource`.
+
+    Raises:
+        InvalidArgumentError: an option is unknown, or there is nothing to read.
+    """
+    options, known = dict(options), inspect.signature(ray.data.read_datasource).parameters
+    check_columns(
+        options, [name for name in known if name not in ("datasource", "read_args")], "Ray Data's options"
+    )
+    tasks = options.pop("override_num_blocks", None)
+    if tasks is not None:
+        whole_number("override_num_blocks", tasks, 1)
+    source = StoreDatasource(view, address, reading, tasks)
+    if not source.parts:
+        raise InvalidArgumentError(f"There is nothing to read: no unit fits into the {len(view)} episodes.")
+    return ray.data.read_datasource(source, override_num_blocks=len(source.parts), **options)
