@@ -154,13 +154,13 @@ def _stretches(leaf: np.ndarray | StackedRows, starts: np.ndarray, length: int) 
         return leaf.take(_rows_of(starts, length, len(leaf)))
     row_bytes = leaf.itemsize * int(np.prod(leaf.shape[1:]))
     count = len(leaf) - length + 1
-    if count < 1 or not row_bytes or row_bytes * length >= _LARGEST_ITEM:
+    # Into an array that is there already, numpy copies large elements byte by byte.
+    if count < 1 or not row_bytes or row_bytes * length >= _LARGEST_ITEM or _memory.new is not None:
         return _taken(leaf, _rows_of(starts, length, len(leaf)))
     inside = np.clip(starts, 0, count - 1)
     # Each stretch as one element that overlaps its neighbours, so that numpy copies it in one go.
     overlapping = np.ndarray((count,), f"V{row_bytes * length}", leaf, strides=(row_bytes,))
-    copied = overlapping[inside] if _memory.new is None else _taken(overlapping, inside)
-    copied = copied.view(leaf.dtype).reshape(len(starts), length, *leaf.shape[1:])
+    copied = overlapping[inside].view(leaf.dtype).reshape(len(starts), length, *leaf.shape[1:])
     outside = np.flatnonzero(inside != starts)
     if len(outside):
         copied[outside] = leaf.take(_rows_of(starts[outside], length, len(leaf)), axis=0)

@@ -53,12 +53,16 @@ def needs_pinning(device: torch.device | None) -> bool:
     return device is not None and device.type in _PINNING
 
 
-def moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
-    """Return a tensor on a device; from the CPU, where it can, the copy goes on while the program does."""
-    if tensor.device.type != "cpu" or not needs_pinning(device):
-        return tensor.to(device, non_blocking=False)
-    there = _with_its_piece(tensor, device)
-    return _pinned(tensor).to(device, non_blocking=True) if there is None else there
+def moved(leaf: torch.Tensor | np.ndarray, device: torch.device) -> torch.Tensor:
+    """Return a tensor, or an array in pinned memory, on a device; from the CPU the copy goes on while the
+    program does, where the device can.
+    """
+    if isinstance(leaf, np.ndarray):
+        piece = _Piece.of(leaf)
+        assert piece is not None
+        return piece.moved(leaf, device)
+    pinned = leaf.device.type == "cpu" and needs_pinning(device)
+    return (leaf.pin_memory() if pinned else leaf).to(device, non_blocking=pinned)
 
 
 class PinnedMemory:
@@ -92,7 +96,8 @@ class PinnedMemory:
         start = -(-self._used // ALIGNMENT) * ALIGNMENT
         if self._piece is None or start + size > len(self._piece):
             self._before, start = self._before + self._used, 0
-            self._piece = np.asarray(_Piece(pinned_bytes(max(size, self._expected)), self._whole))
+            bytes_ = -(-max(size, self._expected) // ALIGNMENT) * ALIGNMENT
+            self._piece = np.asarray(_Piece(pinned_bytes(bytes_), self._whole))
         self._used = start + size
         return self._piece[start : start + size].view(dtype).reshape(shape)
 
@@ -101,15 +106,44 @@ class _Piece:
     """A piece of pinned memory; the base of the arrays in it.
 
     Attributes:
-        memory: uint8, shape (n,).
         whole: whether it goes to the device as a whole.
-        copied: the stream in which it was last copied as a whole, and the copy.
     """
 
     def __init__(self, memory: torch.Tensor, whole: bool) -> None:
-        self.memory, self.whole = memory, whole
-        self.copied: tuple[Any, torch.Tensor] | None = None
+        self._memory, self.whole = memory, whole
         self.__array_interface__ = memory.numpy().__array_interface__
+        #: The stream in which it was last copied as a whole, and the copy, by the dtype it is seen as.
+        self._stream: Any = None
+        self._copies: dict[np.dtype, torch.Tensor] = {}
+
+    @staticmethod
+    def of(array: Any) -> _Piece | None:
+        """Return the piece that a contiguous array lies in; None if it lies elsewhere."""
+        owner = array
+        while isinstance(owner, np.ndarray):
+            owner = owner.base
+        return owner if isinstance(owner, _Piece) and array.size and array.flags.c_contiguous else None
+
+    def tensor(self, array: np.ndarray) -> torch.Tensor:
+        """Return an array as a pinned tensor."""
+        return self._part(self._memory.view(_dtype(array.dtype)), array)
+
+    def moved(self, array: np.ndarray, device: torch.device) -> torch.Tensor:
+        """Return an array as a tensor on a device, a part of the whole piece, which is copied once in each
+        stream.
+        """
+        stream = torch.accelerator.current_stream(device)
+        if stream != self._stream:
+            copy = self._memory.to(device, non_blocking=True)
+            self._stream, self._copies = stream, {np.dtype(np.uint8): copy}
+        if array.dtype not in self._copies:
+            self._copies[array.dtype] = self._copies[np.dtype(np.uint8)].view(_dtype(array.dtype))
+        return self._part(self._copies[array.dtype], array)
+
+    def _part(self, memory: torch.Tensor, array: np.ndarray) -> torch.Tensor:
+        start = array.__array_interface__["data"][0] - self.__array_interface__["data"][0]
+        strides = [stride // array.itemsize for stride in array.strides]
+        return memory.as_strided(array.shape, strides, start // array.itemsize)
 
 
 def pinned_bytes(size: int) -> torch.Tensor:
@@ -117,40 +151,21 @@ def pinned_bytes(size: int) -> torch.Tensor:
     return torch.empty(size, dtype=torch.uint8, pin_memory=True)
 
 
-def _in_piece(array: np.ndarray) -> torch.Tensor | None:
-    """Return the part of a piece of pinned memory that an array shows; None if it lies elsewhere."""
-    owner: Any = array.base
-    while isinstance(owner, np.ndarray):
-        owner = owner.base
-    if not isinstance(owner, _Piece) or not array.size or not array.flags.c_contiguous:
-        return None
-    start = array.__array_interface__["data"][0] - owner.memory.data_ptr()
-    part: Any = owner.memory[start : start + array.nbytes].view(_dtype(array.dtype)).view(array.shape)
-    part.piece, part.start = owner, start
-    return part
-
-
 @lru_cache(64)
 def _dtype(dtype: np.dtype) -> torch.dtype:
     return torch.from_numpy(np.empty(0, dtype)).dtype
 
 
-def _with_its_piece(tensor: Any, device: torch.device) -> torch.Tensor | None:
-    """Return a tensor on a device as a part of its piece there, which is copied once in each stream; None if
-    it has none that goes as a whole.
+def _host_tensor(leaf: Any) -> Any:
+    """Return a pinned tensor; an array whose piece goes to the device as a whole stays one.
+
+    Raises:
+        TypeError, ValueError: torch has no such values.
     """
-    piece: _Piece | None = getattr(tensor, "piece", None)
-    if piece is None or not piece.whole:
-        return None
-    stream = torch.accelerator.current_stream(device)
-    if piece.copied is None or piece.copied[0] != stream:
-        piece.copied = stream, piece.memory.to(device, non_blocking=True)
-    part = piece.copied[1][tensor.start : tensor.start + tensor.nbytes]
-    return part.view(tensor.dtype).view(tensor.shape)
-
-
-def _pinned(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor if hasattr(tensor, "piece") else tensor.pin_memory()
+    piece = _Piece.of(leaf)
+    if piece is None:
+        return as_tensor(leaf).pin_memory()
+    return leaf if piece.whole else piece.tensor(leaf)
 
 
 def as_tensor(leaf: Any) -> torch.Tensor:
@@ -162,9 +177,6 @@ def as_tensor(leaf: Any) -> torch.Tensor:
     if isinstance(leaf, torch.Tensor):
         return leaf
     array = np.asarray(leaf)
-    gathered = _in_piece(array)
-    if gathered is not None:
-        return gathered
     # Torch supports neither negative strides nor read-only tensors.
     if not array.flags.writeable or any(stride < 0 for stride in array.strides):
         array = array.copy()
@@ -192,14 +204,15 @@ class TorchOutput:
             InvalidArgumentError: torch has no such values; the message names the key.
         """
         made: Batch = {}
+        converted = _host_tensor if needs_pinning(self.device) else as_tensor
         for key, value in batch.items():
             try:
-                made[key] = map_leaves(as_tensor, value)
+                made[key] = map_leaves(converted, value)
             except (TypeError, ValueError) as error:
                 raise InvalidArgumentError(
                     f"{_described(key, value)} cannot be a torch tensor: {error}"
                 ) from error
-        return map_leaves(_pinned, made) if needs_pinning(self.device) else made
+        return made
 
     def memory(self, *, unchanged: bool) -> PinnedMemory | None:
         """See `BatchOutput`."""
