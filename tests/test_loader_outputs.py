@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -187,7 +188,7 @@ def test_batches_are_gathered_into_pinned_memory(
     monkeypatch.setattr(torch_output, "pinned_bytes", memory)
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
     monkeypatch.setattr(torch.Tensor, "to", copy)
-    monkeypatch.setattr(torch.accelerator, "current_stream", lambda device: "stream")
+    monkeypatch.setattr(torch.accelerator, "current_stream", lambda device: SimpleNamespace(stream_id=7))
     made = loader(el.Batches(3, prefetch=prefetch))
     made._output = torch_output.TorchOutput(torch.device("cpu"))
     found = list(made)

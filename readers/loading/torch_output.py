@@ -113,7 +113,7 @@ class _Piece:
         self._memory, self.whole = memory, whole
         self.__array_interface__ = memory.numpy().__array_interface__
         #: The stream in which it was last copied as a whole, and the copy, by the dtype it is seen as.
-        self._stream: Any = None
+        self._stream: int | None = None
         self._copies: dict[np.dtype, torch.Tensor] = {}
 
     @staticmethod
@@ -132,7 +132,7 @@ class _Piece:
         """Return an array as a tensor on a device, a part of the whole piece, which is copied once in each
         stream.
         """
-        stream = torch.accelerator.current_stream(device)
+        stream = torch.accelerator.current_stream(device).stream_id
         if stream != self._stream:
             copy = self._memory.to(device, non_blocking=True)
             self._stream, self._copies = stream, {np.dtype(np.uint8): copy}
