@@ -129,12 +129,13 @@ def test_journals_with_and_without_packed_columns_are_recovered(packing: bool, t
     assert not store.verify().faults
 
 
-def test_rows_that_were_given_in_part_before_are_unpacked(tmp_path: Path) -> None:
+@pytest.mark.parametrize("own", [False, True])
+def test_rows_that_were_given_in_part_before_are_unpacked(own: bool, tmp_path: Path) -> None:
     """Of a batch whose first rows were in an earlier one only the others count."""
     store = el.create(tmp_path / "store", observation_space=FRAMES, action_space=gymnasium.spaces.Discrete(2))
     batch = journal_rows(store, 5)
     directory = dead_journal(tmp_path / "store", batch.slice(0, 2), (Packer().packed(batch), 0))
-    read = [found.rows for found in PartReader(part_path(directory, 0)).batches()]
+    read = [found.rows for found in PartReader(part_path(directory, 0), own=own).batches()]
     assert [rows.num_rows for rows in read] == [2, 3]
     assert read[1].column("observation").equals(batch.column("observation").slice(2))
 

@@ -91,6 +91,10 @@ class JournalBatch:
 class PartReader:
     """One mapped part.
 
+    Args:
+        path: the part.
+        own: whether this process has written it, so that its checksums need not be compared.
+
     Attributes:
         header: the run's header, or None if no record with one is whole.
         torn_bytes: how many bytes belong to no whole record; known once all batches were read.
@@ -102,8 +106,9 @@ class PartReader:
             packed.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, own: bool = False) -> None:
         self.path = path
+        self._own = own
         self.header: RunHeader | None = None
         self.torn_bytes = 0
         self.damaged = False
@@ -188,7 +193,7 @@ class PartReader:
         view = memoryview(self._map)
         at = 0
         while at < len(view):
-            record = decode(view, at)
+            record = decode(view, at, checked=self._own)
             if record is not None:
                 self.ended = record.kind == END
                 at = record.stop

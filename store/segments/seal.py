@@ -195,6 +195,7 @@ class Seal:
         parts: journal parts, oldest first; they may hold rows of other episodes too.
         bulk: batches of finished rows that are in memory only, in the columns of the journal; they may hold
             rows of other episodes too.
+        own: whether this process has written the parts.
         ahead: its steps file, where that was written before its turn.
     """
 
@@ -204,6 +205,7 @@ class Seal:
     journal: Path
     parts: Sequence[Path]
     bulk: Sequence[pa.RecordBatch] = ()
+    own: bool = False
     ahead: WrittenAhead = field(default_factory=WrittenAhead)
 
 
@@ -327,7 +329,7 @@ def _write_steps(tables: Tables, schema: StepSchema, job: Seal, *, listed: bool 
     """Write the file of steps in the columns that the table has now, unless it is listed already."""
     run_id, lanes = job.header.run_id, job.records.lanes
     name = segment_name(run_id, job.segment)
-    readers = [PartReader(path) for path in job.parts]
+    readers = [PartReader(path, own=job.own) for path in job.parts]
     index = RowIndex.find(readers, lanes, job.bulk).cut(lanes.lengths + 1)
     counts = lanes.per_episode(index.steps_rows)
     rows = SegmentRows(name, (np.cumsum(counts) - counts).tolist(), counts.tolist())

@@ -280,7 +280,7 @@ class SealQueue:
     ) -> None:
         """Put a seal behind the others."""
         segment = self._jobs[-1].segment if self._jobs else self.committed
-        self._jobs.append(Seal(self._header, segment + 1, records, journal, parts, bulk))
+        self._jobs.append(Seal(self._header, segment + 1, records, journal, parts, bulk, own=True))
         self.wake()
         self._added.put(None)
 
