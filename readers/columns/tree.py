@@ -154,14 +154,14 @@ def _stretches(leaf: np.ndarray | StackedRows, starts: np.ndarray, length: int) 
         return leaf.take(_rows_of(starts, length, len(leaf)))
     row_bytes = leaf.itemsize * int(np.prod(leaf.shape[1:]))
     count = len(leaf) - length + 1
-    if count < 1 or not row_bytes or row_bytes * length >= _LARGEST_ITEM:
+    placed = _memory.new is not None
+    if count < 1 or not row_bytes or row_bytes * length >= _LARGEST_ITEM or (placed and row_bytes >= _WIDE):
         return _taken(leaf, _rows_of(starts, length, len(leaf)))
     inside = np.clip(starts, 0, count - 1)
     # Each stretch as one element that overlaps its neighbours, so that numpy copies it in one go.
     overlapping = np.ndarray((count,), f"V{row_bytes * length}", leaf, strides=(row_bytes,))
     copied = overlapping[inside].view(leaf.dtype).reshape(len(starts), length, *leaf.shape[1:])
     if _memory.new is not None:
-        # `take` into an array that is there copies large elements byte by byte: a second copy is faster.
         copied, own = _memory.new(copied.shape, copied.dtype), copied
         copied[...] = own
     outside = np.flatnonzero(inside != starts)
@@ -237,5 +237,8 @@ def blank(tree: Tree, absent: np.ndarray) -> None:
     map_leaves(set_zero, tree)
 
 
+#: Bytes of a row from which on copying row by row into an array that is there costs less than copying stretches
+#: into a new array, the only way that numpy has, and from that one.
+_WIDE = 64
 #: Numpy keeps the size of an element in 32 bits.
 _LARGEST_ITEM = 2**31
