@@ -237,8 +237,8 @@ def blank(tree: Tree, absent: np.ndarray) -> None:
     map_leaves(set_zero, tree)
 
 
-#: Bytes of a row from which on copying row by row into an array that is there costs less than copying stretches
-#: into a new array, the only way that numpy has, and from that one.
+#: Bytes of a row from which on copying row by row into an array that is there costs less than copying
+#: stretches into a new one, as numpy does, and from that.
 _WIDE = 64
 #: Numpy keeps the size of an element in 32 bits.
 _LARGEST_ITEM = 2**31
