@@ -212,6 +212,8 @@ class GroupedCodec(SpaceCodec):
         """Preallocate `capacity` rows for each group."""
         return _GroupedBuffer([codec.buffer(capacity) for codec in self._codecs], capacity)
 
+    row_buffer = buffer
+
     def encode_many(self, values: Any, length: int) -> list[pa.Array]:
         """Raise an error: encode the values of each group with its own codec."""
         raise TypeError("A batch of several groups has no form; use the codec of each group.")

@@ -1,5 +1,6 @@
 """Which values a space takes, which it refuses, and which columns it refuses on the way back."""
 
+import re
 from typing import Any
 
 import numpy as np
@@ -131,6 +132,8 @@ def test_misfits_are_refused(space: gym_spaces.Space, value: Any, words: list[st
     codec = SpaceCodec(space, "x")
     with pytest.raises(SpaceMismatchError) as refusal:
         codec.buffer(1).put(0, value)
+    with pytest.raises(SpaceMismatchError, match=re.escape(str(refusal.value))):
+        codec.row_buffer(1).put(0, value)
     for word in ["column 'x", "expected", "got", "Hint: ", *words]:
         assert word in str(refusal.value)
     with pytest.raises(SpaceMismatchError):

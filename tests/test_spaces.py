@@ -58,6 +58,10 @@ def test_buffer_round_trip(case: tuple[gym_spaces.Space, list[Any]]) -> None:
     assert same(codec.decode(arrays), stack(space, items))
 
 
+# Buffers that take values one by one.
+ONE_BY_ONE = pytest.mark.parametrize("kind", ["buffer", "row_buffer"])
+
+
 @given(spaces_with_values())
 def test_bulk_round_trip(case: tuple[gym_spaces.Space, list[Any]]) -> None:
     """A stacked batch and a list of single values encode to the same columns, and come back exactly."""
@@ -70,15 +74,16 @@ def test_bulk_round_trip(case: tuple[gym_spaces.Space, list[Any]]) -> None:
         assert same(codec.decode(arrays), expected)
 
 
-@given(spaces_with_values(), st.data())
+@ONE_BY_ONE
+@given(case=spaces_with_values(), data=st.data())
 def test_masked_rows_are_null_and_the_others_exact(
-    case: tuple[gym_spaces.Space, list[Any]], data: st.DataObject
+    kind: str, case: tuple[gym_spaces.Space, list[Any]], data: st.DataObject
 ) -> None:
     """Rows marked invalid are NULL in every column, whether they were put or not; the rest comes back."""
     space, items = case
     codec = SpaceCodec(space, "action")
     valid = np.array(data.draw(st.lists(st.booleans(), min_size=len(items), max_size=len(items))), dtype=bool)
-    buffer = codec.buffer(len(items))
+    buffer = getattr(codec, kind)(len(items))
     for index, item in enumerate(items):
         if valid[index] or data.draw(st.booleans()):
             buffer.put(index, item)
@@ -94,8 +99,9 @@ def test_masked_rows_are_null_and_the_others_exact(
     )
 
 
-@given(spaces_with_values(), st.data())
-def test_any_slice_decodes(case: tuple[gym_spaces.Space, list[Any]], data: st.DataObject) -> None:
+@ONE_BY_ONE
+@given(case=spaces_with_values(), data=st.data())
+def test_any_slice_decodes(kind: str, case: tuple[gym_spaces.Space, list[Any]], data: st.DataObject) -> None:
     """Slices of arrays, and chunked arrays cut anywhere, decode to the same slice of the values."""
     space, items = case
     codec = SpaceCodec(space, "observation")
@@ -105,7 +111,7 @@ def test_any_slice_decodes(case: tuple[gym_spaces.Space, list[Any]], data: st.Da
     assert same(codec.decode([array[start:stop] for array in arrays]), stack(space, items[start:stop]))
     chunked = [pa.chunked_array([array[:start], array[start:stop], array[stop:]]) for array in arrays]
     assert same(codec.decode(chunked), stack(space, items))
-    several = codec.buffer(len(items) + 1)
+    several = getattr(codec, kind)(len(items) + 1)
     for index, item in enumerate(items):
         several.put(index, item)
     assert same(codec.decode(several.arrays(start, stop)), stack(space, items[start:stop]))
@@ -153,17 +159,45 @@ def test_parquet_round_trip(
     assert same(codec.decode(read.slice(0, len(items)).columns), stack(space, items))
 
 
-@given(spaces_with_values())
-def test_values_are_copied_when_put(case: tuple[gym_spaces.Space, list[Any]]) -> None:
+@ONE_BY_ONE
+@given(case=spaces_with_values())
+def test_values_are_copied_when_put(kind: str, case: tuple[gym_spaces.Space, list[Any]]) -> None:
     """Changing a value after it was put changes no row."""
     space, items = case
     codec = SpaceCodec(space, "observation")
     expected = stack(space, copy.deepcopy(items))
-    buffer = codec.buffer(len(items))
+    buffer = getattr(codec, kind)(len(items))
     for index, item in enumerate(items):
         buffer.put(index, item)
         spoil(item)
     assert same(codec.decode(buffer.arrays(0, len(items))), expected)
+
+
+@ONE_BY_ONE
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.uint8, np.int64, np.bool_])
+def test_arrays_of_any_memory_layout_are_put(kind: str, dtype: type) -> None:
+    """Strides, byte order and bits of the arrays change nothing; rows that were never put are zeros."""
+    space = gym_spaces.Box(0, 1, (2, 3), dtype)
+    values = np.array([[0, 1, 0], [1, 1, 0]], dtype)
+    if values.dtype.kind == "f":
+        values = np.array([[np.nan, -0.0, np.inf], [1e-40, -1, 2]], dtype)
+    layouts = [
+        values,
+        np.asfortranarray(values),
+        values[::-1].copy()[::-1],
+        np.repeat(values, 2, axis=1)[:, ::2],
+        values.astype(values.dtype.newbyteorder(">")),
+        values.view(type("Own", (np.ndarray,), {})),
+        np.ascontiguousarray(values).data,
+    ]
+    buffer = getattr(SpaceCodec(space, "x"), kind)(len(layouts) + 1)
+    for row, value in enumerate(layouts):
+        buffer.put(row, value)
+    rows = SpaceCodec(space, "x").decode(buffer.arrays(0, len(layouts) + 1))
+    shown = buffer.values(0, len(layouts) + 1)
+    for row in range(len(layouts)):
+        assert rows[row].tobytes() == shown[row].tobytes() == values.tobytes()
+    assert not shown[-1].any() and len(buffer.values(3, 3)) == 0
 
 
 @given(spaces())

@@ -80,14 +80,14 @@ _JSON_COLUMNS = frozenset(family.json_column for family in (*STEP_FAMILIES, META
 
 @dataclass
 class Cells:
-    """The values of one key path and the rows they stand in."""
+    """The values of one key path and the rows they stand in: a range from 0 on, if in all of them."""
 
-    rows: list[int]
+    rows: range | list[int]
     values: list[Any]
 
     def dense(self, length: int) -> list[Any]:
         """Return one entry per row, None where there is no value."""
-        if len(self.rows) == length and self.rows == list(range(length)):
+        if self.rows == range(length):
             return self.values
         entries: list[Any] = [None] * length
         for row, value in zip(self.rows, self.values, strict=True):
@@ -138,7 +138,9 @@ class DynamicRows:
         by_path: dict[tuple[Any, ...], Cells] = {}
         for keys, (rows, values) in list(self._alike.items()):
             first, last = bisect_left(rows, start), bisect_left(rows, stop)
-            members = [row - start for row in rows[first:last]]
+            members: range | list[int] = [row - start for row in rows[first:last]]
+            if members == list(range(stop - start)):
+                members = range(stop - start)
             width = len(keys)
             for index, key in enumerate(keys):
                 column = values[first * width + index : last * width : width]
@@ -173,11 +175,15 @@ def _no_mapping(value: object) -> SpaceMismatchError:
     )
 
 
-def _extend(cells: dict[tuple[Any, ...], Cells], path: tuple, rows: list[int], values: list[Any]) -> None:
+def _extend(
+    cells: dict[tuple[Any, ...], Cells], path: tuple, rows: range | list[int], values: list[Any]
+) -> None:
     known = cells.get(path)
     if known is None:
-        cells[path] = Cells(list(rows), values)
+        cells[path] = Cells(rows if type(rows) is range else list(rows), values)
     else:
+        if isinstance(known.rows, range):
+            known.rows = list(known.rows)
         known.rows += rows
         known.values += values
 
@@ -252,9 +258,10 @@ class ColumnSet:
     ) -> None:
         """Add the column of one key; values of another kind than the column's go to `leftovers`."""
         column = self._column(path)
-        kind = None if column is None else self._kind(column, cells.values)
+        uniform = None if column is None else kinds.uniform_kind(cells.values)
+        kind = None if column is None else self._kind(column, cells.values, uniform)
         rows, values = cells.rows, cells.values
-        if kind is None or kinds.uniform_kind(values) != kind:
+        if kind is None or uniform != kind:
             rows, values = [], []
             for row, value in zip(cells.rows, cells.values, strict=True):
                 shown = None if kind is None else kinds.shown_kind(kind, value)
@@ -289,8 +296,8 @@ class ColumnSet:
             return None
         return column if self._spelled.setdefault(column.casefold(), column) == column else None
 
-    def _kind(self, column: str, values: Sequence[Any]) -> str | None:
-        fresh = kinds.uniform_kind(values)
+    def _kind(self, column: str, values: Sequence[Any], fresh: str | None) -> str | None:
+        """Return the kind of a column from now on; `fresh` is that of all the values, None for several."""
         if fresh is None:
             # From the known kind on: a text in front must not hide a number behind it that widens the column.
             fresh = kinds.common_kind(values, self._kinds.get(column))

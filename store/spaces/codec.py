@@ -21,7 +21,7 @@ from .arrow import LISTS
 from .coerce import Cast
 from .composite import CompositeNode, DictNode, TupleNode
 from .fixed import FixedNode
-from .node import MAX_DEPTH, Node, ValueBuffer, check_keys, find
+from .node import MAX_DEPTH, Node, RowBuffer, ValueBuffer, check_keys, find
 from .ragged import CustomNode, GraphNode, OneOfNode, SequenceNode, TextNode
 
 _SORTS = {
@@ -86,6 +86,10 @@ class SpaceCodec:
     def buffer(self, capacity: int) -> ValueBuffer:
         """Preallocate `capacity` rows."""
         return self._node.buffer(capacity)
+
+    def row_buffer(self, capacity: int) -> RowBuffer:
+        """Preallocate `capacity` rows for values that come one at a time."""
+        return self._node.row_buffer(capacity)
 
     def encode_many(self, values: Any, length: int) -> list[pa.Array]:
         """Turn a batch of values into Arrow arrays, one per field.

@@ -90,10 +90,9 @@ class CompositeBuffer(ValueBuffer):
         self._buffers = buffers
         self.put = node.put_all([buffer.put for buffer in buffers])
 
-    @property
-    def values(self) -> Any:
-        """See `ValueBuffer.values`."""
-        return self._node.together([buffer.values for buffer in self._buffers])
+    def values(self, start: int, stop: int) -> Any:
+        """See `RowBuffer.values`."""
+        return self._node.together([buffer.values(start, stop) for buffer in self._buffers])
 
     def arrays(self, start: int, stop: int, valid: np.ndarray | None = None) -> list[pa.Array]:
         """See `ValueBuffer.arrays`."""

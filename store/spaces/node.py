@@ -35,8 +35,8 @@ MAX_DEPTH = 64
 """The size of a ragged value in `row_bytes`; its true size is known only with the value."""
 
 
-class ValueBuffer(ABC):
-    """Preallocated rows of the values of one space.
+class RowBuffer(ABC):
+    """Preallocated rows of the values of one space that come one at a time.
 
     `put(index, value)` copies one value into a row. It raises `SpaceMismatchError` if the value does not
     fit; the row is then undefined and may be put again. Rows that were never put hold zeros (or nothing,
@@ -45,9 +45,10 @@ class ValueBuffer(ABC):
 
     put: Callable[[int, Any], None]
 
-    @property
-    def values(self) -> Any:
-        """All rows without a copy: an array for fixed leaves, a nest of arrays for Dict and Tuple.
+    def values(self, start: int, stop: int) -> Any:
+        """Return rows [start, stop): an array for fixed leaves, a nest of arrays for Dict and Tuple.
+
+        They may share memory with the buffer.
 
         Raises:
             UnsupportedSpaceError: the space is ragged.
@@ -66,6 +67,10 @@ class ValueBuffer(ABC):
         The arrays may share memory with the buffer: a row that they show must not be put again while they
         live. Rows outside of them may.
         """
+
+
+class ValueBuffer(RowBuffer):
+    """Preallocated rows of the values of one space that also come in batches."""
 
     @abstractmethod
     def put_many(self, start: int, values: Any, length: int, chosen: np.ndarray | None = None) -> None:
@@ -112,6 +117,10 @@ class Node(ABC):
     @abstractmethod
     def buffer(self, capacity: int) -> ValueBuffer:
         """Preallocate rows for `capacity` values."""
+
+    def row_buffer(self, capacity: int) -> RowBuffer:
+        """Preallocate rows for `capacity` values that come one at a time."""
+        return self.buffer(capacity)
 
     @abstractmethod
     def take(self, value: Any) -> Any:

@@ -79,13 +79,14 @@ class ArrivalBuffer:
         self.count = 0
         self.flushed = self.observed = 0
         self._schema = schema
-        self._observations = schema.observation.buffer(self.capacity)
-        self._actions = schema.action.buffer(self.capacity)
+        self._observations = schema.observation.row_buffer(self.capacity)
+        self._actions = schema.action.row_buffer(self.capacity)
         self._rewards = schema.reward.buffer(self.capacity)
         self._put_observation = self._observations.put
         self._put_reward = self._rewards.put
         assert isinstance(self._rewards, FixedBuffer)
         self._reward_values = self._rewards.array
+        self._reward_numbers = self._reward_values.data
         #: Copies an action into a row. Done for the next row, before the environment gets to see the action;
         #: raises SpaceMismatchError if it does not fit the space.
         self.put_action = self._actions.put
@@ -154,7 +155,12 @@ class ArrivalBuffer:
             info = self.owned_info(info)
         if policy or extra:
             policy, extra = policy and owned(policy), extra and owned(extra)
-        length, total = episode.length + 1, self._total(episode, reward, row)
+        length = episode.length + 1
+        if self._scalar_reward:
+            total = episode.episode_return + self._reward_numbers[row]
+        else:
+            pairs = zip(episode.episode_return, self._reward_values[row].tolist(), strict=True)
+            total = [before + part for before, part in pairs]
         # An interrupt may come between any two lines: a row counts with its tally, or leaves nothing behind.
         try:
             if info:
@@ -181,13 +187,6 @@ class ArrivalBuffer:
                 episode.length, episode.episode_return = length, total
                 episode.terminated, episode.truncated = terminated, truncated
             raise
-
-    def _total(self, episode: LiveEpisode, reward: Any, row: int) -> Any:
-        if self._scalar_reward:
-            number = reward if reward.__class__ is float else self._reward_values.item(row)
-            return episode.episode_return + number
-        parts = self._reward_values[row].tolist()
-        return [total + part for total, part in zip(episode.episode_return, parts, strict=True)]
 
     def add_late(self, episode: LiveEpisode, policy: Mapping) -> None:
         """Add what was logged about the last observation, after the last step.
@@ -232,17 +231,19 @@ class ArrivalBuffer:
     def arrived(self, ended: Sequence[tuple[int, bool]]) -> ArrivedRows:
         """Return the rows that no observer has taken, and count them as taken."""
         start, self.observed = self.observed, self.count
+        stop = self.observed
+        rows = slice(start, stop)
         return ArrivedRows(
-            self._numbers(start, self.observed),
-            self._kinds[start : self.observed],
+            self._numbers(start, stop),
+            self._kinds[rows],
             {
-                OBSERVATION: self._observations.values,
-                ACTION: self._actions.values,
-                REWARD: self._reward_values,
-                TERMINATED: self._terminated,
-                TRUNCATED: self._truncated,
+                OBSERVATION: self._observations.values(start, stop),
+                ACTION: self._actions.values(start, stop),
+                REWARD: self._reward_values[rows],
+                TERMINATED: self._terminated[rows],
+                TRUNCATED: self._truncated[rows],
             },
-            start,
+            0,
             {},
             ended,
         )

@@ -137,6 +137,7 @@ def _add_cells(cells: dict[Path, Cells], entries: Sequence[DynamicEntry], rows: 
     for row, value in chosen.items():
         for path, leaf in _leaves(entries[0].path, value):
             cell = cells.setdefault(path, Cells([], []))
+            assert isinstance(cell.rows, list)
             cell.rows.append(row)
             cell.values.append(leaf)
 
@@ -232,19 +233,20 @@ class VectorBuffer:
         (start, begun, ended), counted = self.observed, self.counted
         if self.observed == counted:
             return None
-        self.observed, rows = counted, slice(start, counted[0])
+        self.observed, stop = counted, counted[0]
+        rows = slice(start, stop)
         begins, ends = self.begins[begun : counted[1]], self.ends[ended : counted[2]]
         return ArrivedRows(
             self.numbers[rows],
             self.kinds[rows],
             {
-                OBSERVATION: self.observations.values,
-                ACTION: self.actions.values,
-                REWARD: self.reward_values,
-                TERMINATED: self.terminated,
-                TRUNCATED: self.truncated,
+                OBSERVATION: self.observations.values(start, stop),
+                ACTION: self.actions.values(start, stop),
+                REWARD: self.reward_values[rows],
+                TERMINATED: self.terminated[rows],
+                TRUNCATED: self.truncated[rows],
             },
-            start,
+            0,
             {
                 number: env
                 for begin in begins
