@@ -305,7 +305,9 @@ class SealQueue:
                         raise self._replaced
                     check_identity(self._tables.layout)
                     while job.ahead.is_under_way:
-                        self._write_ahead()
+                        # Not in a thread that may be interrupted, between taking a lock and giving it back.
+                        if threading.current_thread() is self._thread:
+                            self._write_ahead()
                         time.sleep(_PAUSE)
                     self._commit(job)
                     with self._lock:
