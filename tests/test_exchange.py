@@ -155,6 +155,19 @@ def test_a_damaged_episode_is_named_or_skipped(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["store", "walk"]
 
 
+def test_episodes_behind_a_damaged_one_of_an_open_file_come_in(tmp_path: Path) -> None:
+    """HDF5 episodes are read in one go, which begins anew behind one that is damaged; also of a selection."""
+    folder, recorded = dataset(tmp_path / "walk", "hdf5", [3, 4, 5, 6])
+    with h5py.File(folder / "data" / "main_data.hdf5", "a") as file:
+        del file["episode_1"]["rewards"]
+    report = el.import_dataset(folder, tmp_path / "store", on_error="skip")
+    assert [key for key, _ in report.skipped] == ["1"]
+    check(el.open(tmp_path / "store"), [recorded[0], *recorded[2:]])
+    some = minari.MinariDataset(folder / "data", episode_indices=np.array([3, 0, 2]))
+    el.import_dataset(some, tmp_path / "some")
+    check(el.open(tmp_path / "some"), [recorded[int(index)] for index in some.episode_indices])
+
+
 def test_unknown_sources_and_formats_are_told(tmp_path: Path) -> None:
     """What each near format lacks, and the known formats."""
     (tmp_path / "data").mkdir()

@@ -82,6 +82,9 @@ class _Dataset(ForeignDataset):
         super().__init__()
         self._storage = storage
         self._indices = indices
+        #: HDF5: metadata and arrays from the episode `_next` on; one open file serves neighbours.
+        self._ahead: tuple[Iterator[Any], ...] = ()
+        self._next = -1
         metadata = storage.metadata
         self.observation_space = storage.observation_space
         self.action_space = storage.action_space
@@ -99,21 +102,36 @@ class _Dataset(ForeignDataset):
             map(_has_images, (self.observation_space, self.action_space))
         )
 
-    def _read(self, index: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    def _read(self, number: int) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the columns of an episode, and its metadata."""
-        said = dict(next(iter(self._storage.get_episode_metadata([index]))))
+        index = self._indices[number]
         if self._storage.FORMAT in ("arrow", "parquet"):
+            said = dict(next(iter(self._storage.get_episode_metadata([index]))))
             return _read_arrow(self._storage, index, int(said["total_steps"])), said
-        return next(iter(self._storage.get_episodes([index]))), said
+        if number != self._next:
+            wanted = self._indices[number:]
+            readers = self._storage.get_episode_metadata, self._storage.get_episodes
+            self._ahead = tuple(iter(reader(wanted)) for reader in readers)
+        # An iterator that raises has ended.
+        self._next = -1
+        said, yielded = (next(values) for values in self._ahead)
+        arrays = dict(yielded)
+        # Minari keeps the dict while it reads the next episode; let it not keep the arrays.
+        yielded.clear()
+        self._next = number + 1
+        return arrays, dict(said)
+
+    def close(self) -> None:
+        self._ahead, self._next = (), -1
 
     def parts(self) -> Iterator[Part]:
-        for index in self._indices:
-            yield Part((str(index),), partial(self._load, index))
+        for number, index in enumerate(self._indices):
+            yield Part((str(index),), partial(self._load, number))
 
-    def _load(self, index: int) -> ForeignEpisode:
-        place = f"Episode {index} of {self._storage.data_path}"
+    def _load(self, number: int) -> ForeignEpisode:
+        place = f"Episode {self._indices[number]} of {self._storage.data_path}"
         with reading(place):
-            arrays, said = self._read(index)
+            arrays, said = self._read(number)
             length = int(said["total_steps"])
         if len(arrays["rewards"]) != length:
             raise DatasetError(
