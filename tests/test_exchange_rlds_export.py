@@ -5,14 +5,18 @@ from __future__ import annotations
 import io
 import json
 import struct
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from gymnasium import spaces
+from hypothesis import given
+from hypothesis import strategies as st
 
 import episodelake as el
+from episodelake.exchange.rlds import tfrecord
 from episodelake.exchange.rlds.tfrecord import (
     read_example,
     read_record,
@@ -48,6 +52,30 @@ def test_records_are_encoded_as_tensorflow_encodes_them(name: str) -> None:
         assert write_example(read_example(record)) == record
         write_record(target, record)
     assert target.getvalue() == file.read_bytes()
+
+
+def message(item: bytes) -> bytes:
+    """An item of a `BytesList`; all lengths are below 128."""
+    return bytes([0x0A, len(item)]) + item
+
+
+@given(
+    st.lists(st.binary(max_size=3) | st.just(b"abc") | st.just(message(b"a"))).map(
+        lambda items: b"".join(map(message, items))
+    )
+    | st.binary(max_size=12)
+)
+def test_lists_of_bytes_are_read_as_field_by_field(content: bytes) -> None:
+    """Items of one length and of several, empty ones, and what is no list."""
+
+    def outcome(read: Callable[[], list[bytes]]) -> list[bytes] | None:
+        try:
+            return read()
+        except (IndexError, ValueError):
+            return None
+
+    single = outcome(lambda: [bytes(item) for _, item in tfrecord._fields(memoryview(content))])
+    assert outcome(lambda: tfrecord._byte_items(memoryview(content))) == single
 
 
 def test_a_dataset_of_tfds_is_exported_as_tfds_wrote_it(tmp_path: Path) -> None:

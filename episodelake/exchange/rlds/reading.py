@@ -11,6 +11,7 @@ zero, as the specification has them; then each counts.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -319,7 +320,7 @@ class _Dataset(ForeignDataset):
                 self.losses.add(f"{name}, of a kind that is not read", length)
                 return None
             stored = np.frombuffer(b"".join(stored), leaf.kind)
-        size = int(np.prod(leaf.shape))
+        size = math.prod(leaf.shape)
         if stored.size != size * length:
             raise DatasetError(
                 f"{name} has {stored.size} values; expected {size * length} in {length} steps."

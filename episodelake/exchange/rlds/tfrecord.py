@@ -100,13 +100,26 @@ def read_example(data: bytes) -> dict[str, list[bytes] | np.ndarray]:
 def _values(feature: memoryview) -> list[bytes] | np.ndarray:
     """Return the values of a `Feature`: its field says of which type they are."""
     for kind, content in _fields(feature):
-        items = [item for _, item in _fields(content)]
         if kind == 1:
-            return [bytes(item) for item in items]
+            return _byte_items(content)
+        items = [item for _, item in _fields(content)]
         if kind == 2:
             return np.frombuffer(b"".join(items), "<f4")
         return np.concatenate([np.empty(0, np.int64), *map(_integers, items)])
     return []
+
+
+def _byte_items(content: memoryview) -> list[bytes]:
+    """Return the items of a `BytesList`; those of one length are cut apart without parsing each."""
+    if content[:1] == b"\n":
+        length, head = _varint(content, 1)
+        size = head + length
+        if len(content) % size == 0:
+            heads = np.frombuffer(content, np.uint8).reshape(-1, size)[:, :head]
+            if (heads == heads[0]).all():
+                data = content.tobytes()
+                return [data[place + head : place + size] for place in range(0, len(data), size)]
+    return [bytes(item) for _, item in _fields(content)]
 
 
 def _integers(item: memoryview | int) -> np.ndarray:
