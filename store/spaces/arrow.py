@@ -68,6 +68,9 @@ def elements_of(array: pa.Array) -> tuple[pa.Array, tuple[int, ...] | None]:
             or pa.types.is_fixed_size_binary(kind)
         ):
             array = array.cast(pa.binary())
+        elif isinstance(kind, pa.FixedSizeListType):
+            shape.append(kind.list_size if array.null_count < len(array) else 0)
+            array = array.flatten()
         elif isinstance(kind, LISTS):
             sizes = pc.call_function("list_value_length", [array]).drop_null().to_numpy()
             shape.append(int(sizes[0]) if len(sizes) else 0)

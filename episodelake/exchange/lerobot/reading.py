@@ -16,6 +16,7 @@ the spaces, seeds, options and metadata that LeRobot has no place for.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -198,10 +199,11 @@ class _Dataset(ForeignDataset):
         return completed(episode, self._options, self.losses)
 
     def _check(self, table: pa.Table, entry: EpisodeEntry) -> None:
+        there = set(table.column_names)
         missing = [
             name
             for name, feature in self._features.items()
-            if feature["dtype"] != "video" and name not in table.column_names
+            if feature["dtype"] != "video" and name not in there
         ]
         if missing:
             raise DatasetError(f"{entry.data.file} lacks the columns {', '.join(missing)}.")
@@ -238,7 +240,7 @@ class _Dataset(ForeignDataset):
             return np.array(column.to_pylist(), object)
         flat, _ = elements_of(column)
         array = flat.to_numpy(zero_copy_only=False)
-        if array.size != entry.length * int(np.prod(shape)):
+        if array.size != entry.length * math.prod(shape):
             raise DatasetError(
                 f"{entry.data.file}: {name} has {array.size} values in {entry.length} frames; {INFO} gives "
                 f"the shape {shape}."
@@ -283,13 +285,13 @@ class _Dataset(ForeignDataset):
             name: value for name, value in entry.metadata.items() if not name.startswith("episodelake/")
         }
         indices = table["task_index"].to_numpy() if "task_index" in table.column_names else np.empty(0, int)
-        tasks = [self._tasks.get(int(index), "") for index in indices]
-        if len(set(tasks)) == 1 and tasks[0]:
-            metadata["task"] = tasks[0]
-            if metadata.get("tasks") == [tasks[0]]:
+        tasks = {self._tasks.get(int(index), "") for index in np.unique(indices)}
+        if len(tasks) == 1 and any(tasks):
+            (metadata["task"],) = tasks
+            if metadata.get("tasks") == [*tasks]:
                 del metadata["tasks"]
         elif any(tasks):
-            extra["task"] = np.array(tasks, object)
+            extra["task"] = np.array([self._tasks.get(int(index), "") for index in indices], object)
         if ours["metadata"] is not None:
             metadata = json.loads(ours["metadata"])
         options = None if ours["options"] is None else json.loads(ours["options"])
