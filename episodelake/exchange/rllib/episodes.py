@@ -183,7 +183,10 @@ def _values(buffer: Mapping[str, Any], space: Space | None = None) -> Any:
     """Return what a buffer has behind its lookback."""
     if buffer["finalized"]:
         return slice_batch(_with_tuples(buffer["data"], space), buffer["lookback"], sys.maxsize)
-    return [_with_tuples(value, space) for value in buffer["data"][buffer["lookback"] :]]
+    values = buffer["data"][buffer["lookback"] :]
+    if not isinstance(space, spaces.Tuple | spaces.Dict):
+        return values
+    return [_with_tuples(value, space) for value in values]
 
 
 def _with_tuples(value: Any, space: Space | None) -> Any:
