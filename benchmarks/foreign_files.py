@@ -7,7 +7,6 @@ it to another path with the compression of those files.
 from __future__ import annotations
 
 import io
-import json
 import struct
 import tarfile
 from collections.abc import Callable, Mapping
@@ -85,16 +84,6 @@ def _read_csv(path: Path) -> pa.Table:
 
 def _write_csv(table: pa.Table, path: Path) -> None:
     pyarrow.csv.write_csv(table, path)
-
-
-def _read_json(path: Path) -> list[Any]:
-    return [json.loads(line) for place in _files(path, ".json") for line in place.open()]
-
-
-def _write_json(items: list[Any], path: Path) -> None:
-    with path.open("w") as file:
-        for item in items:
-            file.write(json.dumps(item) + "\n")
 
 
 def _read_msgpack(path: Path) -> list[Any]:
@@ -188,7 +177,6 @@ HDF5 = Container(_read_hdf5, _write_hdf5)
 PARQUET = Container(_read_parquet, _write_parquet)
 ARROW = Container(_read_arrow, _write_arrow)
 CSV = Container(_read_csv, _write_csv)
-JSON = Container(_read_json, _write_json)
 MSGPACK = Container(_read_msgpack, _write_msgpack)
 LEROBOT = Container(_read_lerobot, _write_lerobot)
 TFRECORD = Container(_read_tfrecord, _write_tfrecord)
