@@ -23,7 +23,7 @@ from trajectories import Trajectories, control
 
 WORK = "write_episode, episodes of 1000 steps"
 ARROW = "write_episodes, episodes of 1000 steps"
-TARGET, ARROW_TARGET = 1.5, 1.3
+TARGET, ARROW_TARGET = 1.3, 1.15
 
 
 def run(setting: Setting) -> list[Row]:
