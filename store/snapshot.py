@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,7 @@ from .parquet.page_checks import check_pages
 from .schema import LAST_OBSERVATION, MISSING, RUNS_SCHEMA, StepSchema, checked_schema
 from .tables.annotation_files import PROPERTY, AnnotationFiles, parse_annotations
 from .tables.overflow import Overflow, overflow_of
-from .tables.table_files import Pointers, read_pointers
+from .tables.table_files import Pointers, pointers_of, read_pointers
 
 
 @dataclass(frozen=True)
@@ -91,6 +92,9 @@ class Snapshot:
         self.newest = self._episodes.newest
         self.lost_segments = lost_segments
         self._overflow: dict[str, Mapping[str, Overflow]] = {}
+        self._groups: dict[str, tuple[FileGroup, ...]] = {}
+        #: Files by table and name: joining a path takes longer than anything else that a query does with it.
+        self._places: dict[tuple[str, str], Place] = {}
         # The files of episodes that an earlier snapshot has read the row pointers of, and these.
         self._known: tuple[list[str], Pointers] | None = None
         if after is not None:
@@ -213,8 +217,16 @@ class Snapshot:
         return self._read_pointers(names)
 
     def _read_pointers(self, names: Sequence[str]) -> Pointers:
-        folder = self.layout.table(EPISODES)
-        return read_pointers([folder / name for name in names], self.layout.root)
+        return read_pointers([self._place(EPISODES, name) for name in names], self.layout.root)
+
+    def take_pointers(self, rows: pa.Table) -> None:
+        """Take the row pointers from the rows of all episodes, which the caller has read and checked.
+
+        Raises:
+            CorruptStoreError: a pointer leads out of the store.
+        """
+        if "pointers" not in self.__dict__:
+            self.__dict__["pointers"] = pointers_of(rows, self.layout.root)
 
     def segments_of(self, positions: np.ndarray) -> frozenset[str]:
         """Return the names of the steps files that hold the episodes at some positions."""
@@ -224,7 +236,13 @@ class Snapshot:
 
     def segment_path(self, name: str) -> Place:
         """Return the steps file of a segment."""
-        return self.layout.table(STEPS) / name
+        return self._place(STEPS, name)
+
+    def _place(self, table: str, name: str) -> Place:
+        key = (table, name)
+        if key not in self._places:
+            self._places[key] = self.layout.table(table) / name
+        return self._places[key]
 
     @cached_property
     def listed_steps(self) -> list[TableFile]:
@@ -312,16 +330,14 @@ class Snapshot:
         rows = sum(file.rows for file in self.step_files)
         return bool(self.lost_segments) or bool(self.pointers.row_count.sum() != rows)
 
-    def groups(self, table: str) -> Iterator[FileGroup]:
-        """Yield the files of a table as runs of consecutive files with the same columns."""
-        files = self._files(table)
-        folder = self.layout.table(table)
-        start = 0
-        for stop in range(1, len(files) + 1):
-            if stop == len(files) or files[stop].columns != files[start].columns:
-                places = tuple(folder / file.name for file in files[start:stop])
-                yield FileGroup(places, files[start].columns)
-                start = stop
+    def groups(self, table: str) -> tuple[FileGroup, ...]:
+        """Return the files of a table as runs of consecutive files with the same columns."""
+        if table not in self._groups:
+            self._groups[table] = tuple(
+                FileGroup(tuple(self._place(table, file.name) for file in files), columns)
+                for columns, files in groupby(self._files(table), lambda file: file.columns)
+            )
+        return self._groups[table]
 
     def places(self, table: str, files: Sequence[TableFile] | None = None) -> list[Place]:
         """Return the files of a table that this snapshot shows, their footers checked: engines do not do
@@ -333,11 +349,10 @@ class Snapshot:
         Raises:
             CorruptStoreError: one is damaged or missing; the message names the file.
         """
-        folder = self.layout.table(table)
         schema = self.table_schema(table)
         places = []
         for file in self._files(table) if files is None else files:
-            places.append(folder / file.name)
+            places.append(self._place(table, file.name))
             check_listed(places[-1], file, schema)
         return self._handed_out(places)
 

@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 
 import duckdb
 import numpy as np
+import pyarrow as pa
 
 from ...store.errors import CorruptStoreError, StoreUnavailableError
 from ...store.layout import EPISODES, RUNS, STEPS, TABLES
@@ -74,17 +75,20 @@ def connect(
             snapshot.places(table)
         if steps and snapshot.layout.check_pages:
             steps_places(snapshot, sources.segments)
+        whole = keep_rows and positions is None and _keep_episodes(sources)
         hidden = steps and snapshot.episode_count > 0 and snapshot.hidden_rows
         chosen = positions is not None or hidden
         if chosen:
             _register_chosen(snapshot, connection, positions, read_only)
         for name, key in ((EPISODES, "episode_id"), (RUNS, "run_id")):
             body = sources.table(name)
-            if chosen:
+            if chosen and not (whole and name == EPISODES):
                 body = f"SELECT * FROM ({body}) SEMI JOIN {_CHOSEN} USING ({key})"
             elif name == RUNS and not snapshot.newest:
                 body = f"SELECT * FROM ({body}) SEMI JOIN {EPISODES} USING (run_id)"
-            create_view(snapshot, connection, name, _kept(connection, name, body) if keep_rows else body)
+            if keep_rows and not (whole and name == EPISODES):
+                body = _kept(connection, name, body)
+            create_view(snapshot, connection, name, body)
         if steps:
             choice = f"SEMI JOIN {_CHOSEN} USING (episode_id)" if chosen else ""
             position_of = _position_of(len(context), chosen)
@@ -112,6 +116,17 @@ def _register_chosen(
     connection.register("_chosen_source", chosen)
     connection.execute(f"CREATE TEMP TABLE {_CHOSEN} AS SELECT * FROM _chosen_source")
     connection.unregister("_chosen_source")
+
+
+def _keep_episodes(sources: Sources) -> bool:
+    """Hold all episodes in memory, and take their row pointers; return False where only a query can."""
+    try:
+        rows = sources.keep(EPISODES)
+    except (pa.ArrowException, OSError):
+        return False
+    if rows is not None:
+        sources.snapshot.take_pointers(rows)
+    return rows is not None
 
 
 def _kept(connection: duckdb.DuckDBPyConnection, name: str, body: str) -> str:

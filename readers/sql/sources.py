@@ -126,6 +126,23 @@ class Sources:
         self._functions: dict[tuple[str, str], str] = {}
         self._through_arrow = through_arrow or confined or snapshot.layout.root.local is None
         self._paths: set[str] = set()
+        #: By the name of their files in the connection.
+        self._datasets: dict[str, Any] = {}
+
+    def keep(self, name: str) -> pa.Table | None:
+        """Read all rows of a table into memory, where queries find them.
+
+        Returns:
+            The rows; None if queries do not read them through Arrow, or as its files have them.
+
+        Raises:
+            pyarrow.ArrowException, OSError: a file is damaged, or out of reach; queries read the files.
+        """
+        if self.table(name) != _named(name):
+            return None
+        rows = self._datasets[name].to_table()
+        self.connection.register(f"_files_of_{name}", rows)
+        return rows
 
     def confine(self) -> None:
         """Take settings, extensions, Python's variables and all but the store's files from the connection."""
@@ -219,7 +236,10 @@ class Sources:
         for place in (place for group in groups for place in group.places):
             place.check_plain()
         if self._through_arrow:
-            return self._dataset(name, schema, groups)
+            if name not in self._datasets:
+                self._datasets[name] = self._dataset(schema, groups)
+                self.connection.register(f"_files_of_{name}", self._datasets[name])
+            return _named(name)
         parts = []
         for group in groups:
             # Qualified, since DuckDB takes a bare name that is also a macro's parameter for a conflict.
@@ -232,7 +252,7 @@ class Sources:
             parts.append(f"SELECT {columns} FROM read_parquet([{paths}]) AS _files")
         return " UNION ALL ".join(parts)
 
-    def _dataset(self, name: str, schema: pa.Schema, groups: list[FileGroup]) -> str:
+    def _dataset(self, schema: pa.Schema, groups: list[FileGroup]) -> Any:
         root = self.snapshot.layout.root
         filesystem, base = root.filesystem()
         paths = [base + str(place).removeprefix(str(root)) for group in groups for place in group.places]
@@ -242,9 +262,11 @@ class Sources:
 
         checked = pyarrow.dataset.ParquetFragmentScanOptions(page_checksum_verification=True)
         kind = pyarrow.dataset.ParquetFileFormat(default_fragment_scan_options=checked)
-        dataset = pyarrow.dataset.dataset(paths, schema=schema, filesystem=filesystem, format=kind)
-        self.connection.register(f"_files_of_{name}", dataset)
-        return f"SELECT * FROM _files_of_{name}"
+        return pyarrow.dataset.dataset(paths, schema=schema, filesystem=filesystem, format=kind)
+
+
+def _named(name: str) -> str:
+    return f"SELECT * FROM _files_of_{name}"
 
 
 def _opened(spill: bool) -> duckdb.DuckDBPyConnection:

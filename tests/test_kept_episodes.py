@@ -1,0 +1,85 @@
+"""`connect(read_only=True)` holds episodes in memory: the rows and row pointers that the files have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import polars as pl
+import pyarrow.parquet as pq
+import pytest
+
+import episodelake as el
+from episodelake.store.snapshot import Snapshot
+from real_environments import NUMBERED_SPACES, numbered_store
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> el.EpisodeStore:
+    """Three segments; the last has a column of metadata that the others lack."""
+    store = numbered_store(tmp_path / "store", [3, 5])
+    for length, metadata in ((4, None), (2, {"level": 7})):
+        with store.writer() as writer:
+            writer.write_episode(
+                observations=np.zeros((length + 1, 2), np.float32),
+                actions=np.zeros(length, np.int64),
+                rewards=np.ones(length),
+                terminations=True,
+                truncations=False,
+                metadata=metadata,
+            )
+    return el.open(store.path)
+
+
+def rows_of_files(path: Path) -> pl.DataFrame:
+    """The rows of all files of episodes."""
+    files = sorted((path / "episodes").glob("*.parquet"))
+    return pl.concat([pl.read_parquet(file) for file in files], how="diagonal").sort("episode_id")
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+def test_rows_and_pointers_are_those_of_the_files(
+    store: el.EpisodeStore, hidden: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where files of steps have rows that no episode points at."""
+    expected = store.context.snapshot.pointers
+    if hidden:
+        monkeypatch.setattr(Snapshot, "hidden_rows", True)
+    opened = el.open(store.path)
+    with opened.connect(read_only=True) as connection:
+        assert "pointers" in vars(opened.context.snapshot)
+        episodes = connection.sql("from episodes order by episode_id").pl()
+        assert connection.sql("select count(*) from steps").fetchall() == [(18,)]
+        assert connection.sql("select length from episode_at(-1)").fetchall() == [(2,)]
+        assert connection.sql("select count(*) from runs").fetchall() == [(3,)]
+    files = rows_of_files(store.path).select(episodes.columns)
+    assert episodes.equals(files)
+    found = opened.context.snapshot.pointers
+    assert found.segments == expected.segments
+    for name in ("segment", "row_start", "row_count"):
+        assert np.array_equal(getattr(found, name), getattr(expected, name))
+    assert [len(episode) for episode in opened] == [3, 5, 4, 2]
+
+
+def test_a_store_without_episodes(tmp_path: Path) -> None:
+    """It has no rows, and no file to read them from."""
+    store = el.create(tmp_path / "empty", **NUMBERED_SPACES)
+    with store.connect(read_only=True) as connection:
+        for table in ("episodes", "runs", "steps"):
+            assert connection.sql(f"select count(*) from {table}").fetchall() == [(0,)]
+
+
+def test_columns_beside_a_damaged_one_are_answered(store: el.EpisodeStore) -> None:
+    """The rows are then read by each query, and only those that read the damaged column fail."""
+    file = sorted((store.path / "episodes").glob("*.parquet"))[0]
+    group = pq.read_metadata(file).row_group(0)
+    columns = [group.column(index) for index in range(group.num_columns)]
+    (returns,) = (column for column in columns if column.path_in_schema == "episode_return")
+    data = bytearray(file.read_bytes())
+    data[returns.data_page_offset + returns.total_compressed_size - 3] ^= 0x10
+    file.write_bytes(data)
+    with el.open(store.path).connect(read_only=True) as connection:
+        assert connection.sql("select sum(length) from episodes").fetchall() == [(14,)]
+        with pytest.raises(duckdb.Error):
+            connection.sql("select sum(episode_return) from episodes").fetchall()
