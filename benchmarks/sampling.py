@@ -310,8 +310,10 @@ def _memory(setting: Setting, path: Path, steps: int, peers: Peers) -> list[Row]
     work = "memory of a loader, above the process before"
     unit = "MB at the peak"
     ours = Samples((answer["peak"] / 1e6,))
+    held, steady = (Samples((answer[name] / 1e6,)) for name in ("held", "steady"))
     return [
-        Row(work, unit, ours, "bytes of its columns", Samples((answer["held"] / 1e6,))),
+        Row(work, unit, ours, "bytes of its columns", held),
+        Row(work, "MB, steady", steady, "bytes of its columns", held),
         Row(work, unit, ours, contender.label, Samples((theirs["peak"] / 1e6,))),
     ]
 

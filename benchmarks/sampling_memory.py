@@ -1,8 +1,8 @@
 """Measure the memory that a loader takes, in a process that has done nothing else.
 
 `python sampling_memory.py SMALL LARGE` draws a batch from a small store first, so that code and thread pools
-are loaded, and then makes a loader of LARGE and draws 100 batches. It prints JSON: bytes at the peak, above
-what the process had before, and the bytes of the arrays that the loader holds. Linux only.
+are loaded, and then makes a loader of LARGE and draws 100 batches. It prints JSON: bytes at the peak and at
+the end, above what the process had before, and the bytes of the arrays that the loader holds. Linux only.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ def main() -> None:
     loader = el.open(large).loader(SIZE, shuffle=True)
     for _ in itertools.islice(loader, 100):
         pass
-    print(json.dumps({"peak": memory_of("VmHWM") - before, "held": loader.nbytes}))
+    found = {"peak": memory_of("VmHWM") - before, "steady": memory_of("VmRSS") - before}
+    print(json.dumps({**found, "held": loader.nbytes}))
 
 
 if __name__ == "__main__":

@@ -233,6 +233,22 @@ def test_unpadded_episodes_are_those_of_the_store(store: el.EpisodeStore, batch_
         assert_same(one["terminated"], episode.terminations)
 
 
+@pytest.mark.parametrize("cache", ["memory", "stream"])
+@pytest.mark.parametrize("lengths", [[90, 70, 1, 99], [200, 1, 1, 2], [1, 2, 1, 1]])
+def test_long_and_short_episodes(tmp_path: Path, lengths: list[int], cache: Any) -> None:
+    """Columns are copied episode by episode where these are long, and by a mask where they are short."""
+    store = random_store(tmp_path / "store", lengths, ["terminated"] * len(lengths), NESTED)
+    (batch,) = store.loader(1_000, columns=[*USUAL, "observation.image"], cache=cache)
+    episodes = list(store)
+    for key, of_episode in {
+        "action": lambda episode: episode.actions,
+        "reward": lambda episode: episode.rewards,
+        "terminated": lambda episode: episode.terminations,
+        "observation.image": lambda episode: episode.observations["image"][:-1],
+    }.items():
+        np.testing.assert_array_equal(batch[key], np.concatenate([of_episode(each) for each in episodes]))
+
+
 def test_only_whole_episodes_are_unpadded() -> None:
     """A batch of transitions has no lengths, and the error says where they come from."""
     for batch in (next(iter(_made[0].loader(2))), [], None):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -360,6 +361,10 @@ def _copy_rows(rows: Sequence[tuple[int, int, int]]) -> Callable[[np.ndarray, np
     return copy
 
 
+#: Episodes of fewer rows are copied by a mask, longer ones one by one.
+_SHORT = 32
+
+
 def _copy_valid(
     valid: np.ndarray, rows: Sequence[tuple[int, int, int]]
 ) -> Callable[[np.ndarray, np.ndarray], None]:
@@ -376,9 +381,14 @@ def _copy_valid(
             here = valid[start : start + count]
             first = seen + np.count_nonzero(valid[done:start])
             done, seen = start + count, first + np.count_nonzero(here)
-            target = into[place : place + count]
-            target[here] = values[first:seen]
-            target[np.flatnonzero(~here)] = 0
+            target, given = into[place : place + count], values[first:seen]
+            blanks = np.flatnonzero(~here)
+            if len(blanks) * _SHORT > count:
+                target[here] = given
+            else:
+                for number, (low, stop) in enumerate(pairwise([-1, *blanks.tolist(), count])):
+                    target[low + 1 : stop] = given[low + 1 - number : stop - number]
+            target[blanks] = 0
 
     return copy
 

@@ -228,7 +228,10 @@ def read_arrays(
     """
     if pool is None:
         with ThreadPoolExecutor(os.cpu_count() or 1, "episodelake loading") as own:
-            return read_arrays(source, into, own)
+            arrays = read_arrays(source, into, own)
+        # The threads' memory for decoding, more than the columns themselves, goes back to the system.
+        pa.default_memory_pool().release_unused()
+        return arrays
     arrays = empty_arrays(source.columns, source.index.rows, large_pages) if into is None else dict(into)
     source.fill(arrays, pool)
     return StepArrays(source.index, arrays)

@@ -11,7 +11,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from itertools import chain, repeat
 from operator import itemgetter
 from typing import Any, Literal
 
@@ -25,7 +24,7 @@ from ..columns.step_arrays import StepArrays
 from ..columns.tree import leaves, map_leaves
 from .orders import Order
 from .priorities import Priorities, checked_update, read_priorities
-from .units import Batch, Chosen, UnitIndex, Units
+from .units import Batch, UnitIndex, Units
 
 
 @dataclass(frozen=True)
@@ -175,6 +174,11 @@ class Feed(ABC):
     def length(self) -> int:
         """Places of an epoch."""
 
+    @property
+    def ahead(self) -> bool:
+        """Whether units may be gathered before their batch is requested, and together with other batches."""
+        return self.priorities is None and not self.units.ragged
+
     @abstractmethod
     def take(self, epoch: int, places: ShardSlice, counts: Iterator[int]) -> Iterator[Batch]:
         """Yield the units at some places in turn, as batches of fresh arrays.
@@ -186,9 +190,29 @@ class Feed(ABC):
         """
 
     def batches(self, epoch: int, places: ShardSlice, batch_size: int) -> Iterator[Batch]:
-        """Yield the units at some places as batches of one size; the last one may be smaller."""
-        whole, rest = divmod(places.count, batch_size)
-        return self.take(epoch, places, chain(repeat(batch_size, whole), [rest] if rest else []))
+        """Yield the units at some places as batches of one size; the last one may be smaller.
+
+        Several small batches are gathered at once, which costs little more than one, and then cut.
+        """
+        size = together = batch_size
+
+        def counts() -> Iterator[int]:
+            nonlocal size
+            left = places.count
+            while left:
+                size = min(together, left)
+                left -= size
+                yield size
+
+        for gathered in self.take(epoch, places, counts()):
+            if size <= batch_size:
+                yield gathered
+            else:
+                for low in range(0, size, batch_size):
+                    yield map_leaves(itemgetter(slice(low, low + batch_size)), gathered)
+            if self.ahead and together == batch_size:
+                one = sum(leaf.nbytes for _, leaf in leaves(gathered))
+                together *= max(_GATHERED_BYTES // max(one, 1), 1)
 
     @property
     def nbytes(self) -> int:
@@ -273,41 +297,9 @@ class ArrayFeed(Feed):
                 planned = planned[count:]
             first += count
 
-    def batches(self, epoch: int, places: ShardSlice, batch_size: int) -> Iterator[Batch]:
-        """See `Feed`."""
-        if self.priorities is None:
-            return self._planned_batches(epoch, places, batch_size)
-        return super().batches(epoch, places, batch_size)
-
-    def _planned_batches(self, epoch: int, places: ShardSlice, batch_size: int) -> Iterator[Batch]:
-        """Yield batches of one size, several of which may be gathered at once."""
-        planned = max(_PLANNED // batch_size, 1) * batch_size
-        for first in range(0, places.count, planned):
-            numbers = self.order.units(epoch, places.wrapped(first, first + planned))
-            chosen = self.unit_index.choose(numbers)
-            together = self._together(chosen, batch_size)
-            for start in range(0, len(chosen), together):
-                group = self._gather(chosen[start : start + together])
-                size = min(together, len(chosen) - start)
-                if size <= batch_size:
-                    yield group
-                    continue
-                for low in range(0, size, batch_size):
-                    yield map_leaves(itemgetter(slice(low, low + batch_size)), group)
-
     def _drawn(self, priorities: Priorities, epoch: int, draws: np.ndarray) -> Batch:
         numbers, weights = priorities.draw(epoch, draws)
         return {**self.gather(numbers), UNIT: numbers, WEIGHT: weights}
-
-    def _gather(self, chosen: Chosen) -> Batch:
-        return self.units.gather(self.arrays, self.keys, chosen)
-
-    def _together(self, chosen: Chosen, batch_size: int) -> int:
-        """Return how many units are gathered at once: several small batches cost little more than one."""
-        if self.units.ragged or batch_size >= len(chosen):
-            return batch_size
-        one = sum(leaf.nbytes for _, leaf in leaves(self._gather(chosen[:1])))
-        return max(_GATHERED_BYTES // max(one * batch_size, 1), 1) * batch_size
 
     def gather(self, numbers: np.ndarray) -> Batch:
         """Return a batch of some units.
@@ -315,7 +307,7 @@ class ArrayFeed(Feed):
         Args:
             numbers: int64, shape (b,), each in [0, the number of units): whatever the order.
         """
-        return self._gather(self.unit_index.choose(numbers))
+        return self.units.gather(self.arrays, self.keys, self.unit_index.choose(numbers))
 
 
 @dataclass(frozen=True)

@@ -69,6 +69,11 @@ class FollowFeed(Feed):
         return _NO_END
 
     @property
+    def ahead(self) -> bool:
+        """See `Feed`; each batch has the episodes of its moment."""
+        return False
+
+    @property
     def _edges(self) -> np.ndarray:
         """The first unit of each episode in the window, and the number of all."""
         return self._unit_index.edges
