@@ -314,6 +314,27 @@ def test_late_values_of_episodes_longer_than_a_row_group(
     assert values(store, 1)[0] == list(range(lengths[1] + 1))
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("mode", WAITING)
+def test_values_of_environments_that_are_not_wanted(tmp_path: Path, mode: AutoresetMode) -> None:
+    """An environment that was given up after its episode, and was reset since, takes values for nothing."""
+    store, recorder = recorded(tmp_path, (2, 5), mode)
+    with recorder:
+        for t in range(2):
+            step(recorder, t)
+        recorder.discard(np.array([0]))
+        recorder.flush()
+        if mode is AutoresetMode.NEXT_STEP:
+            recorder.step(PUSHES)
+        else:
+            recorder.reset(options={"reset_mask": np.array([True, False])})
+            recorder.discard(np.array([0]))
+            recorder.step(PUSHES)
+        step(recorder, 3)
+    assert values(store, 0) == [[0, 1, None]]
+    assert values(store, 1) == [[0, 1, None, 3, None]]
+
+
 def test_values_after_a_masked_reset(tmp_path: Path) -> None:
     """With autoreset disabled: the reset of some stores the episodes of others that have ended as well."""
     store, recorder = recorded(tmp_path, (2, 2), AutoresetMode.DISABLED)

@@ -318,6 +318,10 @@ class StoredEnds:
             kept[envs] = True if mask is None else mask[envs]
         self._kept = {path: kept for path, kept in self._kept.items() if kept.any()}
 
+    def forget(self, envs: np.ndarray) -> None:
+        """Drop what is known of environments that were reset since, whether or not they are recorded."""
+        self._numbers[envs] = NO_EPISODE
+
     def without_row(self, state: EnvState, paths: Sequence[tuple[Any, ...]]) -> np.ndarray:
         """Return for which environments a value of these keys has no row: bool, shape (num_envs,).
 

@@ -322,9 +322,10 @@ class EnvRecording:
         return block, state
 
     def begun(self, envs: np.ndarray) -> None:
-        """Note that the environments were reset: their steps are recorded again."""
+        """Note that the environments were reset: their steps are recorded again, or wanted no more."""
         self.ended_early.difference_update(envs.tolist())
         self.going_on.difference_update(envs.tolist())
+        self._stored.forget(envs)
 
     def stored(self, envs: np.ndarray, state: EnvState) -> None:
         """Note that the last observations of these environments take no more values than were logged."""
