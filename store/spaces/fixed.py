@@ -234,6 +234,8 @@ class FixedBuffer(ValueBuffer):
         self.array = np.zeros((capacity, *node.shape), dtype=node.native)
         # Dtypes of batches that are known to cast safely; whether they do depends on nothing else.
         self._safe = set() if isinstance(node.space, MultiBinary) else {self.array.dtype}
+        # The one of the last batch, if it is such: hashing a dtype takes as long as copying some values.
+        self._last: np.dtype | None = None
         if isinstance(node.space, Discrete):
             self.put = _scalar_put(node, self.array)
         elif isinstance(node.space, MultiBinary):
@@ -261,7 +263,8 @@ class FixedBuffer(ValueBuffer):
         shape = (length, *self._node.shape)
         if values.__class__ is not np.ndarray:
             self.array[start : start + length] = self._node.coerce(values, shape)
-        elif values.dtype in self._safe and values.shape == shape:
+        elif values.shape == shape and (values.dtype is self._last or values.dtype in self._safe):
+            self._last = values.dtype
             self.array[start : start + length] = values
         else:
             self.array[start : start + length] = self._node.coerce(values, shape)
