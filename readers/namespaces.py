@@ -48,9 +48,9 @@ class EpisodeExpr:
         values = self._expression.cast(pl.Float64)
         # Apart, since 0 times infinity would be no number.
         finite = pl.when(values.is_finite()).then(values).otherwise(0.0)
-        odd = pl.when(values.is_finite()).then(0.0).otherwise(values).fill_null(0.0)
-        ahead = odd if gamma == 0 else odd.cum_sum(reverse=True)
-        return pl.when(values.is_not_null()).then(_discounted(finite, gamma) + ahead)
+        # 0, or what is not finite; null stays so, which the sum passes over.
+        odd = values - finite
+        return _discounted(finite, gamma) + (odd if gamma == 0 else odd.cum_sum(reverse=True))
 
     def n_step(self, n: int, gamma: float = 1.0) -> pl.Expr:
         """Return the discounted sum of each row and the n - 1 after it; fewer where the episode ends;
@@ -282,9 +282,10 @@ def _discounted(values: pl.Expr, gamma: float) -> pl.Expr:
         return values
     if gamma == 1:
         return values.cum_sum(reverse=True)
-    # The mean with weights 1, gamma, gamma^2, ..., times the sum of those weights.
-    weights = pl.lit(gamma).pow(pl.int_range(pl.len())).cum_sum()
-    return (values.reverse().ewm_mean(alpha=1 - gamma, adjust=True) * weights).reverse()
+    # The moving average of y_t = gamma * y_(t-1) + alpha * x_t that begins at 0 is alpha times the sum.
+    alpha, later_first = 1 - gamma, values.reverse()
+    after = later_first.shift(1, fill_value=0.0).ewm_mean(alpha=alpha, adjust=False) / alpha
+    return (later_first + after * gamma).reverse()
 
 
 def _window_sums(values: pl.Expr, n: int, gamma: float) -> pl.Expr:
