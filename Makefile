@@ -73,9 +73,9 @@ test-peers: $(PEERS)/.installed-peers ## run the examples and comparisons that n
 	  tests/test_exchange_*.py $(ARGS)
 
 # RLlib needs a Gymnasium of its own. One process: its tests share one small cluster.
-test-rllib: $(RLLIB)/.installed-rllib ## read stores in Ray Data and RLlib and record what RLlib samples, in an environment of their own
+test-rllib: $(RLLIB)/.installed-rllib ## read and write stores with Ray Data and RLlib, in an environment of their own
 	$(IN_MEMORY) $(RLLIB)/bin/python -m pytest $(LONGER) -m peers tests/test_rllib_offline.py tests/test_rllib_recording.py \
-	  tests/test_rllib_exchange.py tests/test_ray_reading.py $(ARGS)
+	  tests/test_rllib_exchange.py tests/test_ray_reading.py tests/test_ray_writing.py $(ARGS)
 
 test-rllib-training: $(RLLIB)/.installed-rllib ## train RLlib's offline algorithms on a Ray cluster, from stores and from its own format
 	$(IN_MEMORY) $(RLLIB)/bin/python -m pytest $(LONGER) -m peers tests/test_rllib_training.py $(ARGS)

@@ -13,7 +13,12 @@ from ..first_use import names_of
 
 __all__, __getattr__, __dir__ = names_of(  # pyright: ignore[reportUnsupportedDunderAll]
     __name__,
-    {"read_episodes": "reading", "read_steps": "reading", "read_units": "reading"},
+    {
+        "read_episodes": "reading",
+        "read_steps": "reading",
+        "read_units": "reading",
+        "write_steps": "writing",
+    },
     "ray.data",
     "The Ray integration",
     "'episodelake[ray]'",

@@ -14,6 +14,7 @@ import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from os import PathLike, fspath
 from typing import Any
 
 import numpy as np
@@ -121,7 +122,7 @@ class StoreDatasource(Datasource):
         Raises:
             InvalidArgumentError: there is no such column.
         """
-        check_columns(projection_map or (), list(self._reading.column_bytes), "the dataset")
+        check_columns(tuple(projection_map or ()), list(self._reading.column_bytes), "the dataset")
         return super().apply_projection(projection_map)
 
     def estimate_inmemory_data_size(self) -> int:
@@ -172,6 +173,16 @@ def _blocks(
         first += len(positions)
 
 
+def refuse_memory(path: str | PathLike[str]) -> None:
+    """Refuse a store that tasks do not see.
+
+    Raises:
+        InvalidArgumentError: it is in the memory of this process.
+    """
+    if fspath(path).startswith("memory://"):
+        raise InvalidArgumentError(f"{path!r} is in the memory of this process, which no task of Ray sees.")
+
+
 def check_columns(columns: Sequence[str], known: Sequence[str], of: str) -> None:
     """Refuse names that are unknown.
 
@@ -195,10 +206,9 @@ def dataset_of(view: EpisodeView, address: Address, reading: Reading, options: M
     Raises:
         InvalidArgumentError: an option is unknown, or there is nothing to read.
     """
-    options, known = dict(options), inspect.signature(ray.data.read_datasource).parameters
-    check_columns(
-        options, [name for name in known if name not in ("datasource", "read_args")], "Ray Data's options"
-    )
+    options = dict(options)
+    known = inspect.signature(ray.data.read_datasource).parameters.keys() - {"datasource", "read_args"}
+    check_columns(tuple(options), sorted(known), "Ray Data's options")
     tasks = options.pop("override_num_blocks", None)
     if tasks is not None:
         whole_number("override_num_blocks", tasks, 1)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from os import PathLike, fspath
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,7 @@ from ...store.errors import InvalidArgumentError
 from ...store.names import ACTION, EPISODE, LENGTH, OBSERVATION, REWARD
 from ...store.spaces.arrow import plain_table
 from ...store.spaces.fixed import FixedNode
-from .datasource import BLOCK_BYTES, Address, Reading, check_columns, dataset_of
+from .datasource import BLOCK_BYTES, Address, Reading, check_columns, dataset_of, refuse_memory
 
 #: About how many bytes a cell takes whose size is known only when it is read.
 _CELL_BYTES = 16
@@ -86,8 +86,12 @@ def _row_counts(view: EpisodeView, last: bool) -> np.ndarray:
         return rows
     if not snapshot.schema.groups:
         return rows - 1
-    indices = [select(snapshot, positions, group=group.name).index for group in snapshot.schema.groups]
-    return sum(np.bincount(index.numbers, index.lengths, len(rows)).astype(np.int64) for index in indices)
+    counts = np.zeros(len(rows), np.int64)
+    for group in snapshot.schema.groups:
+        index = select(snapshot, positions, group=group.name).index
+        if index.numbers is not None:
+            np.add.at(counts, index.numbers, index.lengths)
+    return counts
 
 
 def _episode_rows(
@@ -293,8 +297,7 @@ def _view(
     version: int | str | None,
     storage_options: Mapping[str, str] | None,
 ) -> tuple[EpisodeView, Address]:
-    if fspath(path).startswith("memory://"):
-        raise InvalidArgumentError(f"{path!r} is in the memory of this process, which no task of Ray sees.")
+    refuse_memory(path)
     store = open_store(path, version, storage_options=storage_options)
     options = None if storage_options is None else tuple(sorted(storage_options.items()))
     view = store if where is None else store.filter(where)

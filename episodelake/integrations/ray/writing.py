@@ -1,0 +1,262 @@
+"""Ray Data writes steps into a store: tasks stage whole episodes, the driver brings them in by one commit.
+
+Each task imports its rows, as `import_dataset` does, into a store of its own in a folder beside the target.
+The driver merges the stores of the tasks that succeeded. Runs of committed episodes name the write, so a
+write that is repeated adds nothing.
+"""
+
+# Ray has an environment of its own, without the type checker.
+# pyright: reportMissingImports=false
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import uuid
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+from ray.data import Dataset, Datasink
+from ray.data.block import BlockAccessor
+from ray.data.extensions import ArrowTensorType, ArrowTensorTypeV2, ArrowVariableShapedTensorType
+
+from ..._importing import import_dataset
+from ..._store import EpisodeStore, open_store
+from ...exchange.table.mapping import resolve
+from ...store.common.exchange import Losses
+from ...store.errors import DatasetError, InvalidArgumentError, StoreNotFoundError
+from ...store.files import guard_access
+from ...store.maintenance.merging import merge
+from ...writers.importing.formats import LastObservation
+from .datasource import refuse_memory
+
+_TENSORS = (ArrowTensorType, ArrowTensorTypeV2, ArrowVariableShapedTensorType)
+#: What to do where episodes are torn.
+_TOGETHER = (
+    "All rows of an episode have to be in one block of the dataset. Bring them together with "
+    "dataset.repartition(blocks, keys=['episode_id']), with the columns that name your episodes."
+)
+
+
+@dataclass(frozen=True)
+class WriteReport:
+    """The result of a write.
+
+    Attributes:
+        episodes, steps: what was added, in episodes and transitions.
+        present: episodes that an earlier write with the same id had added; then nothing was.
+        lost: what did not come over: counts, by a sentence that says what.
+    """
+
+    episodes: int
+    steps: int
+    present: int
+    lost: dict[str, int]
+
+
+@dataclass(frozen=True)
+class _Staged:
+    """The episodes that a task staged.
+
+    Attributes:
+        place: of the task among all.
+        path: its store; empty if it staged no episode.
+        names: those of the episodes that it has rows of.
+        lost: as for `WriteReport`.
+    """
+
+    place: int
+    path: str
+    names: list[str]
+    lost: dict[str, int]
+
+
+class StoreDatasink(Datasink):
+    """Brings the rows of a dataset into a store, all or none.
+
+    Args:
+        store: the target.
+        write_id: names the write.
+        options: those of `import_dataset`.
+    """
+
+    def __init__(self, store: EpisodeStore, write_id: str, options: dict[str, Any]) -> None:
+        folder = store.context.snapshot.layout.root.local
+        if folder is None:
+            raise InvalidArgumentError(
+                f"{store.url} is not in a folder. Write into a store in a folder that all machines of the "
+                "cluster share, and copy it to the object store then."
+            )
+        digest = hashlib.sha256(write_id.encode()).hexdigest()[:12]
+        self._target, self._name = str(folder), f"ray {write_id}"
+        self._staging = folder.parent / f".{folder.name}.writing-{digest}"
+        spaces = {"observation_space": store.observation_space, "action_space": store.action_space}
+        self._options = {**options, **spaces, "name": self._name, "format": "table"}
+        self.report: WriteReport | None = None
+
+    def get_name(self) -> str:
+        """Return the name of the tasks."""
+        return "Episodelake"
+
+    def on_write_start(self, schema: Any = None) -> None:
+        """Delete what a killed driver left of this write, and make the folder for the tasks."""
+        self.clear()
+        with guard_access("create", self._staging):
+            self._staging.mkdir()
+
+    def write(self, blocks: Iterable[Any], ctx: Any) -> _Staged | None:
+        """Stage the episodes of a task.
+
+        Raises:
+            DatasetError: the rows do not make whole episodes.
+            SpaceMismatchError: a value does not fit the spaces of the store.
+            StoreNotFoundError: this machine does not see the folder.
+        """
+        tables = [_plain_columns(BlockAccessor.for_block(block).to_arrow()) for block in blocks]
+        tables = [table for table in tables if table.num_rows]
+        if not tables:
+            return None
+        if not self._staging.is_dir():
+            raise StoreNotFoundError(
+                f"This machine does not see {self._staging}. Every machine of the cluster writes there: the "
+                "store has to be on a file system that all share."
+            )
+        rows = pa.concat_tables(tables, promote_options="default")
+        keys = resolve(self._options["mapping"], rows.schema, "The dataset").episode
+        named = rows.group_by(list(keys)).aggregate([]).to_pylist()
+        # A task that is tried again, while the first attempt may live, has a folder of its own.
+        path = self._staging / f"{ctx.task_idx:06}-{uuid.uuid4().hex}"
+        try:
+            report = import_dataset(rows, path, **self._options)
+        except DatasetError as error:
+            error.add_note(_TOGETHER)
+            raise
+        names = [", ".join(map(str, row.values())) for row in named]
+        return _Staged(ctx.task_idx, str(path) if report.episodes else "", names, dict(report.lost))
+
+    def on_write_complete(self, write_result: Any) -> None:
+        """Bring the staged episodes into the store, in one commit, in the order of the tasks.
+
+        Raises:
+            DatasetError: an episode has rows in several tasks; nothing was committed.
+        """
+        staged = sorted(
+            (each for each in write_result.write_returns if each is not None), key=lambda each: each.place
+        )
+        counts = Counter(name for each in staged for name in each.names)
+        torn = sorted(name for name, count in counts.items() if count > 1)
+        if torn:
+            raise DatasetError(
+                f"Nothing was written: episodes have rows in several blocks ({len(torn)}), such as "
+                f"{torn[0]}. {_TOGETHER}"
+            )
+        views = [open_store(each.path) for each in staged if each.path]
+        if views:
+            merge(open_store(self._target).handle, [view.selection() for view in views])
+        steps = sum(int(view.episodes.select(pl.col("length").sum()).collect().item()) for view in views)
+        lost = Losses()
+        for each in staged:
+            for what, count in each.lost.items():
+                lost.add(what, count)
+        self.report = WriteReport(sum(map(len, views)), steps, 0, dict(lost))
+        self.clear()
+
+    def on_write_failed(self, error: Exception) -> None:
+        """Delete what was staged, as far as that is possible."""
+        with suppress(OSError):
+            self.clear()
+
+    def present(self) -> int:
+        """Return how many episodes of this write the newest version of the store has."""
+        store = open_store(self._target)
+        runs = store.runs.collect()
+        if "metadata.imported_from" not in runs.columns:
+            return 0
+        identity = f"table:{quote(self._name, ' ')}"
+        ids = runs.filter(pl.col("metadata.imported_from") == identity)["run_id"].to_list()
+        own = pl.col("run_id").is_in(ids)
+        return int(store.episodes.select(own.sum()).collect().item())
+
+    def clear(self) -> None:
+        """Delete the folder of the tasks."""
+        if self._staging.exists():
+            with guard_access("delete", self._staging):
+                shutil.rmtree(self._staging, ignore_errors=True)
+
+
+def _plain_columns(table: pa.Table) -> pa.Table:
+    """Return a block with lists in place of Ray's tensors, nested as the tensors are."""
+    for place, field in enumerate(table.schema):
+        if isinstance(field.type, _TENSORS):
+            values = table.column(place).combine_chunks()
+            values = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+            table = table.set_column(place, field.name, _nested(values.to_numpy(zero_copy_only=False)))
+    return table
+
+
+def _nested(values: np.ndarray) -> pa.Array:
+    """Return an array of shape (n, ...) as nested lists of fixed sizes."""
+    if values.dtype == object:
+        return pa.array([value.tolist() for value in values])
+    nested = pa.array(np.ascontiguousarray(values).reshape(-1))
+    for size in values.shape[:0:-1]:
+        nested = pa.FixedSizeListArray.from_arrays(nested, size)
+    return nested
+
+
+def write_steps(
+    dataset: Dataset,
+    path: str | PathLike[str],
+    *,
+    write_id: str,
+    mapping: Any = None,
+    last_observation: LastObservation = "drop",
+    **write_options: Any,
+) -> WriteReport:
+    """Write the rows of a dataset into a store as episodes, in one commit.
+
+    Rows are those of a table of steps, as `import_dataset` takes them: `episode_id` and `t` name the episode
+    and the step, `observation`, `action`, `reward`, `terminated` and `truncated` are values; other names come
+    by a mapping. All rows of an episode are in one block of the dataset, as `read_steps` gives them;
+    `dataset.repartition(blocks, keys=["episode_id"])` brings them together. In a block, rows may have any
+    order if they have `t`. Change rows with `batch_format="pyarrow"`: NumPy has no NULL, which the row of a
+    last observation has.
+
+    Nothing is visible before the commit. A write that failed, or whose driver was killed, is repeated with
+    the same id: it adds nothing if the first one had been committed. Do not run a write twice at a time.
+
+    Args:
+        dataset: the rows.
+        path: the store's folder, on a file system that all machines of the cluster share. The store has to
+            exist, since its spaces decide.
+        write_id: names this write among all into the store, such as the name of the job with its date.
+        mapping, last_observation: as for `import_dataset`.
+        write_options: those of `Dataset.write_datasink`, such as `concurrency`.
+
+    Raises:
+        StoreNotFoundError: there is no store at `path`.
+        InvalidArgumentError: an argument is not valid, or the store has several agents.
+        DatasetError, SpaceMismatchError: rows do not make whole episodes, or do not fit the spaces; a task's
+            error comes as one of Ray that is also of this class. Nothing was written.
+    """
+    if not isinstance(write_id, str) or not write_id:
+        raise InvalidArgumentError(f"write_id={write_id!r:.200}: expected text that names the write.")
+    refuse_memory(path)
+    store = open_store(path)
+    if store.handle.schema.groups:
+        raise InvalidArgumentError(f"{store.url} is a store of several agents; rows make episodes of one.")
+    sink = StoreDatasink(store, write_id, {"mapping": mapping, "last_observation": last_observation})
+    present = sink.present()
+    if present:
+        sink.clear()
+        return WriteReport(0, 0, present, {})
+    dataset.write_datasink(sink, **write_options)
+    return sink.report or WriteReport(0, 0, 0, {})
