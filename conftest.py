@@ -14,7 +14,7 @@ LEFT_OUT = ("benchmarks", "build", "notebooks", "readers", "store", "writers")
 collect_ignore_glob = [f"{folder}/*" for folder in LEFT_OUT]
 # Ray has an environment of its own, in which `make test-rllib` runs.
 if find_spec("ray") is None:
-    collect_ignore_glob.append("episodelake/integrations/rllib/*")
+    collect_ignore_glob += ["episodelake/integrations/ray/*", "episodelake/integrations/rllib/*"]
 
 
 @pytest.fixture(autouse=True)

@@ -129,7 +129,9 @@ def _columns(nodes: np.ndarray) -> np.ndarray:
 
 
 def _sums(children: np.ndarray) -> np.ndarray:
-    return children.sum(axis=0)
+    """Add the children of each node in their order, so that the sum of a node depends on them alone."""
+    # Of a single column numpy would add pairs.
+    return children.sum(axis=0) if children.shape[1] > 1 else children.cumsum(axis=0)[-1]
 
 
 def _least_above_zero(children: np.ndarray) -> np.ndarray:
