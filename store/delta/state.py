@@ -124,8 +124,8 @@ class LogState:
             for action in commit_actions(self.table, self.version + 1, data):
                 for kind, content in action.items():
                     self.apply(kind, content)
-        self.version += 1
-        self.last = data
+        # At once: with the content of another version the log would look like that of another store.
+        self.version, self.last = self.version + 1, data
 
     def apply(self, kind: str, content: Mapping[str, Any]) -> None:
         """Apply one action of a commit or of a checkpoint.
