@@ -215,4 +215,7 @@ def dataset_of(view: EpisodeView, address: Address, reading: Reading, options: M
     source = StoreDatasource(view, address, reading, tasks)
     if not source.parts:
         raise InvalidArgumentError(f"There is nothing to read: no unit fits into the {len(view)} episodes.")
-    return ray.data.read_datasource(source, override_num_blocks=len(source.parts), **options)
+    dataset = ray.data.read_datasource(source, override_num_blocks=len(source.parts), **options)
+    # Its context is a copy of its own; otherwise blocks come as tasks end.
+    dataset.context.execution_options.preserve_order = True
+    return dataset
