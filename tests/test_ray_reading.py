@@ -1,4 +1,4 @@
-"""What Ray Data reads of a store, compared with the arrays that were written, with views and with loaders.
+"""Reading a store in Ray Data, compared with the arrays that were written, with views and with loaders.
 
 `make test-rllib` runs these tests on a small Ray cluster.
 """

@@ -1,4 +1,4 @@
-"""What Ray Data writes into a store, when tasks and drivers fail too; compared with what was recorded.
+"""Writing a store in Ray Data, when tasks and drivers fail too, compared with what was recorded.
 
 `make test-rllib` runs these tests on a small Ray cluster.
 """
