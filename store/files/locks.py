@@ -240,8 +240,11 @@ class FileLock:
                 os.close(descriptor)
 
     def __del__(self) -> None:
-        """Release a lock that was dropped."""
-        self.release(remove=False)
+        """Release a lock that was dropped, even if an interrupt comes between."""
+        try:
+            self.release(remove=False)
+        finally:
+            self._close()
 
 
 def wait_for(
