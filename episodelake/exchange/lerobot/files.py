@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,9 +19,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
+from pyarrow.types import is_boolean, is_primitive
 
 from ...store.common.optional_packages import EXPLORE, require
 from ...store.errors import DatasetError
+from ...store.spaces.arrow import elements_of
 from ...writers.importing.boundary import check_bytes, check_groups, inside, reading
 
 INFO = "meta/info.json"
@@ -125,12 +128,13 @@ def _entries_v3(folder: Path, info: Mapping[str, Any], videos: Sequence[str]) ->
         batches = dataset.scanner(columns=columns, batch_size=1000).to_batches()
         rows = [row for batch in batches for row in batch.to_pylist()]
     filled: dict[Path, int] = {}
+    located = cache(partial(_path, folder, info))
     for row in rows:
         try:
-            data = _path(folder, info, "data_path", **_chunk(row, "data"))
+            data = located("data_path", **_chunk(row, "data"))
             shown = {
                 key: Place(
-                    _path(folder, info, "video_path", video_key=key, **_chunk(row, f"videos/{key}")),
+                    located("video_path", video_key=key, **_chunk(row, f"videos/{key}")),
                     float(row[f"videos/{key}/from_timestamp"]),
                 )
                 for key in videos
@@ -186,6 +190,55 @@ def _table(file: Path) -> pa.Table:
         return parquet.read()
 
 
+class Frames:
+    """The rows of an episode.
+
+    Attributes:
+        table: the rows.
+    """
+
+    def __init__(self, group: _Group, start: int, length: int) -> None:
+        self.table = group.table.slice(start, length)
+        self._group, self._rows = group, slice(start, start + length)
+
+    def numbers(self, name: str) -> np.ndarray | None:
+        """Return a column of numbers or flags as (T, n), shared; None if there is a NULL or another size."""
+        values = self._group.numbers(name)
+        return None if values is None else values[self._rows]
+
+    def flat(self, name: str) -> np.ndarray:
+        """Return a column of single numbers as (T,)."""
+        values = self.numbers(name)
+        return (self.table[name].to_numpy() if values is None else values).reshape(-1)
+
+
+class _Group:
+    """Neighbouring rows of a file, whose columns of numbers are converted once for all episodes.
+
+    Attributes:
+        table: the rows.
+    """
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table
+        self._numbers: dict[str, np.ndarray | None] = {}
+
+    def numbers(self, name: str) -> np.ndarray | None:
+        """Return a column, as `Frames.numbers` does."""
+        if name not in self._numbers:
+            self._numbers[name] = self._converted(name)
+        return self._numbers[name]
+
+    def _converted(self, name: str) -> np.ndarray | None:
+        column = self.table[name].combine_chunks()
+        if column.null_count or not len(column):
+            return None
+        flat, shape = elements_of(column)
+        if shape is None or flat.null_count or not (is_primitive(flat.type) or is_boolean(flat.type)):
+            return None
+        return flat.to_numpy(zero_copy_only=False).reshape(len(column), -1)
+
+
 class Rows:
     """Reads rows of Parquet files, some megabytes of row groups at a time.
 
@@ -196,10 +249,10 @@ class Rows:
         self._file: Path | None = None
         self._parquet: pq.ParquetFile | None = None
         self._starts = np.zeros(1, np.int64)
-        # The first row of the table in the file.
-        self._kept: tuple[int, pa.Table] | None = None
+        # The first row of the group in the file.
+        self._kept: tuple[int, _Group] | None = None
 
-    def read(self, place: Place, length: int) -> pa.Table:
+    def read(self, place: Place, length: int) -> Frames:
         """Read some rows.
 
         Raises:
@@ -212,18 +265,20 @@ class Rows:
                 raise DatasetError(
                     f"{place.file} has {self._starts[-1]} rows; expected at least {stop} by meta/episodes."
                 )
-            tables, row = [], place.start
+            parts, row = [], place.start
             while row < stop:
-                first, kept = self._around(parquet, row)
-                tables.append(kept.slice(row - first, stop - row))
-                if not tables[-1].num_rows:
+                first, group = self._around(parquet, row)
+                parts.append(Frames(group, row - first, stop - row))
+                if not parts[-1].table.num_rows:
                     raise DatasetError(f"{place.file} has fewer rows than its footer lists.")
-                row += tables[-1].num_rows
-        return pa.concat_tables(tables)
+                row += parts[-1].table.num_rows
+        if len(parts) == 1:
+            return parts[0]
+        return Frames(_Group(pa.concat_tables([part.table for part in parts])), 0, length)
 
-    def _around(self, parquet: pq.ParquetFile, row: int) -> tuple[int, pa.Table]:
+    def _around(self, parquet: pq.ParquetFile, row: int) -> tuple[int, _Group]:
         """Return rows of the file that begin at or before a row, and the number of the first of them."""
-        if self._kept is None or not self._kept[0] <= row < self._kept[0] + self._kept[1].num_rows:
+        if self._kept is None or not self._kept[0] <= row < self._kept[0] + self._kept[1].table.num_rows:
             self._kept = None
             first = int(np.searchsorted(self._starts, row, "right")) - 1
             groups, size = [first], parquet.metadata.row_group(first).total_byte_size
@@ -233,7 +288,7 @@ class Rows:
                     break
                 groups.append(group)
             check_groups(f"Row group {first} of {self._file}", parquet.metadata, groups)
-            self._kept = int(self._starts[first]), parquet.read_row_groups(groups)
+            self._kept = int(self._starts[first]), _Group(parquet.read_row_groups(groups))
         return self._kept
 
     def _opened(self, file: Path) -> pq.ParquetFile:

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from gymnasium import Space
 
 from ...readers.columns.tree import map_leaves
@@ -66,6 +65,7 @@ from .features import (
 from .files import (
     INFO,
     EpisodeEntry,
+    Frames,
     Rows,
     entries,
     read_tasks,
@@ -167,22 +167,22 @@ class _Dataset(ForeignDataset):
             raise DatasetError(f"Episode {entry.index} of {self._folder}: {error}") from error
 
     def _read(self, entry: EpisodeEntry) -> ForeignEpisode:
-        table = self._rows.read(entry.data, entry.length)
-        self._check(table, entry)
-        times = table["timestamp"].to_numpy().reshape(-1)
+        frames = self._rows.read(entry.data, entry.length)
+        self._check(frames, entry)
+        times = frames.flat("timestamp")
         values = {
-            name: self._column(table, name, entry, times)
+            name: self._column(frames, name, entry, times)
             for name in (*self._observations, *self._actions, *self._others)
         }
         values = {name: column for name, column in values.items() if column is not None}
-        rewards = self._rewards(table, entry)
-        terminated, truncated = self._ends(table, entry)
+        rewards = self._rewards(frames, entry)
+        terminated, truncated = self._ends(frames, entry)
         extra = {
             ours: values[name][:, 0] if values[name].shape[1:] == (1,) else values[name]
             for name, ours in self._others.items()
             if name in values
         }
-        metadata, seed, options = self._metadata(table, entry, extra)
+        metadata, seed, options = self._metadata(frames, entry, extra)
         if not np.allclose(times, np.arange(entry.length) / self._fps, atol=1e-3):
             extra["timestamp"] = times
         episode = ForeignEpisode(
@@ -198,8 +198,8 @@ class _Dataset(ForeignDataset):
         )
         return completed(episode, self._options, self.losses)
 
-    def _check(self, table: pa.Table, entry: EpisodeEntry) -> None:
-        there = set(table.column_names)
+    def _check(self, frames: Frames, entry: EpisodeEntry) -> None:
+        there = set(frames.table.column_names)
         missing = [
             name
             for name, feature in self._features.items()
@@ -211,7 +211,7 @@ class _Dataset(ForeignDataset):
             ("episode_index", np.full(entry.length, entry.index)),
             ("frame_index", np.arange(entry.length)),
         ):
-            numbers = table[name].to_numpy()
+            numbers = frames.flat(name)
             if not np.array_equal(numbers, expected):
                 row = int(np.flatnonzero(numbers != expected)[0])
                 raise DatasetError(
@@ -219,7 +219,7 @@ class _Dataset(ForeignDataset):
                     f"{expected[row]}."
                 )
 
-    def _column(self, table: pa.Table, name: str, entry: EpisodeEntry, times: np.ndarray) -> Any:
+    def _column(self, frames: Frames, name: str, entry: EpisodeEntry, times: np.ndarray) -> Any:
         """Return the values of a feature at every frame; None, and a loss, if they cannot be held."""
         feature = self._features[name]
         kind, shape = feature["dtype"], shape_of(feature)
@@ -229,7 +229,10 @@ class _Dataset(ForeignDataset):
         if kind == "video":
             self.losses.add("frames of lossy video", entry.length)
             return video_frames(entry.videos[name], times, self._fps, shape)
-        column = table[name].combine_chunks()
+        numbers = frames.numbers(name) if kind not in ("image", "string") else None
+        if numbers is not None and numbers.shape[1] == math.prod(shape):
+            return numbers.astype(kind, copy=False).reshape(entry.length, *shape)
+        column = frames.table[name].combine_chunks()
         if column.null_count:
             raise DatasetError(f"{entry.data.file}: {name} has {column.null_count} NULLs in the episode.")
         if kind == "image":
@@ -247,16 +250,16 @@ class _Dataset(ForeignDataset):
             )
         return array.astype(kind, copy=False).reshape(entry.length, *shape)
 
-    def _rewards(self, table: pa.Table, entry: EpisodeEntry) -> np.ndarray:
+    def _rewards(self, frames: Frames, entry: EpisodeEntry) -> np.ndarray:
         if _REWARD in self._features:
-            rewards = self._column(table, _REWARD, entry, np.empty(0))
+            rewards = self._column(frames, _REWARD, entry, np.empty(0))
             return rewards.reshape(entry.length, *self.reward_shape).astype(np.float64)
         self.losses.add(NO_REWARDS, entry.length)
         return np.full(entry.length, np.nan)
 
-    def _ends(self, table: pa.Table, entry: EpisodeEntry) -> tuple[bool, bool]:
+    def _ends(self, frames: Frames, entry: EpisodeEntry) -> tuple[bool, bool]:
         flags = {
-            name: as_flags(name, self._column(table, name, entry, np.empty(0)).reshape(entry.length))
+            name: as_flags(name, self._column(frames, name, entry, np.empty(0)).reshape(entry.length))
             for name in (_DONE, _TRUNCATED, _SUCCESS)
             if name in self._features
         }
@@ -277,14 +280,14 @@ class _Dataset(ForeignDataset):
         return terminated, truncated
 
     def _metadata(
-        self, table: pa.Table, entry: EpisodeEntry, extra: dict[str, Any]
+        self, frames: Frames, entry: EpisodeEntry, extra: dict[str, Any]
     ) -> tuple[dict[str, Any], int | None, dict[str, Any] | None]:
         """Return metadata, seed and options; tasks that change go to `extra`."""
         ours = {name: entry.metadata.get(f"episodelake/{name}") for name in ("metadata", "seed", "options")}
         metadata = {
             name: value for name, value in entry.metadata.items() if not name.startswith("episodelake/")
         }
-        indices = table["task_index"].to_numpy() if "task_index" in table.column_names else np.empty(0, int)
+        indices = frames.flat("task_index") if "task_index" in frames.table.column_names else np.empty(0, int)
         tasks = {self._tasks.get(int(index), "") for index in np.unique(indices)}
         if len(tasks) == 1 and any(tasks):
             (metadata["task"],) = tasks
