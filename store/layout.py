@@ -44,6 +44,8 @@ ARTIFACTS = "artifacts"
 ARTIFACT_NAMES = "artifact_names"
 ENVIRONMENTS = "environments"
 TAGS = "tags"
+#: What several machines write before one commit brings it in.
+STAGING = ".writing"
 TABLES = (RUNS, EPISODES, STEPS)
 #: Digits of the number at the end of an id.
 EPISODE_DIGITS = 6

@@ -27,7 +27,7 @@ from .errors import (
 )
 from .files import Place, guard_access, is_absent
 from .files.access import is_file
-from .layout import CHECKSUM, FORMAT_VERSION, MANIFEST, Layout, checked_json, read_json
+from .layout import CHECKSUM, FORMAT_VERSION, MANIFEST, STAGING, Layout, checked_json, read_json
 from .spaces import SpaceCodec, plain_space, space_from_json, space_to_json
 
 #: The file that a copy or merge has until it is whole.
@@ -253,7 +253,7 @@ def store_at(path: Path) -> Path | None:
 
 
 def check_outside_stores(path: Path) -> None:
-    """Refuse a target that lies in a store, which holds its own files only.
+    """Refuse a target that lies in a store, which holds its own files only, and parts of writes into it.
 
     Raises:
         InvalidArgumentError: it does.
@@ -261,7 +261,7 @@ def check_outside_stores(path: Path) -> None:
     """
     with guard_access("look for a store", path):
         store = store_at(path.resolve().parent)
-    if store is not None:
+    if store is not None and path.resolve().relative_to(store).parts[0] != STAGING:
         raise InvalidArgumentError(
             f"{path} lies in the store {store}, which holds its own files only. Choose a path outside."
         )

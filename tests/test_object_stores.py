@@ -891,6 +891,20 @@ def test_other_engines_read_the_tables(backend: ObjectBackend) -> None:
     assert sorted(found["episode_return"]) == sorted(numbered_return(v, v % 4 + 1) for v in range(4))
 
 
+def test_a_commit_of_another_program(backend: ObjectBackend) -> None:
+    """It is refused as in a folder, and undone by deleting it."""
+    store = fill(backend.create(), range(4), seal_every=2)
+    before = set(backend.files())
+    table = deltalake.DeltaTable(f"{backend.at()}/steps", storage_options=backend.storage_options)
+    deltalake.write_deltalake(table, table.to_pyarrow_table(), mode="append")
+    for use in (backend.open, store.refresh, store.compact):
+        with pytest.raises(el.errors.CorruptStoreError, match="is not one of Episodelake: delta-rs"):
+            use()
+    for file in set(backend.files()) - before:
+        backend.remove(file)
+    assert_numbered(fill(backend.open(), [4]), range(5))
+
+
 def test_a_store_is_its_files(backend: ObjectBackend, tmp_path: Path) -> None:
     """The objects of a store downloaded into a folder are the same store, and so are they uploaded again."""
     first = fill(backend.create(), range(6), seal_every=2)

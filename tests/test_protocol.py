@@ -14,7 +14,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from deltalake import DeltaTable
+from deltalake import DeltaTable, write_deltalake
 from deltalake.table import TableFeatures
 
 import episodelake as el
@@ -112,6 +112,22 @@ def test_rules_of_version_2(store: el.EpisodeStore, name: str) -> None:
         metadata["configuration"] |= RULES[name]
     append_actions(store.path / "episodes", [{"metaData": metadata}])
     check_refused(el.open(store.path))
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+@pytest.mark.parametrize("table", ["episodes", "steps", "runs"])
+def test_a_commit_of_another_program(store: el.EpisodeStore, table: str, mode: Any) -> None:
+    """It is named, with what undoes it; then the store is as before."""
+    path = store.path / table
+    write_deltalake(path, DeltaTable(path).to_pyarrow_table(), mode=mode)
+    message = rf"The commit \S*{table}\S* is not one of .* delta-rs\S* made it \(operation 'WRITE'\).* undo"
+    for use in (lambda: el.open(store.path), store.refresh, store.compact):
+        with pytest.raises(el.errors.CorruptStoreError, match=message):
+            use()
+    assert "is not one of Episodelake" in store.verify().faults[0].message
+    max((path / "_delta_log").glob("*.json")).unlink()
+    assert_numbered(fill(el.open(store.path), [4]), range(5))
+    assert el.open(store.path).verify().ok
 
 
 def test_an_upgrade_beside_a_writer(store: el.EpisodeStore) -> None:

@@ -326,7 +326,7 @@ def read_commit(table: Place, version: int, *, summed: bool = True) -> bytes:
     with guard_access("read", place):
         data = place.read(LARGEST)
     if (summed or _KEY_BYTES in data) and not commit_fits(table.name, version, data):
-        raise changed_error(place)
+        raise changed_error(place, data)
     return data
 
 
@@ -379,8 +379,24 @@ def commit_actions(table: Place, version: int, data: bytes) -> list[dict[str, An
         return [dict(json.loads(line)) for line in data.splitlines()]
 
 
-def changed_error(place: Place) -> CorruptStoreError:
-    """Return the error for a file of a log whose checksum does not match."""
+def changed_error(place: Place, data: bytes = b"") -> CorruptStoreError:
+    """Return the error for a file of a log whose checksum does not match.
+
+    Args:
+        data: the content of a commit; it names the program that made it.
+    """
+    with contextlib.suppress(ValueError, AttributeError, TypeError, RecursionError):
+        entries = [json.loads(line).get("commitInfo") for line in data.splitlines()]
+        made = next((dict(entry) for entry in entries if entry), None)
+        if made is not None and KEY not in made:
+            by, what = made.get("engineInfo", "another program"), made.get("operation")
+            return CorruptStoreError(
+                f"The commit {place} is not one of Episodelake: {by!s:.80} made it (operation {what!r:.80}). "
+                "Other programs may read a store's tables, not change them: its rows have no episodes. To "
+                "undo it, move this file and all later ones out of the folder; the files of earlier commits "
+                "are there. Add episodes with `store.writer`, `import_dataset`, or from Ray with "
+                "`write_steps`."
+            )
     return CorruptStoreError(
         f"The file {place} is not as Episodelake wrote it: its checksum does not fit. It is damaged, or "
         "another program wrote it; others may read a store's tables, not change them. Restore it from a copy."

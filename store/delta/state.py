@@ -110,9 +110,14 @@ class LogState:
     moment: int = 0
 
     @property
+    def marked(self) -> bool:
+        """Whether commits must have checksums; one without is that of another program."""
+        return PROPERTY in self.metadata.properties
+
+    @property
     def summed(self) -> bool:
-        """Whether commits and checkpoints must have checksums; object stores check their objects."""
-        return self.table.local is not None and PROPERTY in self.metadata.properties
+        """Whether checkpoints must have checksums too; object stores check their objects."""
+        return self.table.local is not None and self.marked
 
     def add_commit(self, data: bytes) -> None:
         """Apply the commit after the version.
@@ -246,7 +251,7 @@ class LogGapError(CorruptStoreError):
 def _follow_log(state: LogState) -> LogState | None:
     newer = state
     for version in range(state.version + 1, state.version + 2 + _MOST_FOLLOWED):
-        data = find_commit(state.table, version, summed=state.summed)
+        data = find_commit(state.table, version, summed=state.marked)
         if data is None:
             # In this order: while the version is there, no later one was cleaned.
             if find_commit(state.table, state.version) != state.last:
@@ -281,17 +286,20 @@ def _open_log(table: Place, version: int | None) -> tuple[LogState, bool]:
     if expected <= newest:
         raise _gap_error(table, expected)
     state = LogState(table)
-    unsummed = [] if start < 0 else _add_checkpoint(state, start)
+    unfit = [] if start < 0 else _add_checkpoint(state, start)
+    foreign: list[tuple[Place, bytes]] = []
     for number, data in zip(
         range(start + 1, wanted + 1), read_commits(table, range(start + 1, wanted + 1)), strict=True
     ):
         if not commit_fits(table.name, number, data):
-            unsummed.append(commit_place(table, number))
+            foreign.append((commit_place(table, number), data))
         state.add_commit(data)
     # A table that another program upgraded has commits without our checksums.
     state.check_readable()
-    if unsummed and state.summed:
-        raise changed_error(unsummed[0])
+    if unfit and state.summed:
+        raise changed_error(unfit[0])
+    if foreign and state.marked:
+        raise changed_error(*foreign[0])
     if wanted == start:
         state.last = find_commit(table, wanted)
     return state, wanted == newest

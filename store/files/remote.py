@@ -299,10 +299,15 @@ class RemotePlace(Place):
             path.unlink(missing_ok=True)
 
     def copy_from(self, source: Place, *, link: bool = False) -> None:
-        """See `Place`; within one bucket the object store copies by itself."""
+        """See `Place`; the object store itself copies what lies below our root, in a store of its own too."""
+        below = f"{self._bucket.url}/"
         with as_os_errors(self):
-            if isinstance(source, RemotePlace) and source._bucket == self._bucket:
-                self._store.copy(source._key, self._key, overwrite=True)
+            if (
+                isinstance(source, RemotePlace)
+                and source._bucket.options == self._bucket.options
+                and str(source).startswith(below)
+            ):
+                self._store.copy(str(source).removeprefix(below), self._key, overwrite=True)
             elif source.local is not None:
                 self._store.put(self._key, source.local)
             else:

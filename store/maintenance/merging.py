@@ -7,7 +7,7 @@ kind here. Episodes that are here already are left out, so a merge may be repeat
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -88,6 +88,7 @@ def merge(
     replaced: Sequence[str] = (),
     progress: Progress | None = None,
     within: AbstractContextManager[object] | None = None,
+    check: Callable[[], None] | None = None,
 ) -> MergeReport:
     """Bring episodes of other stores into this one, in one commit.
 
@@ -98,6 +99,7 @@ def merge(
         replaced: the ids of episodes here that the same commit deletes.
         progress: called with the segments done and all segments.
         within: makes a new store, as `creation.made_whole` does; entered while no other process maintains it.
+        check: called when the version that the commit follows is known; raises if it must not.
 
     Raises:
         SpaceMismatchError: a source has other spaces.
@@ -129,7 +131,7 @@ def merge(
         _bring_runs(operation, snapshots, brought, columns)
         _announce(operation, annotations, all_of_them=bool(brought.episodes))
         if brought.episodes:
-            _commit(operation, brought, pa.array(replaced, pa.string()))
+            _commit(operation, brought, pa.array(replaced, pa.string()), check)
         with _naming_committed(f"The {brought.rows} episodes are in {store.layout.root} now", within is None):
             for layout in layouts:
                 carry_records(layout, store.layout)
@@ -150,15 +152,16 @@ def _naming_committed(committed: str, shown: bool) -> Iterator[None]:
         ) from error
 
 
-def _commit(operation: Operation, brought: _Brought, replaced: pa.Array) -> None:
+def _commit(
+    operation: Operation, brought: _Brought, replaced: pa.Array, check: Callable[[], None] | None
+) -> None:
     """Commit what was brought, and the deletion of what it replaces."""
     old, rest, gone = affected(operation, replaced)
     freed = freed_segments(operation, old)
     kept = write_segments(operation, rest, shuffled=False, progress=None) if rest else Written((), ())
     counts = {"episodes": brought.rows - gone.num_rows, "steps": brought.transitions - transitions_in(gone)}
-    operation.commit(
-        ([*brought.steps, *kept.steps], freed), ([*brought.episodes, *kept.episodes], old), counts
-    )
+    steps, episodes = ([*brought.steps, *kept.steps], freed), ([*brought.episodes, *kept.episodes], old)
+    operation.commit(steps, episodes, counts, also=check)
 
 
 def _announce(operation: Operation, annotations: Mapping[str, StepAnnotation], *, all_of_them: bool) -> None:

@@ -154,6 +154,7 @@ class Operation:
         details: Mapping[str, Any] | None = None,
         columns: Callable[[pa.Schema], pa.Schema] | None = None,
         unified: Mapping[str, Unification] | None = None,
+        also: Callable[[], None] | None = None,
     ) -> None:
         """Commit `(added, removed)` files, first to `steps`, then to `episodes`.
 
@@ -161,6 +162,7 @@ class Operation:
             details: entries of the history besides the kind.
             columns: gives the episodes table's new columns for those of the newest version.
             unified: new kinds of columns, by table; all files that have them are among the removed ones.
+            also: called when the newest version of the episodes is known; raises if nothing may follow it.
 
         Raises:
             ConcurrentCommitError: the episodes were changed by others meanwhile; nothing shows.
@@ -176,6 +178,8 @@ class Operation:
             self._check_unchanged([file for file in new if not old])
             if kept is not None:
                 kept()
+            if also is not None:
+                also()
 
         both = bool(added or removed or STEPS in changed)
         try:

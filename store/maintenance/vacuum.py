@@ -37,13 +37,14 @@ from ..delta.version import TableVersion
 from ..errors import CorruptStoreError, InvalidArgumentError, StoreAccessError
 from ..files import Entry, Place, guard_access
 from ..journal.run_journal import journal_folders
-from ..layout import ANNOTATIONS, ARTIFACTS, EPISODES, RUNS, STEPS, TABLES, Layout
+from ..layout import ANNOTATIONS, ARTIFACTS, EPISODES, RUNS, STAGING, STEPS, TABLES, Layout
 from ..parquet.files import read_parquet, reading_error
 from ..schema import StoreHandle
 from ..tables.annotation_files import MARKER, PROPERTY, parse_annotations
 from ..tables.table_files import join_id
 from .artifacts import orphans
 from .operation import Operation, Progress, is_maintenance_file
+from .staging import abandoned
 from .tags import read_tags
 
 _LOG = "_delta_log"
@@ -111,9 +112,12 @@ def vacuum(
         ]
         for name in TABLES:
             doomed += _replaced_log(store.layout, name, needed.oldest[name])
-        doomed += _orphans(store.layout, alive, now - max(older_than, _GRACE).total_seconds())
-        if not dry_run:
-            _delete(store.layout, doomed, progress or (lambda done, total: None))
+        before = now - max(older_than, _GRACE).total_seconds()
+        doomed += _orphans(store.layout, alive, before)
+        with abandoned(store.layout, before, dry_run=dry_run) as staged:
+            doomed += [(STAGING, entry) for entry in staged]
+            if not dry_run:
+                _delete(store.layout, doomed, progress or (lambda done, total: None))
     names = sorted(f"{table}/{entry.name}" for table, entry in doomed)
     return VacuumReport(tuple(names), sum(entry.size for _, entry in doomed))
 

@@ -1,7 +1,7 @@
 """Ray Data writes steps into a store: tasks stage whole episodes, the driver brings them in by one commit.
 
-Each task imports its rows, as `import_dataset` does, into a store of its own in a folder beside the target.
-The driver merges the stores of the tasks that succeeded. Runs of committed episodes name the write, so a
+Each task imports its rows, as `import_dataset` does, into a store of its own in the target's `.writing`. The
+driver merges the stores of the tasks that succeeded. Runs of committed episodes name the write, so a
 write that is repeated adds nothing.
 """
 
@@ -11,30 +11,38 @@ write that is repeated adds nothing.
 from __future__ import annotations
 
 import hashlib
-import shutil
 import uuid
 from collections import Counter
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from os import PathLike
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import quote
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 from ray.data import Dataset, Datasink
 from ray.data.block import BlockAccessor
 from ray.data.extensions import ArrowTensorType, ArrowTensorTypeV2, ArrowVariableShapedTensorType
 
 from ..._importing import import_dataset
 from ..._store import EpisodeStore, open_store
-from ...exchange.table.mapping import resolve
+from ...exchange.table.mapping import ResolvedMapping, leaves, resolve
 from ...store.common.exchange import Losses
-from ...store.errors import DatasetError, InvalidArgumentError, StoreNotFoundError
-from ...store.files import guard_access
+from ...store.errors import (
+    ConcurrentCommitError,
+    DatasetError,
+    InvalidArgumentError,
+    StoreNotFoundError,
+)
+from ...store.files import Place, guard_access
+from ...store.layout import JOURNAL, MANIFEST, Layout, time_ordered_suffix
 from ...store.maintenance.merging import merge
+from ...store.maintenance.staging import staging
 from ...writers.importing.formats import LastObservation
 from .datasource import refuse_memory
 
@@ -84,20 +92,15 @@ class StoreDatasink(Datasink):
 
     Args:
         store: the target.
+        staging: the folder for the tasks.
         write_id: names the write.
         options: those of `import_dataset`.
     """
 
-    def __init__(self, store: EpisodeStore, write_id: str, options: dict[str, Any]) -> None:
-        folder = store.context.snapshot.layout.root.local
-        if folder is None:
-            raise InvalidArgumentError(
-                f"{store.url} is not in a folder. Write into a store in a folder that all machines of the "
-                "cluster share, and copy it to the object store then."
-            )
-        digest = hashlib.sha256(write_id.encode()).hexdigest()[:12]
-        self._target, self._name = str(folder), f"ray {write_id}"
-        self._staging = folder.parent / f".{folder.name}.writing-{digest}"
+    def __init__(self, store: EpisodeStore, staging: Place, write_id: str, options: dict[str, Any]) -> None:
+        root = store.handle.layout.root
+        self._target, self._storage_options = str(root), root.options
+        self._staging, self._name = staging, f"ray {write_id}"
         spaces = {"observation_space": store.observation_space, "action_space": store.action_space}
         self._options = {**options, **spaces, "name": self._name, "format": "table"}
         self.report: WriteReport | None = None
@@ -105,12 +108,6 @@ class StoreDatasink(Datasink):
     def get_name(self) -> str:
         """Return the name of the tasks."""
         return "Episodelake"
-
-    def on_write_start(self, schema: Any = None) -> None:
-        """Delete what a killed driver left of this write, and make the folder for the tasks."""
-        self.clear()
-        with guard_access("create", self._staging):
-            self._staging.mkdir()
 
     def write(self, blocks: Iterable[Any], ctx: Any) -> _Staged | None:
         """Stage the episodes of a task.
@@ -120,27 +117,31 @@ class StoreDatasink(Datasink):
             SpaceMismatchError: a value does not fit the spaces of the store.
             StoreNotFoundError: this machine does not see the folder.
         """
-        tables = [_plain_columns(BlockAccessor.for_block(block).to_arrow()) for block in blocks]
+        tables = [BlockAccessor.for_block(block).to_arrow() for block in blocks]
         tables = [table for table in tables if table.num_rows]
         if not tables:
             return None
-        if not self._staging.is_dir():
+        if self._staging.local is not None and not self._staging.local.is_dir():
             raise StoreNotFoundError(
                 f"This machine does not see {self._staging}. Every machine of the cluster writes there: the "
-                "store has to be on a file system that all share."
+                "store has to be on a file system that all share, or on an object store."
             )
-        rows = pa.concat_tables(tables, promote_options="default")
-        keys = resolve(self._options["mapping"], rows.schema, "The dataset").episode
-        named = rows.group_by(list(keys)).aggregate([]).to_pylist()
+        rows = pa.concat_tables(map(_plain_columns, tables), promote_options="default")
+        mapping = resolve(self._options["mapping"], rows.schema, "The dataset")
+        rows = _with_nulls(rows, mapping, tables[0].schema)
+        named = rows.group_by(list(mapping.episode)).aggregate([]).to_pylist()
         # A task that is tried again, while the first attempt may live, has a folder of its own.
-        path = self._staging / f"{ctx.task_idx:06}-{uuid.uuid4().hex}"
+        place = self._staging / f"{ctx.task_idx:06}-{uuid.uuid4().hex}"
         try:
-            report = import_dataset(rows, path, **self._options)
+            with TemporaryDirectory(prefix="episodelake-") as folder:
+                report = import_dataset(rows, place.local or Path(folder, "store"), **self._options)
+                if place.local is None and report.episodes:
+                    _upload(Path(folder, "store"), place)
         except DatasetError as error:
             error.add_note(_TOGETHER)
             raise
         names = [", ".join(map(str, row.values())) for row in named]
-        return _Staged(ctx.task_idx, str(path) if report.episodes else "", names, dict(report.lost))
+        return _Staged(ctx.task_idx, str(place) if report.episodes else "", names, dict(report.lost))
 
     def on_write_complete(self, write_result: Any) -> None:
         """Bring the staged episodes into the store, in one commit, in the order of the tasks.
@@ -158,25 +159,30 @@ class StoreDatasink(Datasink):
                 f"Nothing was written: episodes have rows in several blocks ({len(torn)}), such as "
                 f"{torn[0]}. {_TOGETHER}"
             )
-        views = [open_store(each.path) for each in staged if each.path]
+        views = [self._opened(each.path) for each in staged if each.path]
         if views:
-            merge(open_store(self._target).handle, [view.selection() for view in views])
+            target = self._opened(self._target).handle
+            merge(target, [view.selection() for view in views], check=self._check_absent)
         steps = sum(int(view.episodes.select(pl.col("length").sum()).collect().item()) for view in views)
         lost = Losses()
         for each in staged:
             for what, count in each.lost.items():
                 lost.add(what, count)
         self.report = WriteReport(sum(map(len, views)), steps, 0, dict(lost))
-        self.clear()
 
-    def on_write_failed(self, error: Exception) -> None:
-        """Delete what was staged, as far as that is possible."""
-        with suppress(OSError):
-            self.clear()
+    def _check_absent(self) -> None:
+        if self.present():
+            raise ConcurrentCommitError(
+                f"Another process committed the same write ({self._name!r}) into {self._target} meanwhile; "
+                "nothing of this one shows."
+            )
+
+    def _opened(self, path: str) -> EpisodeStore:
+        return open_store(path, storage_options=self._storage_options)
 
     def present(self) -> int:
         """Return how many episodes of this write the newest version of the store has."""
-        store = open_store(self._target)
+        store = self._opened(self._target)
         runs = store.runs.collect()
         if "metadata.imported_from" not in runs.columns:
             return 0
@@ -185,11 +191,14 @@ class StoreDatasink(Datasink):
         own = pl.col("run_id").is_in(ids)
         return int(store.episodes.select(own.sum()).collect().item())
 
-    def clear(self) -> None:
-        """Delete the folder of the tasks."""
-        if self._staging.exists():
-            with guard_access("delete", self._staging):
-                shutil.rmtree(self._staging, ignore_errors=True)
+
+def _upload(folder: Path, place: Place) -> None:
+    """Copy a closed store into an object store; the file that makes it a store comes last."""
+    root = Layout.at(folder).root
+    names = [entry.name for entry in root.entries(deep=True) if not entry.name.startswith(f"{JOURNAL}/")]
+    with guard_access("upload a part of the write to", place):
+        for name in sorted(names, key=MANIFEST.__eq__):
+            (place / name).copy_from(root / name)
 
 
 def _plain_columns(table: pa.Table) -> pa.Table:
@@ -212,6 +221,45 @@ def _nested(values: np.ndarray) -> pa.Array:
     return nested
 
 
+def _with_nulls(rows: pa.Table, mapping: ResolvedMapping, blocks: pa.Schema) -> pa.Table:
+    """Return rows with NULL again where tensors of Ray, which have none, are zero for it.
+
+    That is in rows of last observations: they have neither reward nor flags, as far as these are columns that
+    can be NULL.
+
+    Args:
+        rows: with lists in place of tensors.
+        mapping: of their columns.
+        blocks: the columns of the blocks.
+    """
+    rewards = [] if mapping.reward is None else _columns_of(mapping.reward)
+    tensors = [
+        name
+        for name in [*rewards, *_columns_of(mapping.action)]
+        if isinstance(blocks.field(name).type, _TENSORS)
+    ]
+    flags = (mapping.terminated, mapping.truncated, mapping.done)
+    telling = [name for name in (*rewards, *flags) if name is not None and name not in tensors]
+    if not telling:
+        return rows
+    unacted = np.logical_and.reduce([rows.column(name).is_null().to_numpy() for name in telling])
+    for name in tensors:
+        column = rows.column(name).combine_chunks()
+        values = column.filter(pa.array(unacted))
+        while pa.types.is_nested(values.type):
+            values = values.flatten()
+        filled = ~values.to_numpy(zero_copy_only=False).reshape(int(unacted.sum()), -1).any(axis=1)
+        mask = unacted.copy()
+        mask[unacted] = filled
+        column = pc.call_function("if_else", [pa.array(mask), pa.scalar(None, column.type), column])
+        rows = rows.set_column(rows.schema.get_field_index(name), name, column)
+    return rows
+
+
+def _columns_of(tree: Any) -> list[str]:
+    return [column for leaf in leaves(tree) for column in leaf.columns]
+
+
 def write_steps(
     dataset: Dataset,
     path: str | PathLike[str],
@@ -219,6 +267,7 @@ def write_steps(
     write_id: str,
     mapping: Any = None,
     last_observation: LastObservation = "drop",
+    storage_options: Mapping[str, str] | None = None,
     **write_options: Any,
 ) -> WriteReport:
     """Write the rows of a dataset into a store as episodes, in one commit.
@@ -231,32 +280,41 @@ def write_steps(
     last observation has.
 
     Nothing is visible before the commit. A write that failed, or whose driver was killed, is repeated with
-    the same id: it adds nothing if the first one had been committed. Do not run a write twice at a time.
+    the same id: it adds nothing if the first one had been committed. What a killed driver left goes with that
+    call, or with `vacuum`.
 
     Args:
         dataset: the rows.
-        path: the store's folder, on a file system that all machines of the cluster share. The store has to
-            exist, since its spaces decide.
+        path: the store's URL, or its folder on a file system that all machines of the cluster share. The
+            store has to exist, since its spaces decide.
         write_id: names this write among all into the store, such as the name of the job with its date.
         mapping, last_observation: as for `import_dataset`.
+        storage_options: how to reach an object store; every task gets them.
         write_options: those of `Dataset.write_datasink`, such as `concurrency`.
 
     Raises:
         StoreNotFoundError: there is no store at `path`.
         InvalidArgumentError: an argument is not valid, or the store has several agents.
+        ConcurrentCommitError: another driver runs the same write now, or has committed it meanwhile.
         DatasetError, SpaceMismatchError: rows do not make whole episodes, or do not fit the spaces; a task's
             error comes as one of Ray that is also of this class. Nothing was written.
     """
     if not isinstance(write_id, str) or not write_id:
         raise InvalidArgumentError(f"write_id={write_id!r:.200}: expected text that names the write.")
     refuse_memory(path)
-    store = open_store(path)
+    store = open_store(path, storage_options=storage_options)
+    layout = store.handle.layout
     if store.handle.schema.groups:
         raise InvalidArgumentError(f"{store.url} is a store of several agents; rows make episodes of one.")
-    sink = StoreDatasink(store, write_id, {"mapping": mapping, "last_observation": last_observation})
-    present = sink.present()
-    if present:
-        sink.clear()
-        return WriteReport(0, 0, present, {})
-    dataset.write_datasink(sink, **write_options)
-    return sink.report or WriteReport(0, 0, 0, {})
+    name = hashlib.sha256(write_id.encode()).hexdigest()[:12]
+    if layout.root.local is None:
+        # No lock keeps another driver away.
+        name += f"-{time_ordered_suffix()}"
+    with staging(layout, name) as place:
+        options = {"mapping": mapping, "last_observation": last_observation}
+        sink = StoreDatasink(store, place, write_id, options)
+        present = sink.present()
+        if present:
+            return WriteReport(0, 0, present, {})
+        dataset.write_datasink(sink, **write_options)
+        return sink.report or WriteReport(0, 0, 0, {})
