@@ -5,6 +5,7 @@ __version__: str
 from . import errors as errors
 from . import types as types
 from ._importing import import_dataset
+from ._pulling import preview, pull
 from ._store import EpisodeStore, create, merge, recover
 from ._store import open_store as open
 from .exchange import formats
@@ -88,6 +89,8 @@ __all__ = [
     "mix",
     "normalized_score",
     "open",
+    "preview",
+    "pull",
     "recover",
     "register_artifact_codec",
     "register_codec",

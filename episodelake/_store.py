@@ -247,7 +247,15 @@ def copy_views(
     return EpisodeStore(target.layout.of_store(target.manifest.store_id), target.manifest)
 
 
+def _publish(*arguments: Any, **named: Any) -> Any:
+    # Imported when it is needed: it brings the card's charts.
+    from .publishing.publishing import publish_view
+
+    return publish_view(*arguments, **named)
+
+
 EpisodeView.copier = staticmethod(copy_views)
+EpisodeView.publisher = staticmethod(_publish)
 
 
 def merge(

@@ -2,6 +2,7 @@
 
 from ._importing import ImportReport
 from ._saved import Artifacts
+from .publishing.publishing import PublishReport
 from .readers.exporting.export import ExportReport
 from .readers.loading.feeding import FollowingLoader
 from .readers.loading.loader import PrioritizedLoader
@@ -55,6 +56,7 @@ __all__ = [
     "ParallelRecorder",
     "PoolRecorder",
     "PrioritizedLoader",
+    "PublishReport",
     "Recorder",
     "RecoveredRun",
     "ReopenedEpisode",

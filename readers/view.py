@@ -44,6 +44,8 @@ class EpisodeView(DescribedView, FeedingView):
 
     #: Copies views to a new store, which the package of open stores knows how to make.
     copier: ClassVar[Callable[..., Any]]
+    #: Publishes views, likewise.
+    publisher: ClassVar[Callable[..., Any]]
 
     sample_episodes = episodes.sample_episodes
     selection = episodes.selection
@@ -258,6 +260,59 @@ class EpisodeView(DescribedView, FeedingView):
         view = self if filter is None else self.filter(filter, parameters)
         with progress_meter(progress, "Copying", "segments") as tell:
             return self.copier([view], into, link=link, storage_options=storage_options, progress=tell)
+
+    def publish(
+        self,
+        target: str | PathLike[str],
+        *,
+        tag: str,
+        where: pl.Expr | str | SqlCondition | None = None,
+        card: Mapping[str, Any] | None = None,
+        private: bool | None = None,
+        storage_options: Mapping[str, str] | None = None,
+        dry_run: bool = False,
+        progress: bool | Progress = False,
+    ) -> Any:
+        """Publish these episodes as a version that never changes, for others to open, query and pull.
+
+        The version is a store of its own, compacted, in the order of the view, with the runs, environments,
+        artifacts and annotations that belong to it, a README and checksums. It appears at the target in one
+        step; if the call is interrupted, call it again. Files that an earlier version there has are not
+        sent again. See docs/publishing.md.
+
+        Args:
+            target: a folder or a URL of an object store, which gets the version as `target/tag`.
+            tag: the version's name, new at this target.
+            where: only the episodes that fulfil this condition, as for `EpisodeView.filter`.
+            card: entries of the card that replace or extend the store's.
+            private: of a new dataset on the Hugging Face Hub.
+            storage_options: how to reach the object store.
+            dry_run: build the version, and say what would be sent.
+            progress: True for a bar on the terminal, or a function called with the rows written so far and
+                all rows.
+
+        Returns:
+            A `PublishReport`.
+
+        Raises:
+            StoreExistsError: the target has this tag already, or holds other things; nothing was changed.
+            InvalidArgumentError: there is no episode, the tag or the card is not valid, or the target lies in
+                a store.
+            QueryError: the condition is not valid.
+            CorruptStoreError: a file of the store is damaged; nothing was published.
+            StoreAccessError: the target cannot be written; call again.
+        """
+        return self.publisher(
+            self,
+            target,
+            tag,
+            where=where,
+            card=card,
+            private=private,
+            storage_options=storage_options,
+            dry_run=dry_run,
+            progress=progress,
+        )
 
     def _repr_html_(self) -> str:
         """Return a card: how much there is, how episodes ended, their returns, runs and spaces."""

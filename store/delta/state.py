@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import Schema
 
-from ..errors import CorruptStoreError, FormatVersionError, VersionNotFoundError
+from ..errors import CorruptStoreError, FormatVersionError, StoreAccessError, VersionNotFoundError
 from ..files import Place, guard_access, is_absent
 from ..files.access import check_process
 from ..layout import CHECKPOINT_MARK, checksum_of_end
@@ -44,6 +44,8 @@ from .log import (
 _WRITER_VERSION = 2
 _APPEND_ONLY = "delta.appendOnly"
 _CONSTRAINTS = "delta.constraints."
+#: A table with this property belongs to a published version, which never changes.
+PUBLISHED = "episodelake.published"
 #: Commits after which opening a table again costs less than following each.
 _MOST_FOLLOWED = 100
 _PAUSE_SECONDS = 0.02
@@ -189,8 +191,14 @@ class LogState:
 
         Raises:
             FormatVersionError: another program gave the table such features.
+            StoreAccessError: the table belongs to a published version.
         """
         properties = self.metadata.properties
+        if PUBLISHED in properties:
+            raise StoreAccessError(
+                f"{self.table.parent} is a published version, which never changes. To record into it or to "
+                "maintain it, make a store of your own with EpisodeStore.copy."
+            )
         asked = [name for name in properties if name.startswith(_CONSTRAINTS)]
         if str(properties.get(_APPEND_ONLY)).lower() == "true":
             asked.append(_APPEND_ONLY)

@@ -39,6 +39,7 @@ from ..tables.table_files import list_steps_file, pointers_of, write_table_file
 from .artifacts import carry_artifacts, carry_records, carry_records_content
 from .merge_sources import check_names, check_records, check_spaces, joined_annotations, widest_columns
 from .operation import Operation, Progress, reconcile
+from .resegmenting import write_anew
 from .rewriting import (
     Written,
     affected,
@@ -86,6 +87,7 @@ def merge(
     *,
     link: bool = True,
     replaced: Sequence[str] = (),
+    segment_bytes: int | None = None,
     progress: Progress | None = None,
     within: AbstractContextManager[object] | None = None,
     check: Callable[[], None] | None = None,
@@ -97,7 +99,9 @@ def merge(
         sources: what to bring, in the order in which it will stand.
         link: share files with the sources where that is possible; else copy them.
         replaced: the ids of episodes here that the same commit deletes.
-        progress: called with the segments done and all segments.
+        segment_bytes: write all steps anew, in the order of each selection and in segments of this size; the
+            target is local. The same episodes then give the same files.
+        progress: called with the segments done and all segments; with `segment_bytes`, with rows.
         within: makes a new store, as `creation.made_whole` does; entered while no other process maintains it.
         check: called when the version that the commit follows is known; raises if it must not.
 
@@ -114,6 +118,8 @@ def merge(
     for snapshot in snapshots:
         check_spaces(store, snapshot)
     with Operation.begin(store, "merge", within=within) as operation:
+        if segment_bytes is not None:
+            operation.id = f"merge.{'0' * 15}"
         check_records(store.layout, layouts)
         check_names(operation, snapshots)
         annotations = joined_annotations(operation, snapshots)
@@ -122,10 +128,14 @@ def merge(
         here = operation.read_episodes(operation.tables.episodes.files(), ["episode_id"])
         brought = _Brought(here.column("episode_id").chunks)
         total = sum(len(snapshot.episode_files) for snapshot in snapshots)
-        works = (_Source(operation, source, annotations, link=link) for source in sources)
-        for done, _ in enumerate(file for work in works for file in work.bring_all(brought)):
-            if progress is not None:
-                progress(done + 1, total)
+        works = [_Source(operation, source, annotations, link=link) for source in sources]
+        if segment_bytes is not None:
+            for work in works:
+                work.bring_anew(brought, segment_bytes, progress)
+        else:
+            for done, _ in enumerate(file for work in works for file in work.bring_all(brought)):
+                if progress is not None:
+                    progress(done + 1, total)
         for layout in layouts:
             carry_records_content(layout, store.layout)
         _bring_runs(operation, snapshots, brought, columns)
@@ -218,6 +228,7 @@ class _Source:
         self._ids = selection.ids
         self._link = link
         self._here = {file.name: file for file in selection.snapshot.step_files}
+        self._by_name = annotations
         self._annotations = [annotations[name] for name in self._snapshot.annotation_files.annotations]
 
     def bring_all(self, brought: _Brought) -> Iterator[None]:
@@ -225,6 +236,31 @@ class _Source:
         for rows in self._wanted(pa.chunked_array(brought.ids, pa.string())):
             self._bring(rows, brought)
             yield
+
+    def bring_anew(self, brought: _Brought, segment_bytes: int, progress: Progress | None) -> None:
+        """Bring what is wanted and not here yet in the order of the selection, all steps written anew."""
+        empty = self._snapshot.episodes_schema.empty_table()
+        parts = self._wanted(pa.chunked_array(brought.ids, pa.string()))
+        rows = pa.concat_tables([empty, *parts], promote_options="default")
+        if self._ids is not None:
+            ids = pc.SetLookupOptions(rows.column("episode_id").combine_chunks())
+            rows = rows.take(pc.call_function("index_in", [self._ids], ids).drop_null())
+        brought.runs |= set(rows.column("run_id").unique().to_pylist())
+        steps, moved = write_anew(
+            self._operation, self._snapshot, rows, self._by_name, segment_bytes, progress
+        )
+        brought.steps += steps
+        brought.rewritten += len(steps)
+        self._bring_rows(moved, brought)
+
+    def _bring_rows(self, rows: pa.Table, brought: _Brought) -> None:
+        """Bring the rows of episodes whose steps are here."""
+        overflow = bool(self._snapshot.overflow(EPISODES))
+        moved = metadata_in_kind(rows, self._operation.tables.episodes, overflow=overflow)
+        brought.episodes.append(self._operation.write_episodes(self._operation.next_name(), moved, None))
+        brought.ids += rows.column("episode_id").chunks
+        brought.rows += rows.num_rows
+        brought.transitions += transitions_in(rows)
 
     def _wanted(self, here: pa.ChunkedArray) -> Iterator[pa.Table]:
         known = pc.SetLookupOptions(here.combine_chunks())
@@ -251,12 +287,7 @@ class _Source:
                 part.append(self._take_over(segment, members, brought))
             else:
                 part.append(self._rewrite(segment, members, brought))
-        overflow = bool(self._snapshot.overflow(EPISODES))
-        moved = metadata_in_kind(_in_order(part, rows), self._operation.tables.episodes, overflow=overflow)
-        brought.episodes.append(self._operation.write_episodes(self._operation.next_name(), moved, None))
-        brought.ids += rows.column("episode_id").chunks
-        brought.rows += rows.num_rows
-        brought.transitions += transitions_in(rows)
+        self._bring_rows(_in_order(part, rows), brought)
 
     def _fits(self, segment: str) -> bool:
         """Return whether all columns of a segment have the same kind here, and hold all their numbers."""

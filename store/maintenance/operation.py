@@ -87,14 +87,16 @@ class Operation:
             within: entered with the lock held, before the tables are opened; left when the operation is done.
 
         Raises:
-            StoreAccessError: the lock's file cannot be made, or an operation of a host whose locks do not
-                reach this one may be at work.
+            StoreAccessError: the lock's file cannot be made, an operation of a host whose locks do not
+                reach this one may be at work, or the store is a published version.
         """
         locked = contextlib.nullcontext() if dry_run else _locked(store)
         with locked, within or contextlib.nullcontext():
             operation = Operation(store, kind, Tables.open(store.layout), f"{kind}.{time_ordered_suffix()}")
-            if not dry_run and kind not in _REPORTING and store.layout.is_unfinished():
-                reconcile(operation)
+            if not dry_run and kind not in _REPORTING:
+                operation.tables.check_writable()
+                if store.layout.is_unfinished():
+                    reconcile(operation)
             yield operation
 
     def next_name(self) -> str:

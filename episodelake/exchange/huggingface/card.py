@@ -15,9 +15,11 @@ from typing import Any
 import polars as pl
 
 from ...readers.amounts import size_text
+from ...readers.context import ReadContext
 from ...readers.exporting.target import Export
 from ...readers.frames import episodes_frame
 from ...store.card import known_entries
+from ...store.manifest import Manifest
 
 #: Licences that the Hub knows by their id.
 _LICENSES = frozenset(
@@ -43,9 +45,15 @@ class SplitSizes:
 
 def write_card(export: Export, path: Path, features: Mapping[str, Any], splits: Sequence[SplitSizes]) -> None:
     """Write `README.md`."""
-    front = [f"{key}: {_json(value)}" for key, value in _front(export, features, splits).items()]
-    text = "\n".join(["---", *front, "---", "", *_text(export, features, splits), ""])
+    text = card_text(_front(export, features, splits), _text(export, features, splits))
     path.write_text(text, encoding="utf-8")
+
+
+def card_text(front: Mapping[str, Any], lines: Sequence[str]) -> str:
+    """Return a dataset card of a front matter and the lines of its text."""
+    return "\n".join(
+        ["---", *(f"{key}: {_json(value)}" for key, value in front.items()), "---", "", *lines, ""]
+    )
 
 
 def _json(value: Any) -> str:
@@ -54,9 +62,13 @@ def _json(value: Any) -> str:
     return "".join(each if each.isprintable() else f"\\U{ord(each):08X}" for each in text)
 
 
-def _front(export: Export, features: Mapping[str, Any], splits: Sequence[SplitSizes]) -> dict[str, Any]:
-    card = export.card
-    rows = sum(split.rows for split in splits)
+def common_front(card: Mapping[str, Any], rows: int) -> dict[str, Any]:
+    """Return what the front matter of each card of ours has.
+
+    Args:
+        card: of the store.
+        rows: how many the dataset has.
+    """
     front: dict[str, Any] = {"pretty_name": card["title"]} if card.get("title") else {}
     if license := card.get("license"):
         known = str(license).lower().replace(" ", "-")
@@ -70,6 +82,12 @@ def _front(export: Export, features: Mapping[str, Any], splits: Sequence[SplitSi
         "size_categories": [
             next((name for limit, name in (*_SIZES, *_LARGER) if rows < limit), "10B<n<100B")
         ],
+    }
+
+
+def _front(export: Export, features: Mapping[str, Any], splits: Sequence[SplitSizes]) -> dict[str, Any]:
+    return {
+        **common_front(export.card, sum(split.rows for split in splits)),
         "configs": [
             {
                 "config_name": "default",
@@ -89,11 +107,6 @@ def _front(export: Export, features: Mapping[str, Any], splits: Sequence[SplitSi
 
 def _text(export: Export, features: Mapping[str, Any], splits: Sequence[SplitSizes]) -> list[str]:
     card = export.card
-    entries = {
-        key: value for key, value in known_entries(card).items() if key not in ("title", "description")
-    }
-    if "env_spec" in entries:
-        entries["env_spec"] = _environment(entries["env_spec"])
     steps = export.options["layout"] == "steps"
     row = "step: T+1 of them for T transitions" if steps else "transition"
     space = export.context.snapshot.manifest
@@ -103,16 +116,14 @@ def _text(export: Export, features: Mapping[str, Any], splits: Sequence[SplitSiz
         *([str(card["description"]), ""] if card.get("description") else []),
         f"Episodes of reinforcement learning, exported from a store of Episodelake. Each row is a {row}.",
         "",
-        *_table(("what", "value"), [*_figures(export, splits), *entries.items()]),
+        *markdown_table(("what", "value"), [*_figures(export, splits), *shown_entries(card)]),
         "",
-        "## Spaces",
-        "",
-        f"- observation: `{space.observation_space}`",
-        f"- action: `{space.action_space}`",
-        "",
+        *spaces_text(space),
         "## Columns",
         "",
-        *_table(("column", "type"), [(f"`{name}`", f"`{_kind(kind)}`") for name, kind in features.items()]),
+        *markdown_table(
+            ("column", "type"), [(f"`{name}`", f"`{_kind(kind)}`") for name, kind in features.items()]
+        ),
         "",
         "`episode` numbers the episodes, and `t` the steps of each. `terminated` and `truncated` are "
         "Gymnasium's: where the last transition has neither, the episode was cut.",
@@ -134,13 +145,41 @@ def _text(export: Export, features: Mapping[str, Any], splits: Sequence[SplitSiz
     ]
 
 
+def shown_entries(card: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the entries of a store's card for the table of figures."""
+    entries = {
+        key: value for key, value in known_entries(card).items() if key not in ("title", "description")
+    }
+    if "env_spec" in entries:
+        entries["env_spec"] = _environment(entries["env_spec"])
+    return list(entries.items())
+
+
+def spaces_text(manifest: Manifest) -> list[str]:
+    """Return the lines about the spaces."""
+    return [
+        "## Spaces",
+        "",
+        f"- observation: `{manifest.observation_space}`",
+        f"- action: `{manifest.action_space}`",
+        "",
+    ]
+
+
 def _lost(export: Export) -> list[str]:
     lines = [f"- {line}" for line in export.losses.lines()]
     return ["", "## Not included", "", *lines] if lines else []
 
 
 def _figures(export: Export, splits: Sequence[SplitSizes]) -> list[tuple[str, str]]:
-    context = export.context
+    figures = episode_figures(export.context)
+    if len(splits) > 1:
+        figures += [(f"rows of the split `{each.name}`", _number(each.rows)) for each in splits]
+    return [*figures, ("size of the files", size_text(sum(each.files for each in splits)))]
+
+
+def episode_figures(context: ReadContext) -> list[tuple[str, str]]:
+    """Return how many episodes there are, how they ended and what they returned."""
     frame = episodes_frame(context.snapshot, context.all_positions)
     value, length = pl.col("episode_return"), pl.col("length")
     wanted = [pl.len().alias("episodes"), length.sum().alias("transitions")]
@@ -151,10 +190,7 @@ def _figures(export: Export, splits: Sequence[SplitSizes]) -> list[tuple[str, st
         for name in ("mean", "std", "min", "max"):
             wanted.append(getattr(value, name)().alias(f"{name} return"))
     (row,) = frame.select(wanted).collect().to_dicts()
-    figures = [(key, _number(value)) for key, value in row.items() if value is not None]
-    if len(splits) > 1:
-        figures += [(f"rows of the split `{each.name}`", _number(each.rows)) for each in splits]
-    return [*figures, ("size of the files", size_text(sum(each.files for each in splits)))]
+    return [(key, _number(value)) for key, value in row.items() if value is not None]
 
 
 def _number(value: float) -> str:
@@ -184,7 +220,8 @@ def _kind(feature: Mapping[str, Any]) -> str:
             return f"{kind}{shape}"
 
 
-def _table(head: tuple[str, str], rows: Sequence[tuple[str, str]]) -> list[str]:
+def markdown_table(head: tuple[str, str], rows: Sequence[tuple[str, str]]) -> list[str]:
+    """Return the lines of a table with two columns."""
     return [_row(cells) for cells in (head, ("---", "---"), *rows)]
 
 

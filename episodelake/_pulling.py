@@ -1,0 +1,123 @@
+"""`pull` and `preview`: from a published version to a store of this machine, or to its episodes alone."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
+
+import polars as pl
+
+from ._store import EpisodeStore, open_store
+from .publishing.contents import is_steps
+from .publishing.fetching import (
+    Source,
+    address_of,
+    fetch,
+    free_target,
+    locked,
+    prepared,
+    settle,
+    source_of,
+)
+from .publishing.versions import chosen_version
+from .readers.context import SqlCondition
+from .store.common.progress import Progress, progress_meter
+from .store.files import guard_access, locate
+from .store.files.local import LocalPlace
+
+
+def pull(
+    source: str | PathLike[str],
+    into: str | PathLike[str],
+    *,
+    where: pl.Expr | str | SqlCondition | None = None,
+    version: str | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    progress: bool | Progress = False,
+) -> EpisodeStore:
+    """Fetch a published version into a folder of this machine, and open it.
+
+    Every file is compared with its checksum. The folder appears whole or not at all; if the call is
+    interrupted, call it again: what was fetched is kept beside the folder. No code of the version runs.
+
+    Args:
+        source: what `EpisodeStore.publish` had as its target: a folder or a URL; or its `address`, with
+            `@tag` at the end.
+        into: a folder that does not exist yet, or is empty.
+        where: only the episodes that fulfil this condition, as for `EpisodeView.filter`: their files of steps
+            alone are fetched, and `into` becomes a store of its own. Without it `into` is the version itself,
+            which never changes; copy it to record into it.
+        version: the tag; None for that in `source`, or the newest.
+        storage_options: how to reach an object store.
+        progress: True for a bar on the terminal, or a function called with the files fetched so far and all.
+
+    Raises:
+        StoreNotFoundError: nothing is published there.
+        VersionNotFoundError: there is no such version; the message lists those that are.
+        StoreExistsError: there is something at `into`.
+        CorruptStoreError: a file differs from its checksum, or a name in the list of files is not one of a
+            version; nothing appears at `into`.
+        QueryError: the condition is not valid.
+        StoreAccessError: the source cannot be read or `into` not written; call again.
+    """
+    target = free_target(into)
+    published = source_of(source, version, storage_options)
+    lock = locked(target)
+    try:
+        with progress_meter(progress, "Fetching", "files") as tell:
+            stage = LocalPlace(prepared(target, published.contents))
+            if where is None:
+                fetch(published, published.contents.files, stage, tell)
+                settle(stage.local, target, published.contents)
+            else:
+                _fetch_chosen(published, where, stage, target, tell)
+    finally:
+        lock.release(remove=True)
+    return open_store(target)
+
+
+def preview(
+    source: str | PathLike[str],
+    *,
+    version: str | None = None,
+    storage_options: Mapping[str, str] | None = None,
+) -> pl.DataFrame:
+    """Return the episodes of a published version, a row for each, without reading a step.
+
+    Args:
+        source, version, storage_options: as for `pull`.
+
+    Raises:
+        StoreNotFoundError, VersionNotFoundError, CorruptStoreError, StoreAccessError: as for `pull`.
+    """
+    address, tag = address_of(source, version, storage_options)
+    place = chosen_version(locate(address, storage_options), tag)
+    return open_store(str(place), storage_options=storage_options).episodes.collect()
+
+
+def _fetch_chosen(
+    published: Source,
+    where: pl.Expr | str | SqlCondition,
+    stage: LocalPlace,
+    target: Path,
+    tell: Progress,
+) -> None:
+    """Fetch the episodes first, then the files with steps of those that fulfil the condition."""
+    files = published.contents.files
+    fetch(published, [name for name in files if not is_steps(name)], stage, tell)
+    view = open_store(stage.local).filter(where)
+    snapshot = view.context.snapshot
+    segments = snapshot.segments_of(view.context.all_positions)
+    wanted = [name for name in files if is_steps(name) and name.rpartition("/")[2] in segments]
+    fetch(published, wanted, stage, tell)
+    chosen = target.parent / f".{target.name}.chosen"
+    with guard_access("finish the pull", target):
+        if chosen.exists() and not chosen.is_symlink():
+            shutil.rmtree(chosen)
+        view.copy(chosen, link=True)
+        shutil.rmtree(stage.local)
+        os.rename(chosen, target)
+        LocalPlace(target.parent).sync()

@@ -1,0 +1,166 @@
+"""`checksums.json`: the files of a published version with their sizes and SHA-256.
+
+It comes from outside, so every name is checked before a file is written under it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..store.errors import CorruptStoreError, InvalidArgumentError
+from ..store.files import Place, guard_access
+from ..store.layout import (
+    ANNOTATIONS,
+    ARTIFACT_NAMES,
+    ARTIFACTS,
+    CARD,
+    ENVIRONMENTS,
+    MANIFEST,
+    STEPS,
+    TABLES,
+    checked_json,
+    read_json,
+)
+
+CHECKSUMS = "checksums.json"
+README = "README.md"
+CHART = "returns.svg"
+_FILES = (MANIFEST, CARD, README, CHART)
+_FOLDERS = (*TABLES, ANNOTATIONS, ARTIFACTS, ARTIFACT_NAMES, ENVIRONMENTS)
+_PART = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}"
+_BELOW = re.compile(rf"({'|'.join(_FOLDERS)})(/{_PART}){{1,2}}")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_MOST_FILES = 1_000_000
+
+
+@dataclass(frozen=True)
+class KnownFile:
+    """A file as it was published: its SHA-256 in hexadecimal, and its bytes."""
+
+    sha256: str
+    size: int
+
+
+@dataclass(frozen=True)
+class Contents:
+    """The tag, counts and files of a published version.
+
+    Attributes:
+        tag: its name.
+        episodes, steps: how many episodes and transitions.
+        files: by name, relative to the version, with slashes; `checksums.json` itself is not among them.
+    """
+
+    tag: str
+    episodes: int
+    steps: int
+    files: Mapping[str, KnownFile]
+
+    @property
+    def size(self) -> int:
+        """Bytes of all files."""
+        return sum(file.size for file in self.files.values())
+
+    def to_bytes(self) -> bytes:
+        """Return the content of `checksums.json`."""
+        files = {name: [file.sha256, file.size] for name, file in sorted(self.files.items())}
+        counts = {"episodes": self.episodes, "steps": self.steps}
+        return checked_json({"published": 1, "tag": self.tag, **counts, "files": files})
+
+    @staticmethod
+    def read(version: Place) -> Contents:
+        """Read the list of a version.
+
+        Raises:
+            CorruptStoreError: it is damaged, or names a file that no version has; nothing was written.
+            StoreAccessError: it is missing or cannot be read.
+        """
+        return Contents.of(read_json(version / CHECKSUMS), version / CHECKSUMS)
+
+    @staticmethod
+    def of(content: Mapping[str, Any], place: object) -> Contents:
+        """Return the list that a JSON object holds.
+
+        Raises:
+            CorruptStoreError: see `read`.
+        """
+        try:
+            if content["published"] != 1 or len(content["files"]) > _MOST_FILES:
+                raise ValueError("it is not of a version that this release reads")
+            files = {name: KnownFile(*file) for name, file in content["files"].items()}
+            for name, file in files.items():
+                _check_file(name, file)
+            # Names that differ in case are one file on some systems.
+            if len({name.casefold() for name in files}) < len(files) or MANIFEST not in files:
+                raise ValueError(f"names repeat, or {MANIFEST} is missing")
+            counts = content["episodes"], content["steps"]
+            if not all(type(count) is int and count >= 0 for count in counts):
+                raise ValueError(f"impossible counts {counts}")
+            return Contents(check_tag(content["tag"]), *counts, files)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise CorruptStoreError(
+                f"{place} is no list of a published version: {error}. Nothing was written."
+            ) from error
+
+
+def _check_file(name: str, file: KnownFile) -> None:
+    if name not in _FILES and not _BELOW.fullmatch(name):
+        raise ValueError(f"a version has no file {name!r:.200}")
+    if type(file.sha256) is not str or not _DIGEST.fullmatch(file.sha256):
+        raise ValueError(f"{name} has no SHA-256")
+    if type(file.size) is not int or file.size < 0:
+        raise ValueError(f"{name} has {file.size!r:.50} bytes")
+
+
+def check_tag(tag: object) -> str:
+    """Return the name of a version that a caller gave.
+
+    Raises:
+        InvalidArgumentError: it is none.
+    """
+    if not isinstance(tag, str) or not _TAG.fullmatch(tag) or tag.isdigit():
+        raise InvalidArgumentError(
+            f"{tag!r:.200} cannot be a tag: expected 1 to 100 letters, digits, dots, dashes and underscores, "
+            "beginning with a letter or a digit, and not digits alone. Such as 'v1'."
+        )
+    return tag
+
+
+def is_steps(name: str) -> bool:
+    """Return whether a file holds steps, or annotations of them, which a preview does without."""
+    folder, _, rest = name.partition("/")
+    return folder in (STEPS, ANNOTATIONS) and rest.endswith(".parquet")
+
+
+def digest_of(pieces: Iterable[bytes]) -> KnownFile:
+    """Return the checksum and the size of a file that comes in pieces."""
+    digest, size = hashlib.sha256(), 0
+    for piece in pieces:
+        digest.update(piece)
+        size += len(piece)
+    return KnownFile(digest.hexdigest(), size)
+
+
+def contents_of(version: Place, tag: str, episodes: int, steps: int) -> Contents:
+    """Return the list of the files in a folder.
+
+    Raises:
+        StoreAccessError: a file cannot be read.
+    """
+    files = {}
+    with guard_access("read", version):
+        for entry in version.entries(deep=True):
+            files[entry.name] = digest_of(place_of(version, entry.name).chunks())
+    return Contents(tag, episodes, steps, files)
+
+
+def place_of(version: Place, name: str) -> Place:
+    """Return the place of a file of a version."""
+    for part in name.split("/"):
+        version /= part
+    return version

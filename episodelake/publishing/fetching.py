@@ -1,0 +1,169 @@
+"""Files of a published version, compared with their checksums before anything opens them.
+
+What was fetched waits in a hidden folder beside the target, so an interrupted pull goes on.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from os import PathLike, fspath
+from pathlib import Path
+
+from ..store.common.progress import Progress
+from ..store.errors import CorruptStoreError, InvalidArgumentError, StoreAccessError, StoreExistsError
+from ..store.files import Place, guard_access, is_absent, locate
+from ..store.files.local import LocalPlace
+from ..store.files.locks import FileLock, wait_for
+from ..store.manifest import check_outside_stores
+from .contents import CHECKSUMS, Contents, KnownFile, digest_of, place_of
+from .versions import chosen_version, split_tag
+
+_ATTEMPTS = 3
+_FETCHES = 4
+
+
+@dataclass(frozen=True)
+class Source:
+    """A published version, wherever it is.
+
+    Attributes:
+        address: for messages.
+        contents: its files.
+        chunks: yields a file in pieces, given its name.
+    """
+
+    address: str
+    contents: Contents
+    chunks: Callable[[str], Iterator[bytes]]
+
+
+def address_of(
+    source: str | PathLike[str], version: str | None, storage_options: Mapping[str, str] | None
+) -> tuple[str, str | None]:
+    """Return the address without its tag, and the tag."""
+    text = os.fspath(source) if isinstance(source, str | PathLike) else source
+    address, tag = split_tag(text) if isinstance(text, str) else (text, None)
+    if tag is None or version is not None:
+        return text, version
+    root = locate(text, storage_options)
+    with guard_access("look for a published version", root):
+        # A folder may have such a name.
+        return (text, None) if root.local is not None and root.exists() else (address, tag)
+
+
+def source_of(
+    source: str | PathLike[str], version: str | None, storage_options: Mapping[str, str] | None
+) -> Source:
+    """Return a published version.
+
+    Raises:
+        StoreNotFoundError, VersionNotFoundError: there is none.
+        CorruptStoreError: its list of files is damaged, or names a file that no version has.
+    """
+    address, tag = address_of(source, version, storage_options)
+    place = chosen_version(locate(address, storage_options), tag)
+    return Source(str(place), Contents.read(place), lambda name: place_of(place, name).chunks())
+
+
+def free_target(into: str | PathLike[str]) -> Path:
+    """Return the path of the new folder.
+
+    Raises:
+        StoreExistsError: there is something.
+        InvalidArgumentError: it is none of this machine, or lies in a store.
+    """
+    target = locate(into).local
+    if target is None:
+        raise InvalidArgumentError(f"into={fspath(into)!r}: expected a folder of this machine.")
+    check_outside_stores(target)
+    with guard_access("look at the target", target):
+        if target.is_symlink() or (target.exists() and (not target.is_dir() or any(target.iterdir()))):
+            raise StoreExistsError(f"There is something at {target} already. Choose a new or empty folder.")
+    return target
+
+
+def locked(target: Path) -> FileLock:
+    """Wait for other pulls to a target."""
+    with guard_access("make the folder", target.parent):
+        target.parent.mkdir(parents=True, exist_ok=True)
+    lock = wait_for(target.parent / f".{target.name}.pull.lock", math.inf)
+    assert lock is not None
+    return lock
+
+
+def prepared(target: Path, contents: Contents) -> Path:
+    """Return the folder for what is fetched; what an earlier pull of the same version left in it stays."""
+    stage = target.parent / f".{target.name}.unfinished"
+    checksums = stage / CHECKSUMS
+    with guard_access("prepare the folder", stage):
+        if stage.is_symlink() or (stage.exists() and not checksums.is_file()):
+            raise StoreExistsError(f"There is something at {stage}, where the pull would work. Remove it.")
+        if stage.exists() and checksums.read_bytes() != contents.to_bytes():
+            shutil.rmtree(stage)
+        if not stage.exists():
+            stage.mkdir()
+            LocalPlace(checksums).write(contents.to_bytes())
+    return stage
+
+
+def fetch(published: Source, names: Iterable[str], stage: Place, tell: Progress) -> None:
+    """Fetch files that are not there yet, several at a time."""
+    pool = ThreadPoolExecutor(_FETCHES, "episodelake pull")
+    try:
+        jobs = [pool.submit(_fetch_one, published, name, stage) for name in names]
+        for done, job in enumerate(as_completed(jobs)):
+            job.result()
+            tell(done + 1, len(jobs))
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _fetch_one(published: Source, name: str, stage: Place) -> None:
+    place, file = place_of(stage, name), published.contents.files[name]
+    for attempt in range(_ATTEMPTS):
+        try:
+            with guard_access("fetch a file", place):
+                place.parent.make_folder()
+                if not place.exists() or digest_of(place.chunks()) != file:
+                    place.write(_checked(published, name, file))
+            return
+        except (CorruptStoreError, StoreAccessError) as error:
+            # Bytes may be lost on their way.
+            if attempt == _ATTEMPTS - 1 or is_absent(error):
+                raise
+
+
+def _checked(published: Source, name: str, file: KnownFile) -> Iterator[bytes]:
+    """Yield a file in pieces.
+
+    Raises:
+        CorruptStoreError: it differs from its checksum.
+    """
+    digest, size = hashlib.sha256(), 0
+    for piece in published.chunks(name):
+        digest.update(piece)
+        size += len(piece)
+        if size > file.size:
+            break
+        yield piece
+    if (digest.hexdigest(), size) != (file.sha256, file.size):
+        raise CorruptStoreError(
+            f"The file {name} of {published.address} does not have the checksum in {CHECKSUMS}: it was "
+            "damaged or changed after it was published. Nothing appears at the target."
+        )
+
+
+def settle(stage: Path, target: Path, contents: Contents) -> None:
+    """Let the fetched version appear, without what an interrupted write left."""
+    with guard_access("finish the pull", target):
+        for entry in list(LocalPlace(stage).entries(deep=True)):
+            if entry.name not in contents.files and entry.name != CHECKSUMS:
+                (stage / entry.name).unlink()
+        os.rename(stage, target)
+        LocalPlace(target.parent).sync()

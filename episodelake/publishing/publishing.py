@@ -1,0 +1,241 @@
+"""`publish`: a view becomes an immutable version at a target, whole or not at all.
+
+A folder gets the version by one rename. An object store gets `store.json` last: without it there is no store.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from ..readers.context import SqlCondition
+from ..readers.view import EpisodeView
+from ..store.card import check_card, plain
+from ..store.common.arguments import flag
+from ..store.common.progress import Progress, progress_meter
+from ..store.errors import CorruptStoreError, InvalidArgumentError, StoreExistsError
+from ..store.files import Place, guard_access, locate
+from ..store.files.local import LocalPlace
+from ..store.files.locks import wait_for
+from ..store.layout import MANIFEST, checked_json, read_json
+from ..store.manifest import UNFINISHED, check_outside_stores
+from .building import build
+from .contents import CHECKSUMS, Contents, KnownFile, check_tag, digest_of, place_of
+from .versions import published_versions
+
+#: Smaller files are written again rather than shared with an earlier version.
+_SHARED_BYTES = 1 << 16
+_LOCK = ".publish.lock"
+
+
+@dataclass(frozen=True)
+class PublishReport:
+    """The result of a publication, or of its dry run.
+
+    Attributes:
+        address: of the version; `el.pull` takes it.
+        tag: its name.
+        episodes, steps: how many episodes and transitions.
+        files, size: of the version, and their bytes.
+        sent_files, sent_bytes: those that the target did not have yet.
+    """
+
+    address: str
+    tag: str
+    episodes: int
+    steps: int
+    files: int
+    size: int
+    sent_files: int
+    sent_bytes: int
+
+    @staticmethod
+    def of(address: str, contents: Contents, sent: list[KnownFile]) -> PublishReport:
+        """Return the report for what a version consists of and what was sent."""
+        counts = len(contents.files) + 1, contents.size
+        sizes = len(sent), sum(file.size for file in sent)
+        return PublishReport(address, contents.tag, contents.episodes, contents.steps, *counts, *sizes)
+
+
+def publish_view(
+    view: EpisodeView,
+    target: str | PathLike[str],
+    tag: str,
+    *,
+    where: pl.Expr | str | SqlCondition | None = None,
+    card: Mapping[str, Any] | None = None,
+    private: bool | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    dry_run: bool = False,
+    progress: bool | Progress = False,
+) -> PublishReport:
+    """Publish a view; see `EpisodeView.publish`."""
+    tag, dry_run = check_tag(tag), flag("dry_run", dry_run)
+    if private is not None:
+        raise InvalidArgumentError(
+            "private= is for the Hugging Face Hub; a folder or an object store has permissions of its own."
+        )
+    chosen = view if where is None else view.filter(where)
+    if not len(chosen):
+        raise InvalidArgumentError(f"There is no episode to publish in {chosen!r}.")
+    whole_card = plain({**view.card, **(card or {})})
+    check_card(whole_card)
+    root = locate(target, storage_options)
+    if root.local is not None:
+        check_outside_stores(root.local)
+    with progress_meter(progress, "Publishing", "rows") as tell:
+        publication = _Publication(chosen, root, tag, whole_card, tell)
+        if dry_run:
+            return publication.rehearsed()
+        return publication.to_folder() if root.local is not None else publication.to_objects()
+
+
+@dataclass
+class _Publication:
+    view: EpisodeView
+    root: Place
+    tag: str
+    card: Mapping[str, Any]
+    tell: Progress
+
+    def rehearsed(self) -> PublishReport:
+        """Build the version elsewhere, and say what would be sent."""
+        known = self._checked_target()
+        with self._built() as (_, contents):
+            sent = [file for file in contents.files.values() if file.sha256 not in known]
+            return PublishReport.of(self._address, contents, sent)
+
+    def to_folder(self) -> PublishReport:
+        """Build the version beside its place, and rename it."""
+        folder = self.root.local
+        assert folder is not None
+        # Before anything is made there, and again when no other process publishes there.
+        self._checked_target()
+        with _locked(folder):
+            known = self._checked_target()
+            stage = folder / f".{self.tag}.unfinished"
+            with guard_access("replace an unfinished publication", stage):
+                if stage.is_symlink():
+                    raise StoreExistsError(f"{stage} is a link; remove it first.")
+                shutil.rmtree(stage, ignore_errors=not stage.exists())
+            contents = self._build(LocalPlace(stage))
+            shared = self._share(LocalPlace(stage), contents, known)
+            with guard_access("publish", folder):
+                os.rename(stage, folder / self.tag)
+                self.root.sync()
+        sent = [file for name, file in contents.files.items() if name not in shared]
+        return PublishReport.of(self._address, contents, sent)
+
+    def to_objects(self) -> PublishReport:
+        """Build the version here, upload its files, and `store.json` last."""
+        known = self._checked_target()
+        version = self.root / self.tag
+        with self._built() as (built, contents):
+            claim = {"contents": digest_of([contents.to_bytes()]).sha256}
+            with guard_access("publish", version):
+                self._claim(version / UNFINISHED, claim)
+                there = {entry.name: entry.size for entry in version.entries(deep=True)}
+                sent = []
+                for name, file in contents.files.items():
+                    if name == MANIFEST or (_names_content(name, file) and there.get(name) == file.size):
+                        continue
+                    copied = known.get(file.sha256)
+                    if copied is None:
+                        sent.append(file)
+                    place_of(version, name).copy_from(copied or place_of(built, name))
+                (version / CHECKSUMS).write(contents.to_bytes())
+                manifest = (built / MANIFEST).read()
+                with contextlib.suppress(FileExistsError):
+                    (version / MANIFEST).write(manifest, exclusive=True)
+                if (version / MANIFEST).read() != manifest:
+                    raise self._taken()
+                (version / UNFINISHED).remove()
+        return PublishReport.of(self._address, contents, [*sent, contents.files[MANIFEST]])
+
+    @property
+    def _address(self) -> str:
+        return f"{self.root}@{self.tag}"
+
+    def _checked_target(self) -> dict[str, Place]:
+        """Refuse a target that is no place for this version; return its large files by their SHA-256."""
+        versions = published_versions(self.root)
+        if self.tag.casefold() in (version.tag.casefold() for version in versions):
+            raise self._taken()
+        known = {}
+        for version in versions:
+            # A damaged version is no reason not to publish another; its files are not shared.
+            with contextlib.suppress(CorruptStoreError):
+                for name, file in Contents.read(version.place).files.items():
+                    if file.size >= _SHARED_BYTES:
+                        known[file.sha256] = place_of(version.place, name)
+        return known
+
+    def _taken(self) -> StoreExistsError:
+        return StoreExistsError(
+            f"{self.root} has a version {self.tag!r} already, and a published version never changes. Choose "
+            "another tag."
+        )
+
+    @contextlib.contextmanager
+    def _built(self) -> Iterator[tuple[Place, Contents]]:
+        with tempfile.TemporaryDirectory(prefix="episodelake-publish-") as folder:
+            place = LocalPlace(Path(folder).resolve())
+            yield place, self._build(place)
+
+    def _build(self, folder: Place) -> Contents:
+        # The folder of a version may move, and its path is private.
+        address = f"path/to/{self.tag}" if self.root.local is not None else f"{self.root}/{self.tag}"
+        return build(self.view, folder, self.card, self.tag, address, self.tell)
+
+    def _share(self, stage: Place, contents: Contents, known: Mapping[str, Place]) -> set[str]:
+        """Replace files that an earlier version has by links to these, if they are intact."""
+        shared = set()
+        for name, file in contents.files.items():
+            earlier = known.get(file.sha256)
+            with guard_access("share a file with an earlier version", earlier):
+                if earlier is not None and digest_of(earlier.chunks()) == file:
+                    place_of(stage, name).remove()
+                    place_of(stage, name).copy_from(earlier, link=True)
+                    shared.add(name)
+        return shared
+
+    def _claim(self, mark: Place, claim: Mapping[str, str]) -> None:
+        """Reserve the version for these contents; an earlier call with the same ones is continued."""
+        try:
+            mark.write(checked_json(claim), exclusive=True)
+        except FileExistsError:
+            if read_json(mark) != claim:
+                raise StoreExistsError(
+                    f"{mark.parent} holds an unfinished publication of other contents. "
+                    "Choose another tag, or delete what is there if no process is publishing it."
+                ) from None
+
+
+def _names_content(name: str, file: KnownFile) -> bool:
+    """Return whether the name of a file has its digest, so that a file of the name and size is the same."""
+    return file.sha256[:32] in name
+
+
+@contextlib.contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Make a folder, and wait for other publications to it; a new one stays only if something is in it."""
+    with guard_access("make the folder", folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    lock = wait_for(folder / _LOCK, math.inf)
+    assert lock is not None
+    try:
+        yield
+    finally:
+        lock.release(remove=True)
+        with contextlib.suppress(OSError):
+            folder.rmdir()

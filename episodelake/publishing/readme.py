@@ -1,0 +1,98 @@
+"""`README.md` of a published version: a dataset card with sizes, a chart and how to load it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from ..exchange.huggingface.card import (
+    card_text,
+    common_front,
+    episode_figures,
+    markdown_table,
+    shown_entries,
+    spaces_text,
+)
+from ..readers.amounts import size_text
+from ..readers.charts import html
+from ..readers.context import ReadContext
+from ..readers.frames import episodes_frame
+from ..store.layout import EPISODES, RUNS, STEPS
+from .contents import CHART, Contents
+
+_BINS = 40
+
+
+def readme(context: ReadContext, card: Mapping[str, Any], contents: Contents, address: str) -> str:
+    """Return the text of the card.
+
+    Args:
+        context: the published episodes.
+        card: of the store.
+        contents: what is published.
+        address: where it will be: `hf://` of a dataset with its tag, a URL, or a path to fill in.
+    """
+    configs = [
+        {"config_name": name, "data_files": [{"split": "train", "path": f"{name}/*.parquet"}]}
+        for name in (EPISODES, STEPS, RUNS)
+    ]
+    configs[0]["default"] = True
+    front = {**common_front(card, contents.steps), "configs": configs}
+    figures = [*episode_figures(context), ("size of the files", size_text(contents.size))]
+    lines = [
+        f"# {card.get('title', 'Episodes')}",
+        "",
+        *([str(card["description"]), ""] if card.get("description") else []),
+        f"Version `{contents.tag}` of episodes of reinforcement learning, published from a store of "
+        "Episodelake: one row per episode in `episodes`, per step (T+1 for T transitions) in `steps`, per "
+        "run in `runs`.",
+        "",
+        f"![Histogram of the episodes]({CHART})",
+        "",
+        *markdown_table(("what", "value"), [*figures, *shown_entries(card)]),
+        "",
+        *spaces_text(context.snapshot.manifest),
+        *_loading(address, contents.tag),
+    ]
+    return card_text(front, lines)
+
+
+def _loading(address: str, tag: str) -> list[str]:
+    hub = address.startswith("hf://")
+    name = address.removeprefix("hf://").partition("@")[0]
+    files = f"hf://datasets/{name}@{tag}" if hub else address
+    dataset = f'"{name}", "{EPISODES}", revision="{tag}"' if hub else f'"{address}", "{EPISODES}"'
+    opened = f'el.pull("{address}", "data")' if hub else f'el.open("{address}")'
+    return [
+        "## Loading",
+        "",
+        "```python",
+        "import episodelake as el",
+        "",
+        f"store = {opened}  # whole episodes with their spaces, SQL, loaders",
+        "```",
+        "",
+        "```python",
+        "import datasets, duckdb, polars as pl",
+        "",
+        f'episodes = pl.read_parquet("{files}/episodes/*.parquet")',
+        f"duckdb.sql(\"select avg(episode_return) from '{files}/episodes/*.parquet'\")",
+        f'episodes = datasets.load_dataset({dataset})  # or "{STEPS}"',
+        "```",
+        "",
+        "`checksums.json` lists the SHA-256 of every file; `el.pull` verifies them.",
+    ]
+
+
+def chart(context: ReadContext) -> str:
+    """Return a histogram of the returns, or of the lengths where the rewards have several objectives."""
+    name = "length" if context.snapshot.schema.reward_shape else "episode_return"
+    frame = episodes_frame(context.snapshot, context.all_positions).select(name)
+    values = frame.collect()[name].to_numpy().astype(np.float64)
+    values = values[np.isfinite(values)]
+    counts, edges = np.histogram(values, bins=_BINS) if len(values) else (np.zeros(1), np.zeros(2))
+    words = {"length": "length", "episode_return": "return"}[name]
+    span = f"from {html.number(float(edges[0]))} to {html.number(float(edges[-1]))}"
+    return html.bar_chart(counts.astype(int).tolist(), label=f"How often each {words} is, {span}")
