@@ -10,6 +10,7 @@ from ._store import EpisodeStore, create, merge, recover
 from ._store import open_store as open
 from .exchange import formats
 from .exchange.table.mapping import FILE, ColumnMapping
+from .lakes.lake import lake
 from .readers.columns.mapped import Cache
 from .readers.episode import AgentEpisode, Episode, MultiAgentEpisode
 from .readers.loading.feed import Batches, Shard
@@ -85,6 +86,7 @@ __all__ = [
     "create",
     "formats",
     "import_dataset",
+    "lake",
     "merge",
     "mix",
     "normalized_score",

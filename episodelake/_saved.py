@@ -146,21 +146,9 @@ class SavingStore(EpisodeView):
             InvalidArgumentError: an argument is not valid, or a file cannot be kept.
             StoreAccessError: the store cannot be written.
         """
-        name = checked_name(name)
-        number = 1 if version is None else checked_version(version)
-        for key, text in {"description": description, "difficulty": difficulty}.items():
-            if not isinstance(text, str | None):
-                raise InvalidArgumentError(f"{key}={text!r:.200}: expected a text or None.")
-        kept = keep_env(self.handle.layout, env, files, packages)
-        if kept.env_spec is None or kept.env_bundle is None:
-            raise EnvUnavailableError(
-                f"{type(env).__name__} has no spec. Register its class with gymnasium.register, and make it "
-                "by its id with gymnasium.make."
-            )
-        texts = (kept.env_spec, kept.versions, kept.env_bundle)
-        saved = SavedEnvironment(name, number, description, difficulty, now_text(), *texts)
-        read_recipe(of_saved(saved), f"The environment {name!r}", Path(), {})
-        return save(self.handle.layout, saved, chosen=version is not None)
+        return save_environment(
+            self.handle.layout, env, name, description, difficulty, version, files, packages
+        )
 
     def delete_environment(self, name: str) -> None:
         """Delete a saved environment: all versions of a name, or that of `name@version`.
@@ -170,13 +158,46 @@ class SavingStore(EpisodeView):
         Raises:
             InvalidArgumentError: there is none.
         """
-        plain, version = split_version(name)
-        records = Records(self.handle.layout, SavedEnvironment)
-        ending = "" if version is None else f"-{version}.json"
-        names = [each for each in records.file_names(normal(plain)) if each.endswith(ending)]
-        if not names:
-            raise InvalidArgumentError(f"{self.handle.layout.root} has no saved environment {name!r}.")
-        records.remove(names)
+        delete_environment(self.handle.layout, name)
+
+
+def save_environment(
+    layout: Layout,
+    env: Any,
+    name: str,
+    description: str | None,
+    difficulty: str | None,
+    version: int | None,
+    files: Mapping[str, str | PathLike[str]] | None,
+    packages: Sequence[str],
+) -> SavedEnvironment:
+    """Keep an environment in a store or in a lake; see `SavingStore.save_environment`."""
+    name = checked_name(name)
+    number = 1 if version is None else checked_version(version)
+    for key, text in {"description": description, "difficulty": difficulty}.items():
+        if not isinstance(text, str | None):
+            raise InvalidArgumentError(f"{key}={text!r:.200}: expected a text or None.")
+    kept = keep_env(layout, env, files, packages)
+    if kept.env_spec is None or kept.env_bundle is None:
+        raise EnvUnavailableError(
+            f"{type(env).__name__} has no spec. Register its class with gymnasium.register, and make it "
+            "by its id with gymnasium.make."
+        )
+    texts = (kept.env_spec, kept.versions, kept.env_bundle)
+    saved = SavedEnvironment(name, number, description, difficulty, now_text(), *texts)
+    read_recipe(of_saved(saved), f"The environment {name!r}", Path(), {})
+    return save(layout, saved, chosen=version is not None)
+
+
+def delete_environment(layout: Layout, name: str) -> None:
+    """Delete a saved environment of a store or of a lake; see `SavingStore.delete_environment`."""
+    plain, version = split_version(name)
+    records = Records(layout, SavedEnvironment)
+    ending = "" if version is None else f"-{version}.json"
+    names = [each for each in records.file_names(normal(plain)) if each.endswith(ending)]
+    if not names:
+        raise InvalidArgumentError(f"{layout.root} has no saved environment {name!r}.")
+    records.remove(names)
 
 
 def _frame(rows: list[tuple[Any, ...]], columns: Mapping[str, Any]) -> pl.DataFrame:

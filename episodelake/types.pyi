@@ -2,6 +2,7 @@
 
 from ._importing import ImportReport
 from ._saved import Artifacts
+from .lakes.lake import Lake
 from .publishing.publishing import PublishReport
 from .readers.exporting.export import ExportReport
 from .readers.loading.feeding import FollowingLoader
@@ -50,6 +51,7 @@ __all__ = [
     "Fault",
     "FollowingLoader",
     "ImportReport",
+    "Lake",
     "MergeReport",
     "MixedLoader",
     "OpenTeam",

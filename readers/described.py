@@ -143,24 +143,7 @@ class DescribedView(ContextView):
         Raises:
             CorruptStoreError: a saved environment is damaged.
         """
-        rows = [
-            (
-                each.name,
-                each.version,
-                each.description,
-                each.difficulty,
-                of_saved(each).env_id,
-                each.content_hash,
-                len(each.files),
-                sum(file.size for file in each.files),
-                datetime.fromisoformat(each.created_at),
-            )
-            for each in Records(self._layout, SavedEnvironment).all()
-        ]
-        text, number = pl.String, pl.Int64
-        columns: dict[str, Any] = {"name": text, "version": number, "description": text, "difficulty": text}
-        columns |= {"env_id": text, "content_hash": text, "files": number, "bytes": number}
-        return pl.DataFrame(rows, {**columns, "created": pl.Datetime("ms", "UTC")}, orient="row")
+        return saved_environments(self._layout)
 
     def history(self) -> pl.DataFrame:
         """Return the commits up to this version, newest first, back to the oldest one that was not vacuumed.
@@ -272,6 +255,28 @@ class DescribedView(ContextView):
     def _queries(self) -> ThreadSessions:
         # The first of several threads makes it.
         return self.__dict__.setdefault("_queries", ThreadSessions(self.context))
+
+
+def saved_environments(layout: Layout) -> pl.DataFrame:
+    """Return the environments that are saved in a place; see `DescribedView.environments`."""
+    rows = [
+        (
+            each.name,
+            each.version,
+            each.description,
+            each.difficulty,
+            of_saved(each).env_id,
+            each.content_hash,
+            len(each.files),
+            sum(file.size for file in each.files),
+            datetime.fromisoformat(each.created_at),
+        )
+        for each in Records(layout, SavedEnvironment).all()
+    ]
+    text, number = pl.String, pl.Int64
+    columns: dict[str, Any] = {"name": text, "version": number, "description": text, "difficulty": text}
+    columns |= {"env_id": text, "content_hash": text, "files": number, "bytes": number}
+    return pl.DataFrame(rows, {**columns, "created": pl.Datetime("ms", "UTC")}, orient="row")
 
 
 def _count(text: str | None) -> int | None:

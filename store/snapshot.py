@@ -106,6 +106,11 @@ class Snapshot:
         """As the same version of the same store, opened again where it is unpickled."""
         return Snapshot, (self.layout, self.manifest, self.version, self._left_out, self.lost_segments)
 
+    @property
+    def versions(self) -> tuple[int, int, int]:
+        """The versions of episodes, steps and runs that it shows."""
+        return self._episodes.version, self._steps.version, self._runs.version
+
     @cached_property
     def episode_files(self) -> list[TableFile]:
         """Files of the episodes table in commit order."""

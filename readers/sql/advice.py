@@ -106,7 +106,7 @@ class _Asked:
     def __init__(self, snapshot: Snapshot, text: str, reason: str, tables: Collection[str]) -> None:
         self.text, self.reason, self.tables = text, reason, tables
         self.words = words = named_words(text)
-        self.stored = {name: list(snapshot.shown_schema(name).names) for name in TABLES}
+        self.stored = {name: list(snapshot.shown_schema(name).names) for name in {*TABLES, *tables}}
         self.columns = {name: self.stored[name] for name in tables}
         self.following = list(next_columns(self.stored[STEPS]).values())
         self.of_steps = next((name for name in _OF_STEPS if name in words), None)
@@ -233,7 +233,7 @@ def _table(asked: _Asked, wrong: str) -> list[str]:
 
 
 def _function(snapshot: Snapshot, wrong: str, reason: str, macros: Sequence[Macro]) -> list[str]:
-    single = without_elements(snapshot.schema).get(wrong.casefold())
+    single = without_elements(snapshot.schema).get(wrong.casefold()) if macros else None
     if single is not None:
         return [f"{single} is a single number here, without elements: write {single}."]
     near = near_names(wrong, [macro.name for macro in macros])

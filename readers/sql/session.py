@@ -178,19 +178,6 @@ def plan_with(connection: duckdb.DuckDBPyConnection, parameters: Parameters | No
     return connection.execute(f"EXPLAIN (FORMAT json) {text}", parameters).fetchall()[0][1]
 
 
-def failure(context: ReadContext, text: str, error: duckdb.Error) -> QueryError:
-    """Return the error of a query that failed as it ran.
-
-    Raises:
-        CorruptStoreError: a file is damaged; the message names it.
-    """
-    name_damaged(context.snapshot, error, _tables_read(context.snapshot, text), context.segments)
-    hint = ""
-    if _LIST_AS_NUMBER.search(str(error)):
-        hint = " A list stands where a number is expected: name an element, such as reward[1] or obs(0)."
-    return QueryError(f"The query failed: {error}{hint}")
-
-
 def _tables_read(snapshot: Snapshot, text: str) -> tuple[str, ...]:
     """Return the tables whose files a query may have read; a name put together in it, it may miss."""
     reading = {macro.name for macro in macros_for(snapshot) if STEPS in macro.reads}
@@ -253,7 +240,7 @@ class QuerySession:
         snapshot, segments = self._context.snapshot, self._context.segments
         check_text(text)
         parameters = plain_parameters(parameters)
-        refuse_rounded(snapshot, "The query", text, parameters)
+        self._refuse_rounded(text, parameters)
         if _SHOW_TABLES.fullmatch(text):
             text = _TABLES_QUERY
         try:
@@ -263,7 +250,7 @@ class QuerySession:
             words = named_words(text)
             connection = self._connect(words, with_next=with_next)
             in_parts = _in_parts(connection, text)
-            tables = _tables_read(snapshot, text)
+            tables = self._tables_read(text)
             if STEPS in tables:
                 steps_places(snapshot, segments)
             if in_parts:
@@ -276,18 +263,40 @@ class QuerySession:
                 through_arrow = self._connect(words, with_next=with_next, through_arrow=True)
                 relation = through_arrow.sql(asked, params=parameters)
         except duckdb.Error as error:
-            name_damaged(snapshot, error, _tables_read(snapshot, text), segments)
-            raise QueryError(advice(snapshot, text, str(error), macros_for(snapshot))) from error
+            name_damaged(snapshot, error, self._tables_read(text), segments)
+            raise QueryError(self._advice(text, str(error))) from error
         if relation is None:
             raise QueryError(f"The text {text!r} holds no query, such as SELECT ... FROM episodes.")
         return relation
+
+    def _refuse_rounded(self, text: str, parameters: Parameters | None) -> None:
+        refuse_rounded(self._context.snapshot, "The query", text, parameters)
+
+    def _tables_read(self, text: str) -> tuple[str, ...]:
+        return _tables_read(self._context.snapshot, text)
+
+    def _advice(self, text: str, reason: str) -> str:
+        snapshot = self._context.snapshot
+        return advice(snapshot, text, reason, macros_for(snapshot))
+
+    def _failure(self, text: str, error: duckdb.Error) -> QueryError:
+        """Return the error of a query that failed as it ran.
+
+        Raises:
+            CorruptStoreError: a file is damaged; the message names it.
+        """
+        name_damaged(self._context.snapshot, error, self._tables_read(text), self._context.segments)
+        hint = ""
+        if _LIST_AS_NUMBER.search(str(error)):
+            hint = " A list stands where a number is expected: name an element, such as reward[1] or obs(0)."
+        return QueryError(f"The query failed: {error}{hint}")
 
     def query(self, text: str, parameters: Parameters | None = None) -> pl.DataFrame:
         """Return the result of a query; see `EpisodeView.query`."""
         try:
             return self.carry_out(lambda: self.sql(text, parameters).pl())
         except duckdb.Error as error:
-            raise failure(self._context, text, error) from error
+            raise self._failure(text, error) from error
 
     def bind(self, text: str) -> duckdb.DuckDBPyRelation:
         """Do as `sql`, in another thread; Ctrl-C stops it.
@@ -341,7 +350,7 @@ class QuerySession:
                     break
             return pa.Table.from_batches(batches, reader.schema).slice(0, most)
         except duckdb.Error as error:
-            raise failure(self._context, text, error) from error
+            raise self._failure(text, error) from error
         except pa.ArrowException as error:
             raise QueryError(f"The query failed while it ran: {error}") from error
 
@@ -352,16 +361,17 @@ class QuerySession:
 
 
 class ThreadSessions:
-    """Sessions over some episodes, for each thread its own.
+    """Sessions of one kind over some episodes, for each thread its own.
 
     A result of DuckDB ends when its connection runs another query, hence one for each thread.
     """
 
-    def __init__(self, context: ReadContext) -> None:
+    def __init__(self, context: ReadContext, kind: type[QuerySession] = QuerySession) -> None:
         self._context = context
+        self._kind = kind
         self._of_thread = threading.local()
 
     def session(self, *, read_only: bool) -> QuerySession:
         """Return the calling thread's session."""
         mine: dict[Any, QuerySession] = self._of_thread.__dict__
-        return mine.setdefault(read_only, QuerySession(self._context, read_only=read_only))
+        return mine.setdefault(read_only, self._kind(self._context, read_only=read_only))

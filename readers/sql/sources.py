@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import itertools
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
@@ -89,6 +90,7 @@ _CONFINED = {
 }
 
 
+_numbers = itertools.count()
 #: Open connections that have functions of ours; at the interpreter's end DuckDB would print that they leak.
 _with_functions: weakref.WeakSet[duckdb.DuckDBPyConnection] = weakref.WeakSet()
 
@@ -108,6 +110,7 @@ class Sources:
         through_arrow: read local files through Arrow too, which checks pages.
         confined: the same for a connection that `confine` is to close off.
         spill: DuckDB may spill to a temporary folder; False where `confine` is to follow.
+        connection: one that other sources have made; None for a new one.
     """
 
     def __init__(
@@ -118,8 +121,10 @@ class Sources:
         through_arrow: bool = False,
         confined: bool = False,
         spill: bool = True,
+        connection: duckdb.DuckDBPyConnection | None = None,
     ) -> None:
-        self.connection = run_interruptible(lambda: _opened(spill and not confined))
+        made = connection or run_interruptible(lambda: _opened(spill and not confined))
+        self.connection: duckdb.DuckDBPyConnection = made
         self.snapshot = snapshot
         self.segments = segments
         #: Functions of the connection by the column whose overflow they read.
@@ -173,7 +178,7 @@ class Sources:
 
     def _filled(self, overflow: Overflow) -> str:
         """Return an expression for a column with the numbers that the JSON column has."""
-        kind, function = type_name(overflow.type), f"_numbers_{len(self._functions)}"
+        kind, function = type_name(overflow.type), f"_numbers_{next(_numbers)}"
         known = self._functions.setdefault((overflow.family.prefix, overflow.column.name), function)
         if known == function:
             carried: dict[str, Any] = {"type": "arrow", "null_handling": "special"}
@@ -236,10 +241,7 @@ class Sources:
         for place in (place for group in groups for place in group.places):
             place.check_plain()
         if self._through_arrow:
-            if name not in self._datasets:
-                self._datasets[name] = self._dataset(schema, groups)
-                self.connection.register(f"_files_of_{name}", self._datasets[name])
-            return _named(name)
+            return self._registered(name, schema, [place for group in groups for place in group.places])
         parts = []
         for group in groups:
             # Qualified, since DuckDB takes a bare name that is also a macro's parameter for a conflict.
@@ -252,17 +254,34 @@ class Sources:
             parts.append(f"SELECT {columns} FROM read_parquet([{paths}]) AS _files")
         return " UNION ALL ".join(parts)
 
-    def _dataset(self, schema: pa.Schema, groups: list[FileGroup]) -> Any:
+    def _registered(
+        self, name: str, schema: pa.Schema, places: Sequence[Place], partitions: Sequence[Any] | None = None
+    ) -> str:
+        """Return a query for files that DuckDB reads through Arrow.
+
+        Args:
+            name: of the files in the connection.
+            schema: their columns.
+            places: the files.
+            partitions: for each file, an expression that gives it columns which it lacks.
+        """
+        if name not in self._datasets:
+            self._datasets[name] = self._dataset(schema, places, partitions)
+            self.connection.register(f"_files_of_{name}", self._datasets[name])
+        return _named(name)
+
+    def _dataset(self, schema: pa.Schema, places: Sequence[Place], partitions: Sequence[Any] | None) -> Any:
         root = self.snapshot.layout.root
         filesystem, base = root.filesystem()
-        paths = [base + str(place).removeprefix(str(root)) for group in groups for place in group.places]
+        paths = [base + str(place).removeprefix(str(root)) for place in places]
         schema = pa.schema([field.remove_metadata() for field in schema])
         # Imported where it is needed: it brings pandas along wherever that is installed.
         import pyarrow.dataset
 
         checked = pyarrow.dataset.ParquetFragmentScanOptions(page_checksum_verification=True)
         kind = pyarrow.dataset.ParquetFileFormat(default_fragment_scan_options=checked)
-        return pyarrow.dataset.dataset(paths, schema=schema, filesystem=filesystem, format=kind)
+        dataset: Any = pyarrow.dataset.FileSystemDataset
+        return dataset.from_paths(paths, schema, kind, filesystem, partitions=partitions)
 
 
 def _named(name: str) -> str:

@@ -331,6 +331,18 @@ class LocalPlace(Place):
         except FileNotFoundError:
             return []
 
+    def listed(self) -> tuple[list[str], list[str]]:
+        """See `Place`."""
+        folders: list[str] = []
+        files: list[str] = []
+        with contextlib.suppress(FileNotFoundError), os.scandir(self._path) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.name)
+                elif entry.is_file(follow_symlinks=False):
+                    files.append(entry.name)
+        return sorted(folders), sorted(files)
+
     def sync(self) -> None:
         """See `Place`."""
         sync_path(self._path)

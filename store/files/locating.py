@@ -22,7 +22,7 @@ from .local import LocalPlace
 from .place import Place
 
 #: delta-rs decodes the first, refuses the second, and makes a slash of the third.
-_REFUSED = re.compile(r"%[0-9A-Fa-f]{2}|[\x00-\x1f\x7f]|\\")
+REFUSED = re.compile(r"%[0-9A-Fa-f]{2}|[\x00-\x1f\x7f]|\\")
 _URL = re.compile("^([a-zA-Z][a-zA-Z0-9+.-]*)://")
 _SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss", "memory", "file")
 _TMPFS = Path("/dev/shm")
@@ -80,7 +80,7 @@ def locate(path: str | PathLike[str], storage_options: Mapping[str, str] | None 
         from .remote import remote_place
 
         place = remote_place(text, dict(storage_options or {}))
-    refused = _REFUSED.search(str(place))
+    refused = REFUSED.search(str(place))
     if refused:
         raise InvalidArgumentError(
             f"The path {str(place)!r} holds {refused[0]!r}, which the tables cannot have. "

@@ -162,6 +162,14 @@ class Place(ABC):
         """Return names of the files and folders in this folder, sorted; empty if there is no such folder."""
 
     @abstractmethod
+    def listed(self) -> tuple[list[str], list[str]]:
+        """Return names of the folders in this folder, without links, and of the files, both sorted.
+
+        Raises:
+            OSError: the folder cannot be listed; one that is not there is empty.
+        """
+
+    @abstractmethod
     def sync(self) -> None:
         """Make the file, or the names in the folder, durable."""
 

@@ -339,15 +339,20 @@ class RemotePlace(Place):
 
     def names(self) -> list[str]:
         """See `Place`."""
+        folders, files = self.listed()
+        return sorted([*folders, *files])
+
+    def listed(self) -> tuple[list[str], list[str]]:
+        """See `Place`."""
         prefix = f"{self._key}/" if self._key else ""
         try:
             with as_os_errors(self):
                 listed = self._store.list_with_delimiter(prefix or None)
         except FileNotFoundError:
             # The bucket itself is missing.
-            return []
-        below = [path.rstrip("/").removeprefix(prefix) for path in listed["common_prefixes"]]
-        return sorted([*below, *(entry["path"].removeprefix(prefix) for entry in listed["objects"])])
+            return [], []
+        folders = [path.rstrip("/").removeprefix(prefix) for path in listed["common_prefixes"]]
+        return sorted(folders), sorted(entry["path"].removeprefix(prefix) for entry in listed["objects"])
 
     def sync(self) -> None:
         """See `Place`; an object that was put is durable."""

@@ -1,0 +1,6 @@
+"""Lakes: a folder or a prefix of an object store that holds many stores.
+
+Begin with `lake.py`. `walk` finds the stores, `listing` reads what has changed in them, `tables` shows their
+episodes and runs to DuckDB as one, `moving` renames and deletes. Nothing central is written: a lake is the
+stores that lie in it.
+"""

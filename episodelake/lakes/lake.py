@@ -1,0 +1,338 @@
+"""`Lake`: many stores below one folder or prefix, by name."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from os import PathLike
+from typing import Any
+
+import duckdb
+import polars as pl
+
+from .._store import EpisodeStore, create, open_store
+from ..readers.amounts import counted
+from ..readers.context import Parameters
+from ..store.common.arguments import flag, suggest
+from ..store.errors import (
+    CorruptStoreError,
+    FormatVersionError,
+    InvalidArgumentError,
+    StoreNotFoundError,
+)
+from ..store.files import Place, guard_access, locate
+from ..store.layout import MANIFEST, Layout, time_ordered_suffix
+from ..store.maintenance.creation import check_free
+from ..store.manifest import read_manifest, store_at
+from .listing import Entry, checked, lake_layout, look, stores_frame
+from .moving import TRASH, empty_trash, move
+from .shared import SharedEnvironments
+from .tables import LakeQueries, LakeSnapshot
+from .walk import checked_name, place_of
+
+
+@dataclass
+class _Look:
+    """The stores as they were at one moment, and their tables.
+
+    Attributes:
+        entries: the stores by name.
+        warned: texts of which the user was told.
+    """
+
+    root: Place
+    entries: dict[str, Entry]
+    warned: set[str] = field(default_factory=set)
+
+    @cached_property
+    def lake(self) -> LakeSnapshot:
+        """The tables of the stores that can be read."""
+        self.entries = checked(self.entries)
+        readable = {name: each.snapshot for name, each in self.entries.items() if each.snapshot is not None}
+        lake = LakeSnapshot(lake_layout(self.root), readable)
+        lake.stores_table = stores_frame(self.root, self.entries).to_arrow()
+        return lake
+
+    @cached_property
+    def queries(self) -> LakeQueries:
+        """Sessions of DuckDB over the tables."""
+        return LakeQueries(self.lake)
+
+    def warn(self, columns: Sequence[str], stacklevel: int) -> None:
+        """Warn, once, of stores that are left out, and of columns with different types among some."""
+        lake = self.lake
+        texts = [str(each) for (_, column), each in lake.conflicts.items() if column in columns]
+        broken = [f"{name!r}: {each.error}" for name, each in self.entries.items() if each.error]
+        if broken:
+            texts.append(
+                f"{counted(len(broken), 'store')} of the lake {self.root} cannot be read and are left out. "
+                f"stores() lists them. {broken[0]}"
+            )
+        for text in texts:
+            if text not in self.warned:
+                self.warned.add(text)
+                warnings.warn(text, RuntimeWarning, stacklevel=stacklevel + 1)
+
+
+class Lake(SharedEnvironments):
+    """Many stores below one folder or prefix, made by `episodelake.lake`.
+
+    It shows the stores and their versions as they were when it first looked, until `refresh`. Only
+    `lake[name]` and `name in lake` ask the folder itself. Iteration gives the names of the stores that can be
+    read, and `len` counts them.
+    """
+
+    def __init__(self, root: Place, storage_options: Mapping[str, str] | None = None) -> None:
+        self._root = root
+        self._options = storage_options
+        self._seen: _Look | None = None
+        #: Whether this object has changed something since it looked.
+        self._changed = False
+
+    @property
+    def url(self) -> str:
+        """The absolute path of its folder, or its URL."""
+        return str(self._root)
+
+    @property
+    def _look(self) -> _Look:
+        if self._seen is None or self._changed:
+            self.refresh()
+        assert self._seen is not None
+        return self._seen
+
+    def refresh(self) -> Lake:
+        """Look for stores again, read those that have changed since, and return this object.
+
+        Raises:
+            InvalidArgumentError: there are more folders, or deeper ones, than a lake may have.
+            StoreAccessError: the folder cannot be listed.
+        """
+        before = {} if self._seen is None else self._seen.entries
+        self._seen, self._changed = _Look(self._root, look(self._root, self._options, before)), False
+        return self
+
+    # Stores
+
+    def stores(self) -> pl.DataFrame:
+        """Return one row per store, ordered by name.
+
+        Columns: store (its name), url, version, episodes, steps (transitions), env_ids (the ids of the
+        environments of its runs), created, updated (when episodes or runs were last added; UTC), bytes (of
+        the files of its tables) and error (why it cannot be read, or null).
+        """
+        return stores_frame(self._root, self._look.entries)
+
+    def __len__(self) -> int:
+        """Return the number of stores that can be read."""
+        return sum(1 for _ in self)
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the names of the stores that can be read, sorted."""
+        return iter([name for name, entry in self._look.entries.items() if entry.snapshot is not None])
+
+    def __contains__(self, name: object) -> bool:
+        """Return whether there is a store of this name now."""
+        try:
+            place = place_of(self._root, name)
+        except InvalidArgumentError:
+            return False
+        with guard_access("look for a store", place):
+            return (place / MANIFEST).exists()
+
+    def __getitem__(self, name: str) -> EpisodeStore:
+        """Open a store at its newest version.
+
+        Raises:
+            StoreNotFoundError: there is none of this name; the message lists the nearest names.
+            InvalidArgumentError: it is no name of a store in a lake, or leads through a link.
+            FormatVersionError, CorruptStoreError: as for `open`.
+        """
+        place = place_of(self._root, name)
+        try:
+            return open_store(str(place), storage_options=self._options)
+        except StoreNotFoundError as error:
+            if (place / MANIFEST).exists():
+                raise
+            raise self._missing(name) from error
+
+    def _missing(self, name: str) -> StoreNotFoundError:
+        known = list(self)
+        listed = ", ".join([*map(repr, known[:8]), *(["..."] if len(known) > 8 else [])]) or "none"
+        return StoreNotFoundError(
+            f"The lake {self._root} has no store {name!r}.{suggest(name, known)} Its stores: {listed}."
+        )
+
+    def create(self, name: str, env: Any = None, **options: Any) -> EpisodeStore:
+        """Create an empty store in the lake and open it; of several processes that do so, one succeeds.
+
+        Args:
+            name: its folder below the root, such as "cartpole/ppo"; none of its parts begins with a dot.
+            env: as for `episodelake.create`.
+            options: `observation_space`, `card` and others, as for `episodelake.create`.
+
+        Raises:
+            StoreExistsError: there is a store of this name already, or other files.
+            InvalidArgumentError: it is no name of a store in a lake, or lies in another store.
+        """
+        place = self._free(name)
+        store = create(str(place), env, storage_options=self._options, **options)
+        self._changed = True
+        return store
+
+    def _free(self, name: str) -> Place:
+        """Return the place for a new store, which lies in no other one."""
+        place = place_of(self._root, name)
+        parts = checked_name(name).split("/")
+        for count in range(1, len(parts)):
+            above = "/".join(parts[:count])
+            if above in self:
+                raise InvalidArgumentError(f"{name!r} would lie in the store {above!r}. Choose another name.")
+        check_free(Layout.at(str(place), self._options))
+        return place
+
+    def _layout_of(self, name: str) -> Layout:
+        """Return the layout of a store, or of what is left of one.
+
+        Raises:
+            StoreNotFoundError: there is nothing of the kind.
+        """
+        layout = Layout.at(str(place_of(self._root, name)), self._options)
+        try:
+            return layout.of_store(read_manifest(layout).store_id)
+        except (CorruptStoreError, FormatVersionError):
+            return layout
+        except StoreNotFoundError as error:
+            self._changed = True
+            if name in self._look.entries:
+                return layout
+            raise self._missing(name) from error
+
+    def rename(self, name: str, new_name: str) -> None:
+        """Give a store another name; its identity, versions and content stay.
+
+        On an object store its objects are copied, and only writers on this machine are noticed.
+
+        Raises:
+            StoreNotFoundError: there is no store of this name.
+            StoreExistsError: the new name is taken.
+            StoreUnavailableError: it is being written or maintained; nothing was changed.
+        """
+        layout = self._layout_of(name)
+        move(layout, self._free(new_name))
+        self._changed = True
+
+    def delete(self, name: str) -> None:
+        """Move a store with its episodes, environments and artifacts to the lake's trash, until `vacuum`.
+
+        One that is damaged, or whose creation was cut short, goes too. To take a store back before `vacuum`,
+        move its folder from `.trash` back; on an object store, copy it.
+
+        Raises:
+            StoreNotFoundError: there is no store of this name.
+            StoreUnavailableError: it is being written or maintained; nothing was changed.
+        """
+        layout = self._layout_of(name)
+        move(layout, self._root / TRASH / time_ordered_suffix() / name)
+        self._changed = True
+
+    def vacuum(self) -> list[str]:
+        """Delete for good the stores in the trash, and files that no saved environment of the lake needs.
+
+        Returns:
+            The names that the stores had.
+
+        Raises:
+            StoreAccessError: something could not be deleted; call again.
+        """
+        names = empty_trash(self._root)
+        self._clean_shared()
+        return names
+
+    # Questions over all stores
+
+    @property
+    def episodes(self) -> pl.LazyFrame:
+        """One row per episode of all stores, the name of its `store` in front; see `sql` for the columns."""
+        return self._frame("episodes")
+
+    @property
+    def runs(self) -> pl.LazyFrame:
+        """One row per run of all stores, with the name of its `store` in front."""
+        return self._frame("runs")
+
+    def _frame(self, table: str) -> pl.LazyFrame:
+        frame = self._look.queries.frame(table)
+        self._look.warn(frame.collect_schema().names(), 3)
+        return frame
+
+    def sql(
+        self, text: str, parameters: Parameters | None = None, *, read_only: bool = False
+    ) -> duckdb.DuckDBPyRelation:
+        """Run a DuckDB query over `episodes` and `runs` of all stores, and `stores`.
+
+        The tables have the column `store`, and all columns that some store has, NULL where one has not.
+        Numbers of different types get the wider type. A column with types that have nothing in common is
+        shown as text, and a warning names it, the stores, and how to choose. An annotation with the name
+        `store` is `own_store`.
+
+        Args:
+            text, parameters, read_only: as for `EpisodeStore.sql`.
+
+        Raises:
+            QueryError: the text is not valid, or no query; the message begins with the nearest names.
+            CorruptStoreError: a file is damaged; the message names it.
+        """
+        read_only = flag("read_only", read_only)
+        relation = self._look.queries.session(read_only=read_only).sql(text, parameters)
+        self._look.warn([*relation.columns, *(c for _, c in self._look.lake.conflicts if c in text)], 2)
+        return relation
+
+    def find(self, condition: str, parameters: Parameters | None = None) -> pl.DataFrame:
+        """Return the rows of `stores()` with episodes that fulfil a condition, and how many: `matches`.
+
+        Args:
+            condition: an SQL condition over `episodes`, such as "episode_return > 100".
+            parameters: values of `?` or `$1` in it, in order, or of `$name`, by name.
+
+        Raises:
+            QueryError: the condition is not valid.
+        """
+        text = f"SELECT store, count(*) AS matches FROM episodes WHERE (\n{condition}\n) GROUP BY store"
+        found = self._look.queries.session(read_only=False).query(text, parameters)
+        self._look.warn([c for _, c in self._look.lake.conflicts if c in condition], 2)
+        return self.stores().join(found, on="store").sort("store")
+
+    def __repr__(self) -> str:
+        """Return where the lake is."""
+        return f"Lake({self.url!r})"
+
+
+def lake(root: str | PathLike[str], *, storage_options: Mapping[str, str] | None = None) -> Lake:
+    """Open a lake: the stores below a folder or a prefix of an object store, by name.
+
+    Nothing is read or created yet. A folder that does not exist is a lake without stores.
+
+    Args:
+        root: a folder; or `s3://`, `gs://` or `az://` with a prefix.
+        storage_options: how to reach an object store, as for `open`.
+
+    Raises:
+        InvalidArgumentError: it is a store, lies in one, or is a file.
+    """
+    place = locate(root, storage_options)
+    with guard_access("look for a lake", place):
+        if place.local is not None:
+            store: object = store_at(place.local)
+            if place.local.exists() and not place.local.is_dir():
+                raise InvalidArgumentError(f"{place} is a file. A lake is a folder of stores.")
+        else:
+            store = place if (place / MANIFEST).exists() else None
+    if store is not None:
+        raise InvalidArgumentError(
+            f"{place} is the store {store}, or lies in it, and no lake. Open it with episodelake.open, or "
+            "give the folder above it."
+        )
+    return Lake(place, storage_options)

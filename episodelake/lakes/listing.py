@@ -1,0 +1,198 @@
+"""Read the stores of a lake: those that have changed since, and what a row of `stores()` says of each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import polars as pl
+import pyarrow as pa
+
+from ..readers.damaged_files import check_readable, name_damaged
+from ..readers.replaying.run_envs import RunEnv
+from ..store.errors import EpisodelakeError, StoreNotFoundError
+from ..store.files import Place
+from ..store.layout import EPISODES, RUNS, Layout
+from ..store.manifest import read_manifest
+from ..store.snapshot import Snapshot
+from .tables import STORE, LakeSnapshot, connect
+from .walk import find_stores, mapping
+
+_MOMENT = pl.Datetime("ms", "UTC")
+_COLUMNS: dict[str, Any] = {
+    STORE: pl.String,
+    "url": pl.String,
+    "version": pl.Int64,
+    "episodes": pl.Int64,
+    "steps": pl.Int64,
+    "env_ids": pl.List(pl.String),
+    "created": _MOMENT,
+    "updated": _MOMENT,
+    "bytes": pl.Int64,
+    "error": pl.String,
+}
+
+
+def lake_layout(root: Place) -> Layout:
+    """Return the layout of a lake's folder, which is no store and has no journals."""
+    return Layout(root, root.local or Path())
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A store of a lake as it was when the lake was last looked at.
+
+    Attributes:
+        snapshot: its newest version; None if it cannot be read.
+        steps: its transitions.
+        env_ids: the ids of the environments of its runs.
+        error: why it cannot be read.
+    """
+
+    snapshot: Snapshot | None = None
+    steps: int = 0
+    env_ids: tuple[str, ...] = ()
+    error: str | None = None
+
+    def row(self, name: str, url: str) -> tuple[Any, ...]:
+        """Return its row of `stores()`."""
+        # Names of folders need not be text.
+        shown = [each.encode("utf-8", "backslashreplace").decode() for each in (name, url)]
+        if self.snapshot is None:
+            return (*shown, *[None] * 7, self.error)
+        tables = (self.snapshot.episode_files, self.snapshot.run_files, self.snapshot.listed_steps)
+        created = datetime.fromisoformat(self.snapshot.manifest.created_at)
+        last = max((file.moment for file in (*tables[0], *tables[1])), default=0)
+        return (
+            *shown,
+            self.snapshot.version,
+            self.snapshot.episode_count,
+            self.steps,
+            list(self.env_ids),
+            created,
+            max(created, datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=last)),
+            sum(file.size for table in tables for file in table),
+            None,
+        )
+
+
+def look(root: Place, options: Mapping[str, str] | None, before: Mapping[str, Entry]) -> dict[str, Entry]:
+    """Return the stores of a lake by name, of which only those are read that have changed.
+
+    A store that is gone when it is read is left out; one that cannot be read has an error.
+
+    Args:
+        root: the lake's.
+        options: how to reach an object store.
+        before: what was there at the last look.
+
+    Raises:
+        InvalidArgumentError, StoreAccessError: see `find_stores`.
+    """
+    problems = find_stores(root)
+
+    def opened(name: str) -> Entry | None:
+        if problems[name] is not None:
+            return Entry(error=problems[name])
+        try:
+            return _opened(str(root / name), options, before.get(name))
+        except StoreNotFoundError:
+            return None
+        except EpisodelakeError as error:
+            return Entry(error=str(error))
+
+    with mapping(root) as in_turn:
+        entries = dict(zip(problems, in_turn(opened, problems), strict=True))
+    known = {name: entry for name, entry in entries.items() if entry is not None}
+    new = [name for name, each in known.items() if each is not before.get(name) and each.snapshot is not None]
+    return {**known, **_counted(lake_layout(root), {name: known[name] for name in new})}
+
+
+def _opened(url: str, options: Mapping[str, str] | None, before: Entry | None) -> Entry:
+    """Return the newest version of a store; the same entry if nothing was committed."""
+    if before is not None and before.snapshot is not None:
+        known = before.snapshot
+        try:
+            newest = Snapshot(known.layout, known.manifest, after=known)
+            return before if newest.versions == known.versions else Entry(newest)
+        except StoreNotFoundError:
+            pass  # another store may have taken its place
+    layout = Layout.at(url, options)
+    manifest = read_manifest(layout)
+    return Entry(Snapshot(layout.of_store(manifest.store_id), manifest))
+
+
+def _counted(layout: Layout, entries: Mapping[str, Entry]) -> dict[str, Entry]:
+    """Return some entries with their steps and environments, or with the error of their files."""
+    snapshots = {name: each.snapshot for name, each in entries.items() if each.snapshot is not None}
+    if not snapshots:
+        return {}
+    try:
+        steps, envs = _figures(LakeSnapshot(layout, snapshots))
+    except (duckdb.Error, pa.ArrowException, OSError, EpisodelakeError) as error:
+        if len(entries) == 1:
+            ((name, snapshot),) = snapshots.items()
+            return {name: Entry(error=_reason(snapshot, error))}
+        names = list(entries)
+        halves = names[: len(names) // 2], names[len(names) // 2 :]
+        return {
+            name: entry
+            for half in halves
+            for name, entry in _counted(layout, {each: entries[each] for each in half}).items()
+        }
+    return {
+        name: replace(entry, steps=steps.get(name, 0), env_ids=tuple(envs.get(name, ())))
+        for name, entry in entries.items()
+    }
+
+
+def _figures(lake: LakeSnapshot) -> tuple[dict[str, int], dict[str, list[str]]]:
+    """Return the steps and the ids of environments of stores, from two small columns of all of them."""
+    agents = "coalesce(len(agents), 1)" if "agents" in lake.shown_schema(EPISODES).names else "1"
+    with connect(lake, read_only=False) as connection:
+        counted = connection.sql(f"SELECT store, sum(row_count - {agents})::BIGINT FROM episodes GROUP BY 1")
+        steps = dict(counted.fetchall())
+        envs: dict[str, list[str]] = {}
+        for store, spec in connection.sql(
+            "SELECT DISTINCT store, env_spec FROM runs ORDER BY ALL"
+        ).fetchall():
+            ids = envs.setdefault(store, [])
+            env_id = RunEnv("", None, spec, None, None).env_id
+            ids += [env_id] if env_id is not None and env_id not in ids else []
+    return steps, envs
+
+
+def _reason(snapshot: Snapshot, error: Exception) -> str:
+    """Return why a store cannot be read, with the damaged file where there is one."""
+    try:
+        check_readable(snapshot, (EPISODES, RUNS))
+        if isinstance(error, duckdb.Error):
+            name_damaged(snapshot, error, (EPISODES, RUNS))
+    except EpisodelakeError as named:
+        return str(named)
+    return str(error)
+
+
+def checked(entries: Mapping[str, Entry]) -> dict[str, Entry]:
+    """Return entries after a comparison of their files of episodes and runs with the logs, which engines do
+    not make; stores with damaged files have an error.
+    """
+    result = dict(entries)
+    for name, entry in entries.items():
+        if entry.snapshot is not None:
+            try:
+                for table in (EPISODES, RUNS):
+                    entry.snapshot.places(table)
+            except EpisodelakeError as error:
+                result[name] = Entry(error=str(error))
+    return result
+
+
+def stores_frame(root: Place, entries: Mapping[str, Entry]) -> pl.DataFrame:
+    """Return one row per store."""
+    rows: Sequence[tuple[Any, ...]] = [entry.row(name, str(root / name)) for name, entry in entries.items()]
+    return pl.DataFrame(rows, _COLUMNS, orient="row")

@@ -1,0 +1,300 @@
+"""The episodes and the runs of many stores as one table each, for DuckDB and Polars.
+
+`LakeSnapshot` has the files of all stores, grouped by their columns, and the columns of all of them.
+`LakeSources` writes the query over them with a column `store`, and `LakeSession` asks as a session of one
+store does. Files with the same columns are read by one scan, whichever stores they belong to, and the name of
+a store follows from the path, so that DuckDB skips the files of stores that a condition leaves out.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import duckdb
+import polars as pl
+import pyarrow as pa
+from gymnasium.spaces import Discrete
+from polars.io.plugins import register_io_source
+
+from ..readers.context import Parameters, ReadContext
+from ..readers.sql.advice import advice
+from ..readers.sql.connections import create_view
+from ..readers.sql.session import QuerySession, ThreadSessions, refuse_rounded
+from ..readers.sql.sources import Sources, null_column, run_interruptible, type_name
+from ..readers.sql.text import literal, quote
+from ..store.files import Place
+from ..store.layout import EPISODES, RUNS, STEPS, Layout
+from ..store.schema import RUNS_SCHEMA, StepSchema
+from ..store.snapshot import FileGroup, Snapshot
+
+STORE, STORES = "store", "stores"
+#: The name of an annotation `store` in a lake.
+OWN_STORE = "own_store"
+_PATH = "_path"
+_NUMBERS = (pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64())
+_EXACT_IN_DOUBLE = 2**53
+_SHOWN = 3
+
+
+@dataclass(frozen=True)
+class Part:
+    """Files of a table with the same columns.
+
+    Attributes:
+        schema: the columns as queries over one store see them.
+        own: the one store whose columns have numbers in a JSON column; None where the files are read as they
+            are.
+        places: the files.
+        owners: the store of each file.
+    """
+
+    schema: pa.Schema
+    own: Snapshot | None
+    places: list[Place] = field(default_factory=list)
+    owners: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """A column that has types without a common one.
+
+    Attributes:
+        table, column: which one.
+        stores: the stores by DuckDB's name of the type.
+    """
+
+    table: str
+    column: str
+    stores: Mapping[str, Sequence[str]]
+
+    def __str__(self) -> str:
+        """Return what there is, what queries show, and how to choose."""
+        kinds = "; ".join(f"{kind} in {_listed(stores)}" for kind, stores in self.stores.items())
+        return (
+            f"The column {self.column!r} of {self.table} has different types: {kinds}. It is shown as text, "
+            f"without loss. Convert it, as in TRY_CAST({quote(self.column)} AS {next(iter(self.stores))}), "
+            "or choose stores: WHERE store IN (...)."
+        )
+
+
+def _listed(stores: Sequence[str]) -> str:
+    more = f" and {len(stores) - _SHOWN:,} more" if len(stores) > _SHOWN else ""
+    return ", ".join(map(repr, stores[:_SHOWN])) + more
+
+
+class LakeSnapshot(Snapshot):
+    """The versions of many stores that a lake shows, with the tables of episodes and runs only.
+
+    Args:
+        layout: of the lake's root.
+        stores: the snapshots of the stores by their names.
+    """
+
+    def __init__(self, layout: Layout, stores: Mapping[str, Snapshot]) -> None:
+        self.layout = layout
+        self.stores = stores
+        self.version, self.newest = 0, True
+        #: The rows of `stores`, for queries.
+        self.stores_table: pa.Table | None = None
+        self.conflicts: dict[tuple[str, str], Conflict] = {}
+        self._unified: dict[str, pa.Schema] = {}
+        self._parts: dict[str, list[Part]] = {}
+
+    def newer_version(self) -> int | None:
+        """Return None: a lake has no version."""
+        return None
+
+    def parts(self, table: str) -> list[Part]:
+        """Return the files of a table by their columns."""
+        if table not in self._parts:
+            parts: dict[object, Part] = {}
+            for name, snapshot in self.stores.items():
+                schema = [pa.field(each.name, each.type) for each in snapshot.filled_schema(table)]
+                own = snapshot if snapshot.overflow(table) else None
+                for group in snapshot.groups(table):
+                    columns = [each for each in schema if own or each.name in group.columns]
+                    key = name if own else tuple((each.name, each.type) for each in columns)
+                    part = parts.setdefault(key, Part(pa.schema(columns), own))
+                    part.places.extend(group.places)
+                    part.owners.extend([name] * len(group.places))
+            self._parts[table] = list(parts.values())
+        return self._parts[table]
+
+    def groups(self, table: str) -> tuple[FileGroup, ...]:
+        """Return the files of a table by their columns; a lake has no steps."""
+        if table not in (EPISODES, RUNS):
+            return ()
+        return tuple(
+            FileGroup(tuple(part.places), frozenset(part.schema.names)) for part in self.parts(table)
+        )
+
+    def table_schema(self, table: str) -> pa.Schema:
+        """Return all columns that the files of a table have, for checks of their pages."""
+        fields = {each.name: each for part in self.parts(table) for each in part.schema}
+        return pa.schema(list(fields.values()))
+
+    def shown_schema(self, table: str) -> pa.Schema:
+        """Return the columns that queries show, `store` first; text where types have nothing in common."""
+        if table in (STORES, STEPS):
+            return pa.schema([(STORE, pa.string())] if table == STORES else [])
+        if table not in self._unified:
+            self._unified[table] = self._unify(table)
+        return self._unified[table]
+
+    def _unify(self, table: str) -> pa.Schema:
+        standard = StepSchema(Discrete(1), Discrete(1)).episodes if table == EPISODES else RUNS_SCHEMA
+        names: dict[str, str] = {}
+        stores: dict[str, dict[pa.DataType, dict[str, None]]] = {}
+        for part in self.parts(table) or [Part(standard, None)]:
+            for column in part.schema:
+                name = names.setdefault(column.name.casefold(), column.name)
+                stores.setdefault(name, {}).setdefault(column.type, {}).update(dict.fromkeys(part.owners))
+        columns = [pa.field(STORE, pa.string())]
+        for name, types in stores.items():
+            kind = _common_type(types)
+            if kind is None:
+                by_type = {type_name(each): sorted(owners) for each, owners in types.items()}
+                self.conflicts[table, name] = Conflict(table, name, by_type)
+            columns.append(pa.field(_shown(name), kind or pa.string()))
+        return pa.schema(columns)
+
+
+def _shown(name: str) -> str:
+    return OWN_STORE if name.casefold() == STORE else name
+
+
+def _common_type(types: Collection[pa.DataType]) -> pa.DataType | None:
+    """Return a type that holds the values of all types; None if there is none."""
+    if len(types) == 1:
+        return next(iter(types))
+    if not all(each in _NUMBERS for each in types):
+        return None
+    whole = all(pa.types.is_integer(each) for each in types)
+    return max(types, key=_NUMBERS.index) if whole else pa.float64()
+
+
+class LakeSources(Sources):
+    """A connection, and the SQL text that names the tables of a lake in it."""
+
+    snapshot: LakeSnapshot
+
+    def _table(self, table: str, name: str) -> str:
+        shown = self.snapshot.shown_schema(table)
+        texts = []
+        for number, part in enumerate(self.snapshot.parts(table)):
+            store, source = self._read(part, table, f"{name}_{number}")
+            known = {_shown(each.name).casefold(): each for each in part.schema}
+            columns = [_column(each, known.get(each.name.casefold())) for each in list(shown)[1:]]
+            texts.append(f"SELECT {', '.join([f'{store} AS {STORE}', *columns])} FROM {source} AS _files")
+        return " UNION ALL ".join(texts) or f"SELECT {', '.join(map(null_column, shown))} WHERE false"
+
+    def _read(self, part: Part, table: str, name: str) -> tuple[str, str]:
+        """Return the name of a row's store, and what its files are in a query."""
+        if part.own is not None:
+            own = Sources(part.own, through_arrow=self._through_arrow, connection=self.connection)
+            return literal(part.owners[0]), f"({own._table(table, name)})"
+        for place in part.places:
+            place.check_plain()
+        if self._through_arrow:
+            import pyarrow.compute as pc
+
+            owners = [pc.equal(pc.field(f"_{STORE}"), pa.scalar(owner)) for owner in part.owners]
+            schema = part.schema.append(pa.field(f"_{STORE}", pa.string()))
+            return f"_{STORE}", f"({self._registered(name, schema, part.places, owners)})"
+        paths = ", ".join(literal(str(place)) for place in part.places)
+        # Below the root, without the table's folder and the file.
+        below = f"substr({_PATH}, {len(str(self.snapshot.layout.root).rstrip('/')) + 2})"
+        store = f"regexp_replace({below}, '/{table}/[^/]*$', '')"
+        return store, f"read_parquet([{paths}], filename = '{_PATH}')"
+
+
+def _column(shown: pa.Field, stored: pa.Field | None) -> str:
+    """Return a column of some files as the lake shows it."""
+    if stored is None:
+        return null_column(shown)
+    value, name = f"_files.{quote(stored.name)}", quote(shown.name)
+    if stored.type == shown.type:
+        return f"{value} AS {name}"
+    if stored.type == pa.int64() and shown.type == pa.float64():
+        problem = literal(
+            f"the column {shown.name} is shown as DOUBLE, since it is one in another store, and an integer "
+            "in it has more digits: choose stores by WHERE store IN (...)"
+        )
+        exact = f"coalesce({value} BETWEEN -{_EXACT_IN_DOUBLE} AND {_EXACT_IN_DOUBLE}, true)"
+        return f"CASE WHEN {exact} THEN {value}::DOUBLE ELSE error({problem})::DOUBLE END AS {name}"
+    return f"{value}::{type_name(shown.type)} AS {name}"
+
+
+class LakeSession(QuerySession):
+    """Queries over `episodes`, `runs` and `stores` of a lake."""
+
+    @property
+    def _lake(self) -> LakeSnapshot:
+        return cast(LakeSnapshot, self._context.snapshot)
+
+    def _connect(
+        self, words: Collection[str] | None, *, with_next: bool = False, through_arrow: bool = False
+    ) -> duckdb.DuckDBPyConnection:
+        options = (False, through_arrow)
+        if options not in self._connections:
+            self._connections[options] = connect(self._lake, self._read_only, through_arrow)
+        return self._connections[options]
+
+    def _refuse_rounded(self, text: str, parameters: Parameters | None) -> None:
+        for snapshot in self._lake.stores.values():
+            refuse_rounded(snapshot, "The query", text, parameters)
+
+    def _tables_read(self, text: str) -> tuple[str, ...]:
+        return RUNS, EPISODES
+
+    def _advice(self, text: str, reason: str) -> str:
+        return advice(self._lake, text, reason, (), (EPISODES, RUNS, STORES))
+
+
+def connect(lake: LakeSnapshot, read_only: bool, through_arrow: bool = False) -> duckdb.DuckDBPyConnection:
+    """Open an in-memory DuckDB with the views `episodes` and `runs` of a lake."""
+    sources = LakeSources(lake, through_arrow=through_arrow, confined=read_only)
+
+    def connected() -> duckdb.DuckDBPyConnection:
+        for name in (RUNS, EPISODES):
+            create_view(lake, sources.connection, name, sources.table(name))
+        if lake.stores_table is not None:
+            sources.connection.register(STORES, lake.stores_table)
+        if read_only:
+            sources.confine()
+        return sources.connection
+
+    return run_interruptible(connected)
+
+
+class LakeQueries(ThreadSessions):
+    """Sessions over a lake, for each thread its own, and its tables as frames."""
+
+    def __init__(self, lake: LakeSnapshot) -> None:
+        nothing = cast(Any, None)
+        context = ReadContext(lake, nothing, nothing)
+        super().__init__(context, LakeSession)
+        # A connection that belongs to a thread of Polars ends the process as that thread ends.
+        self._of_frames = LakeSession(context, read_only=False)
+        self._guard = threading.Lock()
+
+    def frame(self, table: str) -> pl.LazyFrame:
+        """Return a table as a frame that reads the columns it needs when it is collected."""
+        schema = self._answer(f"FROM {table} LIMIT 0").schema
+
+        def read(
+            columns: list[str] | None, predicate: pl.Expr | None, rows: int | None, _batch: int | None
+        ) -> Iterator[pl.DataFrame]:
+            names = ", ".join(map(quote, schema.names() if columns is None else columns))
+            limit = "" if rows is None else f" LIMIT {rows}"
+            frame = self._answer(f"SELECT {names} FROM {table}{limit}")
+            yield frame if predicate is None else frame.filter(predicate)
+
+        return register_io_source(read, schema=schema, is_pure=True)
+
+    def _answer(self, text: str) -> pl.DataFrame:
+        with self._guard:
+            return self._of_frames.query(text)
