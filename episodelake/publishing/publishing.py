@@ -219,6 +219,10 @@ class _Publication:
                     f"{mark.parent} holds an unfinished publication of other contents. "
                     "Choose another tag, or delete what is there if no process is publishing it."
                 ) from None
+        # Another one may have finished, and freed the mark, since the target was checked.
+        if (mark.parent / MANIFEST).exists():
+            mark.remove()
+            raise self._taken()
 
 
 def _names_content(name: str, file: KnownFile) -> bool:
