@@ -6,18 +6,22 @@ change; files go with `vacuum` alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
-from typing import Any, Self
+from functools import partial
+from typing import Any, Self, get_args
 
 import polars as pl
 import pyarrow as pa
 
+from ._mapping import EpisodeMap, MapJob, MapReport, Of, OnError
 from .readers.columns.cache_folder import CacheFolder, chosen_folder
 from .readers.columns.mapped import forget_vacuumed
 from .readers.context import Parameters, SqlCondition
+from .readers.episode import Episode
 from .readers.view import EpisodeView
-from .store.common.arguments import flag, is_integer
+from .store.common.arguments import flag, is_integer, one_of
+from .store.common.engines import Engine
 from .store.common.progress import Progress, progress_meter
 from .store.errors import InvalidArgumentError, StoreAccessError
 from .store.files import access_class
@@ -226,6 +230,71 @@ class MaintainedStore(EpisodeView):
         else:
             raise InvalidArgumentError(f"on={on!r}: expected 'episode_id' or {step_keys!r}.")
         self._show_newest()
+
+    def map_episodes(
+        self,
+        function: Callable[[Episode], Any],
+        into: str | Sequence[str],
+        *,
+        of: Of,
+        where: pl.Expr | str | SqlCondition | None = None,
+        engine: str = "local",
+        workers: int | None = None,
+        job_id: str | None = None,
+        on_error: OnError = "raise",
+        progress: bool | Progress = False,
+    ) -> MapReport:
+        """Compute annotations by a function of an episode, on many processes or machines; commit them once.
+
+        The function gets an `Episode`, as iterating does, and only what it looks at is read. For steps of a
+        multi-agent store it is called with each `AgentEpisode`. Values have the types that `annotate` takes;
+        integers become doubles where other episodes have those. Nothing is visible before the commit, whose
+        values are in the memory of this process.
+
+        Args:
+            function: returns the values.
+            into: the annotation; or several, and the function returns a dict of them.
+            of: "episode": a value is a scalar, or a vector, such as an embedding; None is NULL. "step":
+                values have the shape (T,) for transitions, or (T+1,) for observations; vectors (T, n).
+            where: only the episodes that fulfil this condition, as for `filter`. Others keep what they have.
+            engine: "local"; or "ray" for tasks of Ray, on a cluster whose machines all see the store.
+            workers: how many local processes or tasks of Ray at a time. None for this process, or for as many
+                tasks as there are CPUs. Local processes need a function that pickle takes.
+            job_id: names the job. If it is interrupted, the same call goes on with the version that it began
+                with, and after its commit adds nothing. Choose another one if the function changes. Results
+                wait in `.NAME.mapping-DIGEST` beside the store. Do not run a job twice at a time.
+            on_error: "raise", or "skip" episodes for which the function fails, and report them.
+            progress: True for a bar on the terminal, or a function called with the episodes done and all of
+                them.
+
+        Raises:
+            ComputationError: the function failed, or its values do not fit the episode, which the message
+                names; or a process died.
+            InvalidArgumentError: an argument is not valid, a name is taken, types differ between episodes, or
+                the function cannot be pickled.
+            QueryError: `where` is not valid.
+            MissingPackageError: Ray is not installed.
+            StoreAccessError, ConcurrentCommitError: nothing was changed, unless the message says that it
+                is committed; call again.
+        """
+        single = isinstance(into, str)
+        names = (into,) if single else tuple(into)
+        if not names:
+            raise InvalidArgumentError("into is empty; expected the name of an annotation, or several.")
+        if not callable(function):
+            raise InvalidArgumentError(f"function={function!r:.200}: expected a function of an episode.")
+        one_of("of", of, get_args(Of))
+        one_of("on_error", on_error, get_args(OnError))
+        if job_id is not None and (not isinstance(job_id, str) or not job_id):
+            raise InvalidArgumentError(f"job_id={job_id!r:.200}: expected text that names the job.")
+        self.refresh()
+        engine_chosen = Engine.of(engine, workers)
+        job = MapJob(self.handle, of, names, where, job_id)
+        mapped = partial(EpisodeMap, function, names, single, of, on_error == "skip")
+        with progress_meter(progress, "Computing", "episodes") as tell:
+            report = job.run(mapped, self.context.snapshot.version, engine_chosen, tell)
+        self._show_newest()
+        return report
 
     def drop_annotation(self, name: str) -> None:
         """Take an annotation away; older versions still show it.

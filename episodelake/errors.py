@@ -1,5 +1,6 @@
 """The errors that Episodelake raises; each is an `EpisodelakeError` and the matching built-in error."""
 
+from .store.errors import ComputationError as ComputationError
 from .store.errors import ConcurrentCommitError as ConcurrentCommitError
 from .store.errors import CorruptStoreError as CorruptStoreError
 from .store.errors import DatasetError as DatasetError

@@ -1,6 +1,7 @@
 """The names of `episodelake.types`, for type checkers; `types.py` loads them on first use."""
 
 from ._importing import ImportReport
+from ._mapping import MapReport
 from ._saved import Artifacts
 from .lakes.lake import Lake
 from .publishing.publishing import PublishReport
@@ -52,6 +53,7 @@ __all__ = [
     "FollowingLoader",
     "ImportReport",
     "Lake",
+    "MapReport",
     "MergeReport",
     "MixedLoader",
     "OpenTeam",

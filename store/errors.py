@@ -22,6 +22,7 @@
     ├── MissingPackageError     (ImportError)             an optional package is not installed
     ├── LoaderStateError        (ValueError)              a loader's state belongs to another loader
     ├── RecorderStateError      (RuntimeError)            a call out of turn: a step before the reset
+    ├── ComputationError        (RuntimeError)            a caller's function, or its process, failed
     └── ConcurrentCommitError                             another process won the race for a commit
 
 Every error also is the built-in error in brackets, so that code which knows nothing of Episodelake
@@ -141,6 +142,10 @@ class LoaderStateError(EpisodelakeError, ValueError):
 
 class RecorderStateError(EpisodelakeError, RuntimeError):
     """A call came out of turn: a step before the first reset, or a step after the end of the episode."""
+
+
+class ComputationError(EpisodelakeError, RuntimeError):
+    """A function of the caller failed in an episode, or a process that ran it died; nothing was committed."""
 
 
 class ConcurrentCommitError(EpisodelakeError):

@@ -223,10 +223,16 @@ class Table(TableVersion):
         self,
         name: str,
         change: Callable[[str | None], str],
+        operation: str,
         details: Mapping[str, Any],
         check: Callable[[], None] | None = None,
     ) -> None:
-        """Change a property in a commit of its own; `change` gets its value in the newest version.
+        """Change a property in a commit of its own, once per operation.
+
+        Args:
+            name: of the property.
+            change: returns its new value for that in the newest version.
+            operation, details, check: as for `replace`.
 
         Raises:
             ConcurrentCommitError: other writers kept winning; nothing was committed.
@@ -239,8 +245,7 @@ class Table(TableVersion):
             changed["metaData"]["configuration"][name] = change(self.properties().get(name))
             return [changed]
 
-        transaction = (f"property.{time_ordered_suffix()}", 0)
-        self._operate(actions, transaction, details, "set a property")
+        self._operate(actions, (operation, 0), details, "set a property")
 
     def _metadata(self, schema: pa.Schema) -> dict[str, Any]:
         """Return the action that gives the table other columns, and leaves the rest of its metadata as it

@@ -51,11 +51,12 @@ _ROW_BYTES = 32
 _DIGEST_BYTES = 8
 
 
-def annotate_episodes(store: StoreHandle, table: pa.Table) -> None:
+def annotate_episodes(store: StoreHandle, table: pa.Table, transaction: str | None = None) -> None:
     """Add or overwrite columns of episodes.
 
     Args:
         table: `episode_id`, each once, and the columns; episodes that it leaves out keep what they have.
+        transaction: as for `Operation.commit`.
 
     Raises:
         InvalidArgumentError: a key is missing, unknown or there twice; a column cannot be an annotation.
@@ -97,7 +98,8 @@ def annotate_episodes(store: StoreHandle, table: pa.Table) -> None:
         new = operation.rewritten(old, overlaid)
         if old or len(grown(operation.tables.episodes.schema)) > len(operation.tables.episodes.schema):
             names = ", ".join(name for name, _ in columns)
-            operation.commit(((), ()), (new, old), {"columns": names}, grown)
+            details = {"columns": names}
+            operation.commit(((), ()), (new, old), details, grown, transaction=transaction)
 
 
 def _over(rows: pa.Table, name: str, given: pa.ChunkedArray, valid: pa.Array) -> pa.ChunkedArray:
@@ -107,12 +109,13 @@ def _over(rows: pa.Table, name: str, given: pa.ChunkedArray, valid: pa.Array) ->
     return pc.call_function("if_else", [valid, given, rows.column(name)])
 
 
-def annotate_steps(store: StoreHandle, table: pa.Table) -> None:
+def annotate_steps(store: StoreHandle, table: pa.Table, transaction: str | None = None) -> None:
     """Add or overwrite columns of steps.
 
     Args:
         table: `episode_id`, in a multi-agent store `agent_id`, and `t` (0 to T), each of these once, and the
             columns.
+        transaction: as for `Operation.commit`.
 
     Raises:
         InvalidArgumentError: a key is missing, unknown or there twice; a column cannot be an annotation.
@@ -141,7 +144,9 @@ def annotate_steps(store: StoreHandle, table: pa.Table) -> None:
                 with parquet_writer(place, schema, _ROW_BYTES) as writer:
                     rows = pa.table([*target.keys(segment), whole], schema=schema)
                     writer.write_table(rows, row_group_size=_ROW_GROUP)
-        operation.change_annotations(lambda there: joined(added, there), "annotate", ", ".join(names))
+        operation.change_annotations(
+            lambda there: joined(added, there), "annotate", ", ".join(names), transaction
+        )
 
 
 def _scattered(
@@ -234,10 +239,7 @@ def _fitting(
     Raises:
         InvalidArgumentError: the name is taken by something else, cannot be one, or has another type.
     """
-    check_plain(name)
-    known = _known(operation, table_name)
-    if name not in known:
-        check_free(operation, table_name, name)
+    known = _check_name(operation, table_name, name)
     values = frame.column(name)
     if name in known and known[name] != values.type:
         if (values.type, known[name]) not in _WIDENED:
@@ -253,6 +255,32 @@ def _fitting(
                 f"that the frame gives: {error}. Choose another name."
             ) from error
     return name, values
+
+
+def check_new(store: StoreHandle, table_name: str, names: Sequence[str]) -> None:
+    """Refuse names that no annotation of a table can have, before its values are computed.
+
+    Raises:
+        InvalidArgumentError: one cannot be a name, or something else has it.
+    """
+    with Operation.begin(store, "annotate", dry_run=True) as operation:
+        for name in names:
+            _check_name(operation, table_name, name)
+
+
+def _check_name(operation: Operation, table_name: str, name: str) -> dict[str, pa.DataType]:
+    """Refuse a name that no annotation can have; return the types of those that are there."""
+    check_plain(name)
+    known = _known(operation, table_name)
+    if name not in known:
+        check_free(operation, table_name, name)
+    return known
+
+
+def widened(kinds: Sequence[pa.DataType]) -> pa.DataType | None:
+    """Return the one type for values of these, at least one; None if there is none."""
+    fitting = [one for one in kinds if all(one == other or (other, one) in _WIDENED for other in kinds)]
+    return fitting[0] if fitting else None
 
 
 def _known(operation: Operation, table_name: str) -> dict[str, pa.DataType]:

@@ -157,6 +157,7 @@ class Operation:
         columns: Callable[[pa.Schema], pa.Schema] | None = None,
         unified: Mapping[str, Unification] | None = None,
         also: Callable[[], None] | None = None,
+        transaction: str | None = None,
     ) -> None:
         """Commit `(added, removed)` files, first to `steps`, then to `episodes`.
 
@@ -165,6 +166,7 @@ class Operation:
             columns: gives the episodes table's new columns for those of the newest version.
             unified: new kinds of columns, by table; all files that have them are among the removed ones.
             also: called when the newest version of the episodes is known; raises if nothing may follow it.
+            transaction: what is committed to `episodes` once only, by whichever operation; None for this one.
 
         Raises:
             ConcurrentCommitError: the episodes were changed by others meanwhile; nothing shows.
@@ -184,6 +186,7 @@ class Operation:
                 also()
 
         both = bool(added or removed or STEPS in changed)
+        transaction = transaction or self.id
         try:
             if both:
                 self.note()
@@ -192,7 +195,7 @@ class Operation:
             self.tables.episodes.replace(
                 new,
                 [file.name for file in old],
-                self.id,
+                transaction,
                 self._details(details),
                 columns or columns_of,
                 check,
@@ -202,18 +205,18 @@ class Operation:
                 # If this fails too, the note stays, and the next operation mends the list.
                 with contextlib.suppress(EpisodelakeError):
                     self._take_back(added, removed, changed.get(STEPS))
-            if not (isinstance(error, StoreAccessError) and self._was_made()):
+            if not (isinstance(error, StoreAccessError) and self._was_made(transaction)):
                 raise
         if both:
             # Likewise: the commit is made.
             with contextlib.suppress(StoreAccessError):
                 self._forget_unfinished()
 
-    def _was_made(self) -> bool:
+    def _was_made(self, transaction: str) -> bool:
         """Return whether the commit to `episodes` was made although an error was raised."""
         with contextlib.suppress(EpisodelakeError):
             self.tables.episodes.refresh()
-            return self.tables.episodes.applied(self.id) >= 0
+            return self.tables.episodes.applied(transaction) >= 0
         return False
 
     def note(self) -> None:
@@ -238,12 +241,14 @@ class Operation:
         change: Callable[[dict[str, StepAnnotation]], Mapping[str, StepAnnotation]],
         kind: str,
         columns: str,
+        transaction: str | None = None,
     ) -> None:
         """Change the list of step annotations.
 
         Args:
             change: returns the new list for that of the newest version.
             kind, columns: recorded in the history.
+            transaction: as for `commit`; None for this change.
 
         Raises:
             CorruptStoreError: the list is damaged.
@@ -259,7 +264,8 @@ class Operation:
                 raise ConcurrentCommitError(self._lost())
 
         details = {"episodelake.operation": kind, "episodelake.columns": columns}
-        self.tables.episodes.set_property(PROPERTY, changed, details, check)
+        transaction = transaction or f"property.{time_ordered_suffix()}"
+        self.tables.episodes.set_property(PROPERTY, changed, transaction, details, check)
         self.annotations_text = self.tables.episodes.properties().get(PROPERTY)
 
     def _check_unchanged(self, brought: Sequence[NewFile]) -> None:

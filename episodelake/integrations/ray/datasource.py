@@ -10,10 +10,9 @@ version and reads its episodes with the public API, so its values are those of a
 from __future__ import annotations
 
 import inspect
-import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from os import PathLike, fspath
 from typing import Any
 
@@ -23,46 +22,15 @@ import ray.data
 from ray.data import Dataset, Datasource, ReadTask
 from ray.data.block import BlockMetadata
 
-from ..._store import EpisodeStore, open_store
+from ...readers.tasks import Address, groups_of
 from ...readers.view import EpisodeView
 from ...store.common.arguments import suggest, whole_number
-from ...store.errors import InvalidArgumentError, StoreNotFoundError
-from ..neighbours import groups_of
+from ...store.errors import InvalidArgumentError
 
 #: A block of whole episodes has about so many bytes at most.
 BLOCK_BYTES = 64 << 20
 #: Of how many bytes a task makes sense at least, and how many tasks keep a cluster busy.
 _TASK_BYTES, _TASKS = 8 << 20, 200
-
-
-@dataclass(frozen=True)
-class Address:
-    """A version of a store, wherever a task runs."""
-
-    path: str
-    version: int
-    storage_options: tuple[tuple[str, str], ...] | None
-
-    def open(self) -> EpisodeStore:
-        """Open the store; a process keeps the last few open.
-
-        Raises:
-            StoreNotFoundError: this machine does not see the store.
-            VersionNotFoundError: the version was vacuumed meanwhile.
-        """
-        return _opened(self)
-
-
-@lru_cache(8)
-def _opened(address: Address) -> EpisodeStore:
-    options = None if address.storage_options is None else dict(address.storage_options)
-    try:
-        return open_store(address.path, address.version, storage_options=options)
-    except StoreNotFoundError as error:
-        raise StoreNotFoundError(
-            f"The machine {socket.gethostname()!r} does not see the store at {address.path!r}. Every machine "
-            "of the cluster reads it: put it on a file system that all share, or on an object store."
-        ) from error
 
 
 @dataclass(frozen=True)
@@ -167,9 +135,9 @@ def _blocks(
     read: Callable[[EpisodeView, int, Sequence[str]], Iterator[pa.Table]],
     columns: Sequence[str],
 ) -> Iterator[pa.Table]:
-    store = address.open()
+    view = address.open()
     for positions in blocks:
-        yield from read(EpisodeView(store.context.choose(positions)), first, columns)
+        yield from read(EpisodeView(view.context.choose(positions)), first, columns)
         first += len(positions)
 
 

@@ -28,12 +28,13 @@ from ...readers.loading.outputs import Output
 from ...readers.loading.transforms.on_read import TransformPipeline
 from ...readers.loading.units import Transitions, Units
 from ...readers.loading.windows import Episodes, unpadded
+from ...readers.tasks import Address
 from ...readers.view import EpisodeView
 from ...store.errors import InvalidArgumentError
 from ...store.names import ACTION, EPISODE, LENGTH, OBSERVATION, REWARD
 from ...store.spaces.arrow import plain_table
 from ...store.spaces.fixed import FixedNode
-from .datasource import BLOCK_BYTES, Address, Reading, check_columns, dataset_of, refuse_memory
+from .datasource import BLOCK_BYTES, Reading, check_columns, dataset_of, refuse_memory
 
 #: About how many bytes a cell takes whose size is known only when it is read.
 _CELL_BYTES = 16
@@ -299,10 +300,9 @@ def _view(
 ) -> tuple[EpisodeView, Address]:
     refuse_memory(path)
     store = open_store(path, version, storage_options=storage_options)
-    options = None if storage_options is None else tuple(sorted(storage_options.items()))
     view = store if where is None else store.filter(where)
     view.context.check_not_empty("to read")
-    return view[:], Address(str(store.context.snapshot.layout.root), store.version, options)
+    return view[:], Address.of(store.handle.layout, store.version)
 
 
 def _checked(columns: Sequence[str] | None, known: Sequence[str], of: str) -> tuple[str, ...]:

@@ -15,10 +15,10 @@ import pyarrow as pa
 from ray.rllib.offline.offline_data import OfflineData
 
 from ..._store import open_store
+from ...readers.tasks import groups_of
 from ...readers.view import EpisodeView
 from ...store.dynamic.column_groups import POLICY
 from ...store.errors import InvalidArgumentError
-from ..neighbours import groups_of
 from .offline_episodes import EpisodeOptions, StorePreLearner, is_numeric
 
 #: Into how many runs of neighbouring episodes a group is divided: more mix better, fewer read faster.

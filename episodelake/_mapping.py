@@ -1,0 +1,357 @@
+"""`map_episodes`: values of a function of episodes become annotations, computed on an engine, committed once.
+
+Each group of neighbouring episodes gives a file in a staging folder; one commit takes them all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from .readers.episode import Episode, MultiAgentEpisode
+from .readers.tasks import Address, groups_of
+from .readers.view import EpisodeView
+from .store.common.engines import Engine
+from .store.common.progress import Progress
+from .store.errors import (
+    ComputationError,
+    InvalidArgumentError,
+    VersionNotFoundError,
+)
+from .store.files import guard_access
+from .store.layout import EPISODES, STEPS
+from .store.maintenance.annotations import (
+    annotate_episodes,
+    annotate_steps,
+    check_new,
+    storable_type,
+    widened,
+)
+from .store.names import AGENT_ID
+from .store.schema import StoreHandle
+from .store.segments.seal import Tables
+
+Of = Literal["step", "episode"]
+OnError = Literal["raise", "skip"]
+_ID = "episode_id"
+#: At most so many groups; they have so many rows at least, unless there are fewer groups than this.
+_GROUPS, _GROUP_ROWS, _FEW_GROUPS = 200, 16_384, 16
+_SKIPPED = b"skipped"
+
+
+@dataclass(frozen=True)
+class MapReport:
+    """The result of `map_episodes`.
+
+    Attributes:
+        episodes: how many have got values.
+        resumed: how many of them an interrupted call had computed.
+        present: whether an earlier call with this `job_id` had committed; then nothing was computed.
+        skipped: for `on_error="skip"`, the ids of the episodes without values, and why.
+    """
+
+    episodes: int
+    resumed: int = 0
+    present: bool = False
+    skipped: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class EpisodeMap:
+    """A function over episodes of one version, for groups of them; it is pickled for tasks.
+
+    Attributes:
+        function: gets an episode, or one agent of it where there are several and steps get values.
+        names: of the annotations.
+        single: whether the function returns the values themselves, and no mapping of names.
+        of: "step" or "episode".
+        skip: whether episodes whose values fail are left out.
+    """
+
+    function: Callable[[Episode], Any]
+    names: tuple[str, ...]
+    single: bool
+    of: Of
+    skip: bool
+    address: Address
+
+    def __call__(self, positions: np.ndarray) -> pa.Table:
+        """Return keys and values of the episodes at these positions; the metadata has those left out."""
+        tables: list[pa.Table] = []
+        skipped: list[tuple[str, str]] = []
+        for episode in EpisodeView(self.address.open().context.choose(positions)):
+            try:
+                tables += self._values_of(episode)
+            except Exception as error:
+                reason = f"{type(error).__name__}: {error}".rstrip(".")
+                if not self.skip:
+                    raise ComputationError(
+                        f"The function failed for the episode {episode.id!r}: {reason}. "
+                        "Nothing was committed."
+                    ) from error
+                skipped.append((episode.id, reason))
+        return joined(tables).replace_schema_metadata({_SKIPPED: json.dumps(skipped)})
+
+    def _values_of(self, episode: Episode) -> list[pa.Table]:
+        if self.of == "episode":
+            values = self._named(self.function(episode))
+            return [pa.table({_ID: [episode.id]} | {name: _cell(name, values[name]) for name in values})]
+        if isinstance(episode, MultiAgentEpisode):
+            members = map(episode.agent, episode.agents)
+            return [self._steps_of(member, {AGENT_ID: member.agent_id}) for member in members]
+        return [self._steps_of(episode, {})]
+
+    def _steps_of(self, episode: Episode, agent: dict[str, str]) -> pa.Table:
+        values = self._named(self.function(episode))
+        count = len(episode) + 1
+        keys = {name: pa.repeat(pa.scalar(key), count) for name, key in {_ID: episode.id, **agent}.items()}
+        columns = {name: _column(name, values[name], count) for name in values}
+        return pa.table(keys | {"t": pa.array(np.arange(count))} | columns)
+
+    def _named(self, result: Any) -> dict[str, Any]:
+        if self.single:
+            return {self.names[0]: result}
+        if not isinstance(result, Mapping) or set(result) != set(self.names):
+            shown = list(result) if isinstance(result, Mapping) else type(result).__name__
+            raise InvalidArgumentError(f"it returned {shown}; expected a dict of {', '.join(self.names)}")
+        return {name: result[name] for name in self.names}
+
+
+def _column(name: str, values: Any, count: int) -> pa.Array:
+    """Return the values of the T + 1 rows of an episode; NULL in the last one if there are T."""
+    array = _array(values)
+    if len(array) not in (count - 1, count):
+        raise InvalidArgumentError(
+            f"{name!r} has {len(array)} values; expected {count - 1} (one for each transition) or {count} "
+            "(one for each observation)"
+        )
+    array = _storable(name, array)
+    return pa.concat_arrays([array, pa.nulls(count - len(array), array.type)])
+
+
+def _cell(name: str, value: Any) -> pa.Array:
+    """Return the value of an episode: a scalar, or a list of them."""
+    if value is None or isinstance(value, str) or np.ndim(value) == 0:
+        return _storable(name, _array([value.item() if isinstance(value, np.generic) else value]))
+    flat = _array(value)
+    return _storable(name, pa.ListArray.from_arrays(pa.array([0, len(flat)], pa.int32()), flat))
+
+
+def _array(values: Any) -> pa.Array:
+    """Return values along their first axis; those of two axes are lists."""
+    if isinstance(values, pl.Series):
+        values = values.to_arrow()
+    if isinstance(values, pa.Array):
+        return values
+    if isinstance(values, list | tuple):
+        return pa.array(values)
+    array = np.asarray(values)
+    if not 1 <= array.ndim <= 2:
+        raise InvalidArgumentError(
+            f"it returned {type(values).__name__} of the shape {array.shape}; a step has a number, "
+            "a text or a vector"
+        )
+    flat = pa.array(np.ascontiguousarray(array).reshape(-1))
+    if array.ndim == 1:
+        return flat
+    return pa.ListArray.from_arrays(pa.array(np.arange(len(array) + 1) * array.shape[1], pa.int32()), flat)
+
+
+def _storable(name: str, array: pa.Array) -> pa.Array:
+    return array if pa.types.is_null(array.type) else array.cast(storable_type(name, array.type))
+
+
+def joined(tables: Sequence[pa.Table]) -> pa.Table:
+    """Return the rows of tables; integers become doubles where others of their column are.
+
+    Raises:
+        InvalidArgumentError: a column has two types, or an integer is not exact.
+    """
+    if not tables:
+        return pa.table({_ID: pa.array([], pa.string())})
+    fields = []
+    for field in tables[0].schema:
+        first: dict[pa.DataType, str] = {}
+        for table in tables:
+            kind = table.schema.field(field.name).type
+            if not pa.types.is_null(kind):
+                first.setdefault(kind, table.column(_ID)[0].as_py())
+        kind = widened(list(first)) if first else field.type
+        if kind is None:
+            (one, here), (other, there), *_ = first.items()
+            raise InvalidArgumentError(
+                f"The values of {field.name!r} have the type {one} in the episode {here!r}, and {other} in "
+                f"{there!r}. Nothing was committed. Return one type."
+            )
+        fields.append((field.name, kind))
+    schema = pa.schema(fields)
+    try:
+        return pa.concat_tables([table.cast(schema) for table in tables])
+    except pa.ArrowInvalid as error:
+        raise InvalidArgumentError(
+            f"The values have integers and doubles, and not all integers are exact as doubles: {error}. "
+            "Nothing was committed. Return one type."
+        ) from error
+
+
+@dataclass(frozen=True)
+class MapJob:
+    """The arguments of `map_episodes`, checked.
+
+    Attributes:
+        store: where the annotations go.
+        of, names, where: as for `EpisodeMap` and the call.
+        job_id: names the job; None for one that is not resumed.
+    """
+
+    store: StoreHandle
+    of: Of
+    names: tuple[str, ...]
+    where: Any
+    job_id: str | None
+
+    @property
+    def _identity(self) -> str:
+        return json.dumps([self.job_id, self.of, self.names, None if self.where is None else str(self.where)])
+
+    @property
+    def _folder(self) -> Path:
+        return self.store.layout.staging("mapping", self._identity)
+
+    @property
+    def _transaction(self) -> str | None:
+        return None if self.job_id is None else f"map.{self._folder.name.rpartition('-')[2]}"
+
+    def run(
+        self, function: Callable[[Address], EpisodeMap], version: int, engine: Engine, progress: Progress
+    ) -> MapReport:
+        """Compute, and commit; see `MaintainedStore.map_episodes`.
+
+        Args:
+            function: returns the map for the address of a version.
+            version: the newest one.
+        """
+        transaction = self._transaction
+        if transaction and Tables.open(self.store.layout).episodes.applied(transaction) >= 0:
+            shutil.rmtree(self._folder, ignore_errors=True)
+            return MapReport(0, present=True)
+        check_new(self.store, STEPS if self.of == "step" else EPISODES, self.names)
+        with self._staged() as folder:
+            address, view = self._opened(folder, version)
+            groups = self._groups(view)
+            places = [folder / f"{group[0]}-{group[-1]}.arrow" for group in groups]
+            missing = [place for place in range(len(groups)) if not _is_whole(places[place])]
+            total = sum(map(len, groups))
+            done = resumed = total - sum(len(groups[place]) for place in missing)
+            progress(done, total)
+            for place, table in engine.run(function(address), [groups[each] for each in missing]):
+                _write(places[missing[place]], table)
+                done += len(groups[missing[place]])
+                progress(done, total)
+            return self._commit([_read(place) for place in places], address.version, resumed)
+
+    def _opened(self, folder: Path, version: int) -> tuple[Address, EpisodeView]:
+        """Open the version that the job began with."""
+        note = folder / "version"
+        if note.exists():
+            with contextlib.suppress(VersionNotFoundError, ValueError):
+                address = Address.of(self.store.layout, int(note.read_text("ascii")))
+                view = address.open()
+                view.context.snapshot.check_retained()
+                return address, view
+            # What was computed of a version that is gone may be of other positions.
+            for file in folder.iterdir():
+                file.unlink()
+        with _replacing(note) as path:
+            path.write_text(str(version), "ascii")
+        address = Address.of(self.store.layout, version)
+        return address, address.open()
+
+    def _groups(self, view: EpisodeView) -> list[np.ndarray]:
+        chosen = view if self.where is None else view.filter(self.where)
+        rows = view.context.snapshot.pointers.row_count[chosen.positions]
+        total = int(rows.sum())
+        size = max(total // _GROUPS, min(_GROUP_ROWS, total // _FEW_GROUPS), 1)
+        return [chosen.positions[group] for group in groups_of(rows, size)]
+
+    def _commit(self, tables: list[pa.Table], version: int, resumed: int) -> MapReport:
+        skipped = [(key, why) for table in tables for key, why in json.loads(table.schema.metadata[_SKIPPED])]
+        table = joined([table for table in tables if table.num_rows])
+        for name in self.names if table.num_rows else ():
+            if pa.types.is_null(table.schema.field(name).type):
+                raise InvalidArgumentError(
+                    f"{name!r} is None in every episode. Does the function lack a return? "
+                    "Nothing was committed."
+                )
+        newest = Address.of(self.store.layout, Tables.open(self.store.layout).episodes.version)
+        if newest.version != version and table.num_rows:
+            # Episodes that were deleted meanwhile have no use for their values.
+            ids = newest.open().episodes.select(_ID).collect().to_arrow().column(_ID).cast(pa.string())
+            there = pc.call_function("is_in", [table.column(_ID)], pc.SetLookupOptions(ids.combine_chunks()))
+            table = table.filter(there)
+        if table.num_rows:
+            annotate = annotate_steps if self.of == "step" else annotate_episodes
+            annotate(self.store, table, self._transaction)
+        return MapReport(len(table.column(_ID).unique()), resumed, skipped=tuple(skipped))
+
+    @contextlib.contextmanager
+    def _staged(self) -> Iterator[Path]:
+        """Yield the folder for what is computed; it is deleted when the block ends without an error."""
+        if self.job_id is None:
+            with TemporaryDirectory(prefix="episodelake-") as folder:
+                yield Path(folder)
+            return
+        folder = self._folder
+        with guard_access("create", folder):
+            folder.mkdir(parents=True, exist_ok=True)
+        try:
+            yield folder
+        except Exception as error:
+            error.add_note(
+                f"What was computed before waits in {folder}: the same call with this job_id goes on from "
+                "there. Delete that folder to give it up."
+            )
+            raise
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _replacing(place: Path) -> Iterator[Path]:
+    """Yield a path to write; the file appears whole."""
+    with guard_access("write", place):
+        path = place.with_suffix(".tmp")
+        yield path
+        os.replace(path, place)
+
+
+def _write(place: Path, table: pa.Table) -> None:
+    with _replacing(place) as path, pa.ipc.new_file(str(path), table.schema) as writer:
+        writer.write_table(table)
+
+
+def _read(place: Path) -> pa.Table:
+    with guard_access("read", place), pa.ipc.open_file(str(place)) as reader:
+        return reader.read_all()
+
+
+def _is_whole(place: Path) -> bool:
+    """Return whether a group was computed; a crash of the machine may have left a part of its file."""
+    if not place.exists():
+        return False
+    try:
+        _read(place)
+    except pa.ArrowInvalid:
+        return False
+    return True

@@ -1,0 +1,70 @@
+"""Episodes for tasks elsewhere: groups of neighbours, and the address of the version that tasks open."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import pairwise
+
+import numpy as np
+
+from ..store.errors import StoreNotFoundError
+from ..store.layout import Layout
+from ..store.manifest import read_manifest
+from ..store.snapshot import Snapshot
+from .context import ReadContext
+from .view import EpisodeView
+
+
+@dataclass(frozen=True)
+class Address:
+    """A version of a store, wherever a task runs."""
+
+    path: str
+    version: int
+    storage_options: tuple[tuple[str, str], ...] = field(repr=False)
+
+    @classmethod
+    def of(cls, layout: Layout, version: int) -> Address:
+        """Return the address of a version of the store with this layout."""
+        root = layout.root
+        return cls(str(root), version, tuple(sorted((root.options or {}).items())))
+
+    def open(self) -> EpisodeView:
+        """Open all episodes of the version; a process keeps the last few versions open.
+
+        Raises:
+            StoreNotFoundError: this machine does not see the store.
+            VersionNotFoundError: the version was vacuumed meanwhile.
+        """
+        return _opened(self)
+
+
+@lru_cache(8)
+def _opened(address: Address) -> EpisodeView:
+    try:
+        layout = Layout.at(address.path, dict(address.storage_options) or None)
+        manifest = read_manifest(layout)
+    except StoreNotFoundError as error:
+        raise StoreNotFoundError(
+            f"The machine {socket.gethostname()!r} does not see the store at {address.path!r}. Every machine "
+            "of the cluster reads it: put it on a file system that all share, or on an object store."
+        ) from error
+    snapshot = Snapshot(layout.of_store(manifest.store_id), manifest, address.version)
+    snapshot.check_retained()
+    return EpisodeView(ReadContext.of(snapshot))
+
+
+def groups_of(sizes: np.ndarray, capacity: int) -> list[slice]:
+    """Cut neighbours into groups of about `capacity`: where the sum passes a multiple of it, a group ends.
+
+    Args:
+        sizes: int64, shape (E,), such as rows of episodes. Groups have a positive size.
+    """
+    ends = np.cumsum(sizes)
+    if not len(ends) or not ends[-1]:
+        return []
+    edges = np.unique(np.searchsorted(ends, np.arange(capacity, int(ends[-1]), capacity)) + 1)
+    bounds = [0, *edges[edges < len(sizes)].tolist(), len(sizes)]
+    return [slice(*pair) for pair in pairwise(bounds)]
