@@ -6,6 +6,7 @@ others none is visible before the commit. The next import of the same dataset go
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shutil
@@ -263,7 +264,13 @@ def _staged(dataset: ForeignDataset, into: str | PathLike[str], *, anew: bool) -
     """
     spaces = space_to_json(dataset.observation_space), space_to_json(dataset.action_space)
     identity = json.dumps([dataset.identity, dataset.settings, spaces, dataset.reward_shape], sort_keys=True)
-    path = Layout.at(into).staging("importing", identity)
+    digest = hashlib.sha256(identity.encode()).hexdigest()[:12]
+    layout = Layout.at(into)
+    folder = layout.root.local
+    if folder is None:
+        path = layout.journals.parent / f"importing-{digest}"
+    else:
+        path = folder.parent / f".{folder.name}.importing-{digest}"
     try:
         if anew:
             shutil.rmtree(path, ignore_errors=True)

@@ -261,8 +261,8 @@ class MaintainedStore(EpisodeView):
             workers: how many local processes or tasks of Ray at a time. None for this process, or for as many
                 tasks as there are CPUs. Local processes need a function that pickle takes.
             job_id: names the job. If it is interrupted, the same call goes on with the version that it began
-                with, and after its commit adds nothing. Choose another one if the function changes. Results
-                wait in `.NAME.mapping-DIGEST` beside the store. Do not run a job twice at a time.
+                with, and after its commit adds nothing. Choose another one if the function changes. Until
+                then results wait in `.writing` in the store; `vacuum` deletes those of jobs that do not run.
             on_error: "raise", or "skip" episodes for which the function fails, and report them.
             progress: True for a bar on the terminal, or a function called with the episodes done and all of
                 them.
@@ -274,6 +274,7 @@ class MaintainedStore(EpisodeView):
                 the function cannot be pickled.
             QueryError: `where` is not valid.
             MissingPackageError: Ray is not installed.
+            ConcurrentCommitError: another process runs this job; or as below.
             StoreAccessError, ConcurrentCommitError: nothing was changed, unless the message says that it
                 is committed; call again.
         """

@@ -6,11 +6,11 @@ Each group of neighbouring episodes gives a file in a staging folder; one commit
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
-import os
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
@@ -28,9 +28,9 @@ from .store.common.progress import Progress
 from .store.errors import (
     ComputationError,
     InvalidArgumentError,
-    VersionNotFoundError,
 )
-from .store.files import guard_access
+from .store.files import Place, guard_access
+from .store.files.local import LocalPlace
 from .store.layout import EPISODES, STEPS
 from .store.maintenance.annotations import (
     annotate_episodes,
@@ -39,6 +39,7 @@ from .store.maintenance.annotations import (
     storable_type,
     widened,
 )
+from .store.maintenance.staging import staging
 from .store.names import AGENT_ID
 from .store.schema import StoreHandle
 from .store.segments.seal import Tables
@@ -222,17 +223,14 @@ class MapJob:
     where: Any
     job_id: str | None
 
-    @property
-    def _identity(self) -> str:
-        return json.dumps([self.job_id, self.of, self.names, None if self.where is None else str(self.where)])
-
-    @property
-    def _folder(self) -> Path:
-        return self.store.layout.staging("mapping", self._identity)
-
-    @property
+    @cached_property
     def _transaction(self) -> str | None:
-        return None if self.job_id is None else f"map.{self._folder.name.rpartition('-')[2]}"
+        """The transaction that commits the job once."""
+        if self.job_id is None:
+            return None
+        where = None if self.where is None else str(self.where)
+        identity = json.dumps([self.job_id, self.of, self.names, where])
+        return f"map.{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
 
     def run(
         self, function: Callable[[Address], EpisodeMap], version: int, engine: Engine, progress: Progress
@@ -243,41 +241,34 @@ class MapJob:
             function: returns the map for the address of a version.
             version: the newest one.
         """
-        transaction = self._transaction
-        if transaction and Tables.open(self.store.layout).episodes.applied(transaction) >= 0:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            return MapReport(0, present=True)
-        check_new(self.store, STEPS if self.of == "step" else EPISODES, self.names)
         with self._staged() as folder:
-            address, view = self._opened(folder, version)
-            groups = self._groups(view)
-            places = [folder / f"{group[0]}-{group[-1]}.arrow" for group in groups]
-            missing = [place for place in range(len(groups)) if not _is_whole(places[place])]
+            tables = Tables.open(self.store.layout)
+            if self._transaction and tables.episodes.applied(self._transaction) >= 0:
+                return MapReport(0, present=True)
+            check_new(self.store, STEPS if self.of == "step" else EPISODES, self.names)
+            address = self._address(folder, version)
+            groups = self._groups(address.open())
+            known = set(folder.names())
+            names = [f"{group[0]}-{group[-1]}.arrow" for group in groups]
+            missing = [place for place, name in enumerate(names) if name not in known]
             total = sum(map(len, groups))
             done = resumed = total - sum(len(groups[place]) for place in missing)
             progress(done, total)
             for place, table in engine.run(function(address), [groups[each] for each in missing]):
-                _write(places[missing[place]], table)
+                _write(folder / names[missing[place]], table)
                 done += len(groups[missing[place]])
                 progress(done, total)
-            return self._commit([_read(place) for place in places], address.version, resumed)
+            return self._commit([_read(folder / name) for name in names], address.version, resumed)
 
-    def _opened(self, folder: Path, version: int) -> tuple[Address, EpisodeView]:
-        """Open the version that the job began with."""
+    def _address(self, folder: Place, version: int) -> Address:
+        """Return the address of the version that the job began with, which is now unless it waits there."""
         note = folder / "version"
-        if note.exists():
-            with contextlib.suppress(VersionNotFoundError, ValueError):
-                address = Address.of(self.store.layout, int(note.read_text("ascii")))
-                view = address.open()
-                view.context.snapshot.check_retained()
-                return address, view
-            # What was computed of a version that is gone may be of other positions.
-            for file in folder.iterdir():
-                file.unlink()
-        with _replacing(note) as path:
-            path.write_text(str(version), "ascii")
-        address = Address.of(self.store.layout, version)
-        return address, address.open()
+        with guard_access("read the job", folder):
+            if note.exists():
+                version = int(note.read())
+            else:
+                note.write(str(version).encode())
+        return Address.of(self.store.layout, version)
 
     def _groups(self, view: EpisodeView) -> list[np.ndarray]:
         chosen = view if self.where is None else view.filter(self.where)
@@ -307,51 +298,31 @@ class MapJob:
         return MapReport(len(table.column(_ID).unique()), resumed, skipped=tuple(skipped))
 
     @contextlib.contextmanager
-    def _staged(self) -> Iterator[Path]:
-        """Yield the folder for what is computed; it is deleted when the block ends without an error."""
-        if self.job_id is None:
-            with TemporaryDirectory(prefix="episodelake-") as folder:
-                yield Path(folder)
+    def _staged(self) -> Iterator[Place]:
+        """Yield the folder for what is computed; that of a job stays after an error."""
+        if self._transaction is None:
+            with TemporaryDirectory(prefix="episodelake-") as path:
+                yield LocalPlace(Path(path))
             return
-        folder = self._folder
-        with guard_access("create", folder):
-            folder.mkdir(parents=True, exist_ok=True)
-        try:
-            yield folder
-        except Exception as error:
-            error.add_note(
-                f"What was computed before waits in {folder}: the same call with this job_id goes on from "
-                "there. Delete that folder to give it up."
-            )
-            raise
-        shutil.rmtree(folder, ignore_errors=True)
+        with staging(self.store.layout, self._transaction, resume=True) as folder:
+            try:
+                yield folder
+            except Exception as error:
+                error.add_note(
+                    f"The values computed so far wait in {folder}: the same call with this job_id goes on "
+                    "from there. vacuum() deletes them."
+                )
+                raise
 
 
-@contextlib.contextmanager
-def _replacing(place: Path) -> Iterator[Path]:
-    """Yield a path to write; the file appears whole."""
-    with guard_access("write", place):
-        path = place.with_suffix(".tmp")
-        yield path
-        os.replace(path, place)
-
-
-def _write(place: Path, table: pa.Table) -> None:
-    with _replacing(place) as path, pa.ipc.new_file(str(path), table.schema) as writer:
+def _write(place: Place, table: pa.Table) -> None:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
+    with guard_access("write", place):
+        place.write(sink.getvalue().to_pybytes())
 
 
-def _read(place: Path) -> pa.Table:
-    with guard_access("read", place), pa.ipc.open_file(str(place)) as reader:
-        return reader.read_all()
-
-
-def _is_whole(place: Path) -> bool:
-    """Return whether a group was computed; a crash of the machine may have left a part of its file."""
-    if not place.exists():
-        return False
-    try:
-        _read(place)
-    except pa.ArrowInvalid:
-        return False
-    return True
+def _read(place: Place) -> pa.Table:
+    with guard_access("read", place):
+        return pa.ipc.open_stream(place.read()).read_all()

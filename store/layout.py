@@ -111,21 +111,6 @@ class Layout:
         """All folders in which journals of the store may lie on this machine."""
         return (self.journals,) if self.former_journals is None else (self.journals, self.former_journals)
 
-    def staging(self, purpose: str, identity: str) -> Path:
-        """Return the folder of this machine where an operation collects what it will commit.
-
-        It is beside the store, or for a remote store beside its journals.
-
-        Args:
-            purpose: what the operation is doing, as in "importing".
-            identity: text that tells the operation from others.
-        """
-        digest = hashlib.sha256(identity.encode()).hexdigest()[:12]
-        folder = self.root.local
-        if folder is None:
-            return self.journals.parent / f"{purpose}-{digest}"
-        return folder.parent / f".{folder.name}.{purpose}-{digest}"
-
     @property
     def unfinished_note(self) -> Place:
         """The file beside the journals while a maintenance operation is between its two commits."""

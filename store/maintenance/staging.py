@@ -19,11 +19,12 @@ from ..layout import STAGING, Layout
 
 
 @contextmanager
-def staging(layout: Layout, name: str) -> Iterator[Place]:
+def staging(layout: Layout, name: str, *, resume: bool = False) -> Iterator[Place]:
     """Yield the empty folder of a write, and delete it afterwards.
 
     Args:
         name: of the write; one process at a time has it.
+        resume: keep what an interrupted write of this name left there, and after an error what is there.
 
     Raises:
         ConcurrentCommitError: another process has it.
@@ -49,11 +50,15 @@ def staging(layout: Layout, name: str) -> Iterator[Place]:
                     "for its end and call again, or give this write a name of its own."
                 )
             stack.callback(lock.release, remove=True)
-            clear(place)
+            if not resume:
+                clear(place)
             with guard_access("create", place):
                 place.make_folder()
-        stack.callback(clear, place)
+        if not resume:
+            stack.callback(clear, place)
         yield place
+        if resume:
+            clear(place)
 
 
 def clear(place: Place) -> None:
