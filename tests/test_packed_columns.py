@@ -26,12 +26,14 @@ from episodelake.store.journal.packed_columns import (
     Arena,
     PackedRows,
     Packer,
+    gathered,
     plain_bytes,
     unpack_all,
 )
 from episodelake.store.journal.reading import PartReader
 from episodelake.store.journal.records import RunHeader
 from episodelake.store.journal.run_journal import PartWriter, part_path
+from episodelake.store.spaces.arrow import UNGATHERED
 from waiting import line_of
 
 SHAPE = (64, 64, 3)
@@ -78,6 +80,27 @@ def test_any_rows_come_back(drawn: tuple[pa.RecordBatch, int, int]) -> None:
     again = PackedRows.of(packed, None)
     (joined, *more) = unpack_all([again.part(start, stop), again.part(0, 0)], Arena(1 << 20))
     assert pa.Table.from_batches([joined, *more]).combine_chunks().equals(pa.table(plain))
+
+
+@given(batches(), st.booleans())
+def test_chosen_rows_of_a_buffer_are_packed_like_a_copy_of_them(
+    drawn: tuple[pa.RecordBatch, int, int], noise: bool
+) -> None:
+    """Frames that are gathered only when they are packed give the same batch, packed or not."""
+    plain, start, stop = drawn
+    if noise:
+        plain = batch_of([stop - start + 1, 3], {0}, noise=True)
+    frames = plain.column("observation")
+    order = np.random.default_rng(start).permutation(plain.num_rows)
+    buffer = frames.fill_null(bytes(SIZE)).take(pa.array(np.argsort(order)))
+    rows = pa.array(order, pa.int32(), mask=frames.is_null().to_numpy(zero_copy_only=False))
+    chosen = pa.record_batch(
+        [plain.column(0), pa.DictionaryArray.from_arrays(rows, buffer), plain.column(2)],
+        names=plain.schema.names,
+    )
+    assert chosen.schema.field("observation").type == UNGATHERED
+    assert Packer().packed(chosen).equals(Packer().packed(plain), check_metadata=True)
+    assert gathered(chosen).equals(plain)
 
 
 def test_what_does_not_shrink_stays() -> None:

@@ -17,13 +17,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby, pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from ..errors import DamagedJournalError
 from ..schema import JOURNAL_AGENT, JOURNAL_NUMBER
-from ..spaces.arrow import MAX_OFFSET, equal_binaries
+from ..spaces.arrow import MAX_OFFSET, UNGATHERED, equal_binaries
 
 #: The type of a packed column.
 PACKED = pa.large_binary()
@@ -31,15 +32,27 @@ PACKED = pa.large_binary()
 VALUE_BYTES = b"value_bytes"
 
 _CODEC = "lz4"
-# Units of less are not worth a call, and larger ones would be unpacked for a few of their rows.
+# Units of less are not worth a call. Larger ones would leave the processor's caches, and be unpacked for a
+# few of their rows.
 _FEWEST_BYTES = 8 << 10
-_MOST_BYTES = 4 << 20
+_MOST_BYTES = 512 << 10
 # What does not shrink below this share is left as it is; so many bytes of a batch show whether it does.
 _WORTH = 0.75
 _SAMPLE_BYTES = 64 << 10
 # No LZ4 frame unpacks to more than so many times its size.
 _MOST_TIMES = 255
 _UNREADABLE = (pa.ArrowException, OSError, ValueError, TypeError)
+
+
+class _Values(NamedTuple):
+    """Values of one size: the rows of `memory` (uint8, two dimensions), or those that `order` names."""
+
+    memory: np.ndarray
+    order: np.ndarray | None
+
+    def between(self, low: int, high: int) -> np.ndarray:
+        """Return the values `[low, high)`, copied only where they are not neighbours."""
+        return self.memory[low:high] if self.order is None else self.memory[self.order[low:high]]
 
 
 class Packer:
@@ -49,48 +62,63 @@ class Packer:
         self._codec = pa.Codec(_CODEC)
 
     def packed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the batch with all columns packed that are worth it; the rest shares memory with it."""
-        sizes = {
-            index: size
+        """Return the batch with all columns packed that are worth it; the rest shares memory with it.
+
+        Columns of chosen rows (`UNGATHERED`) are gathered here, packed or not.
+        """
+        values_of = {
+            index: values
             for index, column in enumerate(batch.schema)
-            if column.type == pa.binary() and not column.metadata
-            if (size := _value_bytes(batch.column(index)))
+            if column.type in (pa.binary(), UNGATHERED) and not column.metadata
+            if (values := _values(batch.column(index))) is not None
         }
-        if not sizes:
-            return batch
-        edges = _cut(lane_edges(batch), max(1, _MOST_BYTES // max(sizes.values())))
-        for index, size in sizes.items():
-            name, array = batch.schema.field(index).name, batch.column(index)
-            packed = self._pack(array, edges)
+        if values_of:
+            most = _MOST_BYTES // max(values.memory.shape[1] for values in values_of.values())
+            edges = _cut(lane_edges(batch), max(1, most))
+        for index, values in values_of.items():
+            name, size = batch.schema.field(index).name, values.memory.shape[1]
+            packed = self._pack(batch.column(index), values, edges)
             if packed is not None:
                 field = pa.field(name, PACKED, metadata={VALUE_BYTES: str(size).encode()})
                 batch = batch.set_column(index, field, packed)
-        return batch
+        return gathered(batch)
 
-    def _pack(self, array: pa.Array, edges: np.ndarray) -> pa.Array | None:
-        offsets, valid, data = _offsets(array), _valid(array), array.buffers()[2]
-        cuts = offsets[edges].tolist()
-        total = cuts[-1] - cuts[0]
-        if total < _FEWEST_BYTES * (len(edges) - 1) or not self._shrinks(data.slice(cuts[0], total)):
+    def _pack(self, array: pa.Array, values: _Values, edges: np.ndarray) -> pa.Array | None:
+        valid = _valid(array)
+        cuts = np.concatenate([[0], np.cumsum(valid)])[edges].tolist()
+        total = cuts[-1] * values.memory.shape[1]
+        if total < _FEWEST_BYTES * (len(edges) - 1) or not self._shrinks(values, cuts[-1]):
             return None
-        frames = [
-            self._codec.compress(data.slice(low, high - low), asbytes=True)
+        # Each unit is gathered when it is compressed, so that it is in the processor's caches.
+        units = [
+            self._codec.compress(pa.py_buffer(values.between(low, high)), asbytes=True)
             for low, high in pairwise(cuts)
             if low < high
         ]
-        joined = b"".join(frames)
+        joined = b"".join(units)
         if len(joined) > _WORTH * total:
             return None
         lengths = np.zeros(len(array), np.int64)
-        lengths[_first_rows(valid, edges)] = [len(frame) for frame in frames]
+        lengths[_first_rows(valid, edges)] = [len(unit) for unit in units]
         ends = np.concatenate([[0], np.cumsum(lengths)])
         bits = None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
         return pa.Array.from_buffers(PACKED, len(array), [bits, pa.py_buffer(ends), pa.py_buffer(joined)])
 
-    def _shrinks(self, data: pa.Buffer) -> bool:
+    def _shrinks(self, values: _Values, count: int) -> bool:
         """Return whether some bytes of the middle show that packing is worth it."""
-        size = min(_SAMPLE_BYTES, data.size)
-        return self._codec.compress(data.slice((data.size - size) // 2, size)).size <= _WORTH * size
+        rows = max(1, _SAMPLE_BYTES // values.memory.shape[1])
+        start = max(0, count - rows) // 2
+        sample = values.between(start, start + rows).reshape(-1)[:_SAMPLE_BYTES]
+        return self._codec.compress(pa.py_buffer(sample)).size <= _WORTH * len(sample)
+
+
+def gathered(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the batch with the columns of chosen rows (`UNGATHERED`) in memory of their own."""
+    for index, column in enumerate(batch.schema):
+        if column.type == UNGATHERED:
+            array = batch.column(index).dictionary_decode()
+            batch = batch.set_column(index, column.with_type(array.type), array)
+    return batch
 
 
 class Arena:
@@ -301,15 +329,22 @@ def _unpack_into(into: memoryview, frame: pa.Buffer) -> None:
             raise ValueError(f"more than {len(into)} bytes")
 
 
-def _value_bytes(array: pa.Array) -> int:
-    """Return how many bytes each value of a binary column has; 0 if they are of several sizes, or there is
+def _values(array: pa.Array) -> _Values | None:
+    """Return the values of a binary column if they have one size; None if they have several, or there is
     none.
     """
     if array.null_count == len(array):
-        return 0
-    sizes = np.diff(_offsets(array))
+        return None
+    if array.type == UNGATHERED:
+        values = _values(array.dictionary)
+        return values and _Values(values.memory, array.indices.drop_null().to_numpy())
+    offsets = _offsets(array)
+    sizes = np.diff(offsets)
     size = int(sizes.max())
-    return size if (sizes == np.where(_valid(array), size, 0)).all() else 0
+    if not size or (sizes != np.where(_valid(array), size, 0)).any():
+        return None
+    memory = np.frombuffer(array.buffers()[2], np.uint8)[offsets[0] : offsets[-1]]
+    return _Values(memory.reshape(-1, size), None)
 
 
 def _offsets(array: pa.Array) -> np.ndarray:

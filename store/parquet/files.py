@@ -69,6 +69,7 @@ def writer_options(schema: pa.Schema, row_bytes: int) -> dict[str, Any]:
         ],
         "store_schema": False,
         "write_page_checksum": True,
+        "data_page_version": "2.0",
     }
 
 

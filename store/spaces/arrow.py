@@ -17,6 +17,8 @@ import pyarrow.compute as pc
 from ..errors import InvalidArgumentError
 
 LISTS = (pa.ListType, pa.LargeListType, pa.FixedSizeListType, pa.ListViewType, pa.LargeListViewType)
+#: The type of frames chosen from a buffer and not copied yet: the rows' numbers, and the buffer.
+UNGATHERED = pa.dictionary(pa.int32(), pa.binary())
 MAX_OFFSET = 2**31 - 1
 """The largest offset that a plain Arrow list or binary array can hold (elements or bytes)."""
 

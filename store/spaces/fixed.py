@@ -169,7 +169,12 @@ class FixedNode(Node):
         return self._rows_to_arrow(stack if valid is None else stack[valid], len(stack), valid)
 
     def gathered(self, array: np.ndarray, rows: np.ndarray, valid: np.ndarray | None) -> pa.Array:
-        """Turn chosen rows of an array of the native dtype into the column; shares no memory with it."""
+        """Turn chosen rows of an array of the native dtype into the column; only frames share its memory."""
+        if self.binary:
+            count = int(rows.max(initial=-1)) + 1
+            numbers = pa.array(rows, pa.int32(), mask=None if valid is None else ~valid)
+            frames = equal_binaries(array[:count].reshape(-1), self.size, count)
+            return pa.DictionaryArray.from_arrays(numbers, frames)
         if not self.shape:
             return flat_array(self._to_storage(np.take(array, rows)), self.arrow_type, valid)
         kept = rows if valid is None else rows[valid]

@@ -96,6 +96,8 @@ class ValueBuffer(RowBuffer):
     def gather(self, rows: np.ndarray, valid: np.ndarray | None = None) -> list[pa.Array]:
         """Return the given rows, in this order, as Arrow arrays that share no memory with the buffer.
 
+        Frames alone do: they are `UNGATHERED`, a dictionary of the buffer's rows.
+
         Args:
             rows: row numbers, int64.
             valid: bool, one for each of them; where it is False the row becomes NULL.

@@ -27,6 +27,7 @@ from ...store.dynamic.columns import cells_column
 from ...store.dynamic.logical_types import batch_kind, flatten
 from ...store.dynamic.values import freeze_value
 from ...store.journal.episodes import Begins, Ends
+from ...store.journal.packed_columns import gathered
 from ...store.names import ACTION, OBSERVATION, REWARD, TERMINATED, TRUNCATED
 from ...store.schema import LATE_ROW, STEP_ROW, StepSchema
 from ...store.spaces.fixed import FixedBuffer
@@ -160,7 +161,7 @@ def _moved(cells: dict[Path, Cells], positions: np.ndarray) -> dict[Path, Cells]
 
 
 #: What a block takes before it goes to the journal.
-BLOCK_BYTES = 4 << 20
+BLOCK_BYTES = 8 << 20
 _MOST_ROWS = 131_072
 #: The number of rows that belong to no episode: they are left out of the journal.
 NO_EPISODE = -1
@@ -270,7 +271,7 @@ class VectorBuffer:
             number: leave the rows of other episodes out.
 
         Returns:
-            A batch that shares no memory with this block.
+            A batch that shares no memory with this block; without `number`, frames do and are `UNGATHERED`.
         """
         numbers = self.numbers[start:stop]
         order = _order(numbers) if number is None else np.flatnonzero(numbers == number)
@@ -290,7 +291,8 @@ class VectorBuffer:
         dynamic = [
             family.columns(column_set, start, stop, positions, len(order)) for column_set, family in families
         ]
-        return with_dynamic_columns(pa.record_batch(arrays, self._schema.journal), dynamic)
+        batch = pa.record_batch(arrays, names=self._schema.journal.names)
+        return with_dynamic_columns(batch if number is None else gathered(batch), dynamic)
 
 
 def _order(numbers: np.ndarray) -> np.ndarray:
