@@ -1,8 +1,8 @@
 """How the store writes, opens and checks Parquet: codecs, encodings, pages, statistics, checksums.
 
-zstd everywhere; BYTE_STREAM_SPLIT for floating-point leaves; delta encoding for `t`; dictionaries only where
-values repeat (ids, texts, integers). Pages of 1 MiB let zstd see many frames at once and stay in the
-processor's caches.
+zstd everywhere; data pages of version 2, which are compressed with a copy less; BYTE_STREAM_SPLIT for
+floating-point leaves; delta encoding for `t`; dictionaries only where values repeat (ids, texts, integers).
+Pages of 1 MiB let zstd see many frames at once and stay in the processor's caches.
 Pages carry the checksums that Parquet has. The footer gets one of ours: its CRC-32 stands behind it, inside
 the length that the file gives for it, where readers that do not know it pass over it.
 
