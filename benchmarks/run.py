@@ -27,6 +27,7 @@ import exploring
 import filtering
 import growth
 import iteration
+import lakes
 import many_writers
 import opening
 import recording
@@ -53,6 +54,7 @@ BENCHMARKS = {
     "size": size.run,
     "opening": opening.run,
     "growth": growth.run,
+    "lakes": lakes.run,
     "scale": scale.run,
     "billion": scale.run_billion,
     "startup": startup.run,

@@ -23,7 +23,10 @@ from gymnasium.spaces import Box, Discrete
 import episodelake as el
 from episodelake.lakes import listing
 from real_environments import NUMBERED_SPACES, delta_files, write_numbered
+from test_cli import call, no_terminal, printed, refused, table
 from waiting import PATIENCE
+
+__all__ = ["no_terminal"]
 
 SPACES: dict[str, Any] = {"observation_space": Box(-1, 1, (2,), np.float32), "action_space": Discrete(2)}
 
@@ -192,11 +195,11 @@ def test_a_lake_has_bounds(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_sql_answers_as_duckdb_over_the_raw_files(root: Path) -> None:
     """Episodes and runs have every row and column of every store."""
     lake = el.lake(root)
-    for table in ("episodes", "runs"):
-        theirs = raw(root, table)
+    for kind in ("episodes", "runs"):
+        theirs = raw(root, kind)
         names = ", ".join(f'"{name}"' for name in theirs.columns)
-        ours = lake.sql(f"SELECT {names} FROM {table}")
-        assert sorted(lake.sql(f"FROM {table}").columns) == sorted(theirs.columns)
+        ours = lake.sql(f"SELECT {names} FROM {kind}")
+        assert sorted(lake.sql(f"FROM {kind}").columns) == sorted(theirs.columns)
         assert sorted(ours.fetchall(), key=repr) == sorted(theirs.fetchall(), key=repr)
     assert lake.sql("SELECT store, max(length) FROM episodes GROUP BY 1 ORDER BY 1").fetchall() == [
         ("pole/dqn", 2),
@@ -668,3 +671,39 @@ def _file(folder: Path, content: str) -> Path:
     path = folder / content
     path.write_text(content)
     return path
+
+
+# The command line
+
+
+def test_the_command_lists_and_asks(root: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """`episodelake lake` prints the stores, or the answer to a query, as a table, CSV, JSON or a file."""
+    rows = table(printed("lake", root))
+    assert [row[:3] for row in rows] == [
+        ["store", "episodes", "steps"],
+        ["empty", "0", "0"],
+        ["pole/dqn", "2", "4"],
+        ["pole/ppo", "3", "8"],
+    ]
+    listed = json.loads(printed("lake", root, "--json"))
+    assert [each["store"] for each in listed] == ["empty", "pole/dqn", "pole/ppo"]
+    assert set(listed[0]) == set(el.lake(root).stores().columns)
+    query = "SELECT store, max(length) AS longest FROM episodes GROUP BY 1 ORDER BY 1"
+    assert printed("lake", root, "--sql", query, "--csv") == "store,longest\npole/dqn,2\npole/ppo,4\n"
+    assert table(printed("lake", root, "--sql", query, "--limit", 1))[1:2] == [["pole/dqn", "2"]]
+    file = tmp_path_factory.mktemp("out") / "runs.parquet"
+    call("lake", root, "--sql", "FROM runs", "--parquet", file)
+    assert pl.read_parquet(file).height == 2
+    assert "Nearest: length" in refused(1, "lake", root, "--sql", "SELECT lenght FROM episodes")
+    assert "is the store" in refused(1, "lake", root / "empty")
+
+
+def test_the_command_names_broken_stores(root: Path) -> None:
+    """The others are listed and asked; a warning on standard error has the reason."""
+    spoil(root / "empty/store.json")
+    for words in ((), ("--sql", "SELECT DISTINCT store FROM episodes ORDER BY 1")):
+        result = call("lake", root, *words)
+        assert result.exit_code == 0
+        assert "Warning: " in result.stderr
+        assert "empty" in result.stderr
+        assert [row[0] for row in table(result.stdout)] == ["store", "pole/dqn", "pole/ppo"]

@@ -15,6 +15,7 @@ import polars as pl
 from .._store import EpisodeStore, create, open_store
 from ..readers.amounts import counted
 from ..readers.context import Parameters
+from ..readers.sql.session import QuerySession
 from ..store.common.arguments import flag, suggest
 from ..store.errors import (
     CorruptStoreError,
@@ -308,6 +309,11 @@ class Lake(SharedEnvironments):
     def __repr__(self) -> str:
         """Return where the lake is."""
         return f"Lake({self.url!r})"
+
+
+def session_of(lake: Lake) -> QuerySession:
+    """Return the calling thread's session over a lake, which sees nothing else."""
+    return lake._look.queries.session(read_only=True)
 
 
 def lake(root: str | PathLike[str], *, storage_options: Mapping[str, str] | None = None) -> Lake:

@@ -1,4 +1,5 @@
-"""Commands that ask: `sql`, with a query from the command line, a file, a pipe or a prompt; and `explore`.
+"""Commands that ask: `sql`, with a query from the command line, a file, a pipe or a prompt; `lake`, of many
+stores; and `explore`.
 
 A query runs on a connection that sees nothing but the store, in a thread of its own, so that Ctrl-C stops it
 at once.
@@ -22,6 +23,21 @@ if TYPE_CHECKING:
     from ..reports.opening import Explored
 
 SHOWN = 100
+Limit = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        help="At most this many rows; 0 for all. The default is 100 in a table, all in files, CSV and JSON.",
+    ),
+]
+Csv = Annotated[bool, typer.Option("--csv", help="Print CSV.")]
+Parquet = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the result to a Parquet file.")]
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "--output", "-o", metavar="FILE", help="Write the result to a file: .csv, .json or .parquet."
+    ),
+]
 _EXPOSED = (
     "Warning: the page listens on {host}, so other machines can reach it. Anyone with the address and its "
     "token can read the store and write new stores below the current folder, and the traffic is not "
@@ -49,25 +65,11 @@ def sql(
             "standard input, as does a pipe. Without it, a terminal gets a prompt.",
         ),
     ] = None,
-    limit: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            help="At most this many rows; 0 for all. The default is 100 in a table, all in files, CSV and "
-            "JSON.",
-        ),
-    ] = None,
-    csv: Annotated[bool, typer.Option("--csv", help="Print CSV.")] = False,
+    limit: Limit = None,
+    csv: Csv = False,
     as_json: AsJson = False,
-    parquet: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write the result to a Parquet file.")
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", metavar="FILE", help="Write the result to a file: .csv, .json or .parquet."
-        ),
-    ] = None,
+    parquet: Parquet = None,
+    output: Output = None,
     storage: StorageOptions = None,
 ) -> None:
     """Run an SQL query; without one, open a prompt.
@@ -110,6 +112,52 @@ def sql(
             page.note(f"{counted(written, 'row')} in {export.file}.")
 
     explored_steps(path, storage, answered, report)
+
+
+@command(
+    app,
+    LOOK,
+    """\
+episodelake lake data
+episodelake lake s3://bucket/group --storage-option aws_region=eu-central-1
+episodelake lake data --sql "SELECT store, avg(length) FROM episodes GROUP BY 1"
+episodelake lake data --sql "FROM runs" --csv > runs.csv""",
+)
+def lake(
+    root: Annotated[
+        str, typer.Argument(metavar="ROOT", help="A folder of stores, or a URL (s3://...) with a prefix.")
+    ],
+    query: Annotated[
+        str | None,
+        typer.Option(
+            "--sql",
+            metavar="QUERY",
+            help="A DuckDB query over the tables episodes, runs and stores of all stores.",
+        ),
+    ] = None,
+    limit: Limit = None,
+    csv: Csv = False,
+    as_json: AsJson = False,
+    parquet: Parquet = None,
+    output: Output = None,
+    storage: StorageOptions = None,
+) -> None:
+    """List the stores below a folder, or query all of them.
+
+    A store that cannot be read is named in a warning, and queries leave it out.
+    """
+    from ..output.exporting import check_target, chosen_export
+    from ..output.page import Page, emit
+    from ..reports.lakes import answer, open_lake, write_stores
+
+    opened = open_lake(root, storage)
+    if query is None and not (csv or parquet or output or limit is not None):
+        emit(opened.stores(), partial(write_stores, url=opened.url), as_json=as_json)
+        return
+    export = chosen_export(csv=csv, as_json=as_json, parquet=parquet, output=output, limit=limit or 0)
+    if export is not None and export.file is not None:
+        check_target(export.file)
+    answer(Page(), opened, query or "FROM stores", export, SHOWN if limit is None else limit)
 
 
 @command(

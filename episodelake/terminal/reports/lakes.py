@@ -1,0 +1,50 @@
+"""The list of the stores of a lake for `episodelake lake`, and queries over all of them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from functools import partial
+
+import polars as pl
+
+from ...lakes.lake import Lake, lake, session_of
+from ...readers.amounts import counted
+from ..output.exporting import Export, write_result
+from ..output.page import Page, report_warning
+from .opening import storage_options
+
+_SHOWN = ("store", "episodes", "steps", "env_ids", "updated", "bytes")
+
+
+def open_lake(root: str, storage: Sequence[str] | None) -> Lake:
+    """Open the lake at a folder or a URL."""
+    return lake(root, storage_options=storage_options(storage))
+
+
+def write_stores(page: Page, stores: pl.DataFrame, url: str) -> None:
+    """Write the stores that can be read as a table, and a warning for each other."""
+    broken = stores.filter(pl.col("error").is_not_null())
+    readable = stores.filter(pl.col("error").is_null())
+    if readable.height:
+        page.frame(readable.select(_SHOWN))
+    page.note(f"{counted(readable.height, 'store')} in {url}.")
+    for name, error in broken.select("store", "error").iter_rows():
+        report_warning(f"{name} cannot be read: {error}")
+
+
+def answer(page: Page, opened: Lake, text: str, export: Export | None, rows: int) -> None:
+    """Write the answer to a query, on a connection that sees nothing but the lake."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        relation = opened.sql(text, read_only=True)
+    for each in caught:
+        report_warning(str(each.message))
+    session = session_of(opened)
+    if export is None:
+        write_result(page, session, text, rows)
+        return
+    limited = relation.limit(export.limit) if export.limit else relation
+    written = session.carry_out(partial(export.write, page, limited))
+    if export.file is not None:
+        page.note(f"{counted(written, 'row')} in {export.file}.")
