@@ -76,7 +76,7 @@ test-peers: $(PEERS)/.installed-peers ## run the examples and comparisons that n
 test-rllib: $(RLLIB)/.installed-rllib ## read and write stores with Ray Data and RLlib, in an environment of their own
 	$(IN_MEMORY) $(RLLIB)/bin/python -m pytest $(LONGER) -m peers tests/test_rllib_offline.py tests/test_rllib_recording.py \
 	  tests/test_rllib_exchange.py tests/test_ray_reading.py tests/test_ray_writing.py \
-	  tests/test_ray_mapping.py $(ARGS)
+	  tests/test_ray_mapping.py tests/test_ray_collecting.py $(ARGS)
 
 test-rllib-training: $(RLLIB)/.installed-rllib ## train RLlib's offline algorithms on a Ray cluster, from stores and from its own format
 	$(IN_MEMORY) $(RLLIB)/bin/python -m pytest $(LONGER) -m peers tests/test_rllib_training.py $(ARGS)

@@ -91,6 +91,8 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def cluster() -> Iterator[None]:
     """A small cluster of Ray, for tests of `make test-rllib`; a busy machine starts it slowly."""
     os.environ.setdefault("RAY_raylet_start_wait_time_s", "180")
+    # Processes of the cluster import what tests send them.
+    os.environ["PYTHONPATH"] = os.path.dirname(__file__)
     import ray.data
 
     ray.init(num_cpus=4, include_dashboard=False, object_store_memory=150 * 2**20, log_to_driver=False)

@@ -7,5 +7,5 @@ In the order of reading: `actor.py` and `team_actor.py` (from an observation to 
 (nested values and recurrent state), `loop.py` with its batches `single.py`, `vector.py` and `pool.py`,
 `goal.py` (stop conditions, seeds and options of resets), `stats.py` (results), `display.py`
 (progress, rendering, Ctrl-C), `collection.py` (one call in one process), `collect.py` (the entry point), and
-`workers.py` and `worker.py` (many processes).
+`workers.py`, `worker.py` and `processes.py` (many workers).
 """

@@ -6,17 +6,18 @@ import warnings
 from dataclasses import replace
 from typing import Any, Literal, Unpack
 
-from ...store.common.arguments import flag
+from ...store.common.arguments import flag, whole_number
 from ...store.errors import InvalidArgumentError
 from ...store.schema import OpenStore
 from .actor import AnyPolicy, Policy, PolicyConfig, derived_seed
 from .collection import Collection, RecordingOptions, check_options, check_store
 from .display import Display, Tell, checked_pause
-from .goal import Goal, ResetOptions, Resets, Seeds, checked_seed, positive
+from .goal import Goal, ResetOptions, Resets, Seeds, checked_seed
 from .loop import Hooks, OnEpisode, OnStep
+from .processes import ProcessPool
 from .stats import CollectStats
 from .worker import WorkerConfig
-from .workers import collect_in_workers
+from .workers import WorkerPool, collect_in_workers
 
 _POLICY_SEED = 1
 
@@ -29,7 +30,7 @@ def collect(
     steps: int | None = None,
     episodes: int | None = None,
     unbiased: bool = False,
-    workers: int | None = None,
+    workers: int | WorkerPool | None = None,
     seed: Seeds | None = None,
     options: ResetOptions | None = None,
     policy_seed: int | None = None,
@@ -119,14 +120,19 @@ def collect(
     check_options(recording)
     check_store(store)
     policy_seed = checked_seed("policy_seed", policy_seed)
-    goal, count = Goal.of(steps, episodes, unbiased), positive("workers", workers)
+    goal = Goal.of(steps, episodes, unbiased)
+    pool = (
+        workers
+        if isinstance(workers, WorkerPool | None)
+        else ProcessPool(whole_number("workers", workers, 1))
+    )
     resets = Resets.of(seed, options, goal)
     acting = PolicyConfig.of(policy, policy_seed)
     if flag("random", random):
         acting = replace(acting, policy=None)
     watching = Hooks(on_step, on_episode, Display(progress), checked_pause(render))
-    if count is not None:
-        stats = _in_workers(count, goal, acting, watching, resets, env_or_envs, store, recording)
+    if pool is not None:
+        stats = _in_workers(pool, goal, acting, watching, resets, env_or_envs, store, recording)
     else:
         if policy_seed is None:
             acting = replace(acting, seed=derived_seed(resets.seed, _POLICY_SEED))
@@ -140,7 +146,7 @@ def collect(
 
 
 def _in_workers(
-    count: int,
+    pool: WorkerPool,
     goal: Goal,
     acting: PolicyConfig,
     watching: Hooks,
@@ -149,7 +155,7 @@ def _in_workers(
     store: OpenStore,
     recording: RecordingOptions,
 ) -> CollectStats:
-    """Collect in worker processes, and warn of each that died."""
+    """Collect in workers, and warn of each that died."""
     root = store.handle.layout.root
     orders = WorkerConfig(
         url=str(root),
@@ -162,7 +168,7 @@ def _in_workers(
         recording=recording,
         progress=watching.display.wanted,
     )
-    return _warned(collect_in_workers(count, resets, goal, orders, watching.display, store))
+    return _warned(collect_in_workers(pool, resets, goal, orders, watching.display, store))
 
 
 def _warned(stats: CollectStats) -> CollectStats:
@@ -170,9 +176,10 @@ def _warned(stats: CollectStats) -> CollectStats:
     for report in stats.failures:
         recovered = " Its journal was recovered." if report.recovered else ""
         run = report.run_id or "no run yet"
+        code = "" if report.exit_code is None else f" with exit code {report.exit_code}"
         warnings.warn(
-            f"Worker {report.index} of {len(stats.workers)} ({run}) died with exit code "
-            f"{report.exit_code}.{recovered} {report.steps} steps of it are in the store.\n{report.failure}",
+            f"Worker {report.index} of {len(stats.workers)} ({run}) died{code}."
+            f"{recovered} {report.steps} steps of it are in the store.\n{report.failure}",
             RuntimeWarning,
             stacklevel=4,
         )

@@ -22,13 +22,13 @@ _MEASURES = ("mean", "std", "min", "max")
 
 @dataclass(frozen=True)
 class WorkerReport:
-    """Outcome of one worker process of a collection.
+    """Outcome of one worker of a collection.
 
     Attributes:
         index: counts the workers from 0.
         run_id: its run; None if it died before it had one.
         steps, episodes: what it recorded, after recovery if it died.
-        exit_code: of its process; negative for a signal, such as -9 for SIGKILL.
+        exit_code: of its process; negative for a signal, such as -9 for SIGKILL. None for an actor of Ray.
         failure: the traceback of what it raised, or a sentence on how it died; None if all went well.
         recovered: whether its journal was recovered after its death.
     """
@@ -59,7 +59,7 @@ class CollectStats:
         seconds: the whole call, sealing included where the call sealed.
         interrupted: whether Ctrl-C ended it early.
         run_ids: the runs that it wrote to; one, or one per worker.
-        workers: how each worker process fared; empty without workers.
+        workers: how each worker fared; empty without workers.
     """
 
     steps: int

@@ -1,4 +1,4 @@
-"""A worker process of `collect`, and the episodes of one that died, read from the episodes table."""
+"""A worker of `collect`, and the episodes of one that died, read from the episodes table."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ import pickle
 import sys
 import threading
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any, cast
 
@@ -23,10 +24,10 @@ from ...store.schema import StoreHandle
 from ..recorders.choice import EnvSource, make
 from .actor import PolicyConfig
 from .collection import Collection, RecordingOptions, opened
-from .display import CollectProgress, Display, StopSignal
+from .display import Display, StopSignal
 from .goal import Goal, Resets
 from .loop import Hooks, OnEpisode, OnStep
-from .stats import episode_schema
+from .stats import CollectStats, episode_schema
 
 
 def recorded_episodes(layout: Layout, run_id: str, reward_shape: tuple[int, ...]) -> pl.DataFrame:
@@ -107,14 +108,17 @@ def work(channel: Connection, orders: bytes, share: Share) -> None:
     """Do a share of a collection and tell the parent; the main function of a worker process."""
     stop, finished = StopSignal(), threading.Event()
     threading.Thread(target=_listen, args=(channel, stop, finished), daemon=True).start()
+
+    def send(*message: Any) -> None:
+        with contextlib.suppress(OSError):  # the parent is dead; the recording still counts
+            channel.send(message)
+
     try:
-        _work(channel, pickle.loads(orders), share, stop)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            channel.send(("failed", traceback.format_exc()))
-        sys.exit(1)
+        done = work_share(send, orders, share, stop)
     finally:
         finished.set()
+    if not done:
+        sys.exit(1)
 
 
 def _listen(channel: Connection, stop: StopSignal, finished: threading.Event) -> None:
@@ -131,26 +135,41 @@ def _listen(channel: Connection, stop: StopSignal, finished: threading.Event) ->
         os._exit(1)  # the environment or the policy hangs, and the parent is gone
 
 
-def _work(channel: Connection, orders: WorkerConfig, share: Share, stop: StopSignal) -> None:
-    def tell(state: CollectProgress) -> None:
-        with contextlib.suppress(OSError):  # the parent is dead; the recording still counts
-            channel.send(("progress", state))
+def work_share(send: Callable[..., Any], orders: bytes, share: Share, stop: StopSignal) -> bool:
+    """Do a share of a collection.
 
-    display = Display(tell if orders.progress else False)
+    Args:
+        send: called with each message: ("run", its id), ("progress", a `CollectProgress`), and at the end
+            ("done", a `CollectStats`) or ("failed", a traceback).
+        orders: a pickled `WorkerConfig`.
+        share: what to do.
+        stop: asks for an early end.
+
+    Returns:
+        Whether it was done.
+    """
+    try:
+        send("done", _work(send, pickle.loads(orders), share, stop))
+    except BaseException:
+        send("failed", traceback.format_exc())
+        return False
+    return True
+
+
+def _work(send: Callable[..., Any], orders: WorkerConfig, share: Share, stop: StopSignal) -> CollectStats:
+    display = Display(partial(send, "progress") if orders.progress else False)
     watching = Hooks(orders.on_step, orders.on_episode, display, orders.render)
     acting = replace(orders.acting, seed=share.policy_seed)
     collection = Collection(share.goal, acting, watching, share.resets, stop)
-    store = _Opened(_open(orders.url, orders.storage_options))
+    store = _Opened(open_handle(orders.url, orders.storage_options))
     env = make(orders.make_env)
     try:
         collection = collection.fitted(env, store)
         recorder = opened(env, store, cast(RecordingOptions, _recording(orders.recording, share.index)))
-        channel.send(("run", recorder.run_id))
-        stats = collection.with_new(recorder, store)
+        send("run", recorder.run_id)
+        return collection.with_new(recorder, store)
     finally:
         env.close()
-    with contextlib.suppress(OSError):
-        channel.send(("done", stats))
 
 
 def _recording(recording: Mapping[str, Any], index: int) -> dict[str, Any]:
@@ -159,7 +178,8 @@ def _recording(recording: Mapping[str, Any], index: int) -> dict[str, Any]:
     return {**recording, "run": f"{recording.get('run') or 'run'}-w{index}", "metadata": metadata}
 
 
-def _open(url: str, storage_options: Mapping[str, str] | None) -> StoreHandle:
+def open_handle(url: str, storage_options: Mapping[str, str] | None) -> StoreHandle:
+    """Return an open store, without a reader."""
     layout = Layout.at(url, storage_options)
     manifest = read_manifest(layout)
     return StoreHandle(layout.of_store(manifest.store_id), manifest)

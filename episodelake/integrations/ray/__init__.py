@@ -1,4 +1,4 @@
-"""Ray Data reads stores, on all machines of a cluster; needs the extra `[ray]`.
+"""Ray reads and writes stores, and records into them, on all machines of a cluster; needs the extra `[ray]`.
 
     from episodelake.integrations.ray import read_units
 
@@ -14,9 +14,11 @@ from ..first_use import names_of
 __all__, __getattr__, __dir__ = names_of(  # pyright: ignore[reportUnsupportedDunderAll]
     __name__,
     {
+        "collect": "collecting",
         "read_episodes": "reading",
         "read_steps": "reading",
         "read_units": "reading",
+        "recorder_actor": "recording",
         "write_steps": "writing",
     },
     "ray.data",

@@ -1,0 +1,217 @@
+"""Actors of Ray that play in environments and record, or record for others.
+
+collect        -> ActorPool -> the worker code of `episodelake.collect` in each actor
+recorder_actor -> RecorderActor: a writer whose methods return when their rows are durable
+"""
+
+# Ray has an environment of its own, without the type checker.
+# pyright: reportMissingImports=false, reportCallIssue=false
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any
+
+import ray
+from ray.cloudpickle import dumps as dumps_by_value
+from ray.exceptions import RayError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from ..._store import open_store
+from ...store.common.arguments import whole_number
+from ...store.schema import StoreHandle
+from ...writers.collecting.collect import collect as collect_locally
+from ...writers.collecting.display import StopSignal
+from ...writers.collecting.stats import CollectStats
+from ...writers.collecting.worker import Share, open_handle, work_share
+from ...writers.collecting.workers import Worker, WorkerPool, recover_runs, runs_of
+from .datasource import refuse_memory
+
+_PAUSE = 0.1
+_GRACE_SECONDS = 10.0
+
+
+class _WorkerActor:
+    """The other end of a `_RemoteWorker`; its three methods run side by side."""
+
+    def __init__(self) -> None:
+        self._messages: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+        self._stop = StopSignal()
+
+    def work(self, orders: bytes, share: Share) -> None:
+        """Do a share of a collection."""
+        self._messages.put(("node", ray.get_runtime_context().get_node_id()))
+        work_share(lambda *message: self._messages.put(message), orders, share, self._stop)
+
+    def hear(self) -> list[tuple[str, Any]]:
+        """Wait for messages, and return them."""
+        messages = [self._messages.get()]
+        with contextlib.suppress(queue.Empty):
+            while True:
+                messages.append(self._messages.get_nowait())
+        return messages
+
+    def stop(self) -> None:
+        """Ask for an early end."""
+        self._stop.ask()
+
+
+@dataclass
+class _RemoteWorker(Worker):
+    """An actor that collects, seen from the driver.
+
+    Attributes:
+        actor: the actor; None once it has ended.
+        heard: its next messages.
+        node: the id of its node.
+        loss: how Ray lost it.
+    """
+
+    actor: Any = None
+    heard: Any = None
+    node: str | None = None
+    loss: str = ""
+
+    @property
+    def running(self) -> bool:
+        """See `Worker`."""
+        return self.actor is not None
+
+    def end(self) -> str:
+        """See `Worker`."""
+        return self.loss
+
+    def hear(self) -> None:
+        """Take the messages that came; let an actor go that has ended, so that another takes its place."""
+        try:
+            for kind, content in ray.get(self.heard):
+                if kind == "node":
+                    self.node = content
+                else:
+                    self.take(kind, content)
+        except RayError as error:
+            self.loss = str(error)
+            ray.kill(self.actor)  # one that cannot be reached may live
+        if self.loss or self.failure or self.stats is not None:
+            self.actor = self.heard = None
+        else:
+            self.heard = self.actor.hear.remote()
+
+
+class _ActorPool(WorkerPool):
+    """Actors of Ray as workers.
+
+    Args:
+        count: how many.
+        options: those of the actors.
+    """
+
+    dumps = staticmethod(dumps_by_value)
+    limits = "Actors get functions and classes of a script by their code, and import those of modules."
+
+    def __init__(self, count: int, options: Mapping[str, Any]) -> None:
+        super().__init__(count)
+        self._options = {"num_cpus": 1, "scheduling_strategy": "SPREAD", **options, "max_concurrency": 3}
+
+    def start(self, orders: bytes, shares: Sequence[Share]) -> None:
+        """See `WorkerPool`."""
+        kind, payload = ray.remote(_WorkerActor).options(**self._options), ray.put(orders)
+        for share in shares:
+            actor = kind.remote()
+            actor.work.remote(payload, share)
+            self.workers.append(_RemoteWorker(share, actor=actor, heard=actor.hear.remote()))
+
+    def listen(self) -> None:
+        """See `WorkerPool`."""
+        waited = {worker.heard: worker for worker in self.workers if worker.running}
+        for heard in ray.wait(list(waited), num_returns=1, timeout=_PAUSE)[0]:
+            waited[heard].hear()
+
+    def tell_to_stop(self) -> None:
+        """See `WorkerPool`."""
+        for worker in self.workers:
+            if worker.running:
+                worker.actor.stop.remote()
+
+    def kill(self) -> None:
+        """See `WorkerPool`."""
+        for worker in self.workers:
+            if worker.running:
+                ray.kill(worker.actor)
+
+    def __exit__(self, *_: object) -> None:
+        """See `WorkerPool`."""
+        self.tell_to_stop()
+        latest = time.monotonic() + _GRACE_SECONDS
+        while any(worker.running for worker in self.workers):
+            if time.monotonic() > latest:
+                self.kill()
+            self.listen()
+
+    def recover(self, store: StoreHandle) -> None:
+        """Recover what dead actors left, each on its node: the journal of an object store is local there."""
+        dead = [worker for worker in self.workers if worker.stats is None]
+        root, task = store.layout.root, ray.remote(_recover_there)
+        for node in {worker.node for worker in dead if worker.node is not None}:
+            runs = runs_of([worker for worker in dead if worker.node == node])
+            pinned = NodeAffinitySchedulingStrategy(node, soft=False)
+            there = task.options(num_cpus=0, scheduling_strategy=pinned)
+            try:
+                self._mark(*ray.get(there.remote(str(root), root.options, runs)))
+            except RayError as error:
+                if root.local is not None:
+                    self._mark(*recover_runs(store, runs))
+                else:
+                    trouble = f"\nIts journal is on the node {node}, which cannot be reached: {error}"
+                    self._mark(dict.fromkeys(runs, False), trouble)
+
+
+def _recover_there(
+    url: str, options: dict[str, str] | None, runs: dict[str, bool]
+) -> tuple[dict[str, bool], str]:
+    return recover_runs(open_handle(url, options), runs)
+
+
+def collect(
+    make_env: Any,
+    policy: Any,
+    path: str | PathLike[str],
+    *,
+    actors: int,
+    storage_options: Mapping[str, str] | None = None,
+    actor_options: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> CollectStats:
+    """Let a policy play in actors of Ray, on all machines of the cluster, and record every transition.
+
+    The episodes are those of `episodelake.collect(..., workers=actors)` with the same arguments: the goal is
+    split alike, and seeds follow alike from `seed` and the actor's number. An actor that dies is named by a
+    warning and in `CollectStats.workers`, its journal is recovered, and the others go on. Actors for which
+    there is no room wait until others have ended.
+
+    Args:
+        make_env: an environment's id or spec, or a function without arguments that makes one.
+        policy: as for `episodelake.collect`. Functions need not be importable.
+        path: the store's folder, on a file system that all machines share, or its URL on an object store.
+        actors: how many actors, each with a run and an environment of its own.
+        storage_options: how to reach an object store.
+        actor_options: those of the actors, such as `num_cpus` (1 by default), `num_gpus`, `resources` and
+            `runtime_env`.
+        options: further arguments of `episodelake.collect`: `steps` or `episodes`, `seed`, hooks, `progress`,
+            and those of the recorder. Hooks run in the actors.
+
+    Raises:
+        StoreNotFoundError: there is no store at `path`.
+        InvalidArgumentError: an argument is not valid or cannot be pickled; or no actor could begin, with the
+            traceback of the first.
+        KeyboardInterrupt: as for `episodelake.collect`.
+    """
+    refuse_memory(path)
+    store = open_store(path, storage_options=storage_options)
+    pool = _ActorPool(whole_number("actors", actors, 1), actor_options or {})
+    return collect_locally(make_env, policy, store, workers=pool, **options)
