@@ -153,20 +153,30 @@ class MaintainedStore(EpisodeView):
             forget_vacuumed(self.context.snapshot, CacheFolder(chosen_folder(None)))
         return report
 
-    def verify(self, *, repair: bool = False, progress: bool | Progress = False) -> VerifyReport:
+    def verify(
+        self,
+        *,
+        repair: bool = False,
+        engine: str = "local",
+        workers: int | None = None,
+        progress: bool | Progress = False,
+    ) -> VerifyReport:
         """Read everything in the newest version, and check it against everything else.
 
         Args:
             repair: mend what can be mended; see `VerifyReport`.
+            engine, workers: where the segments are read, as for `map_episodes`; the report is the same.
             progress: True for a bar on the terminal, or a function called with the segments read so far and
                 all of them.
 
         Raises:
             StoreAccessError: a file may not be read or cannot be reached.
+            ComputationError: a process that reads died; nothing was mended.
         """
         repair = flag("repair", repair)
+        chosen = Engine.of(engine, workers)
         with progress_meter(progress, "Reading", "segments") as tell:
-            report = verify(self.handle, repair=repair, progress=tell)
+            report = verify(self.handle, repair=repair, engine=chosen, progress=tell)
         if any(fault.mended for fault in report.faults):
             self._show_newest()
         return report

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterator
+from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -69,6 +70,15 @@ class Episodes:
         self.flags = np.zeros((lanes, 2), bool)
         self.env_steps = np.zeros(count, np.int64)
         self.ids: pa.Array = self.rows.column("episode_id").combine_chunks()
+
+    def unread(self) -> Episodes:
+        """Return the same episodes before anything is known of their steps."""
+        fresh = copy(self)
+        for name in ("whole", "returns", "flags", "env_steps"):
+            known = getattr(self, name)
+            # Unlike those of `zeros_like`, pages that are not used take neither memory nor time.
+            setattr(fresh, name, np.zeros(known.shape, known.dtype))
+        return fresh
 
     @property
     def lane_counts(self) -> np.ndarray:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..common.engines import Engine
 from ..delta.log import TableFile
 from ..dynamic.columns import with_columns
 from ..errors import ConcurrentCommitError, CorruptStoreError, StoreAccessError, VersionNotFoundError
@@ -25,7 +25,6 @@ from ..tables.annotation_files import (
     MARKER,
     PROPERTY,
     AnnotationFiles,
-    StepAnnotation,
     check_marker,
     parse_annotations,
 )
@@ -35,8 +34,6 @@ from .checks import (
     Fault,
     Findings,
     Listing,
-    check_as_readers,
-    check_columns,
     check_file,
     check_journals,
     check_leftovers,
@@ -51,7 +48,7 @@ from .checks import (
 from .episode_checks import Derived, check_ids, check_pointers, compare, read_episodes
 from .operation import Operation, Progress, is_maintenance_file, reconcile
 from .recovery import recover_journals
-from .step_checks import Segment, StepsCheck, check_annotation, segments_of
+from .segment_checks import SegmentChecks, beside
 from .tags import read_tag, tag_files
 
 __all__ = ["Fault", "VerifyReport", "verify"]
@@ -81,13 +78,20 @@ class VerifyReport:
         return all(fault.mended for fault in self.faults)
 
 
-def verify(store: StoreHandle, *, repair: bool = False, progress: Progress | None = None) -> VerifyReport:
+def verify(
+    store: StoreHandle,
+    *,
+    repair: bool = False,
+    engine: Engine | None = None,
+    progress: Progress | None = None,
+) -> VerifyReport:
     """Read everything in the newest version and in tagged ones, and check it; see `Fault` for what.
 
     Args:
         repair: mend what follows from what is whole: seal dead writers' journals, make the list of `steps`
             agree with the episodes, compute returns, lengths, flags and end reasons anew from the steps,
             delete unfinished files. What cannot be mended stays as it is.
+        engine: reads the segments; None for this process.
         progress: called with the segments read so far and all of them.
 
     Raises:
@@ -102,7 +106,8 @@ def verify(store: StoreHandle, *, repair: bool = False, progress: Progress | Non
             # Where the log of a table is damaged, the inspection reports it.
             with contextlib.suppress(CorruptStoreError):
                 operation = stack.enter_context(Operation.begin(store, "repair"))
-        inspection = _Inspection(store, findings, locked=operation is not None).run(progress)
+        inspection = _Inspection(store, findings, engine or Engine(), locked=operation is not None)
+        inspection.run(progress)
         if operation is not None:
             _mend(operation, inspection)
         return inspection.report()
@@ -113,13 +118,14 @@ class _Inspection:
 
     Args:
         findings: where faults go.
+        engine: reads the segments.
         locked: whether the caller keeps other maintenance out.
 
     Attributes:
         episodes: the episodes; none if their table's log cannot be read.
     """
 
-    def __init__(self, store: StoreHandle, findings: Findings, *, locked: bool) -> None:
+    def __init__(self, store: StoreHandle, findings: Findings, engine: Engine, *, locked: bool) -> None:
         self.store = store
         self.findings = findings
         schema = store.schema
@@ -127,15 +133,15 @@ class _Inspection:
         self.episodes = read_episodes(self._blank(EPISODES), schema, findings)
         self._steps = self._blank(STEPS)
         self._annotations = AnnotationFiles(store.layout, {})
+        self._engine = engine
         self._locked = locked
         self._read: set[str] = set()
-        self._lost: set[str] = set()
 
     def _blank(self, name: str) -> Listing:
         """Return an empty listing, for a table whose log cannot be read."""
         return Listing(name, self.store.layout.table(name), self._standard[name], {}, {})
 
-    def run(self, progress: Progress | None) -> _Inspection:
+    def run(self, progress: Progress | None) -> None:
         """Check the whole store."""
         layout = self.store.layout
         check_manifest(self.store, self.findings)
@@ -146,7 +152,6 @@ class _Inspection:
         self._check_segments(progress or (lambda done, total: None))
         self._check_tags()
         compare(self.episodes, self.findings)
-        return self
 
     def report(self) -> VerifyReport:
         """Return the report."""
@@ -237,51 +242,13 @@ class _Inspection:
 
     def _check_segments(self, progress: Progress) -> None:
         """Read every steps file that is listed or pointed at, and the annotations beside it."""
-        schema, findings, steps = self.store.schema, self.findings, self._steps
-        segments = segments_of(self.episodes)
-        check = StepsCheck(schema, self.episodes, findings)
-        names = list(dict.fromkeys([*steps.files, *segments]))
-        for done, name in enumerate(names, 1):
-            place, file, segment = steps.place / name, steps.file(name), segments.get(name)
-            self._read.add(file)
-            own = Findings()
-            mend = "unlist" if segment is None and self.episodes.complete else None
-            parquet = check_file(place, file, steps.files.get(name), own, ["episode_id"], mend=mend)
-            if parquet is None and self._replaced(name):
-                continue
-            findings.absorb(own)
-            if parquet is not None:
-                usable = check_columns(parquet, file, steps, schema.steps, findings)
-                check.check(parquet, place, file, segment if usable else None)
-                check_as_readers(steps, name, findings)
-            if segment is not None:
-                self._check_annotations(segment, None if parquet is None else parquet.metadata.num_rows)
+        checks = SegmentChecks(self.store, self._steps, self.episodes, self._annotations)
+        names = list(dict.fromkeys([*self._steps.files, *checks.segments]))
+        for done, (_, checked) in enumerate(self._engine.run(checks, names), 1):
+            self.findings.absorb(checked.findings)
+            self._read |= checked.files
+            checked.bring_to(self.episodes)
             progress(done, len(names))
-
-    def _replaced(self, name: str) -> bool:
-        """Return whether a steps file was listed, and is no longer: others replaced it meanwhile."""
-        newest = read_listing(self.store.layout, STEPS, Findings())
-        return newest is not None and name in self._steps.files and name not in newest.files
-
-    def _check_annotations(self, segment: Segment, rows: int | None) -> None:
-        for annotation, place, file in self._beside(self._annotations, segment.name):
-            self._read.add(file)
-            expected = annotation.schema(self.store.schema.step_keys)
-            check_annotation(place, file, annotation, expected, segment, rows, self.findings)
-
-    def _beside(self, files: AnnotationFiles, segment: str) -> Iterator[tuple[StepAnnotation, Place, str]]:
-        """Yield the annotations of a segment with their files; a missing folder is reported once."""
-        for name, annotation in files.annotations.items():
-            try:
-                place = files.find(name, segment)
-            except CorruptStoreError as error:
-                if name not in self._lost:
-                    self._lost.add(name)
-                    folders = ", ".join(annotation.ids)
-                    self.findings.add("annotation", f"{ANNOTATIONS}/{folders}", str(error))
-                continue
-            if place is not None:
-                yield annotation, place, f"{ANNOTATIONS}/{place.parent.name}/{place.name}"
 
     def _check_tags(self) -> None:
         """Check that the version of each tag opens and that all its files can be read."""
@@ -311,7 +278,7 @@ class _Inspection:
         for name in sorted(filter(is_file_name, segments)):
             listed = self._steps.files.get(name)
             self._read_file(self._steps.place / name, self._steps.file(name), listed, needed)
-            for _, place, file in self._beside(annotations, name):
+            for _, place, file in beside(annotations, name, self.findings):
                 self._read_file(place, file, None, needed)
 
     def _read_file(self, place: Place, file: str, listed: TableFile | None, needed: str) -> None:
