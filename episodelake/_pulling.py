@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
@@ -11,10 +12,9 @@ from pathlib import Path
 import polars as pl
 
 from ._store import EpisodeStore, open_store
-from .publishing.contents import is_steps
+from .publishing.contents import is_needed_for_episodes, is_steps
 from .publishing.fetching import (
     Source,
-    address_of,
     fetch,
     free_target,
     locked,
@@ -22,10 +22,9 @@ from .publishing.fetching import (
     settle,
     source_of,
 )
-from .publishing.versions import chosen_version
 from .readers.context import SqlCondition
 from .store.common.progress import Progress, progress_meter
-from .store.files import guard_access, locate
+from .store.files import guard_access
 from .store.files.local import LocalPlace
 
 
@@ -44,8 +43,8 @@ def pull(
     interrupted, call it again: what was fetched is kept beside the folder. No code of the version runs.
 
     Args:
-        source: what `EpisodeStore.publish` had as its target: a folder or a URL; or its `address`, with
-            `@tag` at the end.
+        source: what `EpisodeStore.publish` had as its target: a folder, a URL or `hf://org/name`; or the
+            `address` that it returned, with `@tag` at the end.
         into: a folder that does not exist yet, or is empty.
         where: only the episodes that fulfil this condition, as for `EpisodeView.filter`: their files of steps
             alone are fetched, and `into` becomes a store of its own. Without it `into` is the version itself,
@@ -93,9 +92,11 @@ def preview(
     Raises:
         StoreNotFoundError, VersionNotFoundError, CorruptStoreError, StoreAccessError: as for `pull`.
     """
-    address, tag = address_of(source, version, storage_options)
-    place = chosen_version(locate(address, storage_options), tag)
-    return open_store(str(place), storage_options=storage_options).episodes.collect()
+    published = source_of(source, version, storage_options)
+    wanted = [name for name in published.contents.files if is_needed_for_episodes(name)]
+    with tempfile.TemporaryDirectory(prefix="episodelake-preview-") as folder:
+        fetch(published, wanted, LocalPlace(Path(folder).resolve()), lambda done, total: None)
+        return open_store(folder).episodes.collect()
 
 
 def _fetch_chosen(

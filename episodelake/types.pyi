@@ -4,7 +4,7 @@ from ._importing import ImportReport
 from ._mapping import MapReport
 from ._saved import Artifacts
 from .lakes.lake import Lake
-from .publishing.publishing import PublishReport
+from .publishing.contents import PublishReport
 from .readers.exporting.export import ExportReport
 from .readers.loading.feeding import FollowingLoader
 from .readers.loading.loader import PrioritizedLoader

@@ -281,11 +281,12 @@ class EpisodeView(DescribedView, FeedingView):
         sent again. See docs/publishing.md.
 
         Args:
-            target: a folder or a URL of an object store, which gets the version as `target/tag`.
+            target: a folder or a URL of an object store, which gets the version as `target/tag`; or a dataset
+                of the Hugging Face Hub, `hf://organisation/name`.
             tag: the version's name, new at this target.
             where: only the episodes that fulfil this condition, as for `EpisodeView.filter`.
             card: entries of the card that replace or extend the store's.
-            private: of a new dataset on the Hugging Face Hub.
+            private: whether a new dataset on the Hub is private; None for the Hub's default.
             storage_options: how to reach the object store.
             dry_run: build the version, and say what would be sent.
             progress: True for a bar on the terminal, or a function called with the rows written so far and

@@ -254,6 +254,11 @@ def read_json(place: Place, most: int = _LARGEST) -> dict[str, Any]:
     """
     with guard_access("read", place):
         data = place.read(most)
+    return parse_json(data, place)
+
+
+def parse_json(data: bytes, place: object) -> dict[str, Any]:
+    """Return the object that the bytes of a file hold, without its checksum; see `read_json`."""
     try:
         content = json.loads(data, object_pairs_hook=_without_repeats)
     except (ValueError, RecursionError) as error:

@@ -108,6 +108,35 @@ class Contents:
             ) from error
 
 
+@dataclass(frozen=True)
+class PublishReport:
+    """The result of a publication, or of its dry run.
+
+    Attributes:
+        address: of the version; `el.pull` takes it.
+        tag: its name.
+        episodes, steps: how many episodes and transitions.
+        files, size: of the version, and their bytes.
+        sent_files, sent_bytes: those that the target did not have yet.
+    """
+
+    address: str
+    tag: str
+    episodes: int
+    steps: int
+    files: int
+    size: int
+    sent_files: int
+    sent_bytes: int
+
+    @staticmethod
+    def of(address: str, contents: Contents, sent: list[KnownFile]) -> PublishReport:
+        """Return the report for what a version consists of and what was sent."""
+        counts = len(contents.files) + 1, contents.size
+        sizes = len(sent), sum(file.size for file in sent)
+        return PublishReport(address, contents.tag, contents.episodes, contents.steps, *counts, *sizes)
+
+
 def _check_file(name: str, file: KnownFile) -> None:
     if name not in _FILES and not _BELOW.fullmatch(name):
         raise ValueError(f"a version has no file {name!r:.200}")
@@ -135,6 +164,11 @@ def is_steps(name: str) -> bool:
     """Return whether a file holds steps, or annotations of them, which a preview does without."""
     folder, _, rest = name.partition("/")
     return folder in (STEPS, ANNOTATIONS) and rest.endswith(".parquet")
+
+
+def is_needed_for_episodes(name: str) -> bool:
+    """Return whether a preview needs a file."""
+    return not is_steps(name) and not name.startswith((ARTIFACTS, README, CHART))
 
 
 def digest_of(pieces: Iterable[bytes]) -> KnownFile:

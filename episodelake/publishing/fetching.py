@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
+from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from ..store.files.local import LocalPlace
 from ..store.files.locks import FileLock, wait_for
 from ..store.manifest import check_outside_stores
 from .contents import CHECKSUMS, Contents, KnownFile, digest_of, place_of
+from .hub import SCHEME, Repository
 from .versions import chosen_version, split_tag
 
 _ATTEMPTS = 3
@@ -66,6 +68,10 @@ def source_of(
         StoreNotFoundError, VersionNotFoundError: there is none.
         CorruptStoreError: its list of files is damaged, or names a file that no version has.
     """
+    if str(source).startswith(SCHEME):
+        repository, tag = Repository.of(str(source))
+        commit, _ = repository.commit_of(version or tag or "main")
+        return Source(str(repository), repository.contents(commit), partial(repository.chunks, commit))
     address, tag = address_of(source, version, storage_options)
     place = chosen_version(locate(address, storage_options), tag)
     return Source(str(place), Contents.read(place), lambda name: place_of(place, name).chunks())

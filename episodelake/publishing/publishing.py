@@ -30,41 +30,13 @@ from ..store.files.locks import wait_for
 from ..store.layout import MANIFEST, checked_json, read_json
 from ..store.manifest import UNFINISHED, check_outside_stores
 from .building import build
-from .contents import CHECKSUMS, Contents, KnownFile, check_tag, digest_of, place_of
+from .contents import CHECKSUMS, Contents, KnownFile, PublishReport, check_tag, digest_of, place_of
+from .hub import SCHEME, publish_to_hub
 from .versions import published_versions
 
 #: Smaller files are written again rather than shared with an earlier version.
 _SHARED_BYTES = 1 << 16
 _LOCK = ".publish.lock"
-
-
-@dataclass(frozen=True)
-class PublishReport:
-    """The result of a publication, or of its dry run.
-
-    Attributes:
-        address: of the version; `el.pull` takes it.
-        tag: its name.
-        episodes, steps: how many episodes and transitions.
-        files, size: of the version, and their bytes.
-        sent_files, sent_bytes: those that the target did not have yet.
-    """
-
-    address: str
-    tag: str
-    episodes: int
-    steps: int
-    files: int
-    size: int
-    sent_files: int
-    sent_bytes: int
-
-    @staticmethod
-    def of(address: str, contents: Contents, sent: list[KnownFile]) -> PublishReport:
-        """Return the report for what a version consists of and what was sent."""
-        counts = len(contents.files) + 1, contents.size
-        sizes = len(sent), sum(file.size for file in sent)
-        return PublishReport(address, contents.tag, contents.episodes, contents.steps, *counts, *sizes)
 
 
 def publish_view(
@@ -81,15 +53,20 @@ def publish_view(
 ) -> PublishReport:
     """Publish a view; see `EpisodeView.publish`."""
     tag, dry_run = check_tag(tag), flag("dry_run", dry_run)
-    if private is not None:
-        raise InvalidArgumentError(
-            "private= is for the Hugging Face Hub; a folder or an object store has permissions of its own."
-        )
     chosen = view if where is None else view.filter(where)
     if not len(chosen):
         raise InvalidArgumentError(f"There is no episode to publish in {chosen!r}.")
     whole_card = plain({**view.card, **(card or {})})
     check_card(whole_card)
+    if str(target).startswith(SCHEME):
+        with progress_meter(progress, "Publishing", "rows") as tell:
+            return publish_to_hub(
+                chosen, str(target), tag, whole_card, private=private, dry_run=dry_run, tell=tell
+            )
+    if private is not None:
+        raise InvalidArgumentError(
+            "private= is for the Hugging Face Hub; a folder or an object store has permissions of its own."
+        )
     root = locate(target, storage_options)
     if root.local is not None:
         check_outside_stores(root.local)

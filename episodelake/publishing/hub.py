@@ -1,0 +1,286 @@
+"""`hf://org/name@tag`: a version is a commit with a tag in a dataset of the Hugging Face Hub.
+
+The tree of the commit is the version. A publication sends the files that the newest commit lacks, then makes
+one commit on top of it, and the tag. If it is cut short between the two, the next call adds the tag.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from ..readers.view import EpisodeView
+from ..store.common.optional_packages import require
+from ..store.common.progress import Progress
+from ..store.errors import (
+    ConcurrentCommitError,
+    InvalidArgumentError,
+    StoreAccessError,
+    StoreExistsError,
+    StoreNotFoundError,
+    StoreUnavailableError,
+    VersionNotFoundError,
+)
+from ..store.files.local import LocalPlace
+from ..store.files.place import CHUNK_BYTES
+from ..store.layout import parse_json
+from .building import build
+from .contents import CHECKSUMS, Contents, KnownFile, PublishReport
+
+SCHEME = "hf://"
+_ADDRESS = re.compile(
+    r"hf://(?:datasets/)?([\w-][\w.-]*/[\w-][\w.-]*)(?:@([A-Za-z0-9][A-Za-z0-9._-]*))?", re.A
+)
+_MAIN = "main"
+_ATTEMPTS = 5
+_LARGEST_LIST = 64 << 20
+_DATASET: dict[str, Any] = {"repo_type": "dataset"}
+
+
+def publish_to_hub(
+    view: EpisodeView,
+    address: str,
+    tag: str,
+    card: Mapping[str, Any],
+    *,
+    private: bool | None,
+    dry_run: bool,
+    tell: Progress,
+) -> PublishReport:
+    """Publish a view as a version of a dataset; see `EpisodeView.publish`."""
+    repository, inside = Repository.of(address)
+    if inside is not None:
+        raise InvalidArgumentError(f"{address}: give the tag as tag={inside!r}.")
+    if dry_run or repository.exists():
+        repository.check_free(tag)
+    with tempfile.TemporaryDirectory(prefix="episodelake-publish-") as name:
+        folder = Path(name).resolve()
+        contents = build(view, LocalPlace(folder), card, tag, f"{repository}@{tag}", tell)
+        if dry_run:
+            sent = _missing(contents, repository.head()[1] if repository.exists() else None)
+        else:
+            repository.create(private)
+            commit, sent = repository.commit(folder, contents)
+            repository.tag(tag, commit)
+    return PublishReport.of(f"{repository}@{tag}", contents, list(sent.values()))
+
+
+@dataclass(frozen=True)
+class Repository:
+    """A dataset of the Hub.
+
+    Attributes:
+        name: organisation or user, and name.
+    """
+
+    name: str
+
+    def __str__(self) -> str:
+        """Return its address."""
+        return f"{SCHEME}{self.name}"
+
+    @staticmethod
+    def of(address: str) -> tuple[Repository, str | None]:
+        """Return the dataset of an address, and the tag in it.
+
+        Raises:
+            InvalidArgumentError: it is none.
+        """
+        match = _ADDRESS.fullmatch(address)
+        if match is None:
+            raise InvalidArgumentError(
+                f"{address!r:.200}: expected hf://organisation/name, or with @tag behind it."
+            )
+        return Repository(match[1]), match[2]
+
+    @cached_property
+    def _hub(self) -> Any:
+        for module in ("huggingface_hub.errors", "huggingface_hub.utils"):
+            require(module, f"{self}", "'episodelake[hub]'")
+        return require("huggingface_hub", f"{self}", "'episodelake[hub]'")
+
+    @property
+    def _api(self) -> Any:
+        return self._hub.HfApi(endpoint=os.environ.get("HF_ENDPOINT"), library_name="episodelake")
+
+    def exists(self) -> bool:
+        """Return whether there is such a dataset that this user may see."""
+        with self._guarded("look for"):
+            return bool(self._api.repo_exists(self.name, **_DATASET))
+
+    def create(self, private: bool | None) -> None:
+        """Make the dataset, unless it is there."""
+        with self._guarded("create"):
+            self._api.create_repo(self.name, private=private, exist_ok=True, **_DATASET)
+
+    def commit_of(self, revision: str) -> tuple[str, list[str]]:
+        """Return the commit of a tag or branch, and the names of its files.
+
+        Raises:
+            StoreNotFoundError, VersionNotFoundError: there is no such dataset or revision.
+        """
+        with self._guarded(f"find {revision!r} in"):
+            info = self._api.repo_info(self.name, revision=revision, **_DATASET)
+        return str(info.sha), [each.rfilename for each in info.siblings or ()]
+
+    def check_free(self, tag: str) -> None:
+        """Refuse a tag that is taken, and a dataset with other content.
+
+        Raises:
+            StoreExistsError: which of them.
+        """
+        if not self.exists():
+            return
+        with contextlib.suppress(VersionNotFoundError):
+            self.commit_of(tag)
+            raise self._taken(tag)
+        self.head()
+
+    def head(self) -> tuple[str, Contents | None]:
+        """Return the newest commit, and the version that it is; None for an empty dataset.
+
+        Raises:
+            StoreExistsError: it has other content.
+        """
+        commit, names = self.commit_of(_MAIN)
+        names = [name for name in names if not name.startswith(".")]
+        contents = self.contents(commit) if CHECKSUMS in names else None
+        others = set(names) - {CHECKSUMS} - set(contents.files if contents is not None else ())
+        if others:
+            raise StoreExistsError(
+                f"{self} holds other things than a published version: {', '.join(sorted(others)[:5])}. "
+                "Nothing was changed; publish to a dataset of its own."
+            )
+        return commit, contents
+
+    def contents(self, commit: str) -> Contents:
+        """Return the list of the files of a version.
+
+        Raises:
+            StoreNotFoundError: the commit is no published version.
+            CorruptStoreError: the list is damaged, or names a file that no version has.
+        """
+        data = b""
+        for piece in self.chunks(commit, CHECKSUMS):
+            data += piece
+            if len(data) > _LARGEST_LIST:
+                break
+        place = f"{self}/{CHECKSUMS}"
+        return Contents.of(parse_json(data, place), place)
+
+    def chunks(self, commit: str, name: str) -> Iterator[bytes]:
+        """Yield a file of a commit in pieces."""
+        utils = self._hub.utils
+        url = f"{self._api.endpoint}/datasets/{self.name}/resolve/{commit}/{name}"
+        headers = utils.build_hf_headers(library_name="episodelake")
+        with (
+            self._guarded(f"read {name} of"),
+            utils.get_session().stream("GET", url, headers=headers, follow_redirects=True) as answer,
+        ):
+            utils.hf_raise_for_status(answer)
+            yield from answer.iter_bytes(CHUNK_BYTES)
+
+    def commit(self, folder: Path, contents: Contents) -> tuple[str, dict[str, KnownFile]]:
+        """Make the files of a folder the newest commit; return it, and the files that were sent.
+
+        Raises:
+            StoreExistsError: the dataset got other content meanwhile.
+            ConcurrentCommitError: others committed first each time.
+        """
+        hub = self._hub
+        for _ in range(_ATTEMPTS):
+            parent, known = self.head()
+            if known == contents:
+                return parent, {}
+            new = _missing(contents, known)
+            gone = set(known.files if known is not None else ()) - set(contents.files)
+            additions = [
+                hub.CommitOperationAdd(path_in_repo=name, path_or_fileobj=str(folder / name))
+                for name in (*new, CHECKSUMS)
+            ]
+            with self._guarded("upload to"):
+                self._api.preupload_lfs_files(self.name, additions, **_DATASET)
+            operations = [
+                *additions,
+                *(hub.CommitOperationDelete(path_in_repo=name) for name in sorted(gone)),
+            ]
+            with self._guarded("publish to"):
+                try:
+                    made = self._api.create_commit(
+                        self.name,
+                        operations,
+                        commit_message=f"Publish {contents.tag}",
+                        parent_commit=parent,
+                        **_DATASET,
+                    )
+                    return str(made.oid), new
+                except hub.errors.HfHubHTTPError as error:
+                    if _status(error) != 412:
+                        raise
+        raise ConcurrentCommitError(
+            f"Others committed to {self} first, {_ATTEMPTS} times in a row. Call again."
+        )
+
+    def tag(self, tag: str, commit: str) -> None:
+        """Give a commit a tag.
+
+        Raises:
+            StoreExistsError: another commit has it.
+        """
+        with self._guarded("tag"):
+            try:
+                self._api.create_tag(self.name, tag=tag, revision=commit, **_DATASET)
+            except self._hub.errors.HfHubHTTPError as error:
+                if _status(error) != 409:
+                    raise
+                if self.commit_of(tag)[0] != commit:
+                    raise self._taken(tag) from error
+
+    def _taken(self, tag: str) -> StoreExistsError:
+        return StoreExistsError(
+            f"{self} has a version {tag!r} already, and a published version never changes."
+        )
+
+    @contextlib.contextmanager
+    def _guarded(self, action: str) -> Iterator[None]:
+        errors = self._hub.errors
+        try:
+            yield
+        except errors.GatedRepoError as error:
+            raise StoreAccessError(
+                f"Could not {action} {self}: it is gated. Ask for access on its page, and log in (HF_TOKEN)."
+            ) from error
+        except errors.RepositoryNotFoundError as error:
+            raise StoreNotFoundError(
+                f"Could not {action} {self}: there is no such dataset, or it is private and you are not "
+                "logged in with access to it (`hf auth login`, or HF_TOKEN)."
+            ) from error
+        except errors.RevisionNotFoundError as error:
+            raise VersionNotFoundError(f"Could not {action} {self}: there is no such version.") from error
+        except errors.EntryNotFoundError as error:
+            raise StoreNotFoundError(f"Could not {action} {self}: there is no such file.") from error
+        except errors.HFValidationError as error:
+            raise InvalidArgumentError(f"{self} cannot be a dataset of the Hub: {error}") from error
+        except errors.HfHubHTTPError as error:
+            passing = _status(error) == 429 or _status(error) >= 500
+            kind = StoreUnavailableError if passing else StoreAccessError
+            raise kind(f"Could not {action} {self}: {' '.join(str(error).split()):.300}") from error
+        # Lost connections, also those of an upload, which the library reports as RuntimeError.
+        except (errors.HfHubHTTPError.__bases__[0], errors.OfflineModeIsEnabled, RuntimeError) as error:
+            raise StoreUnavailableError(f"Could not {action} {self}: {error}. Call again.") from error
+
+
+def _missing(contents: Contents, known: Contents | None) -> dict[str, KnownFile]:
+    there = {} if known is None else known.files
+    return {name: file for name, file in contents.files.items() if there.get(name) != file}
+
+
+def _status(error: Any) -> int:
+    return int(getattr(error.response, "status_code", 0) or 0)

@@ -1,0 +1,218 @@
+"""A Hugging Face Hub on loopback: datasets, LFS, commits with a parent, tags; for the real `huggingface_hub`.
+
+It follows what the client of that package asks for. Repositories are in memory; a commit has all its files.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from hashlib import sha1, sha256
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+_TOKEN = "Bearer hf_lab"
+_API = re.compile(
+    r"/api/datasets/(?P<name>[^/]+/[^/]+)(?:/(?P<what>preupload|commit|tag|revision)/(?P<at>[^/]+))?"
+)
+_LFS = re.compile(r"/datasets/(?P<name>[^/]+/[^/]+)\.git/info/lfs/objects/batch")
+_FILE = re.compile(r"/datasets/(?P<name>[^/]+/[^/]+)/resolve/(?P<at>[^/]+)/(?P<path>.+)")
+
+
+@dataclass
+class Dataset:
+    """A repository: its commits, the last of which is `main`, and its tags."""
+
+    name: str
+    private: bool
+    commits: dict[str, dict[str, bytes]] = field(default_factory=dict)
+    tags: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def head(self) -> str:
+        """The newest commit."""
+        return list(self.commits)[-1]
+
+    def add(self, files: dict[str, bytes]) -> str:
+        """Add a commit with exactly these files."""
+        oid = sha1(f"{len(self.commits)} {sorted(files)}".encode()).hexdigest()
+        self.commits[oid] = files
+        return oid
+
+    def find(self, revision: str) -> str | None:
+        """The commit of a revision; None if there is none."""
+        known = {"main": self.head, **self.tags, **{oid: oid for oid in self.commits}}
+        return known.get(unquote(revision))
+
+
+class FakeHub(ThreadingHTTPServer):
+    """The server; `url` is its endpoint.
+
+    Attributes:
+        datasets: by name.
+        blobs: contents of LFS, by SHA-256.
+        requests: method and path of each request.
+        before: called with these before a request is answered; returns a status to answer it with, or None. A
+            negative status is answered after the request was done.
+    """
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.datasets: dict[str, Dataset] = {}
+        self.blobs: dict[str, bytes] = {}
+        self.requests: list[tuple[str, str]] = []
+        self.before: Callable[[str, str], int | None] = lambda method, path: None
+        self.lock = threading.RLock()
+        self.url = f"http://127.0.0.1:{self.server_port}"
+        threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
+
+    def close(self) -> None:
+        """Stop."""
+        self.shutdown()
+        self.server_close()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: FakeHub  # type: ignore[assignment]
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+    def _answer(self, status: int, content: Any = b"", **headers: str) -> None:
+        data = content if isinstance(content, bytes) else json.dumps(content).encode()
+        self.send_response(getattr(self, "spoiled", None) or status)
+        for name, value in {
+            "Content-Type": "application/json",
+            "Content-Length": str(len(data)),
+            **headers,
+        }.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(data)
+
+    def _error(self, status: int, code: str) -> None:
+        self._answer(status, {"error": code}, X_Error_Code=code, X_Error_Message=code)
+
+    def _handle(self) -> None:
+        path = urlsplit(self.path).path
+        body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        if self.headers.get("Transfer-Encoding") == "chunked":
+            body = b""
+            while size := int(self.rfile.readline(), 16):
+                body += self.rfile.read(size)
+                self.rfile.readline()
+            self.rfile.readline()
+        self.server.requests.append((self.command, path))
+        status = self.server.before(self.command, path)
+        if status is not None and status > 0:
+            return self._answer(status, {"error": "on purpose"})
+        self.spoiled = None if status is None else -status
+        with self.server.lock:
+            self._route(path, body)
+
+    do_GET = do_HEAD = do_POST = do_PUT = _handle
+
+    def _route(self, path: str, body: bytes) -> None:
+        if path == "/api/repos/create":
+            return self._create(json.loads(body))
+        if path == "/api/validate-yaml":
+            return self._answer(200, {"errors": [], "warnings": []})
+        if path.startswith("/blobs/"):
+            assert sha256(body).hexdigest() == path[7:]
+            self.server.blobs[path[7:]] = body
+            return self._answer(200)
+        match = _API.fullmatch(path) or _LFS.fullmatch(path) or _FILE.fullmatch(path)
+        dataset = self.server.datasets.get(match["name"]) if match else None
+        if match is None or dataset is None:
+            return self._error(404, "RepoNotFound")
+        if dataset.private and self.headers.get("Authorization") != _TOKEN:
+            return self._error(401, "RepoNotFound")
+        if match.re is _LFS:
+            return self._batch(json.loads(body))
+        commit = dataset.find(match["at"] or "main")
+        if commit is None:
+            return self._error(404, "RevisionNotFound")
+        if match.re is _FILE:
+            return self._file(dataset, commit, unquote(match["path"]))
+        work = {"preupload": self._preupload, "commit": self._commit, "tag": self._tag}.get(
+            match["what"] or ""
+        )
+        if work is not None:
+            return work(dataset, commit, body)
+        names = [{"rfilename": name} for name in sorted(dataset.commits[commit])]
+        return self._answer(
+            200, {"id": match["name"], "sha": commit, "private": dataset.private, "siblings": names}
+        )
+
+    def _create(self, asked: dict[str, Any]) -> None:
+        name = f"{asked.get('organization') or 'me'}/{asked['name']}"
+        if name in self.server.datasets:
+            return self._answer(409, {"error": "exists", "url": f"{self.server.url}/datasets/{name}"})
+        dataset = self.server.datasets[name] = Dataset(
+            name, asked.get("visibility") == "private" or bool(asked.get("private"))
+        )
+        dataset.add({".gitattributes": b"*.parquet filter=lfs\n"})
+        return self._answer(200, {"url": f"{self.server.url}/datasets/{name}", "name": name})
+
+    def _preupload(self, dataset: Dataset, commit: str, body: bytes) -> None:
+        modes = [
+            {
+                "path": file["path"],
+                "uploadMode": "lfs" if file["path"].endswith(".parquet") else "regular",
+                "shouldIgnore": False,
+            }
+            for file in json.loads(body)["files"]
+        ]
+        self._answer(200, {"files": modes})
+
+    def _batch(self, asked: dict[str, Any]) -> None:
+        objects = []
+        for each in asked["objects"]:
+            href = {"href": f"{self.server.url}/blobs/{each['oid']}"}
+            known = each["oid"] in self.server.blobs
+            objects.append({**each, **({} if known else {"actions": {"upload": href}})})
+        self._answer(200, {"transfer": "basic", "objects": objects})
+
+    def _commit(self, dataset: Dataset, commit: str, body: bytes) -> None:
+        files = dict(dataset.commits[dataset.head])
+        for line in body.splitlines():
+            entry = json.loads(line)
+            key, value = entry["key"], entry["value"]
+            if key == "header" and value.get("parentCommit") not in (None, dataset.head):
+                return self._answer(
+                    412, {"error": "A commit has happened since. Please refresh and try again."}
+                )
+            if key == "file":
+                files[value["path"]] = base64.b64decode(value["content"])
+            elif key == "lfsFile":
+                files[value["path"]] = self.server.blobs[value["oid"]]
+            elif key == "deletedFile":
+                del files[value["path"]]
+        oid = dataset.add(files)
+        url = f"{self.server.url}/datasets/{dataset.name}/commit/{oid}"
+        self._answer(200, {"success": True, "commitOid": oid, "commitUrl": url})
+
+    def _tag(self, dataset: Dataset, commit: str, body: bytes) -> None:
+        name = json.loads(body)["tag"]
+        if name in dataset.tags:
+            return self._answer(409, {"error": "Tag reference exists already"})
+        dataset.tags[name] = commit
+        self._answer(200)
+
+    def _file(self, dataset: Dataset, commit: str, path: str) -> None:
+        data = dataset.commits[commit].get(path)
+        if data is None:
+            return self._error(404, "EntryNotFound")
+        etag = f'"{sha256(data).hexdigest()}"'
+        self._answer(
+            200, data, X_Repo_Commit=commit, ETag=etag, X_Linked_Etag=etag, X_Linked_Size=str(len(data))
+        )
