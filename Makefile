@@ -6,6 +6,7 @@ VENV ?= .venv
 LOWEST ?= .venv-lowest
 PEERS ?= .venv-peers
 RLLIB ?= .venv-rllib
+ENGINE := .venv-engines
 ARGS ?=
 # How many processes run the tests; none waits for another, so two cores are used well by two.
 JOBS ?= 2
@@ -30,7 +31,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-cases test-slow test-crashes test-terminal test-faults test-hostile test-lowest test-peers test-rllib test-rllib-training test-training test-notebooks test-explorer docs lint format types wheel-check bench check clean
+.PHONY: help demo test test-cases test-slow test-crashes test-terminal test-faults test-hostile test-lowest test-peers test-rllib test-rllib-training test-engines test-training test-notebooks test-explorer docs lint format types wheel-check bench check clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -81,6 +82,11 @@ test-rllib: $(RLLIB)/.installed-rllib ## read and write stores with Ray Data and
 test-rllib-training: $(RLLIB)/.installed-rllib ## train RLlib's offline algorithms on a Ray cluster, from stores and from its own format
 	$(IN_MEMORY) $(RLLIB)/bin/python -m pytest $(LONGER) -m peers tests/test_rllib_training.py $(ARGS)
 
+ENGINES := duckdb polars daft delta-sharing pyspark
+
+test-engines: $(VENV)/.installed-test $(RLLIB)/.installed-rllib $(ENGINES:%=$(ENGINE)/%/.installed) ## run the queries of docs/engines.md in environments of these engines; PySpark needs Java 17
+	$(IN_MEMORY) $(BIN)/python tests/engines/compare.py $(foreach name,$(ENGINES),$(name)=$(ENGINE)/$(name)/bin/python) ray=$(RLLIB)/bin/python
+
 test-training: $(VENV)/.installed-test ## train the examples' learners over several seeds, and run their notebook
 	$(PYTEST) $(PARALLEL) $(LONGER) -m slow tests/test_training.py tests/test_training_notebook.py $(ARGS)
 
@@ -115,7 +121,7 @@ bench: $(VENV)/.installed-test ## measure against Minari and bare pyarrow, and p
 check: test test-cases test-crashes test-terminal test-hostile test-lowest test-peers test-training test-notebooks test-explorer lint types wheel-check ## all that the continuous integration checks
 
 clean: ## remove the environments, builds and caches
-	rm -rf $(VENV) $(LOWEST) $(PEERS) $(RLLIB) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis benchmarks/.venv
+	rm -rf $(VENV) $(LOWEST) $(PEERS) $(RLLIB) $(ENGINE) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis benchmarks/.venv
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
@@ -137,6 +143,11 @@ $(PEERS)/.installed-peers: pyproject.toml tests/peers.txt tests/peers-alone.txt
 $(RLLIB)/.installed-rllib: pyproject.toml tests/rllib.txt
 	$(MAKE) --no-print-directory VENV=$(RLLIB) $(RLLIB)/bin/python
 	$(RLLIB)/bin/python -m pip install --quiet --requirement tests/rllib.txt --editable .
+	@touch $@
+
+$(ENGINE)/%/.installed: tests/engines/%.txt
+	$(PYTHON) -m venv $(ENGINE)/$*
+	$(ENGINE)/$*/bin/python -m pip install --quiet --requirement $<
 	@touch $@
 
 $(VENV)/.installed-%: pyproject.toml | $(BIN)/python
