@@ -1,8 +1,9 @@
 """How the store writes, opens and checks Parquet: codecs, encodings, pages, statistics, checksums.
 
-zstd everywhere; data pages of version 2, which are compressed with a copy less; BYTE_STREAM_SPLIT for
-floating-point leaves; delta encoding for `t`; dictionaries only where values repeat (ids, texts, integers).
-Pages of 1 MiB let zstd see many frames at once and stay in the processor's caches.
+zstd everywhere; BYTE_STREAM_SPLIT for floating-point leaves; delta encoding for `t`; dictionaries only where
+values repeat (ids, texts, integers). Pages of 1 MiB let zstd see many frames at once and stay in the
+processor's caches. They are of version 1, whose checksums cover all that decoding goes by but for the encoding;
+version 2 is written with a copy less (2 of 9 us for a frame of 28 KiB), but has sizes in headers unchecked.
 Pages carry the checksums that Parquet has. The footer gets one of ours: its CRC-32 stands behind it, inside
 the length that the file gives for it, where readers that do not know it pass over it.
 
@@ -69,7 +70,6 @@ def writer_options(schema: pa.Schema, row_bytes: int) -> dict[str, Any]:
         ],
         "store_schema": False,
         "write_page_checksum": True,
-        "data_page_version": "2.0",
     }
 
 
