@@ -2,8 +2,8 @@
 
 zstd everywhere; BYTE_STREAM_SPLIT for floating-point leaves; delta encoding for `t`; dictionaries only where
 values repeat (ids, texts, integers). Pages of 1 MiB let zstd see many frames at once and stay in the
-processor's caches. They are of version 1, whose checksums cover all that decoding goes by but for the encoding;
-version 2 is written with a copy less (2 of 9 us for a frame of 28 KiB), but has sizes in headers unchecked.
+processor's caches. They are of version 1, whose checksums cover the levels with their sizes; version 2 is
+written with a copy less (2 of 9 us for a frame of 28 KiB), but has these sizes in headers, unchecked.
 Pages carry the checksums that Parquet has. The footer gets one of ours: its CRC-32 stands behind it, inside
 the length that the file gives for it, where readers that do not know it pass over it.
 
