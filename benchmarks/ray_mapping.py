@@ -105,7 +105,7 @@ def main(quick: bool, repeats: int) -> None:
     import ray
 
     ray.init(num_cpus=WORKERS, object_store_memory=150 << 20, include_dashboard=False, log_to_driver=False)
-    episodes, length = (200, 100) if quick else (4_000, 500)
+    episodes, length = (200, 100) if quick else (1_000, 200)
     rows = []
     with tempfile.TemporaryDirectory() as folder, get_context("spawn").Pool(WORKERS) as pool:
         store = recorded(Path(folder, "store"), episodes, length)

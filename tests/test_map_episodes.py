@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -328,6 +329,21 @@ def test_a_process_that_dies(store: el.EpisodeStore) -> None:
     with pytest.raises(el.errors.ComputationError, match="process that computes died"):
         store.map_episodes(dies, "a", of="episode", workers=2)
     assert not len(store.refresh().annotations)
+
+
+def waits_or_fails(episode: Any) -> int:
+    """Take for ever in all episodes but one."""
+    if len(episode) == LENGTHS[1]:
+        raise ValueError("short")
+    time.sleep(10 * PATIENCE)
+    return 0
+
+
+@pytest.mark.further
+def test_an_error_ends_other_processes(store: el.EpisodeStore) -> None:
+    """No one waits for the episodes that other processes compute."""
+    with pytest.raises(el.errors.ComputationError, match="ValueError: short"):
+        store.map_episodes(waits_or_fails, "a", of="episode", workers=2)
 
 
 WAITING = """

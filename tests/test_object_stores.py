@@ -946,3 +946,25 @@ def test_a_query_asks_for_the_columns_it_needs(shaky: ObjectBackend, proxy: Faul
     proxy.rules()
     assert same(store[1].observations, frames)
     assert proxy.bytes_sent() < 2 * frames.nbytes
+
+
+def test_a_job_over_episodes_goes_on(backend: ObjectBackend) -> None:
+    """What an interrupted job computed waits beside the tables; a call elsewhere goes on and commits once."""
+    store = backend.create()
+    fill(store, range(4), seal_every=2)
+    last = store.refresh()[3].id
+
+    def fails(episode: el.Episode) -> int:
+        if episode.id == last:
+            raise OSError("later")
+        return len(episode)
+
+    with pytest.raises(el.errors.ComputationError, match="later"):
+        store.map_episodes(fails, "n", of="episode", job_id="a")
+    other = backend.open()
+    report = other.map_episodes(len, "n", of="episode", job_id="a", workers=1)
+    assert (report.episodes, report.resumed) == (4, 3)
+    frame = other.episodes.collect()
+    assert frame["n"].to_list() == frame["length"].to_list()
+    assert store.map_episodes(fails, "n", of="episode", job_id="a").present
+    assert not (store.handle.layout.root / ".writing").names()

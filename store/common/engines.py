@@ -16,6 +16,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import lru_cache
+from multiprocessing.connection import Connection
 from typing import Any
 
 from ..errors import ComputationError, InvalidArgumentError
@@ -85,22 +86,27 @@ def _in_processes(
     count = min(workers or 1, max(len(pieces), 1))
     # Processes that are forked would copy locks and threads of whatever this one has loaded.
     spawn = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(count, spawn, _begin, (payload,))
+    theirs, ours = spawn.Pipe(duplex=False)
+    pool = ProcessPoolExecutor(count, spawn, _begin, (payload, theirs))
     waiting: dict[Future[Any], int] = {}
-    try:
-        for place, piece in enumerate(pieces):
-            waiting[pool.submit(_applied_here, piece)] = place
-            if len(waiting) > count:
+    with theirs, ours:
+        try:
+            for place, piece in enumerate(pieces):
+                waiting[pool.submit(_applied_here, piece)] = place
+                if len(waiting) > count:
+                    yield from _ended(waiting)
+            while waiting:
                 yield from _ended(waiting)
-        while waiting:
-            yield from _ended(waiting)
-    except BrokenProcessPool as error:
-        raise ComputationError(
-            "A process that computes died: it was killed, perhaps for want of memory, or could not begin. "
-            "A script that starts processes needs `if __name__ == '__main__':` around the call."
-        ) from error
-    finally:
-        pool.shutdown(cancel_futures=True)
+        except BrokenProcessPool as error:
+            raise ComputationError(
+                "A process that computes died: it was killed, perhaps for want of memory, or could not "
+                "begin. A script that starts processes needs `if __name__ == '__main__':` around the call."
+            ) from error
+        finally:
+            if waiting:
+                # After an error or an interrupt, processes end without their pieces.
+                ours.close()
+            pool.shutdown(cancel_futures=True)
 
 
 def _ended(waiting: dict[Future[Any], int]) -> Iterator[tuple[int, Any]]:
@@ -113,17 +119,16 @@ def _ended(waiting: dict[Future[Any], int]) -> Iterator[tuple[int, Any]]:
 _payload: bytes = b""
 
 
-def _begin(payload: bytes) -> None:
-    """Prepare a process: Ctrl-C is for its parent, and it ends when its parent does."""
+def _begin(payload: bytes, parent: Connection) -> None:
+    """Prepare a process: Ctrl-C is for its parent, and it ends when that closes the pipe, or dies."""
     global _payload
     _payload = payload
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    parent = multiprocessing.parent_process()
 
     def follow() -> None:
-        if parent is not None:
-            parent.join()
-            os._exit(1)
+        with contextlib.suppress(EOFError, OSError):
+            parent.recv()
+        os._exit(1)
 
     threading.Thread(target=follow, daemon=True).start()
 
