@@ -23,6 +23,7 @@ from ..store.files import Place
 from ..store.parquet.files import open_parquet, reading_error
 from ..store.snapshot import Snapshot
 from ..store.spaces import SpaceCodec
+from ..store.spaces.arrow import flat_array, list_array, values_of
 from ..store.tables.annotation_files import StepAnnotation
 from ..store.tables.overflow import Overflow
 
@@ -213,7 +214,7 @@ class Block:
             columns = [self._column(field.name) for field in codec.required[:1]]
             lacking = any(column.null_count for column in columns)
             # A row before the last one that lacks its observation is damaged, which decoding reports.
-            valid = columns[0].is_valid().to_numpy() | self.stepped if lacking else None
+            valid = values_of(columns[0].is_valid()) | self.stepped if lacking else None
             self._keep(self._decoded, key, None if valid is None or valid.all() else valid)
         return self._decoded[key]
 
@@ -231,7 +232,7 @@ class Block:
         """`terminated` or `truncated` of every transition of the block."""
         if name not in self._decoded:
             self.load([name])
-            flags = self._column(name).drop_null().to_numpy()
+            flags = values_of(self._column(name).drop_null())
             flags.flags.writeable = False
             self._keep(self._decoded, name, flags)
         return self._decoded[name]
@@ -241,7 +242,7 @@ class Block:
         """Bool, one per row: True where the row has a transition."""
         if "stepped" not in self._decoded:
             self.load(["terminated"])
-            self._keep(self._decoded, "stepped", self._column("terminated").is_valid().to_numpy())
+            self._keep(self._decoded, "stepped", values_of(self._column("terminated").is_valid()))
         return self._decoded["stepped"]
 
     def transitions_before(self, row: int) -> int:
@@ -277,7 +278,7 @@ class BlockPart(Block):
     def _chosen(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
         if isinstance(self._rows, slice):
             return column.slice(self._rows.start, self.count)
-        return column.filter(pa.array(self._rows))
+        return column.filter(flat_array(self._rows, pa.bool_()))
 
     def load(self, columns: Iterable[str], *, threads: bool = True) -> None:
         """See `Block.load`."""
@@ -300,12 +301,12 @@ def is_numeric(kind: pa.DataType) -> bool:
 def _without_nulls(array: pa.Array | pa.ChunkedArray, valid: np.ndarray) -> pa.Array | pa.ChunkedArray:
     """Return the rows of an array that are valid; lists that stand in one chunk keep their memory."""
     if isinstance(array, pa.ListArray) and array.null_count == len(array) - np.count_nonzero(valid):
-        starts = array.offsets.to_numpy()
+        starts = values_of(array.offsets)
         # A NULL list takes no room between its neighbours, so leaving out its offset is enough.
         if not np.diff(starts)[~valid].any():
             kept = np.concatenate([starts[:-1][valid], starts[-1:]])
-            return pa.ListArray.from_arrays(pa.array(kept), array.values)
-    return array.filter(pa.array(valid))
+            return list_array(kept, array.values)
+    return array.filter(flat_array(valid, pa.bool_()))
 
 
 def _single(column: pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:

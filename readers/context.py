@@ -21,6 +21,7 @@ from ..store.errors import CorruptStoreError, InvalidArgumentError
 from ..store.layout import EPISODES
 from ..store.parquet.files import check_listed, open_parquet, reading_error
 from ..store.snapshot import Snapshot
+from ..store.spaces.arrow import values_of
 from .amounts import counted
 from .blocks import BlockReader
 
@@ -182,4 +183,6 @@ def _fitting(snapshot: Snapshot, rows: pa.Table) -> bool:
     """Return whether the lengths go with the numbers of rows."""
     if snapshot.schema.groups:
         return not lanes_of(rows, snapshot.schema.groups).bad.any()
-    return np.array_equal(rows.column("length").to_numpy() + 1, rows.column("row_count").to_numpy())
+    lengths, counts = rows.column("length"), rows.column("row_count")
+    whole = not lengths.null_count and not counts.null_count
+    return whole and np.array_equal(values_of(lengths) + 1, values_of(counts))

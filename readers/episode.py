@@ -20,6 +20,7 @@ from ..store.common.optional_packages import EXPLORE, require
 from ..store.dynamic.column_groups import EXTRA
 from ..store.errors import InvalidArgumentError
 from ..store.schema import ENV_STEP, StepSchema
+from ..store.spaces.arrow import values_of
 from .blocks import Block, BlockPart, BlockReader
 from .context import EpisodeRowReader
 from .episode_data import EpisodeData, stack
@@ -221,7 +222,7 @@ class AgentEpisode(Episode):
     def env_steps(self) -> np.ndarray:
         """int64, shape (T+1,): the step of the environment at each observation; read-only."""
         field = self._rows.snapshot.schema.steps.field(ENV_STEP)
-        steps = self._block.table([field], 0, self.length + 1).column(0).to_numpy()
+        steps = values_of(self._block.table([field], 0, self.length + 1).column(0))
         steps.flags.writeable = False
         return steps
 

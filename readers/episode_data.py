@@ -72,6 +72,11 @@ class EpisodeData:
         table, index = self._rows.find(self.position)
         return table.column(column)[index].as_py()
 
+    def _moment(self, column: str) -> datetime:
+        # pyarrow would import pandas for it.
+        table, index = self._rows.find(self.position)
+        return pl.Series(table.column(column).slice(index, 1)).item()
+
     @cached_property
     def id(self) -> str:
         """`<run id>/<number>`; it never changes."""
@@ -142,12 +147,12 @@ class EpisodeData:
     @property
     def started_at(self) -> datetime:
         """Time at which its reset returned, UTC."""
-        return self._value("started_at")
+        return self._moment("started_at")
 
     @property
     def ended_at(self) -> datetime:
         """Time at which it ended, UTC."""
-        return self._value("ended_at")
+        return self._moment("ended_at")
 
     @cached_property
     def _members(self) -> Mapping[str, EpisodeData]:

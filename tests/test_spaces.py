@@ -13,7 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from effort import examples
+from episodelake.readers.blocks import is_numeric
 from episodelake.store.spaces import SpaceCodec, space_from_json, space_to_json
+from episodelake.store.spaces.arrow import PLAIN_TYPES, values_of
 from strategies import buffered, columns, same, spaces, stack, values
 
 PLAIN = [pa.bool_(), pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64(), pa.string(), pa.binary()]
@@ -357,3 +359,19 @@ def test_rows_that_were_rewritten_with_large_types_still_decode() -> None:
     batch = {"a": np.ones((2, 2), np.float32), "b": ["é", ""]}
     floats, text = codec.encode_many(batch, 2)
     assert same(codec.decode([floats.cast(pa.large_list(pa.float32())), text.cast(pa.large_string())]), batch)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in PLAIN_TYPES if is_numeric(kind)], ids=str)
+def test_values_of_any_part_are_those_of_arrow(kind: pa.DataType) -> None:
+    """Arrays, slices and chunks come as numpy, empty ones too; only values at NULLs are undefined."""
+    whole = pa.array([1, 0, None, 1, 1, 0, 0, 1, 0, 1, 1], pa.int8()).cast(kind)
+    chunks = [
+        pa.chunked_array([whole[1:4], whole[5:]]),
+        pa.chunked_array([whole]),
+        pa.chunked_array([], kind),
+    ]
+    for part in (whole, whole[3:], whole[4:9], whole[:0], pa.nulls(0, kind), *chunks):
+        valid, values = values_of(part.is_valid()), values_of(part)
+        assert valid.tolist() == [value is not None for value in part.to_pylist()]
+        assert values.dtype == kind.to_pandas_dtype()
+        assert values[valid].tolist() == part.drop_null().to_pylist()

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ...store.common.arguments import suggest
 from ...store.common.compatibility import numpy_type
@@ -40,6 +39,7 @@ from ...store.parquet.page_checks import content_digests
 from ...store.schema import ENV_STEP
 from ...store.snapshot import Snapshot
 from ...store.spaces import SpaceCodec
+from ...store.spaces.arrow import values_of
 from ...store.tables.annotation_files import StepAnnotation
 from ...store.tables.overflow import Overflow
 from ...store.tables.table_files import Pointers
@@ -210,7 +210,7 @@ class DynamicColumn(Column):
             overflow = {} if self.overflow is None else {self.field.name: self.overflow}
             cells = block.shown([self.field], overflow, 0, block.count).column(0)
         if self.presence:
-            return cells.is_valid().to_numpy()
+            return values_of(cells.is_valid())
         if not pa.types.is_list(cells.type):
             return _scalars(cells, self.template.dtype)
         return self._arrays(cells)
@@ -218,7 +218,7 @@ class DynamicColumn(Column):
     def _arrays(self, cells: pa.ChunkedArray) -> np.ndarray:
         shape, dtype = self.template.shape[1:], self.template.dtype
         lists = cells.combine_chunks()
-        there = lists.is_valid().to_numpy(zero_copy_only=False)
+        there = values_of(lists.is_valid())
         flat = _scalars(lists.drop_null().flatten(), dtype)
         size = int(np.prod(shape))
         if len(flat) != size * np.count_nonzero(there):
@@ -343,7 +343,7 @@ def _common_length(snapshot: Snapshot, selection: Selection, name: str) -> int:
 
 
 def _space_template(codec: SpaceCodec) -> Tree:
-    template = codec.decode([pa.array([], field.type) for field in codec.fields])
+    template = codec.decode([pa.nulls(0, field.type) for field in codec.fields])
     for name, leaf in leaves(template, codec.root):
         if not isinstance(leaf, np.ndarray):
             raise InvalidArgumentError(
@@ -394,10 +394,10 @@ def _copy_valid(
 
 
 def _scalars(cells: pa.ChunkedArray | pa.Array, dtype: np.dtype) -> np.ndarray:
+    values = values_of(cells)
     if cells.null_count:
-        cells = pc.fill_null(cells, pa.scalar(_absent(dtype).item(), cells.type))
-    array = cells.to_numpy() if isinstance(cells, pa.ChunkedArray) else cells.to_numpy(zero_copy_only=False)
-    return array.astype(dtype, copy=False)
+        values = np.where(values_of(cells.is_valid()), values, _absent(values.dtype))
+    return values.astype(dtype, copy=False)
 
 
 def _absent(dtype: np.dtype) -> np.generic:

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from ...store.dynamic.column_groups import EXTRA, INFO, POLICY, STEP_FAMILIES
 from ...store.names import is_observation
 from ...store.schema import ACTION, OBSERVATION, REWARD
+from ...store.spaces.arrow import values_of
 from ..blocks import is_numeric
 from ..episode_data import EpisodeData
 
@@ -118,13 +119,14 @@ def _parts(column: pa.ChunkedArray, widest: int) -> list[np.ndarray]:
     if len(sizes) != 1 or not 0 < sizes[0] <= widest:
         return []
     numbers = np.full((len(column), sizes[0]), np.nan)
-    there = column.is_valid().to_numpy()
+    there = values_of(column.is_valid())
     numbers[there] = _floats(pc.call_function("list_flatten", [column])).reshape(-1, sizes[0])
     return list(numbers.T)
 
 
 def _floats(column: pa.ChunkedArray) -> np.ndarray:
-    return np.asarray(pc.cast(column, pa.float64(), safe=False).to_numpy(), np.float64)
+    numbers = column.cast(pa.float64(), safe=False)
+    return np.where(values_of(numbers.is_valid()), values_of(numbers), np.nan)
 
 
 def reduced(values: np.ndarray, most: int) -> np.ndarray:

@@ -27,6 +27,7 @@ from .arrow import (
     equal_lists,
     flat_array,
     mask_of,
+    values_of,
 )
 from .coerce import Cast, Coercion, is_binary, may_round
 from .node import Node, RowBuffer, ValueBuffer
@@ -207,11 +208,11 @@ class FixedNode(Node):
         if self.binary:
             return self._bytes(array)
         if self.shape:
-            self._check_sizes(np.diff(array.offsets.to_numpy()))
+            self._check_sizes(np.diff(values_of(array.offsets)))
             array = array.flatten()
             if array.null_count:
                 raise self.corrupt(f"{array.null_count} elements are NULL")
-        return array.to_numpy(zero_copy_only=self.storage != _BOOL)
+        return values_of(array)
 
     def _bytes(self, array: pa.Array) -> np.ndarray:
         if not len(array):

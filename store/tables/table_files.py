@@ -27,6 +27,7 @@ from ..errors import CorruptStoreError, EpisodelakeError
 from ..files import Place
 from ..layout import segment_name
 from ..parquet.files import open_parquet, parquet_writer, read_parquet, reading_error
+from ..spaces.arrow import values_of
 
 _EPISODE_ROW_GROUP = 65_536
 _EPISODE_ROW_BYTES = 256
@@ -221,7 +222,7 @@ def read_pointers(places: Iterable[Place], root: Place) -> Pointers:
     Raises:
         CorruptStoreError: a file cannot be read, or a pointer leads out of the store.
     """
-    tables = [_SCHEMA.empty_table()]
+    tables = [pa.Table.from_batches([], _SCHEMA)]
     for place in places:
         rows = read_parquet(place, POINTERS, dictionaries=["segment"])
         if rows.schema.types != _SCHEMA.types:
@@ -251,10 +252,10 @@ def pointers_of(table: pa.Table, root: Place) -> Pointers:
                 f"An episode of {root} points at the segment {name!r}; expected the name of a file in its "
                 "steps table."
             )
-    starts, counts = (table.column(name).to_numpy() for name in POINTERS[1:])
+    starts, counts = (values_of(table.column(name)) for name in POINTERS[1:])
     if encoded.null_count or (starts < 0).any() or (counts < 2).any():
         raise CorruptStoreError(f"The episodes table of {root} has impossible row pointers.")
-    segment = encoded.indices.to_numpy()
+    segment = values_of(encoded.indices)
     _check_apart(segment, starts, counts, root)
     return Pointers(names, segment, starts, counts)
 
