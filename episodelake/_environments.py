@@ -13,8 +13,6 @@ from .store.common.arguments import is_integer
 from .store.errors import InvalidArgumentError
 from .store.manifest import Manifest
 from .store.spaces import own_classes
-from .writers.recorders.env_checks import agent_spaces, pettingzoo_api
-from .writers.recorders.pool_recorder import is_pool, pool_spaces
 
 AgentSpaces = Mapping[str, tuple[gymnasium.Space, gymnasium.Space]]
 
@@ -28,6 +26,8 @@ def spaces_of_agents(
         InvalidArgumentError: the agents are no mapping from names to pairs of spaces, or cannot be found.
     """
     if agents is None:
+        from .writers.recorders.env_checks import agent_spaces, pettingzoo_api
+
         return agent_spaces(env) if pettingzoo_api(env) else {}
     spaces = gymnasium.Space
     if not isinstance(agents, Mapping) or not all(
@@ -92,6 +92,8 @@ def base_notes(parts: Mapping[str, tuple[gymnasium.Space, gymnasium.Space]]) -> 
 
 
 def _own_spaces(env: Any) -> tuple[gymnasium.Space, gymnasium.Space]:
+    from .writers.recorders.pool_recorder import is_pool, pool_spaces
+
     if is_pool(env):
         return pool_spaces(env)
     if isinstance(env, VectorEnv):

@@ -33,14 +33,7 @@ from .writers.importing.formats import (
     chosen_format,
     source_formats,
 )
-from .writers.importing.importer import (
-    Keyed,
-    OnChanged,
-    OnError,
-    read_part,
-    source_identity,
-    write_loaded,
-)
+from .writers.importing.importer import Keyed, OnChanged, OnError, read_part, source_identity, write_loaded
 
 _PREVIEWED_ROWS = 5
 

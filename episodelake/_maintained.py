@@ -9,37 +9,28 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Any, Self, get_args
+from typing import TYPE_CHECKING, Any, Self, get_args
 
 import polars as pl
 import pyarrow as pa
 
-from ._mapping import EpisodeMap, MapJob, MapReport, Of, OnError
-from .readers.columns.cache_folder import CacheFolder, chosen_folder
-from .readers.columns.mapped import forget_vacuumed
 from .readers.context import Parameters, SqlCondition
-from .readers.episode import Episode
 from .readers.view import EpisodeView
 from .store.common.arguments import flag, is_integer, one_of
 from .store.common.engines import Engine
 from .store.common.progress import Progress, progress_meter
 from .store.errors import InvalidArgumentError, StoreAccessError
 from .store.files import access_class
-from .store.maintenance.annotations import (
-    annotate_episodes,
-    annotate_steps,
-    drop_annotation,
-    parts_of,
-)
-from .store.maintenance.compaction import CompactReport, compact
-from .store.maintenance.operation import Operation
-from .store.maintenance.renaming import rename
-from .store.maintenance.rewriting import DeleteReport, delete
-from .store.maintenance.tags import remove_tag, write_tag
-from .store.maintenance.vacuum import VacuumReport, vacuum
-from .store.maintenance.verification import VerifyReport, verify
 from .store.schema import StoreHandle
 from .store.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from ._mapping import MapReport, Of, OnError
+    from .readers.episode import Episode
+    from .store.maintenance.compaction import CompactReport
+    from .store.maintenance.rewriting import DeleteReport
+    from .store.maintenance.vacuum import VacuumReport
+    from .store.maintenance.verification import VerifyReport
 
 _WEEK = timedelta(days=7)
 
@@ -86,6 +77,8 @@ class MaintainedStore(EpisodeView):
             StoreAccessError, ConcurrentCommitError: no segment was changed, unless the message says that it
                 is committed; call again.
         """
+        from .store.maintenance.compaction import compact
+
         descending = flag("descending", descending)
         with progress_meter(progress, "Compacting", "rows") as tell:
             report = compact(self.handle, segment_bytes, order_by, descending=descending, progress=tell)
@@ -116,6 +109,8 @@ class MaintainedStore(EpisodeView):
             StoreAccessError, ConcurrentCommitError: nothing was changed, unless the message says that it
                 is committed; call again.
         """
+        from .store.maintenance.rewriting import delete
+
         dry_run = flag("dry_run", dry_run)
         if not dry_run:
             self.refresh()
@@ -146,6 +141,10 @@ class MaintainedStore(EpisodeView):
             CorruptStoreError: a log or a tag is damaged; nothing was deleted.
             StoreAccessError: a file could not be deleted; call again.
         """
+        from .readers.columns.cache_folder import CacheFolder, chosen_folder
+        from .readers.columns.mapped import forget_vacuumed
+        from .store.maintenance.vacuum import vacuum
+
         dry_run = flag("dry_run", dry_run)
         with progress_meter(progress, "Deleting", "files") as tell:
             report = vacuum(self.handle, older_than, dry_run=dry_run, progress=tell)
@@ -173,6 +172,8 @@ class MaintainedStore(EpisodeView):
             StoreAccessError: a file may not be read or cannot be reached.
             ComputationError: a process that reads died; nothing was mended.
         """
+        from .store.maintenance.verification import verify
+
         repair = flag("repair", repair)
         chosen = Engine.of(engine, workers)
         with progress_meter(progress, "Reading", "segments") as tell:
@@ -195,6 +196,9 @@ class MaintainedStore(EpisodeView):
             StoreExistsError: another version has this name.
             VersionNotFoundError: there is no such version, or it was vacuumed.
         """
+        from .store.maintenance.operation import Operation
+        from .store.maintenance.tags import write_tag
+
         with Operation.begin(self.handle, "tag"):
             wanted = self.context.snapshot.version if version is None else version
             if not is_integer(wanted):
@@ -209,6 +213,8 @@ class MaintainedStore(EpisodeView):
         Raises:
             VersionNotFoundError: there is no such tag.
         """
+        from .store.maintenance.tags import remove_tag
+
         remove_tag(self.handle.layout, name)
 
     # Columns that come later
@@ -230,6 +236,8 @@ class MaintainedStore(EpisodeView):
             StoreAccessError, ConcurrentCommitError: nothing was changed, unless the message says that it
                 is committed; call again.
         """
+        from .store.maintenance.annotations import annotate_episodes, annotate_steps
+
         keys = (on,) if isinstance(on, str) else on
         step_keys = tuple(name for name, _ in self.handle.schema.step_keys)
         table = _arrow_table(frame)
@@ -294,6 +302,8 @@ class MaintainedStore(EpisodeView):
             raise InvalidArgumentError("into is empty; expected the name of an annotation, or several.")
         if not callable(function):
             raise InvalidArgumentError(f"function={function!r:.200}: expected a function of an episode.")
+        from ._mapping import EpisodeMap, MapJob, Of, OnError
+
         one_of("of", of, get_args(Of))
         one_of("on_error", on_error, get_args(OnError))
         if job_id is not None and (not isinstance(job_id, str) or not job_id):
@@ -315,6 +325,8 @@ class MaintainedStore(EpisodeView):
             StoreAccessError, ConcurrentCommitError: nothing was changed, unless the message says that it
                 is committed; call again.
         """
+        from .store.maintenance.annotations import drop_annotation
+
         drop_annotation(self.handle, name)
         self._show_newest()
 
@@ -336,6 +348,8 @@ class MaintainedStore(EpisodeView):
             CorruptStoreError: a file is damaged; nothing was changed.
             StoreAccessError, ConcurrentCommitError: call again; each kind of column has one commit.
         """
+        from .store.maintenance.renaming import rename
+
         with progress_meter(progress, "Renaming", "rows") as tell:
             rename(self.handle, names, progress=tell)
         self._show_newest()
@@ -357,6 +371,8 @@ class MaintainedStore(EpisodeView):
         Raises:
             InvalidArgumentError: the shares or the column are not valid.
         """
+        from .store.maintenance.annotations import parts_of
+
         self.refresh()
         column = {"episode": "episode_id", "run": "run_id"}.get(by, by) if isinstance(by, str) else ""
         known = self.context.snapshot.episodes_schema.names

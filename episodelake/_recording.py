@@ -4,36 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
-from typing import Any, Unpack, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
-import gymnasium
-from gymnasium.envs.registration import EnvSpec
-from gymnasium.vector import VectorEnv
-
-from .readers.loading.outputs import Output, OutputName
-from .readers.loading.priorities import Prioritized
 from .readers.view import EpisodeView
-from .replay_buffer.buffer import ReplayBuffer
-from .store.common.compatibility import AutoresetMode
 from .store.schema import StoreHandle
-from .writers.episodes.episode_writer import EpisodeWriter
-from .writers.episodes.source_keys import OnDuplicate
-from .writers.episodes.team_writer import TeamWriter
-from .writers.recorders.callbacks import EpisodeCallback, StepCallback
-from .writers.recorders.choice import (
-    AnyRecorder,
-    RecordOptions,
-    RunObserver,
-    TeamOptions,
-    VectorOptions,
-    recorder_of,
-)
-from .writers.recorders.env_checks import PettingZooEnv
-from .writers.recorders.pettingzoo_recorders import AECRecorder, ParallelRecorder
-from .writers.recorders.recorder import Recorder
-from .writers.recorders.vector_recorder import VectorRecorder
-from .writers.recorders.vector_values import RecordInfos
-from .writers.session.journal import SessionKeywords, SessionOptions
+
+if TYPE_CHECKING:
+    import gymnasium
+    from gymnasium.envs.registration import EnvSpec
+    from gymnasium.vector import VectorEnv
+
+    from .readers.loading.outputs import Output, OutputName
+    from .readers.loading.priorities import Prioritized
+    from .replay_buffer.buffer import ReplayBuffer
+    from .store.common.compatibility import AutoresetMode
+    from .writers.episodes.episode_writer import EpisodeWriter
+    from .writers.episodes.source_keys import OnDuplicate
+    from .writers.episodes.team_writer import TeamWriter
+    from .writers.recorders.callbacks import EpisodeCallback, StepCallback
+    from .writers.recorders.choice import AnyRecorder, RecordOptions, RunObserver, TeamOptions, VectorOptions
+    from .writers.recorders.env_checks import PettingZooEnv
+    from .writers.recorders.pettingzoo_recorders import AECRecorder, ParallelRecorder
+    from .writers.recorders.recorder import Recorder
+    from .writers.recorders.vector_recorder import VectorRecorder
+    from .writers.recorders.vector_values import RecordInfos
+    from .writers.session.journal import SessionKeywords
 
 
 class RecordingStore(EpisodeView):
@@ -99,6 +94,9 @@ class RecordingStore(EpisodeView):
                 cannot be kept.
             StoreAccessError: the store cannot be written.
         """
+        from .writers.recorders.choice import recorder_of
+        from .writers.session.journal import SessionOptions
+
         return recorder_of(
             env,
             self,
@@ -140,6 +138,8 @@ class RecordingStore(EpisodeView):
             MissingPackageError: the package of the output is not installed.
             CorruptStoreError: a file of the store is damaged.
         """
+        from .replay_buffer.buffer import ReplayBuffer
+
         return ReplayBuffer(self.context, capacity, seed=seed, prioritized=prioritized, output=output)
 
     def writer(
@@ -156,6 +156,9 @@ class RecordingStore(EpisodeView):
             InvalidArgumentError: an option has no such value.
             StoreAccessError: the store cannot be written.
         """
+        from .writers.episodes.episode_writer import EpisodeWriter
+        from .writers.session.journal import SessionOptions
+
         return EpisodeWriter(
             self, run=run, metadata=metadata, options=SessionOptions.of(options), on_duplicate=on_duplicate
         )
@@ -173,4 +176,7 @@ class RecordingStore(EpisodeView):
             InvalidArgumentError: the store is for a single agent.
             StoreAccessError: the store cannot be written.
         """
+        from .writers.episodes.team_writer import TeamWriter
+        from .writers.session.journal import SessionOptions
+
         return TeamWriter(self, run=run, metadata=metadata, options=SessionOptions.of(options))

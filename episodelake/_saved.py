@@ -10,8 +10,6 @@ from typing import Any
 
 import polars as pl
 
-from .readers.replaying.env_recipe import read_recipe
-from .readers.replaying.run_envs import of_saved
 from .readers.view import EpisodeView
 from .store.environments.artifacts import artifact_chunks
 from .store.environments.records import (
@@ -29,7 +27,6 @@ from .store.errors import EnvUnavailableError, InvalidArgumentError
 from .store.files import user_path
 from .store.layout import Layout
 from .store.schema import StoreHandle
-from .writers.session.environment import keep_env
 
 
 class Artifacts:
@@ -172,6 +169,10 @@ def save_environment(
     packages: Sequence[str],
 ) -> SavedEnvironment:
     """Keep an environment in a store or in a lake; see `SavingStore.save_environment`."""
+    from .readers.replaying.env_recipe import read_recipe
+    from .readers.replaying.run_envs import of_saved
+    from .writers.session.environment import keep_env
+
     name = checked_name(name)
     number = 1 if version is None else checked_version(version)
     for key, text in {"description": description, "difficulty": difficulty}.items():

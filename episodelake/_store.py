@@ -8,18 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 
-from ._environments import (
-    AgentSpaces,
-    base_notes,
-    checked_reward_shape,
-    renewed,
-    spaces_of,
-    spaces_of_agents,
-)
+from ._environments import AgentSpaces, base_notes, checked_reward_shape, renewed, spaces_of, spaces_of_agents
 from ._maintained import MaintainedStore
 from ._recording import RecordingStore
 from ._saved import SavingStore
@@ -29,26 +22,18 @@ from .readers.view import EpisodeView
 from .store.agents import group_agents
 from .store.common.arguments import flag, integer
 from .store.common.progress import Progress, progress_meter
-from .store.errors import (
-    InvalidArgumentError,
-    StoreAccessError,
-    StoreNotFoundError,
-    VersionNotFoundError,
-)
+from .store.errors import InvalidArgumentError, StoreAccessError, StoreNotFoundError, VersionNotFoundError
 from .store.files import access_class, user_path
 from .store.layout import Layout, check_identity
 from .store.maintenance.creation import check_free, check_free_for_copy, made_whole, make_tables
-from .store.maintenance.merge_sources import check_spaces
-from .store.maintenance.merging import MergeReport
-from .store.maintenance.merging import merge as merge_stores
-from .store.maintenance.recovery import RecoveredRun
-from .store.maintenance.recovery import recover as recover_store
 from .store.maintenance.tags import tagged_version
 from .store.manifest import Manifest, card_bytes, read_manifest, write_card, write_manifest
 from .store.schema import StoreHandle
 from .store.snapshot import Snapshot
-from .writers.recorders.choice import made
-from .writers.recorders.env_checks import reward_shape as found_reward_shape
+
+if TYPE_CHECKING:
+    from .store.maintenance.merging import MergeReport
+    from .store.maintenance.recovery import RecoveredRun
 
 
 class EpisodeStore(RecordingStore, SavingStore, MaintainedStore):
@@ -136,6 +121,9 @@ def create(
             several were; the card is not plain JSON.
         StoreAccessError: the directory cannot be written.
     """
+    from .writers.recorders.choice import made
+    from .writers.recorders.env_checks import reward_shape as found_reward_shape
+
     with made(env) as own:
         shape = checked_reward_shape(found_reward_shape(own) if reward_shape is None else reward_shape)
         parts = spaces_of_agents(own, agents)
@@ -234,6 +222,8 @@ def copy_views(
     progress: Progress,
 ) -> EpisodeStore:
     """Return a new store with the episodes of views of one store, one view behind the other."""
+    from .store.maintenance.merging import merge as merge_stores
+
     snapshot = views[0].context.snapshot
     own = snapshot.layout.root
     if storage_options is None and str(into).partition("://")[0] == str(own).partition("://")[0]:
@@ -289,6 +279,9 @@ def merge(
             not made.
         StoreAccessError: the same, unless the message says that the episodes are there.
     """
+    from .store.maintenance.merge_sources import check_spaces
+    from .store.maintenance.merging import merge as merge_stores
+
     link = flag("link", link)
     if isinstance(sources, str | PathLike | EpisodeView):
         sources = [sources]
@@ -350,6 +343,8 @@ def recover(
         StoreNotFoundError, FormatVersionError, CorruptStoreError: as for `open`.
         StoreAccessError, ConcurrentCommitError: nothing is lost; call again.
     """
+    from .store.maintenance.recovery import recover as recover_store
+
     other_hosts = flag("other_hosts", other_hosts)
     layout = Layout.at(path, storage_options)
     manifest = read_manifest(layout)

@@ -15,7 +15,6 @@ from weakref import WeakKeyDictionary
 import duckdb
 import numpy as np
 import polars as pl
-import polars.exceptions
 import pyarrow as pa
 
 from ..store.common.arguments import flag, suggest
@@ -214,7 +213,7 @@ def _matching(context: ReadContext, condition: pl.Expr) -> np.ndarray:
     frame = positioned_episodes(snapshot, context.positions).filter(condition).select(POSITION)
     try:
         matches = collect_episodes(snapshot, frame)
-    except polars.exceptions.PolarsError as error:
+    except pl.exceptions.PolarsError as error:
         raise invalid_expression(snapshot, "The filter is not valid", condition, error) from error
     return matches[POSITION].to_numpy().astype(np.int64)
 
@@ -335,7 +334,7 @@ def _values(context: ReadContext, by: str | pl.Expr) -> pl.Series:
             values = _sql_values(context, by)
         else:
             values = collect_episodes(snapshot, frame.select(key.alias(_KEY)))[_KEY]
-    except polars.exceptions.PolarsError as error:
+    except pl.exceptions.PolarsError as error:
         raise invalid_expression(snapshot, f"Cannot sort by {by!s}", key, error) from error
     if values.dtype.is_nested():
         raise QueryError(

@@ -15,12 +15,10 @@ import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
-import duckdb
 import numpy as np
 import polars as pl
 from polars.io.plugins import register_io_source
 
-from ..store.common.compatibility import duckdb_error
 from ..store.delta.log import TableFile
 from ..store.errors import CorruptStoreError, StoreAccessError, StoreUnavailableError
 from ..store.files import Place, access_error, is_denied, is_passing
@@ -30,23 +28,11 @@ from ..store.parquet.page_checks import FilePages, all_checked, check, check_pag
 from ..store.snapshot import Snapshot
 from .amounts import counted
 
-#: Errors that do not depend on the content of files.
-_OF_THE_TEXT = (
-    duckdb.BinderException,
-    duckdb.CatalogException,
-    duckdb.InterruptException,
-    duckdb.ParserException,
-    duckdb.PermissionException,
-)
+#: Errors of DuckDB that do not depend on the content of files, by name: importing it takes time.
+_OF_THE_TEXT = {f"{kind}Exception" for kind in ("Binder", "Catalog", "Interrupt", "Parser", "Permission")}
 #: Errors of queries whose files have intact pages.
-_OF_THE_QUERY = (
-    duckdb.ConstraintException,
-    duckdb.ConversionException,
-    duckdb.NotImplementedException,
-    duckdb.OutOfMemoryException,
-    duckdb.OutOfRangeException,
-    duckdb_error("ResourceInUseException"),
-)
+_OF_THE_QUERY = {"ConstraintException", "ConversionException", "NotImplementedException"}
+_OF_THE_QUERY |= {"OutOfMemoryException", "OutOfRangeException", "ResourceInUseException"}
 #: Texts by which DuckDB blames a file, and not the argument of a function.
 _OF_FILES = ("reading the stream", "Failed to read file")
 
@@ -118,7 +104,7 @@ def check_column_pages(table: str, files: Sequence[FilePages]) -> None:
 
 def name_damaged(
     snapshot: Snapshot,
-    error: duckdb.Error,
+    error: Exception,
     tables: Collection[str] = TABLES,
     segments: frozenset[str] | None = None,
 ) -> None:
@@ -134,28 +120,34 @@ def name_damaged(
         CorruptStoreError: a file is damaged; the message names it, and says how to go on without.
         StoreAccessError: the engine could not read a file.
     """
-    if isinstance(error, _OF_THE_TEXT):
+    if _is_any(error, _OF_THE_TEXT):
         return
     reason = str(error)
     # The text of a query may quote anything.
-    if isinstance(error, duckdb.IOException) or any(words in reason for words in _OF_FILES):
+    unread = _is_any(error, {"IOException"})
+    if unread or any(words in reason for words in _OF_FILES):
         _check_reachable(snapshot, error)
     check_readable(snapshot, tables, segments)
-    if isinstance(error, _OF_THE_QUERY):
+    if _is_any(error, _OF_THE_QUERY):
         return
     places = [place for table in tables for place in table_places(snapshot, table, segments)]
-    if isinstance(error, duckdb.IOException) and any(str(place) in reason for place in places):
+    if unread and any(str(place) in reason for place in places):
         # DuckDB takes a file whose state it could not get for one moment for a missing one.
         root = snapshot.layout.root
         raise StoreUnavailableError(
             f"Could not read {root}: {reason}. Its files are whole: call again."
         ) from error
-    if isinstance(error, duckdb.InvalidInputException) and not any(words in reason for words in _OF_FILES):
+    if _is_any(error, {"InvalidInputException"}) and not any(words in reason for words in _OF_FILES):
         return
     for table in tables:
         for place in table_places(snapshot, table, segments):
             with _advised(table, place):
                 check_pages([place])
+
+
+def _is_any(error: Exception, names: set[str]) -> bool:
+    """Return whether the class of an error, or one it derives from, has one of some names."""
+    return not names.isdisjoint(kind.__name__ for kind in type(error).__mro__)
 
 
 def _check_reachable(snapshot: Snapshot, error: Exception) -> None:

@@ -8,25 +8,22 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import duckdb
-import gymnasium
 import polars as pl
 
 from ..store.agents import AgentGroup
 from ..store.card import Card
 from ..store.common.arguments import flag, missing_attribute
-from ..store.environments.records import Records, SavedEnvironment
 from ..store.errors import InvalidArgumentError
 from ..store.layout import Layout
-from ..store.maintenance.annotations import annotation_list
-from ..store.maintenance.tags import read_tags
 from ..store.manifest import Manifest, read_card
 from .context import ContextView, Parameters
 from .frames import episodes_frame, runs_frame, steps_frame, transitions_only
-from .namespaces import EpisodeLazyFrame
-from .replaying.run_envs import of_saved
-from .sql.connections import connect
-from .sql.session import ThreadSessions
+
+if TYPE_CHECKING:
+    import duckdb
+    import gymnasium
+
+    from .sql.session import ThreadSessions
 
 #: What only a store has: it is written to, kept in order, or moves on to another version.
 STORE_ONLY = (
@@ -123,11 +120,15 @@ class DescribedView(ContextView):
     @property
     def tags(self) -> dict[str, int]:
         """The tags of the store with the versions that they name."""
+        from ..store.maintenance.tags import read_tags
+
         return read_tags(self._layout)
 
     @property
     def annotations(self) -> pl.DataFrame:
         """The annotations of this version: name, table (`episodes` or `steps`) and type."""
+        from ..store.maintenance.annotations import annotation_list
+
         snapshot = self.context.snapshot
         rows = annotation_list(snapshot.episodes_schema, snapshot.annotation_files.annotations)
         schema = {"name": pl.String, "table": pl.String, "type": pl.String}
@@ -194,6 +195,8 @@ class DescribedView(ContextView):
         The info that `step` returned is on the row of the observation that came with it. So the cost, or the
         success, of a transition is its `next_info.cost`.
         """
+        from .namespaces import EpisodeLazyFrame
+
         return EpisodeLazyFrame(self.steps).with_next_observation()
 
     @property
@@ -212,6 +215,8 @@ class DescribedView(ContextView):
                 or write files, load extensions, change settings or see variables. It reads steps through
                 Arrow, which is slower, and keeps the episodes in memory.
         """
+        from .sql.connections import connect
+
         read_only = flag("read_only", read_only)
         return connect(self.context, read_only=read_only, keep_rows=read_only)
 
@@ -253,12 +258,17 @@ class DescribedView(ContextView):
 
     @cached_property
     def _queries(self) -> ThreadSessions:
+        from .sql.session import ThreadSessions
+
         # The first of several threads makes it.
         return self.__dict__.setdefault("_queries", ThreadSessions(self.context))
 
 
 def saved_environments(layout: Layout) -> pl.DataFrame:
     """Return the environments that are saved in a place; see `DescribedView.environments`."""
+    from ..store.environments.records import Records, SavedEnvironment
+    from .replaying.run_envs import of_saved
+
     rows = [
         (
             each.name,

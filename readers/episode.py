@@ -24,13 +24,12 @@ from ..store.spaces.arrow import values_of
 from .blocks import Block, BlockPart, BlockReader
 from .context import EpisodeRowReader
 from .episode_data import EpisodeData, stack
-from .pictures.images import Steps
-from .replaying.replay import ReplayReport, replay
-from .replaying.team_replay import replay_team
 
 if TYPE_CHECKING:
     from .charts.chart import AnyChart
+    from .pictures.images import Steps
     from .pictures.video import Video
+    from .replaying.replay import ReplayReport
 
 
 class Episode(EpisodeData):
@@ -154,6 +153,8 @@ class Episode(EpisodeData):
             SpaceMismatchError: its spaces are not those of the store.
             EnvUnavailableError, UntrustedEnvError: without `env`, it cannot be made again.
         """
+        from .replaying.replay import replay
+
         return replay(self, env, rtol, atol)
 
     def _repr_html_(self) -> str:
@@ -374,6 +375,8 @@ class MultiAgentEpisode(Episode):
         """
         if env is None:
             return super().replay(env, rtol=rtol, atol=atol)
+        from .replaying.team_replay import replay_team
+
         return replay_team(self, env, rtol, atol)
 
     def __repr__(self) -> str:

@@ -9,9 +9,8 @@ import contextlib
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-import gymnasium
 import numpy as np
 import polars as pl
 import pyarrow as pa
@@ -24,9 +23,11 @@ from .blocks import Block, BlockReader
 from .context import ContextView, EpisodeRowReader, ReadContext, refresh_hint
 from .episode import Episode, MultiAgentEpisode
 from .frames import POSITION, collect_episodes, episodes_frame, positioned_episodes
-from .replaying.environment import remake_env
-from .replaying.replay import ReplayReport
-from .replaying.run_envs import chosen_env, chosen_run, run_envs_of
+
+if TYPE_CHECKING:
+    import gymnasium
+
+    from .replaying.replay import ReplayReport
 
 
 def make_episode(rows: EpisodeRowReader, position: int, block: Block, start: int, count: int) -> Episode:
@@ -279,6 +280,9 @@ def replay(view: ContextView, env: Any = None, *, rtol: float = 0.0, atol: float
         env: used for all of them; None to make the environment of each run again.
         rtol, atol: as for `Episode.replay`.
     """
+    from .replaying.environment import remake_env
+    from .replaying.run_envs import chosen_run, run_envs_of
+
     context = view.context
     if env is not None:
         return [episode.replay(env, rtol=rtol, atol=atol) for episode in iterate(context)]
@@ -325,6 +329,9 @@ def make_env(
         InvalidArgumentError: there is no such run or saved environment, or several match.
         CorruptStoreError: what the run kept is damaged.
     """
+    from .replaying.environment import remake_env
+    from .replaying.run_envs import chosen_env, run_envs_of
+
     trust = flag("trust", trust)
     strict = flag("strict", strict)
     options = {"trust": trust, "strict": strict, "render_mode": render_mode, "changes": changes}

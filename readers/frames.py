@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-import polars.exceptions
 import pyarrow as pa
 
 from ..store.delta.log import TableFile
@@ -125,11 +124,11 @@ def collect_table(snapshot: Snapshot, table: str, frame: pl.LazyFrame) -> pl.Dat
     Raises:
         CorruptStoreError: a file of the table is damaged; the message names it.
         StoreAccessError: a file of the table cannot be read.
-        polars.exceptions.PolarsError: the frame itself fails.
+        pl.exceptions.PolarsError: the frame itself fails.
     """
     try:
         return frame.collect()
-    except (polars.exceptions.PolarsError, OSError) as error:
+    except (pl.exceptions.PolarsError, OSError) as error:
         check_files(snapshot, table, error)
         raise
 

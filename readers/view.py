@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from os import PathLike
-from typing import Any, ClassVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, overload
 
 import numpy as np
 import polars as pl
@@ -21,22 +21,16 @@ from ..store.errors import InvalidArgumentError
 from . import episodes
 from .amounts import counted
 from .charts.plots import Plots
-from .choosing import check_episodes, filter_episodes, sort_episodes
 from .context import Parameters, SqlCondition
 from .described import DescribedView
 from .episode import Episode
-from .episodes import (
-    checked_positions,
-    checked_slice,
-    describe_episode,
-    find_episode,
-    has_episode,
-    iterate,
-)
-from .exporting.conversions import Conversions
-from .exporting.export import ExportReport, export_view
-from .loading.feeding import FeedingView
+from .episodes import checked_positions, checked_slice, describe_episode, find_episode, has_episode, iterate
+from .loading.feeding_view import FeedingView
 from .measures import measuring, quality
+
+if TYPE_CHECKING:
+    from .exporting.conversions import Conversions
+    from .exporting.export import ExportReport
 
 
 class EpisodeView(DescribedView, FeedingView):
@@ -121,6 +115,8 @@ class EpisodeView(DescribedView, FeedingView):
             QueryError: the condition is not valid, or names a column that is not there; the message lists
                 those that are.
         """
+        from .choosing import filter_episodes
+
         return EpisodeView(filter_episodes(self.context, condition, parameters))
 
     def where(self, predicate: Callable[[Episode], object]) -> EpisodeView:
@@ -150,6 +146,8 @@ class EpisodeView(DescribedView, FeedingView):
                 is damaged.
             InvalidArgumentError: an episode is unfinished or repeated; the message says how to leave it out.
         """
+        from .choosing import check_episodes
+
         finished = flag("finished", finished)
         unique = flag("unique", unique)
         check_episodes(self.context, finished=finished, unique=unique)
@@ -171,6 +169,8 @@ class EpisodeView(DescribedView, FeedingView):
             QueryError: there is no such column, or it holds lists; the message lists those that are there.
             InvalidArgumentError: `descending` is neither True nor False, nor a list of them.
         """
+        from .choosing import sort_episodes
+
         return EpisodeView(sort_episodes(self.context, by, descending=descending))
 
     @property
@@ -181,6 +181,8 @@ class EpisodeView(DescribedView, FeedingView):
     @property
     def to(self) -> Conversions:
         """These episodes as objects of other libraries, in memory: `store.to.pandas()`; see `Conversions`."""
+        from .exporting.conversions import Conversions
+
         return Conversions(self)
 
     def export(
@@ -215,6 +217,8 @@ class EpisodeView(DescribedView, FeedingView):
             MissingPackageError: the format needs a package that is not installed.
             StoreAccessError: the target cannot be written.
         """
+        from .exporting.export import export_view
+
         overwrite = flag("overwrite", overwrite)
         strict = flag("strict", strict)
         return export_view(

@@ -18,7 +18,6 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from gymnasium import spaces
 
 from .errors import InvalidArgumentError, SpaceMismatchError
@@ -305,6 +304,8 @@ def lanes_of(rows: pa.Table, groups: Sequence[AgentGroup]) -> Lanes:
         rows: with the columns `row_count`, `LANE_COLUMNS` and `RETURNS`.
         groups: the store's.
     """
+    import pyarrow.compute as pc
+
     columns = {name: rows.column(name).combine_chunks() for name in (*LANE_COLUMNS, RETURNS)}
     sizes = np.stack(
         [pc.call_function("list_value_length", [each]).fill_null(-1).to_numpy() for each in columns.values()]

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from .delta.log import TableFile
 from .delta.version import TableVersion
@@ -154,6 +153,8 @@ class Snapshot:
         first = 0
         for file in self.episode_files:
             if name in file.columns:
+                import pyarrow.compute as pc
+
                 place = self.layout.table(EPISODES) / file.name
                 values = read_parquet(place, [name], rows=file.rows).column(0)
                 missing = pc.call_function("equal", [values.cast(LAST_OBSERVATION.type), pa.scalar(MISSING)])

@@ -29,7 +29,7 @@ from ..readers.exporting.hdf5 import first_rows, new_file, single_array
 from ..readers.exporting.holds import LOST_SPACES, Holds
 from ..readers.exporting.step_arrays import refuse_vector_rewards
 from ..readers.exporting.target import Export, export_format
-from ..readers.loading.feeding import FeedingView
+from ..readers.loading.feeding_view import FeedingView
 from ..store.common.optional_packages import HDF5, require
 from ..store.errors import DatasetError
 from ..writers.importing.boundary import reading

@@ -29,7 +29,7 @@ from gymnasium import spaces
 
 from ..readers.exporting.conversions import BUFFERS, Converted, flat_transitions
 from ..readers.exporting.step_arrays import SIMPLE_SPACES, refuse_spaces, refuse_vector_rewards
-from ..readers.loading.feeding import FeedingView
+from ..readers.loading.feeding_view import FeedingView
 from ..store.common.arguments import whole_number
 from ..store.common.optional_packages import require
 from ..store.errors import DatasetError, InvalidArgumentError

@@ -24,7 +24,7 @@ from gymnasium import spaces
 
 from ..readers.exporting.conversions import Converted, flat_transitions
 from ..readers.exporting.step_arrays import SIMPLE_SPACES, refuse_spaces
-from ..readers.loading.feeding import FeedingView
+from ..readers.loading.feeding_view import FeedingView
 from ..store.common.optional_packages import HDF5, require
 from ..store.dynamic.column_groups import INFO, POLICY
 from ..store.errors import DatasetError

@@ -21,13 +21,7 @@ from ..readers.episode import Episode
 from ..readers.episode_data import positional
 from ..readers.exporting.holds import Holds
 from ..readers.exporting.shards import ShardWriter, is_image, write_json
-from ..readers.exporting.step_arrays import (
-    StepColumns,
-    by_key,
-    check_space,
-    leaves,
-    text_keys,
-)
+from ..readers.exporting.step_arrays import StepColumns, by_key, check_space, leaves, text_keys
 from ..readers.exporting.target import Export, Option, export_format
 from ..readers.pictures.writing import image_bytes
 from ..store import names

@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Annotated
 
 import typer
+from typer.models import CommandInfo
 
 from .command import BEGIN, INTERRUPTED, app, command
 from .commands import checking, exchanging, keeping, looking, querying
@@ -63,7 +64,14 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")
     if os.environ.get("_EPISODELAKE_COMPLETE") == "complete_bash":
         escape_for_bash()
+    # typer reads the options of every command that it knows, which takes longer than most of them.
+    asked = [each for each in app.registered_commands if _name(each) in sys.argv[1:2]]
+    app.registered_commands = asked or app.registered_commands
     app(prog_name="episodelake")
+
+
+def _name(command: CommandInfo) -> str | None:
+    return command.name or (command.callback and command.callback.__name__)
 
 
 def _interrupted(number: int, frame: FrameType | None) -> None:

@@ -15,7 +15,6 @@ from functools import cached_property
 import numpy as np
 import polars as pl
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ...store.agents import LANE_COLUMNS, RETURNS, Lanes, lanes_of
 from ...store.errors import CorruptStoreError, InvalidArgumentError
@@ -216,6 +215,8 @@ def _agents_of(
     snapshot: Snapshot, positions: np.ndarray, rows: pl.DataFrame, agent: str | None, group: str | None
 ) -> Selection:
     """Return the episodes of the chosen agents, in the order of the episodes and of their agents."""
+    import pyarrow.compute as pc
+
     schema = snapshot.schema
     check_chosen(schema, agent, group)
     lanes = _lanes(snapshot, rows)

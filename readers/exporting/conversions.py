@@ -22,7 +22,7 @@ from ...store.common.optional_packages import require
 from ...store.names import ACTION, EPISODE, FLAGS, NEXT_OBSERVATION, OBSERVATION, REWARD
 from ..context import ReadContext
 from ..frames import episodes_frame, runs_frame, steps_frame, transitions_only
-from ..loading.feeding import FeedingView
+from ..loading.feeding_view import FeedingView
 from .export import ExportReport, export_view
 from .holds import Holds
 from .target import Export, refuse_agents

@@ -10,13 +10,11 @@ from typing import Any, Literal
 
 import numpy as np
 import polars as pl
-import polars.exceptions
 
 from ...store.common.arguments import step_count
 from ...store.errors import InvalidArgumentError
 from ...store.names import OBSERVATION_PRESENT, UNIT, WEIGHT, free_name, next_name
 from ...store.snapshot import Snapshot
-from ..choosing import invalid_expression
 from ..columns.mapped import Cache
 from ..columns.selection import EpisodeIndex, Selection
 from ..frames import POSITION, collect_episodes, positioned_episodes
@@ -217,7 +215,9 @@ def evaluate_weights(
     try:
         frame = positioned_episodes(snapshot, positions).select(POSITION, _weight=weights.cast(pl.Float64))
         weighed = collect_episodes(snapshot, frame)["_weight"]
-    except polars.exceptions.PolarsError as error:
+    except pl.exceptions.PolarsError as error:
+        from ..choosing import invalid_expression
+
         raise invalid_expression(snapshot, "The weights are not valid", weights, error) from error
     return of_each(weighed.fill_null(math.nan).to_numpy())
 

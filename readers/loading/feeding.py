@@ -1,125 +1,36 @@
-"""Loaders of the episodes of a view: of one version, or of a store that grows."""
+"""Loaders of some episodes: of one version, or of a store that grows."""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Literal
 
 import numpy as np
 import polars as pl
 
-from ...store.common.arguments import flag, whole_number
 from ...store.errors import InvalidArgumentError
 from ...store.names import AGENT_ID
 from ..columns.cache_folder import CacheFolder, chosen_folder
-from ..columns.mapped import Cache, CacheKind, map_arrays
+from ..columns.mapped import Cache, map_arrays
 from ..columns.selection import Selection, select, whole_episodes
 from ..columns.specs import choose_columns, unknown_column
 from ..columns.step_arrays import ColumnSource, read_arrays
-from ..context import ContextView, ReadContext
-from .config import LoaderConfig, Weights, check_selection, choose_units, evaluate_weights
-from .feed import ArrayFeed, Batches, BatchSource, Shard
+from ..context import ReadContext
+from .config import LoaderConfig, check_selection, evaluate_weights
+from .feed import ArrayFeed, BatchSource
 from .follow_feed import FollowFeed
 from .follow_window import Follow
 from .joint import Team, joint_keys, joint_source, teams_of
 from .loader import Loader, PrioritizedLoader
 from .orders import Order
-from .outputs import Output, OutputName
 from .priorities import Priorities, Prioritized
 from .stream import StreamFeed, StreamOrder, blocks_of
-from .transforms.on_read import BatchTransform, EpisodeTransform, TransformPipeline
-from .transforms.torch_module import TorchModule
-from .units import UnitIndex, Units
+from .units import UnitIndex
 
 #: Of a stream: decoded values at a time by default.
 _BUFFER_BYTES = 1 << 30
 #: Of a stream: of each row's place in the order; of each column that a transform adds, in most cases.
 _ORDER_BYTES, _DERIVED_BYTES = 4, 8
-
-
-class FeedingView(ContextView):
-    """The part of a view that feeds learners."""
-
-    def loader(
-        self,
-        batch_size: int | Batches = 256,
-        units: Units | None = None,
-        *,
-        columns: Sequence[str] | None = None,
-        window: int | None = None,
-        n_step: int | None = None,
-        gamma: float | None = None,
-        shuffle: bool = False,
-        seed: int = 0,
-        weights: Weights | Prioritized | None = None,
-        transforms: Sequence[EpisodeTransform | BatchTransform | TorchModule] = (),
-        output: OutputName | Output = "numpy",
-        cache: CacheKind | Cache = "memory",
-        shard: tuple[int, int] | Literal["distributed"] | Shard = (0, 1),
-        follow: Follow | None = None,
-        agent: str | None = None,
-        group: str | None = None,
-        joint: bool = False,
-    ) -> Loader:
-        """Return a loader: batches of transitions, windows or other units for a learner.
-
-        Args:
-            batch_size: units of a batch; `Batches` also drops the last batch and makes batches ahead.
-            units: the kind of unit: `Transitions()` (the default), `NSteps(5)`, `Windows(64)`, `Deltas(...)`
-                or `Episodes()`.
-            columns: keys of a batch; None for the default keys of the kind of unit. A part of a Dict or Tuple
-                space is a key too (`observation.camera`), and so is what came with the next observation
-                (`next_info.cost`, `next_policy.value`).
-            window: short for `Windows(window)`.
-            n_step: short for `NSteps(n_step, gamma=gamma)`.
-            gamma: discount of `n_step`, 0 to 1; 0.99 by default.
-            shuffle: yield each unit once an epoch, in random order.
-            seed: of the order; the same seed, epoch and view give the same order on every machine.
-            weights: draw units with replacement: "steps" (all units alike), "episodes" (an episode, all
-                alike, then one of its units), a Polars expression over the episodes or an array with a number
-                for each episode (episodes by weight), or `Prioritized` (units by priority).
-            transforms: applied in turn; first those of whole episodes (`ReturnToGo`, `GAE`, `Relabel`,
-                `FrameStack`), whose columns every batch has, then those of batches, last `TorchModule`.
-            output: "numpy" arrays, "torch" tensors, "jax" arrays or a "tensordict"; `Output` for a device.
-            cache: where the columns are: "memory", "mmap" or "stream"; `Cache` for a folder and limits.
-            shard: (rank, world), one of `world` disjoint shares of equal length; "distributed" for this
-                process's share in torch.distributed; `Shard` for units that do not divide by `world`.
-            follow: draw for ever from the newest version of the store; see `FollowingLoader`. A filter
-                applies to new episodes too.
-            agent: in a store of several agents, the agent to load; its part of each episode counts as an
-                episode. The keys `agent_id` (a number, index into `Loader.agents`) and `env_step` are there
-                too, and `episode` counts the view's episodes.
-            group: load all agents of a group, each agent's part of an episode as an episode.
-            joint: load all agents of a step (of `group`, or of all groups) together: arrays have an axis of
-                agents after those of the unit, and `agent_mask` is True where an agent acts.
-
-        Raises:
-            InvalidArgumentError: an argument makes no sense; there is no such column, or no such unit.
-            MissingPackageError: the package of the output is not installed.
-            QueryError: the weights' expression is not valid.
-            CorruptStoreError: a file of the store is damaged.
-            StoreAccessError: the cache folder cannot be written, is full, or may not hold that much.
-        """
-        config = LoaderConfig(
-            choose_units(units, window=window, n_step=n_step, gamma=gamma),
-            columns,
-            TransformPipeline.of(transforms),
-            Batches.of(batch_size),
-            Shard.of(shard),
-            Output.of(output).converter(),
-            whole_number("seed", seed, 0),
-            flag("shuffle", shuffle),
-            weights,
-            Cache.of(cache),
-            agent,
-            group,
-            flag("joint", joint),
-        )
-        make = _loader if follow is None else partial(following_loader, follow)
-        return make(self.context, config)
 
 
 def chosen_episodes(
@@ -146,7 +57,7 @@ def chosen_episodes(
     return config, replace(selection, index=index), teams
 
 
-def _loader(context: ReadContext, config: LoaderConfig) -> Loader:
+def loader_of(context: ReadContext, config: LoaderConfig) -> Loader:
     """Make a loader of the episodes of one version of a store."""
     snapshot = context.snapshot
     config, selection, teams = chosen_episodes(context, config)

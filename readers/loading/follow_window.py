@@ -15,7 +15,6 @@ from ...store.delta.log import TableFile
 from ...store.errors import InvalidArgumentError
 from ...store.layout import EPISODES
 from ...store.snapshot import Snapshot
-from ..choosing import filter_episodes
 from ..columns.selection import END_TYPE, EpisodeIndex, Selection
 from ..columns.step_arrays import StepArrays
 from ..columns.tree import Tree, leaves, map_leaves
@@ -130,6 +129,8 @@ class WindowReader:
         if len(exprs) == len(self._conditions) and all(map(by_row, exprs)):
             episodes = self._newest(snapshot, exprs)
         else:
+            from ..choosing import filter_episodes
+
             # Whether an episode passes may depend on others, so all of them are read.
             for condition in self._conditions:
                 context = filter_episodes(context, condition)

@@ -20,7 +20,6 @@ from ...store.manifest import read_card
 from ..blocks import is_numeric
 from ..context import ContextView, ReadContext
 from ..described import DescribedView
-from ..sql.session import QuerySession
 from ..sql.text import quote
 
 #: Of a MinHash signature; hashes of a band must agree for two episodes to be compared.
@@ -138,6 +137,8 @@ class _Measures:
     """Each method returns a frame with one row per group, its key in the struct column `group`."""
 
     def __init__(self, context: ReadContext, state: str | None, by: Sequence[str]) -> None:
+        from ..sql.session import QuerySession
+
         self._session = QuerySession(context, read_only=False)
         self._groups = _groups(context, by)
         self._schema = schema = context.snapshot.schema
@@ -180,6 +181,8 @@ class _Measures:
             f"""SELECT any_value(grouped) AS "group", count(DISTINCT pair) AS unique_state_actions
             FROM _groups JOIN ({pairs}) USING (episode_id) GROUP BY grouped"""
         )
+        from ..sql.session import QuerySession
+
         count = QuerySession(reference, read_only=False).query(f"SELECT count(DISTINCT pair) FROM ({pairs})")
         return distinct.with_columns(
             state_action_coverage=pl.col("unique_state_actions") / float(count.item())

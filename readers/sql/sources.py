@@ -14,9 +14,8 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-import duckdb
 import pyarrow as pa
 
 from ...store.files import Place
@@ -25,6 +24,9 @@ from ...store.names import STEP, next_name
 from ...store.snapshot import FileGroup, Snapshot
 from ...store.tables.overflow import Overflow
 from .text import literal, quote
+
+if TYPE_CHECKING:
+    import duckdb
 
 Result = TypeVar("Result")
 _SECONDS = 0.05
@@ -289,6 +291,8 @@ def _named(name: str) -> str:
 
 
 def _opened(spill: bool) -> duckdb.DuckDBPyConnection:
+    import duckdb
+
     connection = duckdb.connect(":memory:")
     connection.execute("SET TimeZone = 'UTC'")
     # It would be printed among a script's own output as soon as a query takes two seconds. In a notebook

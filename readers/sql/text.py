@@ -6,8 +6,6 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
-import duckdb
-
 #: How a query begins, apart from EXPLAIN, DESCRIBE and SUMMARIZE.
 _OPENINGS = {"select", "from", "with", "values", "pivot", "pivot_wider", "unpivot", "table", "("}
 _WORD = re.compile(r"\w+")
@@ -73,6 +71,8 @@ def identifiers(text: str) -> frozenset[str]:
     >>> sorted(identifiers("SELECT \"Next_info.cost\", 'next_obs' FROM Transitions -- next"))
     ['next_info.cost', 'transitions']
     """
+    import duckdb
+
     words = (word.text for word in _words(text) if word.kind == duckdb.token_type.identifier)
     return frozenset(word.strip('"').replace('""', '"') for word in words)
 
@@ -131,6 +131,8 @@ def opens_query(text: str) -> bool:
 
 def _words(text: str) -> list[_Word]:
     """Return the words and signs of a text, without remarks."""
+    import duckdb
+
     data = text.encode()
     tokens = duckdb.tokenize(text)
     stops = [start for start, _ in tokens[1:]] + [len(data)]

@@ -71,13 +71,6 @@ def numpy_type(type: pa.DataType) -> np.dtype:
     return pa.nulls(0, type).to_numpy(zero_copy_only=False).dtype
 
 
-def duckdb_error(name: str) -> type[Exception]:
-    """Return an exception class of DuckDB, or one that is never raised. Goes with duckdb>=1.5."""
-    import duckdb
-
-    return getattr(duckdb, name, type(name, (Exception,), {}))
-
-
 def json_plan(relation: DuckDBPyRelation) -> Callable[[], str] | None:
     """Return a function that gives the plan of a relation; None without such plans. Goes with duckdb>=2.0."""
     import duckdb

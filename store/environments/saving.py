@@ -11,14 +11,7 @@ from ..files import guard_access, replacing, user_path
 from ..layout import Layout
 from ..manifest import check_outside_stores
 from .artifacts import KeptFile, artifact_chunks, file_chunks, is_hash, keep_artifact
-from .records import (
-    NamedArtifact,
-    Records,
-    SavedEnvironment,
-    checked_name,
-    now_text,
-    split_version,
-)
+from .records import NamedArtifact, Records, SavedEnvironment, checked_name, now_text, split_version
 
 
 def save(layout: Layout, env: SavedEnvironment, *, chosen: bool) -> SavedEnvironment:

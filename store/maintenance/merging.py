@@ -28,12 +28,7 @@ from ..layout import EPISODES, RUNS, STEPS, TABLES
 from ..parquet.files import read_footer, read_parquet
 from ..schema import ENV_BUNDLE, LAST_OBSERVATION, StoreHandle
 from ..snapshot import Selection, Snapshot
-from ..tables.annotation_files import (
-    ANNOTATION_KEY,
-    StepAnnotation,
-    joined,
-    write_marker,
-)
+from ..tables.annotation_files import ANNOTATION_KEY, StepAnnotation, joined, write_marker
 from ..tables.overflow import metadata_in_kind
 from ..tables.table_files import list_steps_file, pointers_of, write_table_file
 from .artifacts import carry_artifacts, carry_records, carry_records_content

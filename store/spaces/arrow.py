@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ..errors import InvalidArgumentError
 
@@ -71,6 +70,8 @@ def elements_of(array: pa.Array) -> tuple[pa.Array, tuple[int, ...] | None]:
     NULL rows of lists are skipped.
     Dictionaries and extension types are read as what they hold, binary values of any width as binary.
     """
+    import pyarrow.compute as pc
+
     shape: list[int] = []
     regular = True
     while True:
@@ -139,6 +140,8 @@ def plain_array(array: pa.Array) -> pa.Array:
         values = plain_array(array.values.slice(array.offset * size, len(array) * size))
         return pa.FixedSizeListArray.from_arrays(values, type=kind, mask=array.is_null())
     if isinstance(array.type, LISTS):
+        import pyarrow.compute as pc
+
         # Not by a cast, which gives other values for views (pyarrow 26).
         sizes = pc.call_function("list_value_length", [array]).fill_null(0).to_numpy()
         values = plain_array(pc.call_function("list_flatten", [array]))

@@ -21,7 +21,6 @@ from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ..delta.log import TableFile
 from ..delta.table import Table
@@ -90,6 +89,8 @@ class Overflow:
         if not cells.null_count or texts.null_count == len(texts):
             return cells
         arrays = [cells.combine_chunks(), self.numbers(texts)]
+        import pyarrow.compute as pc
+
         return pa.chunked_array([pc.call_function("coalesce", arrays)])
 
 

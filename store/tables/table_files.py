@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from ..delta.log import NewFile, TableFile
 from ..delta.table import Table
@@ -83,10 +82,17 @@ def _bounds(table: pa.Table) -> tuple[dict[str, Any], dict[str, Any]]:
         # min_max passes over NaN, which a statistic must not.
         if pa.types.is_floating(values.type) and not np.isfinite(values.to_numpy()).all():
             continue
-        bounds = pc.call_function("min_max", [values]).as_py()
+        bounds = _min_max(values)
         if bounds["min"] is not None:
             smallest[name], largest[name] = bounds["min"], bounds["max"]
     return smallest, largest
+
+
+def _min_max(values: pa.ChunkedArray) -> dict[str, Any]:
+    # Not needed to open a store, and slow to import.
+    import pyarrow.compute as pc
+
+    return pc.call_function("min_max", [values]).as_py()
 
 
 def list_steps_file(place: Place) -> NewFile:
@@ -104,7 +110,7 @@ def list_steps_file(place: Place) -> NewFile:
         ids = file.read(columns=["episode_id"]).column("episode_id")
     except (pa.ArrowException, OSError, KeyError) as error:
         raise reading_error(place, error) from error
-    extremes = pc.call_function("min_max", [ids]).as_py()
+    extremes = _min_max(ids)
     if extremes["min"] is None:
         raise CorruptStoreError(f"The file {place} has no episode ids.")
     bounds = ({"episode_id": extremes["min"]}, {"episode_id": extremes["max"]})
@@ -240,7 +246,10 @@ def pointers_of(table: pa.Table, root: Place) -> Pointers:
     """
     if any(table.column(name).null_count for name in POINTERS):
         raise CorruptStoreError(f"The episodes table of {root} has row pointers that are NULL.")
-    table = table.select(POINTERS).cast(_SCHEMA).unify_dictionaries().combine_chunks()
+    table = table.select(POINTERS)
+    # A cast imports pyarrow.compute.
+    table = table if table.schema.types == _SCHEMA.types else table.cast(_SCHEMA)
+    table = table.unify_dictionaries().combine_chunks()
     if not table.num_rows:
         empty = np.zeros(0, np.int64)
         return Pointers((), empty.astype(np.int32), empty, empty)
@@ -265,7 +274,7 @@ def _check_apart(segment: np.ndarray, starts: np.ndarray, counts: np.ndarray, ro
     stops = starts + counts
     together = segment[1:] == segment[:-1]
     ordered = not (together & (starts[1:] < stops[:-1])).any()
-    if not ordered or np.count_nonzero(~together) + 1 != len(np.unique(segment)):
+    if not ordered or np.count_nonzero(~together) + 1 != np.count_nonzero(np.bincount(segment)):
         order = np.lexsort((starts, segment))
         segment, starts, stops = segment[order], starts[order], stops[order]
         if ((segment[1:] == segment[:-1]) & (starts[1:] < stops[:-1])).any() or (stops < 0).any():

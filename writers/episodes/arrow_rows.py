@@ -19,12 +19,7 @@ from ...store.dynamic import logical_types as kinds
 from ...store.dynamic.column_groups import EXTRA, INFO, POLICY, ColumnGroup, ColumnSet, DynamicRows
 from ...store.dynamic.columns import array_kinds, family_of, remembered
 from ...store.dynamic.values import load_object
-from ...store.errors import (
-    CorruptStoreError,
-    EpisodelakeError,
-    InvalidArgumentError,
-    SpaceMismatchError,
-)
+from ...store.errors import CorruptStoreError, EpisodelakeError, InvalidArgumentError, SpaceMismatchError
 from ...store.names import EPISODE, EPISODE_ID, FLAGS, REWARD, STEP
 from ...store.schema import STEP_ROW, StepSchema
 from ...store.spaces.arrow import plain_array, plain_table

@@ -18,13 +18,7 @@ from ...store.errors import InvalidArgumentError, RecorderStateError
 from ...store.schema import OpenStore
 from ..rows.arrivals import LiveEpisode
 from ..rows.step_rows import StepRows
-from .callbacks import (
-    ENDED_EARLY,
-    INTERRUPTED,
-    StepData,
-    apply_step_callback,
-    continues,
-)
+from .callbacks import ENDED_EARLY, INTERRUPTED, StepData, apply_step_callback, continues
 from .env_checks import check_spaces, stated_mode
 from .env_recorder import EpisodeRecorder, RecorderKeywords
 

@@ -21,14 +21,7 @@ from ...store.errors import InvalidArgumentError, RecorderStateError
 from ...store.schema import OpenStore
 from ..rows.agent_arrivals import Arrival, LiveAgent, LiveTeam
 from ..rows.agent_rows import AgentRows
-from .callbacks import (
-    ENDED_EARLY,
-    INTERRUPTED,
-    EpisodeSummary,
-    StepData,
-    apply_step_callback,
-    continues,
-)
+from .callbacks import ENDED_EARLY, INTERRUPTED, EpisodeSummary, StepData, apply_step_callback, continues
 from .env_checks import Api, kept_agents, pettingzoo_api
 from .env_recorder import EpisodeRecorder, RecorderKeywords
 

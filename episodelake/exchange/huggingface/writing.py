@@ -20,7 +20,7 @@ from ...readers.exporting.conversions import Converted, table_of
 from ...readers.exporting.shards import ShardWriter, array_column, image_files, is_image
 from ...readers.exporting.tables import LAYOUT, TABLES, TableExport
 from ...readers.exporting.target import Export, Option, export_format
-from ...readers.loading.feeding import FeedingView
+from ...readers.loading.feeding_view import FeedingView
 from ...store.common.arguments import suggest
 from ...store.common.optional_packages import EXPLORE, require
 from ...store.dynamic.column_groups import METADATA

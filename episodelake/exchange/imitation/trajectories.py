@@ -30,7 +30,7 @@ from ...readers.exporting.conversions import Converted, export_of
 from ...readers.exporting.holds import Holds, everything
 from ...readers.exporting.step_arrays import SIMPLE_SPACES, refuse_spaces, refuse_vector_rewards
 from ...readers.exporting.target import Export
-from ...readers.loading.feeding import FeedingView
+from ...readers.loading.feeding_view import FeedingView
 from ...store.common.optional_packages import require
 from ...store.errors import DatasetError
 from ...store.spaces.codec import slice_batch
@@ -46,16 +46,7 @@ from ...writers.importing.formats import (
 )
 from ...writers.importing.hdf5 import discrete_of, is_discrete, space_of
 from ...writers.importing.npy import compared, look_into_npz, npz_path
-from .forms import (
-    NEEDED,
-    Folder,
-    Npz,
-    Objects,
-    Trajectories,
-    folder_features,
-    is_trajectory,
-    unpickled,
-)
+from .forms import NEEDED, Folder, Npz, Objects, Trajectories, folder_features, is_trajectory, unpickled
 
 _TRUNCATED = "TimeLimit.truncated"
 _REPEATED = "terminal_observation"

@@ -24,7 +24,7 @@ from ...readers.exporting.hdf5 import flat, is_attribute, is_name
 from ...readers.exporting.holds import Fits, Holds, everything, fitting
 from ...readers.exporting.step_arrays import KeyPath, check_space, leaves, number_array, refuse_vector_rewards
 from ...readers.exporting.target import ENV_SPEC, Export, Option, export_format
-from ...readers.loading.feeding import FeedingView
+from ...readers.loading.feeding_view import FeedingView
 from ...store.common.arguments import flag
 from ...store.common.optional_packages import require
 from ...store.dynamic.column_groups import INFO

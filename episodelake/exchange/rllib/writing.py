@@ -28,7 +28,7 @@ from ...readers.exporting.conversions import Converted, export_of
 from ...readers.exporting.holds import Holds, everything, nothing
 from ...readers.exporting.step_arrays import check_space, number_array, refuse_vector_rewards
 from ...readers.exporting.target import Export, Option, export_format
-from ...readers.loading.feeding import FeedingView
+from ...readers.loading.feeding_view import FeedingView
 from ...store.common.arguments import one_of
 from ...store.common.optional_packages import require
 from ...store.dynamic.column_groups import POLICY

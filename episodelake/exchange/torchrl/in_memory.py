@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...readers.exporting.conversions import Converted, FlatTransitions, flat_transitions
-from ...readers.loading.feeding import FeedingView
+from ...readers.loading.feeding_view import FeedingView
 from ...store.common.optional_packages import require
 
 

@@ -83,8 +83,9 @@ def grid_of(table: pa.Table, exact: bool) -> Grid:
 
 def _values(column: pa.ChunkedArray) -> list[Any]:
     if pa.types.is_timestamp(column.type) and column.type.unit != "ns":
-        # pyarrow would import pandas for timestamps, which takes a quarter of a second.
-        return pl.Series(column).to_list()
+        # pyarrow would import pandas for timestamps, which takes a quarter of a second; Polars imports
+        # pyarrow.compute for a series.
+        return pl.DataFrame(pa.table([column], names=["moment"])).to_series().to_list()
     return column.to_pylist()
 
 

@@ -26,7 +26,7 @@ from ...store.layout import STEPS, TABLES
 from ...store.maintenance.operation import Progress
 from ..output.grid import Grid
 from ..output.page import Page
-from .opening import READING_ERRORS, open_store_at
+from .opening import open_store_at, reading_errors
 from .store_figures import store_figures
 
 #: The places of rows, which compaction changes.
@@ -259,7 +259,7 @@ def compared(
     with progress_meter(True, "Comparing", "files") as progress:
         try:
             return compare(stores[0], stores[1], steps=steps, progress=progress)
-        except READING_ERRORS as error:
+        except reading_errors() as error:
             # An engine may not have named the files.
             damaged = dict.fromkeys(each for store in stores for each in store.leave_out_damaged(steps=True))
             raise (CorruptStoreError(" ".join(damaged)) if damaged else error) from error

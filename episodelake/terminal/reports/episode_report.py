@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-import polars.exceptions
 import pyarrow as pa
 import typer
 
@@ -269,7 +268,7 @@ def _ends(store: EpisodeStore, episode: Episode) -> pa.Table:
     near = (pl.col("t") < END_ROWS) | (pl.col("t") > episode.length - END_ROWS)
     try:
         return rows.filter(near).drop("episode_id").sort("t").collect().to_arrow()
-    except polars.exceptions.PolarsError:
+    except pl.exceptions.PolarsError:
         pointers = store.selection().snapshot.pointers
         name = pointers.segments[pointers.segment[episode.position]]
         check_pages([store.selection().snapshot.segment_path(name)])

@@ -17,10 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-import duckdb
 import numpy as np
 import polars as pl
-import polars.exceptions
 import pyarrow as pa
 import typer
 
@@ -94,8 +92,6 @@ Result = TypeVar("Result")
 
 #: The most live runs that are named.
 LIVE_SHOWN = 3
-#: Errors of reading a damaged file, from all engines.
-READING_ERRORS = (CorruptStoreError, duckdb.Error, pa.ArrowException, polars.exceptions.PolarsError)
 
 
 @dataclass(frozen=True)
@@ -138,6 +134,13 @@ class Explored:
     def position(self, here: int) -> int:
         """Return the position in the whole store of an episode among the remaining ones."""
         return here if self.whole is None else int(self.whole[here])
+
+
+def reading_errors() -> tuple[type[Exception], ...]:
+    """Return the errors of reading a damaged file, of all engines, for an `except` clause."""
+    import duckdb
+
+    return CorruptStoreError, duckdb.Error, pa.ArrowException, pl.exceptions.PolarsError
 
 
 def explored(
@@ -235,7 +238,7 @@ def _explored(
         _name_live(store)
     try:
         return work(Explored(store)), True
-    except READING_ERRORS:
+    except reading_errors():
         before = store.selection().snapshot
         damaged = tuple(store.leave_out_damaged(steps=steps))
         if not damaged:

@@ -34,7 +34,7 @@ from ...store.errors import EpisodelakeError
 from ..output.exporting import FORMATS, Export, write_result
 from ..output.grid import Grid
 from ..output.page import Page, report_error, report_warning
-from .opening import READING_ERRORS
+from .opening import reading_errors
 
 HELP = (
     ("QUERY ;", "run a query; it may have several lines"),
@@ -120,7 +120,7 @@ class Prompt:
         start = time.perf_counter()
         try:
             write_result(self._page, self._session, text, self._limit)
-        except READING_ERRORS:
+        except reading_errors():
             # Retry without the damaged files, which stay left out until `.refresh`.
             damaged = self._store.leave_out_damaged(steps=True)
             if not damaged:
