@@ -14,10 +14,12 @@ import duckdb
 import polars as pl
 import pyarrow.parquet as pq
 import pytest
+from typer.testing import CliRunner, Result
 
 import episodelake as el
 from episodelake.publishing import building, publishing
 from episodelake.store.layout import checked_json
+from episodelake.terminal.app import app
 from maintenance_stores import assert_contents, awkward_store, contents
 from publishing_trials import version_is_whole
 from real_environments import NUMBERED_SPACES, numbered_store, values_of, write_numbered
@@ -369,3 +371,36 @@ def test_an_unfinished_publication_is_made_again(tmp_path: Path) -> None:
     store.refresh().publish(tmp_path / "out", tag="v1")
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["v1"]
     shutil.rmtree(tmp_path / "out")
+
+
+def test_the_command_line_publishes(tmp_path: Path) -> None:
+    """`publish`, `preview` and `pull` do what the functions do, and say why they do not."""
+    numbered_store(tmp_path / "store", [2, 3, 4])
+    store, out, got = (str(tmp_path / name) for name in ("store", "out", "got"))
+
+    def run(*words: str) -> Result:
+        return CliRunner().invoke(app, list(words))
+
+    published = run("publish", store, out, "--tag", "v1", "--filter", "length > 2", "--json")
+    assert published.exit_code == 0 and json.loads(published.stdout)["episodes"] == 2
+    assert [row["length"] for row in json.loads(run("preview", out, "--json").stdout)] == [3, 4]
+    assert run("preview", f"{out}@v1").exit_code == 0
+    assert run("pull", f"{out}@v1", got, "--filter", "length = 4").exit_code == 0
+    assert values_of(el.open(got)) == [2]
+    again = run("publish", store, out, "--tag", "v1")
+    assert again.exit_code == 1 and "already" in again.stderr
+    assert run("pull", out, got).exit_code == 1 and run("preview", store).exit_code == 1
+
+
+@pytest.mark.peers
+def test_datasets_reads_the_configs_of_the_card(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library `datasets` finds episodes, steps and runs by the README of a version, with all rows."""
+    datasets = pytest.importorskip("datasets")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    store = awkward_store(tmp_path / "store")
+    store.publish(tmp_path / "out", tag="v1")
+    version = str(tmp_path / "out" / "v1")
+    assert datasets.get_dataset_config_names(version) == ["episodes", "steps", "runs"]
+    for name in ("episodes", "steps", "runs"):
+        rows = datasets.load_dataset(version, name, cache_dir=str(tmp_path / "cache"))["train"]
+        assert rows.num_rows == getattr(el.open(version), name).collect().height

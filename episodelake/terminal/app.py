@@ -15,10 +15,10 @@ import typer
 from typer.models import CommandInfo
 
 from .command import BEGIN, INTERRUPTED, app, command
-from .commands import checking, exchanging, keeping, looking, querying
+from .commands import checking, exchanging, keeping, looking, querying, sharing
 from .completion import escape_for_bash
 
-__all__ = ["app", "checking", "exchanging", "keeping", "looking", "main", "querying"]
+__all__ = ["app", "checking", "exchanging", "keeping", "looking", "main", "querying", "sharing"]
 
 
 def _print_version(wanted: bool) -> None:

@@ -1,0 +1,127 @@
+"""Commands that publish versions of stores and fetch them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ..arguments import AsJson, Condition, StorageOptions, StorePath
+from ..command import EXCHANGE, app, command
+
+if TYPE_CHECKING:
+    from ...publishing.contents import PublishReport
+    from ..output.page import Page
+
+_Source = Annotated[
+    str,
+    typer.Argument(
+        metavar="SOURCE",
+        help="What was published: a folder, a URL (s3://...) or a dataset of the Hugging Face Hub "
+        "(hf://organisation/name); SOURCE@TAG for a version other than the newest.",
+    ),
+]
+
+
+@command(
+    app,
+    EXCHANGE,
+    """\
+episodelake publish data/cartpole shared/cartpole --tag v1
+episodelake publish data/cartpole hf://me/long --tag v1 --filter "length > 400\"""",
+)
+def publish(
+    path: StorePath,
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="TARGET",
+            help="A folder or a URL, which gets the version as TARGET/TAG; or hf://organisation/name.",
+        ),
+    ],
+    tag: Annotated[str, typer.Option(metavar="NAME", help="The name of the version, new at TARGET.")],
+    condition: Condition = None,
+    private: Annotated[
+        bool, typer.Option("--private", help="Make a new dataset of the Hub private.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be sent.")] = False,
+    as_json: AsJson = False,
+    storage: StorageOptions = None,
+) -> None:
+    """Publish episodes as a version that never changes."""
+    from ..output.page import emit
+    from ..reports.opening import interruptible, open_store_at, storage_options
+
+    with interruptible(lambda: "No half version shows; call again to go on."):
+        report = open_store_at(path, storage).publish(
+            target,
+            tag=tag,
+            where=condition,
+            private=private or None,
+            storage_options=storage_options(storage),
+            dry_run=dry_run,
+            progress=True,
+        )
+    emit(report, _write_publication, as_json=as_json)
+
+
+@command(
+    app,
+    EXCHANGE,
+    """\
+episodelake pull shared/cartpole mine/cartpole
+episodelake pull hf://me/cartpole@v1 mine/long --filter "length > 400\"""",
+)
+def pull(
+    source: _Source,
+    into: Annotated[Path, typer.Argument(metavar="INTO", help="A new folder.")],
+    condition: Condition = None,
+    as_json: AsJson = False,
+    storage: StorageOptions = None,
+) -> None:
+    """Fetch a published version, and verify its files.
+
+    With --filter only the files with steps are fetched that its episodes need.
+    """
+    from ..._pulling import pull as fetch
+    from ..output.page import Page, emit
+    from ..reports.opening import interruptible, storage_options
+
+    with interruptible(lambda: f"There is nothing at {into}; call again to go on."):
+        store = fetch(source, into, where=condition, storage_options=storage_options(storage), progress=True)
+    report = {"path": str(into), "episodes": len(store)}
+    emit(report, lambda page, _: Page.pairs(page, list(report.items())), as_json=as_json)
+
+
+@command(
+    app, EXCHANGE, "episodelake preview shared/cartpole\nepisodelake preview s3://lab/cartpole@v1 --json"
+)
+def preview(
+    source: _Source,
+    limit: Annotated[int, typer.Option(min=0, help="Print at most this many episodes; 0 prints all.")] = 20,
+    as_json: AsJson = False,
+    storage: StorageOptions = None,
+) -> None:
+    """List the episodes of a published version."""
+    from ..._pulling import preview as episodes_of
+    from ..output.page import Page, emit
+    from ..reports.opening import interruptible, storage_options
+
+    with interruptible():
+        episodes = episodes_of(source, storage_options=storage_options(storage))
+    emit(episodes.head(limit) if limit else episodes, Page.frame, as_json=as_json)
+
+
+def _write_publication(page: Page, report: PublishReport) -> None:
+    """Write the report of a publication."""
+    page.pairs(
+        [
+            ("version", report.address),
+            ("episodes", report.episodes),
+            ("transitions", report.steps),
+            ("files", report.files),
+            ("size", page.size(report.size)),
+            ("sent", page.size(report.sent_bytes)),
+        ]
+    )
