@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -99,8 +100,7 @@ def test_dead_actors_are_named_and_their_journals_recovered(tmp_path: Path) -> N
     texts = " ".join(str(warning.message) for warning in warned)
     assert texts.count("Its journal was recovered.") == 2 and "39 steps of it are in the store" in texts
     assert sorted(report.steps for report in stats.workers) == [39, 39, 39, 100]
-    recorded = store.refresh().episodes.collect().group_by("run_id").agg(pl.col("length").sum())
-    assert dict(recorded.iter_rows()) == {w.run_id: w.steps for w in stats.workers}
+    assert recorded(store) == {w.run_id: w.steps for w in stats.workers}
     assert stats.steps == 217 and journals(tmp_path / "store") == []
     assert store.refresh().verify().faults == ()
 
@@ -144,39 +144,64 @@ from episodelake.integrations.ray import collect
 
 ray.init(address=sys.argv[2], log_to_driver=False)
 options = {"flush_seconds": 0.05, "seal_seconds": 1e6}
-collect(make_varying, slowly, sys.argv[1], steps=10**9, actors=2, seed=1, **options)
+try:
+    collect(make_varying, slowly, sys.argv[1], steps=10**9, actors=2, seed=1, **options)
+except KeyboardInterrupt as interrupt:
+    print("stats", interrupt.stats.steps, interrupt.stats.interrupted, len(interrupt.stats.failures))
+    raise
 """
+
+
+def driver_of(folder: Path) -> tuple[subprocess.Popen[str], dict[str, int]]:
+    """A driver whose two actors play, and what their journals have by now: steps by run."""
+    import ray
+
+    arguments = [str(folder / "store"), ray.get_runtime_context().gcs_address]
+    driver = subprocess.Popen([sys.executable, "-c", DRIVER, *arguments], stdout=subprocess.PIPE, text=True)
+
+    def told() -> dict[str, int]:
+        assert driver.poll() is None, "the driver ended before it was to"
+        return {path.name: steps_told(path) for path in journals(folder / "store")}
+
+    try:
+        wait_until(lambda: len(told()) == 2 and min(told().values()) >= 20, "20 steps of two actors")
+        return driver, told()
+    except BaseException:
+        driver.kill()
+        raise
+
+
+def recorded(store: el.EpisodeStore) -> dict[str, int]:
+    """The transitions of each run."""
+    return dict(store.refresh().episodes.collect().group_by("run_id").agg(pl.col("length").sum()).iter_rows())
 
 
 def test_a_killed_driver_leaves_journals_to_recover(tmp_path: Path) -> None:
     """Ray ends the actors of a dead driver; `recover` brings back what they had in their journals."""
-    import ray
-
     store = new_store(tmp_path, VaryingEnv())
-    address = ray.get_runtime_context().gcs_address
-    driver = subprocess.Popen([sys.executable, "-c", DRIVER, str(tmp_path / "store"), address])
-
-    def told() -> dict[str, int]:
-        assert driver.poll() is None, "the driver ended before it was to"
-        return {path.name: steps_told(path) for path in journals(tmp_path / "store")}
-
-    try:
-        wait_until(lambda: len(told()) == 2 and min(told().values()) >= 20, "20 steps of two actors")
-        least = told()
-    finally:
-        driver.kill()
-        driver.wait(PATIENCE)
-    recovered: dict[str, int] = {}
+    driver, least = driver_of(tmp_path)
+    driver.kill()
+    driver.communicate(timeout=PATIENCE)
 
     def all_dead() -> bool:
         el.recover(tmp_path / "store")
-        episodes = store.refresh().episodes.collect()
-        recovered.update(episodes.group_by("run_id").agg(pl.col("length").sum()).iter_rows())
         return not journals(tmp_path / "store")
 
     wait_until(all_dead, "the end of the actors")
-    assert recovered.keys() == least.keys() and all(recovered[run] >= least[run] for run in least)
+    there = recorded(store)
+    assert there.keys() == least.keys() and all(there[run] >= least[run] for run in least)
     assert store.refresh().verify().faults == ()
+
+
+def test_an_interrupt_stops_all_actors(tmp_path: Path) -> None:
+    """After Ctrl-C in the driver, actors seal what they have, and the statistics count it."""
+    store = new_store(tmp_path, VaryingEnv())
+    driver, least = driver_of(tmp_path)
+    driver.send_signal(signal.SIGINT)
+    output, _ = driver.communicate(timeout=PATIENCE)
+    there = recorded(store)
+    assert f"stats {sum(there.values())} True 0" in output
+    assert all(there[run] >= least[run] for run in least) and journals(tmp_path / "store") == []
 
 
 @pytest.mark.parametrize(
@@ -304,3 +329,77 @@ def test_a_recorder_refuses_and_goes_on(tmp_path: Path) -> None:
     assert store.runs.collect()["run_id"].to_list() == [run]
     with pytest.raises(el.errors.RecorderStateError):
         ray.get(recorder.write_episode.remote(**whole(2)))
+
+
+def descendants(parent: int) -> list[int]:
+    """The processes below a process, whoever leads their groups."""
+    below: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(FileNotFoundError, ProcessLookupError):
+                status = (entry / "stat").read_text().rpartition(")")[2].split()
+                below.setdefault(int(status[1]), []).append(int(entry.name))
+    found = [parent]
+    for pid in found:
+        found += below.get(pid, [])
+    return found
+
+
+# As `ray start` does, which also makes the cluster the default for all other programs of the machine.
+NODE = """
+import signal, sys
+from ray._private import node, parameter, services
+
+address = sys.argv[1]
+options = {"num_cpus": 1, "resources": {"far": 1}, "object_store_memory": 100 << 20}
+ip = services.get_node_ip_address(address)
+given = parameter.RayParams(gcs_address=address, node_ip_address=ip, include_log_monitor=False, **options)
+node.Node(given, head=False, shutdown_at_exit=True, spawn_reaper=False)
+signal.pause()
+"""
+
+
+def test_a_node_that_dies(tmp_path: Path) -> None:
+    """All processes of a second node are killed: what its actor had in the journal is recovered."""
+    import ray
+
+    from episodelake.integrations.ray import collect
+
+    store = new_store(tmp_path, VaryingEnv())
+    address = ray.get_runtime_context().gcs_address
+    node = subprocess.Popen([sys.executable, "-c", NODE, address])
+
+    def kill(state: el.types.CollectProgress) -> None:
+        begun = any(steps_told(journal) >= 20 for journal in journals(tmp_path / "store"))
+        if node.poll() is None and begun:
+            for pid in descendants(node.pid):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            node.wait(PATIENCE)
+
+    try:
+        wait_until(lambda: "far" in ray.cluster_resources(), "the second node")
+        options: dict[str, Any] = {**QUICK, "actor_options": {"resources": {"far": 1}}, "progress": kill}
+        with pytest.warns(RuntimeWarning, match="Its journal was recovered"):
+            stats = collect(make_varying, slowly, tmp_path / "store", steps=10**6, actors=1, **options)
+    finally:
+        node.terminate()
+        node.wait(PATIENCE)
+    assert stats.workers[0].recovered and 20 <= stats.steps < 10**6
+    assert store.refresh().episodes.collect()["length"].sum() == stats.steps
+    assert store.refresh().verify().faults == ()
+
+
+def test_the_actor_learner_example_learns(tmp_path: Path) -> None:
+    """Actors record, a following loader trains, and new weights make the returns rise."""
+    from ray import cloudpickle
+
+    import ray_actor_learner
+
+    # Its folder is not on the path of the cluster's processes.
+    cloudpickle.register_pickle_by_value(ray_actor_learner)
+    returns = ray_actor_learner.learn(tmp_path / "store", actors=2, rounds=24)
+    first, last = np.mean(returns[:6]), np.mean(returns[-6:])
+    assert first < 60 and last > 100 and last > 3 * first
+    store = el.open(tmp_path / "store")
+    assert len(store) >= 24 * ray_actor_learner.EPISODES and len(store.runs.collect()) == 2
