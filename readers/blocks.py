@@ -8,7 +8,7 @@ row groups that an episode lies in.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from threading import Lock
 from typing import Any
@@ -71,18 +71,38 @@ class SegmentFile:
         Raises:
             CorruptStoreError: the data is damaged.
         """
+        (table,) = self.batches(groups, columns, threads=threads)
+        return table
+
+    def batches(
+        self, groups: Sequence[int], columns: Iterable[str], most: int | None = None, *, threads: bool = True
+    ) -> Iterator[pa.Table]:
+        """Yield the same rows, in order and at most so many at a time; all at once without `most`.
+
+        Raises:
+            CorruptStoreError: the data is damaged.
+        """
         wanted = [name for name in columns if name in self.columns]
+        left = sum(int(self.starts[group + 1] - self.starts[group]) for group in groups)
         try:
             reader = self._free.pop()
         except IndexError:
             reader = open_parquet(self.path, self.parquet.metadata)
         try:
-            table = reader.read_row_groups(list(groups), columns=wanted, use_threads=threads)
-            rows = sum(int(self.starts[group + 1] - self.starts[group]) for group in groups)
-            # Arrow takes the number of values from the headers of pages, which have no checksum.
-            if table.column_names != wanted or any(len(column) != rows for column in table.columns):
-                raise ValueError(f"a column does not have the {rows} values that the file's footer lists")
-            return table
+            if most is None:
+                tables = iter([reader.read_row_groups(list(groups), columns=wanted, use_threads=threads)])
+            else:
+                batches = reader.iter_batches(most, list(groups), columns=wanted, use_threads=threads)
+                tables = (pa.Table.from_batches([batch]) for batch in batches)
+            for table in tables:
+                count = table.num_rows
+                left -= count
+                # Arrow takes the number of values from the headers of pages, which have no checksum.
+                if table.column_names != wanted or any(len(column) != count for column in table.columns):
+                    raise ValueError("its columns are not those of its footer, or of different lengths")
+                yield table
+            if left:
+                raise ValueError(f"it does not have the rows that its footer lists: {left} are missing")
         except (pa.ArrowException, OSError, KeyError, ValueError) as error:
             raise reading_error(self.path, error) from error
         finally:
@@ -279,6 +299,10 @@ class BlockPart(Block):
         if isinstance(self._rows, slice):
             return column.slice(self._rows.start, self.count)
         return column.filter(flat_array(self._rows, pa.bool_()))
+
+    def hold(self, table: pa.Table) -> None:
+        """Take columns of its rows that were read."""
+        self._raw.update(zip(table.column_names, table.columns, strict=True))
 
     def load(self, columns: Iterable[str], *, threads: bool = True) -> None:
         """See `Block.load`."""

@@ -199,13 +199,13 @@ GOLDEN = [(5, 0), (35, 0), (7, 1), (37, 2), (6, 1), (36, 2)]
 def read_groups(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """The row groups that are decoded from now on, as (file, number)."""
     seen: list[tuple[str, int]] = []
-    read = SegmentFile.read
+    batches = SegmentFile.batches
 
     def watched(file: SegmentFile, groups: Any, *args: Any, **more: Any) -> Any:
         seen.extend((file.path.name, group) for group in groups)
-        return read(file, groups, *args, **more)
+        return batches(file, groups, *args, **more)
 
-    monkeypatch.setattr(SegmentFile, "read", watched)
+    monkeypatch.setattr(SegmentFile, "batches", watched)
     return seen
 
 

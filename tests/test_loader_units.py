@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 import episodelake as el
 import plain_units
+from episodelake.readers.columns import step_arrays
 from loader_batches import assert_identical
 from loader_world import VIEWS, make_views
 
@@ -94,7 +95,9 @@ def assert_same(found: Any, expected: Any) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def _stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Stores of random shapes and odd views, made once: Hypothesis draws one of them."""
+    """Stores of random shapes and odd views, made once: Hypothesis draws one of them. A few rows are decoded
+    at a time.
+    """
     rng = np.random.default_rng(11)
     for number in range(10):
         lengths = rng.integers(1, [2, 13, 30][number % 3], rng.integers(1, 8)).tolist()
@@ -102,7 +105,9 @@ def _stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         path = tmp_path_factory.mktemp("units") / "store"
         _made.append(random_store(path, lengths, endings, [BOX, NESTED][number % 2], number))
     _made.extend(make_views(tmp_path_factory.mktemp("world") / "store").values())
-    yield
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(step_arrays, "_PART_BYTES", 200)
+        yield
     _made.clear()
 
 

@@ -85,6 +85,8 @@ def _opened(descriptor: Any, slots: dict[str, Tree]) -> SharedColumns:
 
 
 _LARGE = 4 << 20
+#: Rows are decoded a few at a time, with about so many bytes.
+_PART_BYTES = 4 << 20
 
 #: Makes memory of so many bytes.
 Allocate = Callable[[int], Any]
@@ -157,7 +159,8 @@ class ColumnSource:
             CorruptStoreError: a file is damaged.
         """
         blocks, index, columns = self.blocks, self.index, self.columns
-        fields = {name for column in columns for name in column.fields}
+        fields = list(dict.fromkeys(name for column in columns for name in column.fields))
+        most = max(1, _PART_BYTES // max(1, self.row_bytes))
         pieces = _pieces(self)
         # Few row groups leave threads free, which then decode columns in parallel.
         threads = len(pieces) < (os.cpu_count() or 1)
@@ -167,12 +170,20 @@ class ColumnSource:
             segment, group = key
             file = blocks.file(segment)
             first, stop = int(file.starts[group]), int(file.starts[group + 1])
-            block = Block(file, range(group, group + 1), first, stop - first)
-            block.load(fields, threads=threads)
-            if grouped:
+            whole = Block(file, range(group, group + 1), first, stop - first)
+            low = 0
+            # A part of the rows at a time: threads then hold little beside the arrays.
+            for table in file.batches(whole.groups, fields, most, threads=threads):
+                part = BlockPart(whole, slice(low, low + table.num_rows))
+                part.hold(table)
+                write(part, _within(rows, low, low + table.num_rows))
+                low += table.num_rows
+
+        def write(block: Block, rows: list[tuple[int, int, int]]) -> None:
+            if grouped and rows:
                 # Columns of a group are NULL on the rows of other groups, so leave these out.
                 block, rows = _only(block, rows)
-            for column in columns:
+            for column in columns if rows else ():
                 column.write(block, blocks.snapshot, arrays[column.name], rows)
 
         for _ in pool.map(read, pieces, pieces.values()):
@@ -244,6 +255,12 @@ def _only(block: Block, rows: list[tuple[int, int, int]]) -> tuple[Block, list[t
         chosen[start : start + count] = True
     before = np.cumsum(chosen) - chosen
     return BlockPart(block, chosen), [(int(before[start]), count, place) for start, count, place in rows]
+
+
+def _within(rows: list[tuple[int, int, int]], start: int, stop: int) -> list[tuple[int, int, int]]:
+    """Return the parts of stretches of rows that are in `[start, stop)`, counted from its first row."""
+    cut = ((max(first, start), min(first + count, stop), place - first) for first, count, place in rows)
+    return [(low - start, high - low, shift + low) for low, high, shift in cut if low < high]
 
 
 def _pieces(source: ColumnSource) -> dict[tuple[str, int], list[tuple[int, int, int]]]:
