@@ -369,7 +369,9 @@ class Snapshot:
 
     def table_schema(self, table: str) -> pa.Schema:
         """Return the columns of one of the three tables as its files have them."""
-        return {EPISODES: self.episodes_schema, RUNS: self.runs_schema, STEPS: self.steps_schema}[table]
+        if table == STEPS:
+            return self.steps_schema
+        return {EPISODES: self.episodes_schema, RUNS: self.runs_schema}[table]
 
     def overflow(self, table: str) -> Mapping[str, Overflow]:
         """Return the columns of a table some of whose numbers stand in a JSON column only, by name.

@@ -17,6 +17,7 @@ import duckdb
 import gymnasium
 import numpy as np
 import polars as pl
+import pyarrow.parquet as pq
 import pytest
 from gymnasium.spaces import Box, Discrete
 
@@ -409,6 +410,27 @@ def test_broken_stores_hide_no_other(root: Path) -> None:
     for name in names:
         lake.delete(name)
     assert lake.stores()["error"].null_count() == len(lake.stores()) == 3
+
+
+def test_a_page_that_turns_out_damaged_costs_its_store_alone(root: Path) -> None:
+    """A query that reads the column leaves the store out with a warning, which names the file."""
+    (file,) = (root / "pole/dqn/episodes").glob("*.parquet")
+    group = pq.read_metadata(file).row_group(0)
+    columns = [group.column(index) for index in range(group.num_columns)]
+    (seed,) = (column for column in columns if column.path_in_schema == "seed")
+    data = bytearray(file.read_bytes())
+    start = seed.dictionary_page_offset or seed.data_page_offset
+    data[start + seed.total_compressed_size - 3] ^= 0x10
+    file.write_bytes(data)
+    lake = el.lake(root)
+    assert lake.stores()["error"].null_count() == 3
+    with pytest.warns(RuntimeWarning, match=f"1 store of the lake .* cannot be read.*{file.name}"):
+        rows = lake.sql("SELECT store, count(seed) FROM episodes GROUP BY 1").fetchall()
+    assert rows == [("pole/ppo", 3)]
+    assert list(lake) == ["empty", "pole/ppo"]
+    assert file.name in lake.stores()["error"][1]
+    with pytest.warns(RuntimeWarning, match="cannot be read"):
+        assert el.lake(root).episodes.select("seed").collect().height == 3
 
 
 def test_stores_that_go_while_they_are_listed_are_left_out(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from os import PathLike
-from typing import Any
+from typing import Any, TypeVar
 
 import duckdb
 import polars as pl
@@ -30,8 +30,10 @@ from ..store.manifest import read_manifest, store_at
 from .listing import Entry, checked, lake_layout, look, stores_frame
 from .moving import TRASH, empty_trash, move
 from .shared import SharedEnvironments
-from .tables import LakeQueries, LakeSnapshot
+from .tables import LakeQueries, LakeSnapshot, lazy_table
 from .walk import checked_name, place_of
+
+_Answer = TypeVar("_Answer")
 
 
 @dataclass
@@ -60,6 +62,19 @@ class _Look:
     def queries(self) -> LakeQueries:
         """Sessions of DuckDB over the tables."""
         return LakeQueries(self.lake)
+
+    def answer(self, ask: Callable[[LakeQueries], _Answer]) -> _Answer:
+        """Ask the stores; where a file turns out to be damaged, ask the others."""
+        try:
+            return ask(self.queries)
+        except CorruptStoreError:
+            entries = checked(self.entries, pages=True)
+            if entries == self.entries:
+                raise
+            self.entries = entries
+            for name in ("lake", "queries"):
+                self.__dict__.pop(name, None)
+            return ask(self.queries)
 
     def warn(self, columns: Sequence[str], stacklevel: int) -> None:
         """Warn, once, of stores that are left out, and of columns with different types among some."""
@@ -265,9 +280,14 @@ class Lake(SharedEnvironments):
         return self._frame("runs")
 
     def _frame(self, table: str) -> pl.LazyFrame:
-        frame = self._look.queries.frame(table)
-        self._look.warn(frame.collect_schema().names(), 3)
-        return frame
+        look = self._look
+
+        def read(text: str) -> pl.DataFrame:
+            frame = look.answer(lambda each: each.read(text))
+            look.warn(frame.columns, 1)
+            return frame
+
+        return lazy_table(read, table)
 
     def sql(
         self, text: str, parameters: Parameters | None = None, *, read_only: bool = False
@@ -284,10 +304,9 @@ class Lake(SharedEnvironments):
 
         Raises:
             QueryError: the text is not valid, or no query; the message begins with the nearest names.
-            CorruptStoreError: a file is damaged; the message names it.
         """
         read_only = flag("read_only", read_only)
-        relation = self._look.queries.session(read_only=read_only).sql(text, parameters)
+        relation = self._look.answer(lambda each: each.session(read_only=read_only).sql(text, parameters))
         self._look.warn([*relation.columns, *(c for _, c in self._look.lake.conflicts if c in text)], 2)
         return relation
 
@@ -302,7 +321,7 @@ class Lake(SharedEnvironments):
             QueryError: the condition is not valid.
         """
         text = f"SELECT store, count(*) AS matches FROM episodes WHERE (\n{condition}\n) GROUP BY store"
-        found = self._look.queries.session(read_only=False).query(text, parameters)
+        found = self._look.answer(lambda each: each.session(read_only=False).query(text, parameters))
         self._look.warn([c for _, c in self._look.lake.conflicts if c in condition], 2)
         return self.stores().join(found, on="store").sort("store")
 

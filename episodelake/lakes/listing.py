@@ -18,6 +18,7 @@ from ..store.errors import EpisodelakeError, StoreNotFoundError
 from ..store.files import Place
 from ..store.layout import EPISODES, RUNS, Layout
 from ..store.manifest import read_manifest
+from ..store.parquet.page_checks import check_pages
 from ..store.snapshot import Snapshot
 from .tables import STORE, LakeSnapshot, connect
 from .walk import find_stores, mapping
@@ -177,16 +178,22 @@ def _reason(snapshot: Snapshot, error: Exception) -> str:
     return str(error)
 
 
-def checked(entries: Mapping[str, Entry]) -> dict[str, Entry]:
+def checked(entries: Mapping[str, Entry], *, pages: bool = False) -> dict[str, Entry]:
     """Return entries after a comparison of their files of episodes and runs with the logs, which engines do
     not make; stores with damaged files have an error.
+
+    Args:
+        entries: the stores.
+        pages: compare every page with its checksum, too.
     """
     result = dict(entries)
     for name, entry in entries.items():
         if entry.snapshot is not None:
             try:
                 for table in (EPISODES, RUNS):
-                    entry.snapshot.places(table)
+                    places = entry.snapshot.places(table)
+                    if pages:
+                        check_pages(places)
             except EpisodelakeError as error:
                 result[name] = Entry(error=str(error))
     return result

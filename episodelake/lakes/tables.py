@@ -9,7 +9,7 @@ a store follows from the path, so that DuckDB skips the files of stores that a c
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -132,9 +132,9 @@ class LakeSnapshot(Snapshot):
         )
 
     def table_schema(self, table: str) -> pa.Schema:
-        """Return all columns that the files of a table have, for checks of their pages."""
+        """Return all columns that the files of a table have in a plan, for checks of their pages."""
         fields = {each.name: each for part in self.parts(table) for each in part.schema}
-        return pa.schema(list(fields.values()))
+        return pa.schema([*fields.values(), pa.field(_PATH, pa.string())])
 
     def shown_schema(self, table: str) -> pa.Schema:
         """Return the columns that queries show, `store` first; text where types have nothing in common."""
@@ -271,7 +271,7 @@ def connect(lake: LakeSnapshot, read_only: bool, through_arrow: bool = False) ->
 
 
 class LakeQueries(ThreadSessions):
-    """Sessions over a lake, for each thread its own, and its tables as frames."""
+    """Sessions over a lake, for each thread its own, and one for its frames."""
 
     def __init__(self, lake: LakeSnapshot) -> None:
         nothing = cast(Any, None)
@@ -281,20 +281,26 @@ class LakeQueries(ThreadSessions):
         self._of_frames = LakeSession(context, read_only=False)
         self._guard = threading.Lock()
 
-    def frame(self, table: str) -> pl.LazyFrame:
-        """Return a table as a frame that reads the columns it needs when it is collected."""
-        schema = self._answer(f"FROM {table} LIMIT 0").schema
-
-        def read(
-            columns: list[str] | None, predicate: pl.Expr | None, rows: int | None, _batch: int | None
-        ) -> Iterator[pl.DataFrame]:
-            names = ", ".join(map(quote, schema.names() if columns is None else columns))
-            limit = "" if rows is None else f" LIMIT {rows}"
-            frame = self._answer(f"SELECT {names} FROM {table}{limit}")
-            yield frame if predicate is None else frame.filter(predicate)
-
-        return register_io_source(read, schema=schema, is_pure=True)
-
-    def _answer(self, text: str) -> pl.DataFrame:
+    def read(self, text: str) -> pl.DataFrame:
+        """Return the answer to a query, in any thread."""
         with self._guard:
             return self._of_frames.query(text)
+
+
+def lazy_table(read: Callable[[str], pl.DataFrame], table: str) -> pl.LazyFrame:
+    """Return a table of a lake as a frame that reads the columns it needs when it is collected.
+
+    Args:
+        read: answers a query.
+        table: which one.
+    """
+    schema = read(f"FROM {table} LIMIT 0").schema
+
+    def rows(
+        columns: list[str] | None, predicate: pl.Expr | None, most: int | None, _batch: int | None
+    ) -> Iterator[pl.DataFrame]:
+        names = ", ".join(map(quote, schema.names() if columns is None else columns))
+        frame = read(f"SELECT {names} FROM {table}" + ("" if most is None else f" LIMIT {most}"))
+        yield frame if predicate is None else frame.filter(predicate)
+
+    return register_io_source(rows, schema=schema, is_pure=True)

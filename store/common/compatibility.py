@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from enum import Enum
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -50,13 +50,18 @@ def metadata_of(envs: VectorEnv) -> Mapping[str, Any]:
     return metadata
 
 
+@cache
+def _parameters(kind: type) -> Collection[str]:
+    return inspect.signature(kind).parameters
+
+
 def discrete_space(n: int, start: int, dtype: np.dtype) -> Discrete:
     """Return a Discrete space. Goes with gymnasium>=1.2.2, whose Discrete always takes a dtype.
 
     Raises:
         UnsupportedSpaceError: this release of Gymnasium has no such dtype.
     """
-    if "dtype" in inspect.signature(Discrete).parameters:
+    if "dtype" in _parameters(Discrete):
         return Discrete(n, start=start, dtype=dtype.str)
     if dtype != np.int64:
         raise UnsupportedSpaceError(

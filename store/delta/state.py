@@ -10,7 +10,7 @@ import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
@@ -79,12 +79,19 @@ class Metadata:
     @cached_property
     def delta_schema(self) -> Schema:
         """Columns as the log has them."""
-        return Schema.from_json(self.content["schemaString"])
+        return _columns(self.content["schemaString"])[0]
 
     @cached_property
     def schema(self) -> pa.Schema:
         """Columns with their metadata."""
-        return pa.schema(self.delta_schema)
+        return _columns(self.content["schemaString"])[1]
+
+
+@lru_cache(256)
+def _columns(text: str) -> tuple[Schema, pa.Schema]:
+    """Return the columns of a table as the log has them, and as Arrow's; many stores have the same."""
+    schema = Schema.from_json(text)
+    return schema, pa.schema(schema)
 
 
 @dataclass
