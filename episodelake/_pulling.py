@@ -15,12 +15,12 @@ from ._store import EpisodeStore, open_store
 from .publishing.contents import is_needed_for_episodes, is_steps
 from .publishing.fetching import (
     Source,
+    discard,
     fetch,
+    fetch_whole,
     free_target,
-    locked,
-    prepared,
-    settle,
     source_of,
+    staged,
 )
 from .readers.context import SqlCondition
 from .store.common.progress import Progress, progress_meter
@@ -64,17 +64,14 @@ def pull(
     """
     target = free_target(into)
     published = source_of(source, version, storage_options)
-    lock = locked(target)
-    try:
-        with progress_meter(progress, "Fetching", "files") as tell:
-            stage = LocalPlace(prepared(target, published.contents))
-            if where is None:
-                fetch(published, published.contents.files, stage, tell)
-                settle(stage.local, target, published.contents)
-            else:
-                _fetch_chosen(published, where, stage, target, tell)
-    finally:
-        lock.release(remove=True)
+    with (
+        progress_meter(progress, "Fetching", "files") as tell,
+        staged(target, published.contents) as stage,
+    ):
+        if where is None:
+            fetch_whole(published, stage, target, tell)
+        else:
+            _fetch_chosen(published, where, stage, target, tell)
     return open_store(target)
 
 
@@ -119,6 +116,6 @@ def _fetch_chosen(
         if chosen.exists() and not chosen.is_symlink():
             shutil.rmtree(chosen)
         view.copy(chosen, link=True)
-        shutil.rmtree(stage.local)
+        discard(stage.local)
         os.rename(chosen, target)
         LocalPlace(target.parent).sync()

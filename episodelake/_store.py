@@ -185,7 +185,8 @@ def open_store(
     """Open a store at its newest version, or at `version`: a number or a tag.
 
     Args:
-        path: its folder or URL.
+        path: its folder or URL; or `hf://organisation/name`, with `@tag` behind it, for a version on the
+            Hugging Face Hub, which is fetched into the cache of this machine and verified.
         version: a number or a tag; None for the newest.
         storage_options: how to reach an object store.
         check_pages: read every file whole and compare its checksums before DuckDB or Polars gets it, also for
@@ -199,6 +200,11 @@ def open_store(
         VersionNotFoundError: there is no such version.
     """
     check_pages = flag("check_pages", check_pages)
+    if isinstance(path, str) and path.startswith("hf://"):
+        # No engine reads it in place. Imported when it is needed, since few stores are there.
+        from .publishing.fetching import cached_version
+
+        path, version = cached_version(path, version if isinstance(version, str) else None), None
     layout = replace(Layout.at(path, storage_options), check_pages=check_pages)
     manifest = read_manifest(layout)
     if isinstance(version, str):

@@ -231,6 +231,20 @@ def test_an_interrupted_pull_goes_on(tmp_path: Path) -> None:
     assert files_of(tmp_path / "got") == files_of(version) and not stage.exists()
 
 
+def test_a_pull_takes_over_what_is_its_own_alone(tmp_path: Path) -> None:
+    """A pull that was killed before it listed its files is continued; files of somebody else stay."""
+    numbered_store(tmp_path / "store", [2]).publish(tmp_path / "out", tag="v1")
+    for name, left in (("got", ".checksums.json.7.tmp"), ("other", "mine.txt")):
+        stage = tmp_path / f".{name}.unfinished"
+        stage.mkdir()
+        (stage / left).write_text("left", "utf-8")
+    assert values_of(el.pull(tmp_path / "out", tmp_path / "got")) == [0]
+    assert files_of(tmp_path / "got") == files_of(tmp_path / "out" / "v1")
+    with pytest.raises(el.errors.StoreExistsError, match=r"something at .*\.other\.unfinished"):
+        el.pull(tmp_path / "out", tmp_path / "other")
+    assert files_of(tmp_path / ".other.unfinished") == {"mine.txt": b"left"}
+
+
 @pytest.mark.parametrize("damage", ["changed", "short", "missing", "link"])
 def test_a_damaged_file_is_not_taken(tmp_path: Path, damage: str) -> None:
     """A file that differs from its checksum, or is a link, is an error that leaves no folder."""

@@ -31,6 +31,13 @@ def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
 
 
 @pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache folder of the test's own."""
+    monkeypatch.setenv("EPISODELAKE_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+@pytest.fixture
 def store(tmp_path: Path) -> el.EpisodeStore:
     """A store of three numbered episodes."""
     return numbered_store(tmp_path / "store", [2, 3, 4], seal_every=1)
@@ -55,6 +62,20 @@ def test_versions_of_a_dataset(tmp_path: Path, hub: FakeHub, store: el.EpisodeSt
     assert 'load_dataset("lab/numbers", "episodes", revision="v1")' in readme
     assert "hf://datasets/lab/numbers@v1/episodes/*.parquet" in readme
     assert second.sent_files < second.files
+
+
+def test_open_reads_through_the_cache(hub: FakeHub, store: el.EpisodeStore, cache: Path) -> None:
+    """A version of the Hub opens by its address, and is fetched once."""
+    store.publish(ADDRESS, tag="v1")
+    store.publish(ADDRESS, tag="v2", where="length > 2")
+    opened = el.open(f"{ADDRESS}@v1")
+    assert values_of(opened) == [0, 1, 2] and opened.path.is_relative_to(cache)
+    assert values_of(el.open(ADDRESS)) == [1, 2]
+    hub.requests.clear()
+    assert values_of(el.open(ADDRESS, "v1")) == [0, 1, 2]
+    assert not [path for _, path in hub.requests if "/resolve/" in path]
+    with pytest.raises(el.errors.StoreAccessError, match="never changes"):
+        opened.compact()
 
 
 def test_only_changed_files_are_sent(hub: FakeHub, store: el.EpisodeStore) -> None:

@@ -5,6 +5,7 @@ What was fetched waits in a hidden folder beside the target, so an interrupted p
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 import os
@@ -16,14 +17,15 @@ from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
 
+from ..readers.columns.cache_folder import chosen_folder
 from ..store.common.progress import Progress
 from ..store.errors import CorruptStoreError, InvalidArgumentError, StoreAccessError, StoreExistsError
 from ..store.files import Place, guard_access, is_absent, locate
 from ..store.files.local import LocalPlace
-from ..store.files.locks import FileLock, wait_for
+from ..store.files.locks import wait_for
 from ..store.manifest import check_outside_stores
 from .contents import CHECKSUMS, Contents, KnownFile, digest_of, place_of
-from .hub import SCHEME, Repository
+from .hub import MAIN, SCHEME, Repository
 from .versions import chosen_version, split_tag
 
 _ATTEMPTS = 3
@@ -70,7 +72,7 @@ def source_of(
     """
     if str(source).startswith(SCHEME):
         repository, tag = Repository.of(str(source))
-        commit, _ = repository.commit_of(version or tag or "main")
+        commit, _ = repository.commit_of(version or tag or MAIN)
         return Source(str(repository), repository.contents(commit), partial(repository.chunks, commit))
     address, tag = address_of(source, version, storage_options)
     place = chosen_version(locate(address, storage_options), tag)
@@ -94,28 +96,33 @@ def free_target(into: str | PathLike[str]) -> Path:
     return target
 
 
-def locked(target: Path) -> FileLock:
-    """Wait for other pulls to a target."""
+@contextlib.contextmanager
+def staged(target: Path, contents: Contents) -> Iterator[LocalPlace]:
+    """Wait for other pulls to a target, and yield the folder for what is fetched.
+
+    What an earlier pull left in it stays; every file is compared with its checksum anyway.
+    """
+    stage = target.parent / f".{target.name}.unfinished"
+    checksums = stage / CHECKSUMS
     with guard_access("make the folder", target.parent):
         target.parent.mkdir(parents=True, exist_ok=True)
     lock = wait_for(target.parent / f".{target.name}.pull.lock", math.inf)
     assert lock is not None
-    return lock
-
-
-def prepared(target: Path, contents: Contents) -> Path:
-    """Return the folder for what is fetched; what an earlier pull of the same version left in it stays."""
-    stage = target.parent / f".{target.name}.unfinished"
-    checksums = stage / CHECKSUMS
-    with guard_access("prepare the folder", stage):
-        if stage.is_symlink() or (stage.exists() and not checksums.is_file()):
-            raise StoreExistsError(f"There is something at {stage}, where the pull would work. Remove it.")
-        if stage.exists() and checksums.read_bytes() != contents.to_bytes():
-            shutil.rmtree(stage)
-        if not stage.exists():
-            stage.mkdir()
-            LocalPlace(checksums).write(contents.to_bytes())
-    return stage
+    try:
+        with guard_access("prepare the folder", stage):
+            ours = (
+                not stage.exists()
+                or checksums.is_file()
+                or all(each.name[0] == "." for each in stage.iterdir())
+            )
+            if stage.is_symlink() or not ours:
+                raise StoreExistsError(f"There is something at {stage}, where the pull works. Remove it.")
+            stage.mkdir(exist_ok=True)
+            if not checksums.is_file() or checksums.read_bytes() != contents.to_bytes():
+                LocalPlace(checksums).write(contents.to_bytes())
+        yield LocalPlace(stage)
+    finally:
+        lock.release(remove=True)
 
 
 def fetch(published: Source, names: Iterable[str], stage: Place, tell: Progress) -> None:
@@ -165,11 +172,39 @@ def _checked(published: Source, name: str, file: KnownFile) -> Iterator[bytes]:
         )
 
 
-def settle(stage: Path, target: Path, contents: Contents) -> None:
-    """Let the fetched version appear, without what an interrupted write left."""
+def discard(stage: Path) -> None:
+    """Delete the folder for what is fetched; its list of files, which marks it, goes last."""
+    for each in stage.iterdir():
+        if each.is_dir():
+            shutil.rmtree(each)
+        elif each.name != CHECKSUMS:
+            each.unlink()
+    shutil.rmtree(stage)
+
+
+def fetch_whole(published: Source, stage: LocalPlace, target: Path, tell: Progress) -> None:
+    """Fetch a version and let it appear, without what an interrupted write left."""
+    fetch(published, published.contents.files, stage, tell)
     with guard_access("finish the pull", target):
-        for entry in list(LocalPlace(stage).entries(deep=True)):
-            if entry.name not in contents.files and entry.name != CHECKSUMS:
-                (stage / entry.name).unlink()
-        os.rename(stage, target)
+        for entry in list(stage.entries(deep=True)):
+            if entry.name not in published.contents.files and entry.name != CHECKSUMS:
+                (stage.local / entry.name).unlink()
+        os.rename(stage.local, target)
         LocalPlace(target.parent).sync()
+
+
+def cached_version(address: str, version: str | None) -> Path:
+    """Return a folder of the cache with a version of the Hub; it is fetched once, and verified.
+
+    Raises:
+        StoreNotFoundError, VersionNotFoundError, CorruptStoreError, StoreAccessError: as for `pull`.
+    """
+    repository, tag = Repository.of(address)
+    commit, _ = repository.commit_of(version or tag or MAIN)
+    target = chosen_folder(None) / "hub" / repository.name.replace("/", "--") / commit
+    if not target.exists():
+        published = source_of(f"{repository}", commit, None)
+        with staged(target, published.contents) as stage:
+            if not target.exists():
+                fetch_whole(published, stage, target, lambda done, total: None)
+    return target

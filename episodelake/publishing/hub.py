@@ -38,7 +38,7 @@ SCHEME = "hf://"
 _ADDRESS = re.compile(
     r"hf://(?:datasets/)?([\w-][\w.-]*/[\w-][\w.-]*)(?:@([A-Za-z0-9][A-Za-z0-9._-]*))?", re.A
 )
-_MAIN = "main"
+MAIN = "main"
 _ATTEMPTS = 5
 _LARGEST_LIST = 64 << 20
 _DATASET: dict[str, Any] = {"repo_type": "dataset"}
@@ -149,7 +149,7 @@ class Repository:
         Raises:
             StoreExistsError: it has other content.
         """
-        commit, names = self.commit_of(_MAIN)
+        commit, names = self.commit_of(MAIN)
         names = [name for name in names if not name.startswith(".")]
         contents = self.contents(commit) if CHECKSUMS in names else None
         others = set(names) - {CHECKSUMS} - set(contents.files if contents is not None else ())

@@ -7,7 +7,6 @@ store that has grown since gives the same first segments again.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
@@ -15,8 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..delta.log import NewFile
-from ..files import guard_access
-from ..files.local import LocalPlace
+from ..files import Place, guard_access
 from ..layout import STEPS
 from ..snapshot import Snapshot
 from ..tables.annotation_files import StepAnnotation
@@ -64,19 +62,19 @@ def write_anew(
     )
     beside = [annotations[name] for name in snapshot.annotation_files.annotations]
     steps, moved = [], []
-    sources = _Sources(pointers, bucket)
     counted = counting(progress, int(pointers.row_count.sum()))
     for index in range(int(bucket[-1]) + 1 if len(bucket) else 0):
         part = rows.filter(pa.array(bucket == index))
-        counts = pointers.row_count[bucket == index]
+        chosen = pointers.chosen(bucket == index)
+        counts = chosen.row_count
         unnamed = layout.table(STEPS) / operation.next_name()
-        aligned, tables = sources.of(index, snapshot.segment_path, schema)
+        aligned, tables = _rows(chosen, snapshot.segment_path, schema)
         written = write_aligned(operation, unnamed, aligned, counted(tables), counts, columns)
         name = _named_by_content(unnamed, index)
         for annotation in beside:
             find = partial(snapshot.annotation_files.find, annotation.name)
             keys = annotation.schema(operation.store.schema.step_keys)
-            side, tables = sources.of(index, find, keys)
+            side, tables = _rows(chosen, find, keys)
             if side.footers:
                 folder = layout.annotations / annotation.ids[0]
                 with guard_access("write", folder):
@@ -97,28 +95,16 @@ def _buckets(snapshot: Snapshot, pointers: Pointers, segment_bytes: int) -> np.n
     return bucket
 
 
-class _Sources:
-    """Rows of the old files for each new segment.
-
-    Args:
-        pointers: the episodes in their new order.
-        bucket: for each of them the number of its new segment.
-    """
-
-    def __init__(self, pointers: Pointers, bucket: np.ndarray) -> None:
-        self._pointers, self._bucket = pointers, bucket
-
-    def of(
-        self, index: int, place: Callable[[str], object], schema: pa.Schema
-    ) -> tuple[AlignedFiles, Iterator[pa.Table]]:
-        """Return the files that the rows of a new segment come from, and these rows."""
-        chosen = self._pointers.chosen(self._bucket == index)
-        # Its own files only: the sizes of row groups follow from them.
-        used = np.unique(chosen.segment)
-        aligned = AlignedFiles(place, schema, tuple(chosen.segments[each] for each in used))  # type: ignore[arg-type]
-        if _lie_in_order(chosen):
-            return aligned, in_order(aligned, chosen)
-        return aligned, _shuffled(aligned, chosen, used)
+def _rows(
+    pointers: Pointers, place: Callable[[str], Place | None], schema: pa.Schema
+) -> tuple[AlignedFiles, Iterator[pa.Table]]:
+    """Return the files that the rows of a new segment come from, and these rows."""
+    # Its own files only: the sizes of row groups follow from them.
+    used = np.unique(pointers.segment)
+    aligned = AlignedFiles(place, schema, tuple(pointers.segments[each] for each in used))
+    if _lie_in_order(pointers):
+        return aligned, in_order(aligned, pointers)
+    return aligned, _shuffled(aligned, pointers, used)
 
 
 def _lie_in_order(pointers: Pointers) -> bool:
@@ -129,9 +115,8 @@ def _lie_in_order(pointers: Pointers) -> bool:
 
 
 def _shuffled(aligned: AlignedFiles, pointers: Pointers, used: np.ndarray) -> Iterator[pa.Table]:
-    names = tuple(pointers.segments[each] for each in used)
     own = Pointers(
-        names,
+        aligned.segments,
         np.searchsorted(used, pointers.segment).astype(np.int32),
         pointers.row_start,
         pointers.row_count,
@@ -143,13 +128,13 @@ def _shuffled(aligned: AlignedFiles, pointers: Pointers, used: np.ndarray) -> It
         rows.close()
 
 
-def _named_by_content(place: LocalPlace, index: int) -> str:
+def _named_by_content(place: Place, index: int) -> str:
     """Give a file its number and the digest of its bytes as its name, and return that."""
     digest = hashlib.sha256()
     with guard_access("name the segment", place):
         for piece in place.chunks():
             digest.update(piece)
         name = f"{index:06d}-{digest.hexdigest()[:_DIGEST_LETTERS]}.parquet"
-        target = place.parent / name
-        os.replace(place.local, target.local)
+        assert place.local is not None
+        place.local.rename(place.local.with_name(name))
     return name
