@@ -46,6 +46,7 @@ class Target:
         store: that is there; None if there is none.
         storage_options: how to reach it.
         on_error, on_changed, cast, progress: as for `import_dataset`.
+        direct: write straight into a new store, which an error leaves in part.
     """
 
     into: str | PathLike[str]
@@ -55,6 +56,7 @@ class Target:
     on_changed: OnChanged
     cast: Cast
     progress: Progress | bool
+    direct: bool = False
 
 
 @dataclass
@@ -132,6 +134,10 @@ def import_staged(dataset: ForeignDataset, target: Target) -> dict[str, Any]:
 
     An interrupted import whose source has changed since begins anew.
     """
+    if target.direct:
+        made = empty_store(dataset, Path(target.into))
+        counts = counts_of(dataset, write_missing(dataset, made, target), Met(), target)
+        return {"episodes": len(made.refresh()), "steps": _steps_of(made), **counts}
     before = dict(dataset.losses)
     for anew in (False, True):
         with suppress(SourceChangedError), _staged(dataset, target.into, anew=anew) as staging:
@@ -188,11 +194,11 @@ def _bring(dataset: ForeignDataset, staging: EpisodeStore, done: Imported, targe
         merge_stores(target.store.handle, ordered, replaced=replaced)
         target.store.refresh()
     new = added.filter(~pl.col("episode_id").is_in(list(met.changed))) if replaced else added
-    return {
-        "episodes": len(new),
-        "steps": int(new.episodes.select(pl.col("length").sum()).collect().item() or 0),
-        **counts,
-    }
+    return {"episodes": len(new), "steps": _steps_of(new), **counts}
+
+
+def _steps_of(view: EpisodeView) -> int:
+    return int(view.episodes.select(pl.col("length").sum()).collect().item() or 0)
 
 
 def counts_of(dataset: ForeignDataset, done: Imported, met: Met, target: Target) -> dict[str, Any]:

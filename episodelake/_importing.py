@@ -12,6 +12,7 @@ from typing import Any, get_args
 
 import gymnasium
 import polars as pl
+import pyarrow as pa
 
 from ._import_staging import Target, counts_of, empty_store, import_staged, meet, write_missing
 from ._store import EpisodeStore, store_at
@@ -184,6 +185,23 @@ def import_dataset(
         store = into if isinstance(into, EpisodeStore) else store_at(into, storage_options)
         target = Target(where, store, storage_options, on_error, on_changed, cast, progress)
         return _imported(source, shown, name, target, options, format, dry_run=dry_run)
+
+
+def import_part(rows: pa.Table, into: Path, name: str, options: ImportOptions) -> ImportReport:
+    """Import a table into a new store that only its caller knows, so an error may leave a part of it.
+
+    Args:
+        rows: the table.
+        into: where nothing is.
+        name: as for `import_dataset`.
+        options: of the import.
+
+    Raises:
+        DatasetError, SpaceMismatchError, InvalidArgumentError: see `import_dataset`.
+    """
+    target = Target(into, None, None, "raise", "error", "no", False, direct=True)
+    with bounded(rows, trust=False, max_bytes=None), _named(rows, _name(rows)):
+        return _imported(rows, _name(rows), name, target, options, "table", dry_run=False)
 
 
 @contextmanager

@@ -29,7 +29,7 @@ from ray.data import Dataset, Datasink
 from ray.data.block import BlockAccessor
 from ray.data.extensions import ArrowTensorType, ArrowTensorTypeV2, ArrowVariableShapedTensorType
 
-from ..._importing import import_dataset
+from ..._importing import import_part
 from ..._store import EpisodeStore, open_store
 from ...exchange.table.mapping import ResolvedMapping, leaves, resolve
 from ...store.common.exchange import Losses
@@ -43,7 +43,7 @@ from ...store.files import Place, guard_access
 from ...store.layout import JOURNAL, MANIFEST, Layout, time_ordered_suffix
 from ...store.maintenance.merging import merge
 from ...store.maintenance.staging import staging
-from ...writers.importing.formats import LastObservation
+from ...writers.importing.formats import ImportOptions, LastObservation
 from .datasource import refuse_memory
 
 _TENSORS = (ArrowTensorType, ArrowTensorTypeV2, ArrowVariableShapedTensorType)
@@ -94,15 +94,22 @@ class StoreDatasink(Datasink):
         store: the target.
         staging: the folder for the tasks.
         write_id: names the write.
-        options: those of `import_dataset`.
+        mapping, last_observation: as for `import_dataset`.
     """
 
-    def __init__(self, store: EpisodeStore, staging: Place, write_id: str, options: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        store: EpisodeStore,
+        staging: Place,
+        write_id: str,
+        mapping: Any,
+        last_observation: LastObservation,
+    ) -> None:
         root = store.handle.layout.root
         self._target, self._storage_options = str(root), root.options
         self._staging, self._name = staging, f"ray {write_id}"
-        spaces = {"observation_space": store.observation_space, "action_space": store.action_space}
-        self._options = {**options, **spaces, "name": self._name, "format": "table"}
+        spaces = store.observation_space, store.action_space
+        self._options = ImportOptions(mapping, *spaces, last_observation, "auto", trust=False)
         self.report: WriteReport | None = None
 
     def get_name(self) -> str:
@@ -127,16 +134,17 @@ class StoreDatasink(Datasink):
                 "store has to be on a file system that all share, or on an object store."
             )
         rows = pa.concat_tables(map(_plain_columns, tables), promote_options="default")
-        mapping = resolve(self._options["mapping"], rows.schema, "The dataset")
+        mapping = resolve(self._options.mapping, rows.schema, "The dataset")
         rows = _with_nulls(rows, mapping, tables[0].schema)
         named = rows.group_by(list(mapping.episode)).aggregate([]).to_pylist()
         # A task that is tried again, while the first attempt may live, has a folder of its own.
         place = self._staging / f"{ctx.task_idx:06}-{uuid.uuid4().hex}"
         try:
             with TemporaryDirectory(prefix="episodelake-") as folder:
-                report = import_dataset(rows, place.local or Path(folder, "store"), **self._options)
+                into = place.local or Path(folder, "store")
+                report = import_part(rows, into, self._name, self._options)
                 if place.local is None and report.episodes:
-                    _upload(Path(folder, "store"), place)
+                    _upload(into, place)
         except DatasetError as error:
             error.add_note(_TOGETHER)
             raise
@@ -311,8 +319,7 @@ def write_steps(
         # No lock keeps another driver away.
         name += f"-{time_ordered_suffix()}"
     with staging(layout, name) as place:
-        options = {"mapping": mapping, "last_observation": last_observation}
-        sink = StoreDatasink(store, place, write_id, options)
+        sink = StoreDatasink(store, place, write_id, mapping, last_observation)
         present = sink.present()
         if present:
             return WriteReport(0, 0, present, {})
