@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import threading
@@ -13,7 +14,6 @@ from pathlib import Path
 import pytest
 
 import episodelake as el
-import test_map_episodes
 from test_engines import check_verified, damaged_store
 from test_map_episodes import check_resumed, check_values
 from test_ray_reading import LENGTHS, SPACES, recorded
@@ -28,13 +28,19 @@ def store(tmp_path: Path) -> el.EpisodeStore:
 
 
 def test_values_are_those_of_a_loop(store: el.EpisodeStore) -> None:
-    """Numbers, vectors, texts and NULL of steps and episodes; a module that workers lack is an error."""
-    import ray
-
-    with pytest.raises(el.errors.ComputationError, match=r"cannot be loaded .*test_map_episodes"):
-        store.map_episodes(test_map_episodes.of_episode, "n", of="episode", engine="ray")
-    ray.cloudpickle.register_pickle_by_value(test_map_episodes)
+    """Numbers, vectors, texts, flags, NaN and NULL of steps and episodes."""
     check_values(store, engine="ray")
+
+
+def test_a_module_that_workers_lack(
+    store: el.EpisodeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error names it."""
+    (tmp_path / "only_here.py").write_text("def length(episode):\n    return len(episode)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    function = importlib.import_module("only_here").length
+    with pytest.raises(el.errors.ComputationError, match=r"cannot be loaded .*only_here"):
+        store.map_episodes(function, "n", of="episode", engine="ray")
 
 
 @pytest.mark.parametrize("point", ["during", "before", "after"])
