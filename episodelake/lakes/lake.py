@@ -52,7 +52,7 @@ class _Look:
     @cached_property
     def lake(self) -> LakeSnapshot:
         """The tables of the stores that can be read."""
-        self.entries = checked(self.entries)
+        self.entries = checked(self.root, self.entries)
         readable = {name: each.snapshot for name, each in self.entries.items() if each.snapshot is not None}
         lake = LakeSnapshot(lake_layout(self.root), readable)
         lake.stores_table = stores_frame(self.root, self.entries).to_arrow()
@@ -68,7 +68,7 @@ class _Look:
         try:
             return ask(self.queries)
         except CorruptStoreError:
-            entries = checked(self.entries, pages=True)
+            entries = checked(self.root, self.entries, pages=True)
             if entries == self.entries:
                 raise
             self.entries = entries

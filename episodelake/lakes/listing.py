@@ -178,16 +178,17 @@ def _reason(snapshot: Snapshot, error: Exception) -> str:
     return str(error)
 
 
-def checked(entries: Mapping[str, Entry], *, pages: bool = False) -> dict[str, Entry]:
+def checked(root: Place, entries: Mapping[str, Entry], *, pages: bool = False) -> dict[str, Entry]:
     """Return entries after a comparison of their files of episodes and runs with the logs, which engines do
     not make; stores with damaged files have an error.
 
     Args:
+        root: the lake's.
         entries: the stores.
         pages: compare every page with its checksum, too.
     """
-    result = dict(entries)
-    for name, entry in entries.items():
+
+    def check(entry: Entry) -> Entry:
         if entry.snapshot is not None:
             try:
                 for table in (EPISODES, RUNS):
@@ -195,8 +196,11 @@ def checked(entries: Mapping[str, Entry], *, pages: bool = False) -> dict[str, E
                     if pages:
                         check_pages(places)
             except EpisodelakeError as error:
-                result[name] = Entry(error=str(error))
-    return result
+                return Entry(error=str(error))
+        return entry
+
+    with mapping(root) as in_turn:
+        return dict(zip(entries, in_turn(check, entries.values()), strict=True))
 
 
 def stores_frame(root: Place, entries: Mapping[str, Entry]) -> pl.DataFrame:
