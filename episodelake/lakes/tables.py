@@ -199,9 +199,9 @@ class LakeSources(Sources):
         for place in part.places:
             place.check_plain()
         if self._through_arrow:
-            import pyarrow.compute as pc
+            from pyarrow.dataset import field as column
 
-            owners = [pc.equal(pc.field(f"_{STORE}"), pa.scalar(owner)) for owner in part.owners]
+            owners = [column(f"_{STORE}") == pa.scalar(owner) for owner in part.owners]
             schema = part.schema.append(pa.field(f"_{STORE}", pa.string()))
             return f"_{STORE}", f"({self._registered(name, schema, part.places, owners)})"
         paths = ", ".join(literal(str(place)) for place in part.places)

@@ -72,9 +72,10 @@ class Packer:
             if column.type in (pa.binary(), UNGATHERED) and not column.metadata
             if (values := _values(batch.column(index))) is not None
         }
-        if values_of:
-            most = _MOST_BYTES // max(values.memory.shape[1] for values in values_of.values())
-            edges = _cut(lane_edges(batch), max(1, most))
+        if not values_of:
+            return gathered(batch)
+        most = _MOST_BYTES // max(values.memory.shape[1] for values in values_of.values())
+        edges = _cut(lane_edges(batch), max(1, most))
         for index, values in values_of.items():
             name, size = batch.schema.field(index).name, values.memory.shape[1]
             packed = self._pack(batch.column(index), values, edges)
