@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 from collections.abc import Mapping
 from os import PathLike
@@ -12,7 +11,7 @@ from pathlib import Path
 import polars as pl
 
 from ._store import EpisodeStore, open_store
-from .publishing.contents import is_needed_for_episodes, is_steps
+from .publishing.contents import is_needed_for_episodes, is_steps, remove_unfinished
 from .publishing.fetching import (
     Source,
     discard,
@@ -113,8 +112,7 @@ def _fetch_chosen(
     fetch(published, wanted, stage, tell)
     chosen = target.parent / f".{target.name}.chosen"
     with guard_access("finish the pull", target):
-        if chosen.exists() and not chosen.is_symlink():
-            shutil.rmtree(chosen)
+        remove_unfinished(chosen)
         view.copy(chosen, link=True)
         discard(stage.local)
         os.rename(chosen, target)

@@ -204,7 +204,7 @@ def open_store(
         # No engine reads it in place. Imported when it is needed, since few stores are there.
         from .publishing.fetching import cached_version
 
-        path, version = cached_version(path, version if isinstance(version, str) else None), None
+        path, version = cached_version(path, version), None
     layout = replace(Layout.at(path, storage_options), check_pages=check_pages)
     manifest = read_manifest(layout)
     if isinstance(version, str):

@@ -109,6 +109,7 @@ def test_what_is_there_stays(hub: FakeHub, store: el.EpisodeStore) -> None:
     assert len(dataset.commits) == len(before) + 1 and dataset.tags.keys() == {"v1"}
 
 
+@pytest.mark.further
 def test_a_lost_race_is_repeated(tmp_path: Path, hub: FakeHub, store: el.EpisodeStore) -> None:
     """A commit of another publisher in between is the new parent; both versions are whole."""
     store.publish(ADDRESS, tag="v0")
@@ -126,6 +127,7 @@ def test_a_lost_race_is_repeated(tmp_path: Path, hub: FakeHub, store: el.Episode
     assert values_of(el.pull(ADDRESS, tmp_path / "mine", version="v1")) == [0, 1, 2]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("what", ["/blobs/", "/commit/", "/tag/", "/preupload/"])
 @pytest.mark.parametrize("status", [403, -403])
 def test_a_publication_that_fails_is_continued(
@@ -190,3 +192,44 @@ def test_a_hostile_dataset_writes_nothing(tmp_path: Path, hub: FakeHub, store: e
         el.pull(ADDRESS, tmp_path / "inner" / "got")
     assert el.preview(ADDRESS).height == 3
     assert not (tmp_path / "outside").exists() and not (tmp_path / "inner" / "got").exists()
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("sha", ["../../../outside", "main", "", None])
+def test_a_commit_that_is_none_becomes_no_path(
+    tmp_path: Path, hub: FakeHub, store: el.EpisodeStore, cache: Path, sha: str | None
+) -> None:
+    """The commit that a Hub names becomes a folder of the cache only if it is one."""
+    store.publish(ADDRESS, tag="v1")
+    dataset = hub.datasets["lab/numbers"]
+    files = dataset.commits[dataset.head]
+    dataset.find = lambda revision: sha  # type: ignore[method-assign, assignment]
+    dataset.commits[sha] = files  # type: ignore[index]
+    for read in (el.open, el.preview):
+        with pytest.raises(el.errors.EpisodelakeError, match=r"is no commit|no such version"):
+            read(ADDRESS)
+    assert not cache.exists() and not (tmp_path / "outside").exists()
+
+
+def test_an_answer_that_is_none_of_the_hub(hub: FakeHub, store: el.EpisodeStore) -> None:
+    """A page of a network in front of the Hub, with status 200, is an error of our tree."""
+    hub.before = lambda method, path: 200
+    for call in (
+        lambda: el.preview(ADDRESS),
+        lambda: el.open(ADDRESS),
+        lambda: store.publish(ADDRESS, tag="v1"),
+    ):
+        with pytest.raises(el.errors.StoreAccessError, match="hf://lab/numbers"):
+            call()
+
+
+def test_tags_of_the_hub(hub: FakeHub, store: el.EpisodeStore) -> None:
+    """Names of branches and commits are no tags there, and a version is a tag, not a number."""
+    for tag in ("main", "a" * 40):
+        with pytest.raises(el.errors.InvalidArgumentError, match="names a branch or a commit"):
+            store.publish(ADDRESS, tag=tag)
+    assert not hub.datasets
+    store.publish(ADDRESS, tag="v1")
+    for address, version in ((ADDRESS, 3), (f"{ADDRESS}@v1", "v2"), (ADDRESS, "")):
+        with pytest.raises(el.errors.InvalidArgumentError, match="expected one tag"):
+            el.open(address, version)

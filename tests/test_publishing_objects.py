@@ -92,6 +92,7 @@ def test_a_repeated_upload_sends_what_is_missing(
     assert values_of(el.pull(url, tmp_path / "got", storage_options=options)) == list(range(5))
 
 
+@pytest.mark.further
 def test_one_of_two_publishers_succeeds(tmp_path: Path, backend: ObjectBackend) -> None:
     """Of two with different episodes one is refused, and the version is that of the other, whole."""
     store = numbered_store(tmp_path / "store", [2, 3, 4])
@@ -138,6 +139,7 @@ el.open(sys.argv[1]).publish(sys.argv[2], tag="v1", storage_options=options)
 """
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("event", [3, 9, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_killed_upload_shows_nothing(tmp_path: Path, backend: ObjectBackend, event: int) -> None:
     """Wherever an upload is killed there is no version, or the whole one; the next call finishes it."""
@@ -161,6 +163,7 @@ def test_a_killed_upload_shows_nothing(tmp_path: Path, backend: ObjectBackend, e
             break
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("action", ["lose answer", "cut answer", "spoil answer", "lose request"])
 def test_a_shaky_connection_gives_the_right_bytes(
     tmp_path: Path, backend: ObjectBackend, proxy: FaultyProxy, action: str

@@ -6,12 +6,15 @@ It comes from outside, so every name is checked before a file is written under i
 from __future__ import annotations
 
 import hashlib
+import os
 import re
+import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from ..store.errors import CorruptStoreError, InvalidArgumentError
+from ..store.errors import CorruptStoreError, InvalidArgumentError, StoreExistsError
 from ..store.files import Place, guard_access
 from ..store.layout import (
     ANNOTATIONS,
@@ -19,12 +22,14 @@ from ..store.layout import (
     ARTIFACTS,
     CARD,
     ENVIRONMENTS,
+    JOURNAL,
     MANIFEST,
     STEPS,
     TABLES,
     checked_json,
     read_json,
 )
+from ..store.manifest import UNFINISHED
 
 CHECKSUMS = "checksums.json"
 README = "README.md"
@@ -35,6 +40,8 @@ _PART = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}"
 _BELOW = re.compile(rf"({'|'.join(_FOLDERS)})(/{_PART}){{1,2}}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+#: Git, and so the Hub, refuses these.
+_NO_TAG = re.compile(r"\.\.|\.$|\.lock$")
 _MOST_FILES = 1_000_000
 
 
@@ -152,10 +159,11 @@ def check_tag(tag: object) -> str:
     Raises:
         InvalidArgumentError: it is none.
     """
-    if not isinstance(tag, str) or not _TAG.fullmatch(tag) or tag.isdigit():
+    if not isinstance(tag, str) or not _TAG.fullmatch(tag) or tag.isdigit() or _NO_TAG.search(tag):
         raise InvalidArgumentError(
             f"{tag!r:.200} cannot be a tag: expected 1 to 100 letters, digits, dots, dashes and underscores, "
-            "beginning with a letter or a digit, and not digits alone. Such as 'v1'."
+            "such as 'v1'. It begins with a letter or a digit, is not digits alone, has no two dots in a "
+            "row, and does not end with a dot or '.lock'."
         )
     return tag
 
@@ -191,6 +199,28 @@ def contents_of(version: Place, tag: str, episodes: int, steps: int) -> Contents
         for entry in version.entries(deep=True):
             files[entry.name] = digest_of(place_of(version, entry.name).chunks())
     return Contents(tag, episodes, steps, files)
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Delete what an earlier call left in its working folder; do nothing if there is none.
+
+    Raises:
+        StoreExistsError: it is a link, or holds what is not of a version; nothing was deleted.
+        StoreAccessError: it cannot be deleted.
+    """
+    with guard_access("replace an unfinished version", folder):
+        if folder.is_symlink():
+            raise StoreExistsError(f"{folder} is a link; remove it first.")
+        own = {*_FILES, *_FOLDERS, CHECKSUMS, UNFINISHED, JOURNAL}
+        names = os.listdir(folder) if folder.exists() else []
+        others = sorted(name for name in names if name not in own and name[0] != ".")
+        if others:
+            raise StoreExistsError(
+                f"{folder}, where unfinished versions are kept, holds other things: {', '.join(others[:5])}. "
+                "Move them away."
+            )
+        if folder.exists():
+            shutil.rmtree(folder)
 
 
 def place_of(version: Place, name: str) -> Place:

@@ -53,12 +53,25 @@ def address_of(
     """Return the address without its tag, and the tag."""
     text = os.fspath(source) if isinstance(source, str | PathLike) else source
     address, tag = split_tag(text) if isinstance(text, str) else (text, None)
-    if tag is None or version is not None:
+    if tag is None:
         return text, version
     root = locate(text, storage_options)
     with guard_access("look for a published version", root):
         # A folder may have such a name.
-        return (text, None) if root.local is not None and root.exists() else (address, tag)
+        if root.local is not None and root.exists():
+            return text, version
+    return address, chosen_tag(text, version, tag)
+
+
+def chosen_tag(address: str, version: str | None, tag: str | None) -> str | None:
+    """Return the one of `version=` and of the address's tag that was given.
+
+    Raises:
+        InvalidArgumentError: they differ, or `version` is no text.
+    """
+    if version is not None and (not isinstance(version, str) or not version or tag not in (None, version)):
+        raise InvalidArgumentError(f"{address} and version={version!r}: expected one tag, as text.")
+    return tag if version is None else version
 
 
 def source_of(
@@ -72,7 +85,7 @@ def source_of(
     """
     if str(source).startswith(SCHEME):
         repository, tag = Repository.of(str(source))
-        commit, _ = repository.commit_of(version or tag or MAIN)
+        commit, _ = repository.commit_of(chosen_tag(str(source), version, tag) or MAIN)
         return Source(str(repository), repository.contents(commit), partial(repository.chunks, commit))
     address, tag = address_of(source, version, storage_options)
     place = chosen_version(locate(address, storage_options), tag)
@@ -141,7 +154,7 @@ def _fetch_one(published: Source, name: str, stage: Place) -> None:
     place, file = place_of(stage, name), published.contents.files[name]
     for attempt in range(_ATTEMPTS):
         try:
-            with guard_access("fetch a file", place):
+            with guard_access(f"fetch {name} of {published.address}", place):
                 place.parent.make_folder()
                 if not place.exists() or digest_of(place.chunks()) != file:
                     place.write(_checked(published, name, file))
@@ -200,7 +213,7 @@ def cached_version(address: str, version: str | None) -> Path:
         StoreNotFoundError, VersionNotFoundError, CorruptStoreError, StoreAccessError: as for `pull`.
     """
     repository, tag = Repository.of(address)
-    commit, _ = repository.commit_of(version or tag or MAIN)
+    commit, _ = repository.commit_of(chosen_tag(address, version, tag) or MAIN)
     target = chosen_folder(None) / "hub" / repository.name.replace("/", "--") / commit
     if not target.exists():
         published = source_of(f"{repository}", commit, None)

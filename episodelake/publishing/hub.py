@@ -21,6 +21,7 @@ from ..store.common.optional_packages import require
 from ..store.common.progress import Progress
 from ..store.errors import (
     ConcurrentCommitError,
+    EpisodelakeError,
     InvalidArgumentError,
     StoreAccessError,
     StoreExistsError,
@@ -28,6 +29,7 @@ from ..store.errors import (
     StoreUnavailableError,
     VersionNotFoundError,
 )
+from ..store.files.access import access_class, error_text
 from ..store.files.local import LocalPlace
 from ..store.files.place import CHUNK_BYTES
 from ..store.layout import parse_json
@@ -39,6 +41,7 @@ _ADDRESS = re.compile(
     r"hf://(?:datasets/)?([\w-][\w.-]*/[\w-][\w.-]*)(?:@([A-Za-z0-9][A-Za-z0-9._-]*))?", re.A
 )
 MAIN = "main"
+_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _ATTEMPTS = 5
 _LARGEST_LIST = 64 << 20
 _DATASET: dict[str, Any] = {"repo_type": "dataset"}
@@ -58,6 +61,8 @@ def publish_to_hub(
     repository, inside = Repository.of(address)
     if inside is not None:
         raise InvalidArgumentError(f"{address}: give the tag as tag={inside!r}.")
+    if tag == MAIN or _COMMIT.fullmatch(tag):
+        raise InvalidArgumentError(f"{tag!r} names a branch or a commit on the Hub. Choose another tag.")
     if dry_run or repository.exists():
         repository.check_free(tag)
     with tempfile.TemporaryDirectory(prefix="episodelake-publish-") as name:
@@ -128,6 +133,9 @@ class Repository:
         """
         with self._guarded(f"find {revision!r} in"):
             info = self._api.repo_info(self.name, revision=revision, **_DATASET)
+        # Becomes part of paths.
+        if not _COMMIT.fullmatch(str(info.sha)):
+            raise StoreAccessError(f"Could not find {revision!r} in {self}: {info.sha!r:.100} is no commit.")
         return str(info.sha), [each.rfilename for each in info.siblings or ()]
 
     def check_free(self, tag: str) -> None:
@@ -275,6 +283,12 @@ class Repository:
         # Lost connections, also those of an upload, which the library reports as RuntimeError.
         except (errors.HfHubHTTPError.__bases__[0], errors.OfflineModeIsEnabled, RuntimeError) as error:
             raise StoreUnavailableError(f"Could not {action} {self}: {error}. Call again.") from error
+        except (OSError, ValueError, KeyError) as error:
+            if isinstance(error, EpisodelakeError):
+                raise
+            # A file of this machine, or an answer that is none of the Hub, as of a login page of a network.
+            kind = access_class(error) if isinstance(error, OSError) else StoreUnavailableError
+            raise kind(f"Could not {action} {self}: {error_text(error)}. Check the network.") from error
 
 
 def _missing(contents: Contents, known: Contents | None) -> dict[str, KnownFile]:

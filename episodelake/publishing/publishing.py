@@ -6,9 +6,9 @@ A folder gets the version by one rename. An object store gets `store.json` last:
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -20,17 +20,26 @@ import polars as pl
 
 from ..readers.context import SqlCondition
 from ..readers.view import EpisodeView
-from ..store.card import check_card, plain
+from ..store.card import plain
 from ..store.common.arguments import flag
 from ..store.common.progress import Progress, progress_meter
-from ..store.errors import CorruptStoreError, InvalidArgumentError, StoreExistsError
-from ..store.files import Place, guard_access, locate
+from ..store.errors import CorruptStoreError, InvalidArgumentError, StoreAccessError, StoreExistsError
+from ..store.files import Place, guard_access, is_absent, locate
 from ..store.files.local import LocalPlace
 from ..store.files.locks import wait_for
 from ..store.layout import MANIFEST, checked_json, read_json
-from ..store.manifest import UNFINISHED, check_outside_stores
+from ..store.manifest import UNFINISHED, card_bytes, check_outside_stores
 from .building import build
-from .contents import CHECKSUMS, Contents, KnownFile, PublishReport, check_tag, digest_of, place_of
+from .contents import (
+    CHECKSUMS,
+    Contents,
+    KnownFile,
+    PublishReport,
+    check_tag,
+    digest_of,
+    place_of,
+    remove_unfinished,
+)
 from .hub import SCHEME, publish_to_hub
 from .versions import published_versions
 
@@ -56,8 +65,9 @@ def publish_view(
     chosen = view if where is None else view.filter(where)
     if not len(chosen):
         raise InvalidArgumentError(f"There is no episode to publish in {chosen!r}.")
-    whole_card = plain({**view.card, **(card or {})})
-    check_card(whole_card)
+    card_bytes(added := {} if card is None else card)
+    whole_card = json.loads(json.dumps(plain({**view.card, **added})))
+    card_bytes(whole_card)
     if str(target).startswith(SCHEME):
         with progress_meter(progress, "Publishing", "rows") as tell:
             return publish_to_hub(
@@ -101,10 +111,7 @@ class _Publication:
         with _locked(folder):
             known = self._checked_target()
             stage = folder / f".{self.tag}.unfinished"
-            with guard_access("replace an unfinished publication", stage):
-                if stage.is_symlink():
-                    raise StoreExistsError(f"{stage} is a link; remove it first.")
-                shutil.rmtree(stage, ignore_errors=not stage.exists())
+            remove_unfinished(stage)
             contents = self._build(LocalPlace(stage))
             shared = self._share(LocalPlace(stage), contents, known)
             with guard_access("publish", folder):
@@ -127,9 +134,10 @@ class _Publication:
                     if name == MANIFEST or (_names_content(name, file) and there.get(name) == file.size):
                         continue
                     copied = known.get(file.sha256)
-                    if copied is None:
+                    if copied is None or _size_of(copied) != file.size:
                         sent.append(file)
-                    place_of(version, name).copy_from(copied or place_of(built, name))
+                        copied = place_of(built, name)
+                    place_of(version, name).copy_from(copied)
                 (version / CHECKSUMS).write(contents.to_bytes())
                 manifest = (built / MANIFEST).read()
                 with contextlib.suppress(FileExistsError):
@@ -145,7 +153,12 @@ class _Publication:
 
     def _checked_target(self) -> dict[str, Place]:
         """Refuse a target that is no place for this version; return its large files by their SHA-256."""
-        versions = published_versions(self.root)
+        versions, others = published_versions(self.root)
+        if others:
+            raise StoreExistsError(
+                f"{self.root} holds other things than published versions: {', '.join(others[:5])}. Nothing "
+                "was changed; publish to a path of its own."
+            )
         if self.tag.casefold() in (version.tag.casefold() for version in versions):
             raise self._taken()
         known = {}
@@ -153,7 +166,8 @@ class _Publication:
             # A damaged version is no reason not to publish another; its files are not shared.
             with contextlib.suppress(CorruptStoreError):
                 for name, file in Contents.read(version.place).files.items():
-                    if file.size >= _SHARED_BYTES:
+                    # The date of `store.json` is the version's.
+                    if file.size >= _SHARED_BYTES and name != MANIFEST:
                         known[file.sha256] = place_of(version.place, name)
         return known
 
@@ -180,7 +194,7 @@ class _Publication:
         for name, file in contents.files.items():
             earlier = known.get(file.sha256)
             with guard_access("share a file with an earlier version", earlier):
-                if earlier is not None and digest_of(earlier.chunks()) == file:
+                if earlier is not None and _is_intact(earlier, file):
                     place_of(stage, name).remove()
                     place_of(stage, name).copy_from(earlier, link=True)
                     shared.add(name)
@@ -191,7 +205,14 @@ class _Publication:
         try:
             mark.write(checked_json(claim), exclusive=True)
         except FileExistsError:
-            if read_json(mark) != claim:
+            try:
+                there = read_json(mark)
+            except StoreAccessError as error:
+                # The other publisher has just finished.
+                if is_absent(error) and (mark.parent / MANIFEST).exists():
+                    raise self._taken() from error
+                raise
+            if there != claim:
                 raise StoreExistsError(
                     f"{mark.parent} holds an unfinished publication of other contents. "
                     "Choose another tag, or delete what is there if no process is publishing it."
@@ -207,9 +228,24 @@ def _names_content(name: str, file: KnownFile) -> bool:
     return file.sha256[:32] in name
 
 
+def _size_of(place: Place) -> int | None:
+    try:
+        return place.size()
+    except FileNotFoundError:
+        return None
+
+
+def _is_intact(place: Place, file: KnownFile) -> bool:
+    try:
+        return digest_of(place.chunks()) == file
+    except (FileNotFoundError, NotADirectoryError, CorruptStoreError):
+        return False
+
+
 @contextlib.contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Make a folder, and wait for other publications to it; a new one stays only if something is in it."""
+    new = not folder.exists()
     with guard_access("make the folder", folder):
         folder.mkdir(parents=True, exist_ok=True)
     lock = wait_for(folder / _LOCK, math.inf)
@@ -218,5 +254,6 @@ def _locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         lock.release(remove=True)
-        with contextlib.suppress(OSError):
-            folder.rmdir()
+        if new:
+            with contextlib.suppress(OSError):
+                folder.rmdir()

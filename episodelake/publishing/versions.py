@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from ..store.errors import StoreExistsError, StoreNotFoundError, VersionNotFoundError
+from ..store.errors import CorruptStoreError, StoreExistsError, StoreNotFoundError, VersionNotFoundError
 from ..store.files import Place, guard_access
 from ..store.layout import MANIFEST
 from ..store.manifest import UNFINISHED
@@ -29,14 +29,16 @@ class Version:
     moment: float
 
 
-def published_versions(root: Place) -> list[Version]:
-    """Return the versions below a place in the order of their publication; none if nothing is there.
+def published_versions(root: Place) -> tuple[list[Version], list[str]]:
+    """Return the versions below a place in the order of their publication, and the names of other things.
+
+    Both are empty if nothing is there. Hidden files and unfinished publications are not listed.
 
     Raises:
-        StoreExistsError: there is something else.
+        StoreExistsError: it is a file or a store.
         StoreAccessError: it cannot be listed.
     """
-    found, others = [], []
+    versions, others = [], []
     with guard_access("look for published versions", root):
         if root.local is not None and root.local.is_file():
             raise StoreExistsError(f"{root} is a file; expected a folder of published versions, or nothing.")
@@ -48,17 +50,15 @@ def published_versions(root: Place) -> list[Version]:
             if name.startswith("."):
                 continue
             place = root / name
-            moments = {entry.name: entry.modified for entry in place.entries()}
+            try:
+                moments = {entry.name: entry.modified for entry in place.entries()}
+            except CorruptStoreError:  # a link
+                moments = {}
             if moments.keys() >= {MANIFEST, CHECKSUMS}:
-                found.append(Version(name, place, moments[MANIFEST]))
+                versions.append(Version(name, place, moments[MANIFEST]))
             elif UNFINISHED not in moments:
                 others.append(name)
-    if others:
-        raise StoreExistsError(
-            f"{root} holds other things than published versions: {', '.join(others[:5])}. Nothing was "
-            "changed; publish to a path of its own."
-        )
-    return sorted(found, key=lambda version: (version.moment, version.tag))
+    return sorted(versions, key=lambda version: (version.moment, version.tag)), others
 
 
 def chosen_version(root: Place, tag: str | None) -> Place:
@@ -80,11 +80,12 @@ def chosen_version(root: Place, tag: str | None) -> Place:
             raise VersionNotFoundError(f"{root} is one version; version={tag!r} is none of its.")
         return root
     try:
-        versions = published_versions(root)
+        versions, others = published_versions(root)
     except StoreExistsError as error:
         raise StoreNotFoundError(str(error)) from error
     if not versions:
-        raise StoreNotFoundError(f"Nothing is published at {root}. Publish with EpisodeStore.publish.")
+        there = f", which holds {', '.join(others[:5])}" if others else ""
+        raise StoreNotFoundError(f"Nothing is published at {root}{there}. Publish with EpisodeStore.publish.")
     for version in versions:
         if tag in (None, version.tag):
             return versions[-1].place if tag is None else version.place

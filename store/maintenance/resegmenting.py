@@ -137,4 +137,5 @@ def _named_by_content(place: Place, index: int) -> str:
         name = f"{index:06d}-{digest.hexdigest()[:_DIGEST_LETTERS]}.parquet"
         assert place.local is not None
         place.local.rename(place.local.with_name(name))
+        place.parent.sync()
     return name

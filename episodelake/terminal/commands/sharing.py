@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -75,7 +74,7 @@ episodelake pull hf://me/cartpole@v1 mine/long --filter "length > 400\"""",
 )
 def pull(
     source: _Source,
-    into: Annotated[Path, typer.Argument(metavar="INTO", help="A new folder.")],
+    into: Annotated[str, typer.Argument(metavar="INTO", help="A new folder.")],
     condition: Condition = None,
     as_json: AsJson = False,
     storage: StorageOptions = None,
@@ -90,7 +89,7 @@ def pull(
 
     with interruptible(lambda: f"There is nothing at {into}; call again to go on."):
         store = fetch(source, into, where=condition, storage_options=storage_options(storage), progress=True)
-    report = {"path": str(into), "episodes": len(store)}
+    report = {"path": into, "episodes": len(store)}
     emit(report, lambda page, _: Page.pairs(page, list(report.items())), as_json=as_json)
 
 
