@@ -6,7 +6,7 @@ change; files go with `vacuum` alone.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self, get_args
@@ -272,8 +272,9 @@ class MaintainedStore(EpisodeView):
         Args:
             function: returns the values.
             into: the annotation; or several, and the function returns a dict of them.
-            of: "episode": a value is a scalar, or a vector, such as an embedding; None is NULL. "step":
-                values have the shape (T,) for transitions, or (T+1,) for observations; vectors (T, n).
+            of: "episode": a value is a scalar, or a vector, such as an embedding. "step": values have the
+                shape (T,) for transitions, or (T+1,) for observations; vectors (T, n). None and what a mask
+                of NumPy hides are NULL.
             where: only the episodes that fulfil this condition, as for `filter`. Others keep what they have.
             engine: "local"; or "ray" for tasks of Ray, on a cluster whose machines all see the store.
             workers: how many local processes or tasks of Ray at a time. None for this process, or for as many
@@ -297,9 +298,11 @@ class MaintainedStore(EpisodeView):
                 is committed; call again.
         """
         single = isinstance(into, str)
-        names = (into,) if single else tuple(into)
-        if not names:
-            raise InvalidArgumentError("into is empty; expected the name of an annotation, or several.")
+        names = (into,) if single else tuple(into) if isinstance(into, Iterable) else ()
+        if not names or len(set(names)) < len(names):
+            raise InvalidArgumentError(
+                f"into={into!r:.200}: expected the name of an annotation, or several different ones."
+            )
         if not callable(function):
             raise InvalidArgumentError(f"function={function!r:.200}: expected a function of an episode.")
         from ._mapping import EpisodeMap, MapJob, Of, OnError

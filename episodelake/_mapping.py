@@ -50,6 +50,7 @@ _ID = "episode_id"
 #: At most so many groups; they have so many rows at least, unless there are fewer groups than this.
 _GROUPS, _GROUP_ROWS, _FEW_GROUPS = 200, 16_384, 16
 _SKIPPED = b"skipped"
+_EMPTY_LIST = pa.list_(pa.null())
 
 
 @dataclass(frozen=True)
@@ -145,7 +146,7 @@ def _column(name: str, values: Any, count: int) -> pa.Array:
 def _cell(name: str, value: Any) -> pa.Array:
     """Return the value of an episode: a scalar, or a list of them."""
     if value is None or isinstance(value, str) or np.ndim(value) == 0:
-        return _storable(name, _array([value.item() if isinstance(value, np.generic) else value]))
+        return _storable(name, _array([value.item() if hasattr(value, "item") else value]))
     flat = _array(value)
     return _storable(name, pa.ListArray.from_arrays(pa.array([0, len(flat)], pa.int32()), flat))
 
@@ -164,14 +165,20 @@ def _array(values: Any) -> pa.Array:
             f"it returned {type(values).__name__} of the shape {array.shape}; a step has a number, "
             "a text or a vector"
         )
-    flat = pa.array(np.ascontiguousarray(array).reshape(-1))
+    masked = np.ma.getmaskarray(values).reshape(-1) if isinstance(values, np.ma.MaskedArray) else None
+    flat = pa.array(np.ascontiguousarray(array).reshape(-1), mask=masked)
     if array.ndim == 1:
         return flat
     return pa.ListArray.from_arrays(pa.array(np.arange(len(array) + 1) * array.shape[1], pa.int32()), flat)
 
 
 def _storable(name: str, array: pa.Array) -> pa.Array:
-    return array if pa.types.is_null(array.type) else array.cast(storable_type(name, array.type))
+    return array if _is_untyped(array.type) else array.cast(storable_type(name, array.type))
+
+
+def _is_untyped(kind: pa.DataType) -> bool:
+    """Return whether values are None, or lists without any value."""
+    return pa.types.is_null(kind) or kind == _EMPTY_LIST
 
 
 def joined(tables: Sequence[pa.Table]) -> pa.Table:
@@ -189,6 +196,8 @@ def joined(tables: Sequence[pa.Table]) -> pa.Table:
             kind = table.schema.field(field.name).type
             if not pa.types.is_null(kind):
                 first.setdefault(kind, table.column(_ID)[0].as_py())
+        if any(kind != _EMPTY_LIST and pa.types.is_list(kind) for kind in first):
+            first.pop(_EMPTY_LIST, None)
         kind = widened(list(first)) if first else field.type
         if kind is None:
             (one, here), (other, there), *_ = first.items()
@@ -229,6 +238,9 @@ class MapJob:
         if self.job_id is None:
             return None
         where = None if self.where is None else str(self.where)
+        if isinstance(self.where, pl.Expr):
+            # Its text leaves values out.
+            where = hashlib.sha256(self.where.meta.serialize()).hexdigest()
         identity = json.dumps([self.job_id, self.of, self.names, where])
         return f"map.{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
 
@@ -281,9 +293,9 @@ class MapJob:
         skipped = [(key, why) for table in tables for key, why in json.loads(table.schema.metadata[_SKIPPED])]
         table = joined([table for table in tables if table.num_rows])
         for name in self.names if table.num_rows else ():
-            if pa.types.is_null(table.schema.field(name).type):
+            if _is_untyped(table.schema.field(name).type):
                 raise InvalidArgumentError(
-                    f"{name!r} is None in every episode. Does the function lack a return? "
+                    f"{name!r} is None or an empty list in every episode. Does the function lack a return? "
                     "Nothing was committed."
                 )
         newest = Address.of(self.store.layout, Tables.open(self.store.layout).episodes.version)

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from ..store.errors import StoreNotFoundError
+from ..store.errors import StoreNotFoundError, replaced_error
 from ..store.layout import Layout
 from ..store.manifest import read_manifest
 from ..store.snapshot import Snapshot
@@ -23,19 +23,21 @@ class Address:
 
     path: str
     version: int
+    store_id: str | None
     storage_options: tuple[tuple[str, str], ...] = field(repr=False)
 
     @classmethod
     def of(cls, layout: Layout, version: int) -> Address:
         """Return the address of a version of the store with this layout."""
         root = layout.root
-        return cls(str(root), version, tuple(sorted((root.options or {}).items())))
+        options = tuple(sorted((root.options or {}).items()))
+        return cls(str(root), version, layout.store_id, options)
 
     def open(self) -> EpisodeView:
         """Open all episodes of the version; a process keeps the last few versions open.
 
         Raises:
-            StoreNotFoundError: this machine does not see the store.
+            StoreNotFoundError: this machine does not see the store, or another one is there now.
             VersionNotFoundError: the version was vacuumed meanwhile.
         """
         return _opened(self)
@@ -51,6 +53,8 @@ def _opened(address: Address) -> EpisodeView:
             f"The machine {socket.gethostname()!r} does not see the store at {address.path!r}. Every machine "
             "of the cluster reads it: put it on a file system that all share, or on an object store."
         ) from error
+    if address.store_id not in (None, manifest.store_id):
+        raise replaced_error(layout.root)
     snapshot = Snapshot(layout.of_store(manifest.store_id), manifest, address.version)
     snapshot.check_retained()
     return EpisodeView(ReadContext.of(snapshot))

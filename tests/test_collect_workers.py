@@ -73,6 +73,8 @@ def test_deaths_are_reported_and_their_journals_recovered(tmp_path: Path) -> Non
     options: Any = {"flush_seconds": 0.05, "seal_seconds": 1e6}
     with pytest.warns(RuntimeWarning, match="^Worker") as warned:
         stats = el.collect(make_varying, policy, store, steps=400, workers=4, seed=1, **options)
+    places = {each.filename for each in warned if str(each.message).startswith("Worker")}
+    assert places == {__file__}
     deaths = {report.exit_code: report for report in stats.workers}
     assert deaths.keys() == {0, 1, 7, -9} and len(stats.failures) == 3
     assert "SIGKILL" in str(deaths[-9].failure) and deaths[-9].recovered and deaths[7].recovered

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import pytest
 from gymnasium import spaces
 
 import episodelake as el
+from episodelake.readers.tasks import Address
 from test_ray_reading import LENGTHS, SPACES, recorded
 from waiting import PATIENCE, wait_until
 
@@ -124,6 +126,31 @@ def test_types_that_differ(store: el.EpisodeStore) -> None:
         with pytest.raises(el.errors.InvalidArgumentError, match="Nothing was committed"):
             store.map_episodes(function, "bad", of="episode")
     assert store.refresh().version == version and len(store.annotations) == 2
+
+
+def test_lists_without_values_and_masked_values(store: el.EpisodeStore) -> None:
+    """Empty lists take the type of the others; what a mask hides is NULL; scalars may be arrays."""
+    values = {
+        "events": [[] if length > 5 else [length] for length in LENGTHS],
+        "gaps": [[None] if length > 5 else ["x"] for length in LENGTHS],
+        "size": list(map(float, LENGTHS)),
+    }
+    by_length = {length: place for place, length in enumerate(LENGTHS)}
+
+    def of_values(one: Any) -> dict[str, Any]:
+        row = {name: each[by_length[len(one)]] for name, each in values.items()}
+        return row | {"size": np.array(row["size"])}
+
+    store.map_episodes(of_values, list(values), of="episode")
+    assert store.episodes.select(list(values)).collect().to_dict(as_series=False) == values
+    store.map_episodes(lambda one: np.ma.masked_less(one.rewards, 0), "seen", of="step")
+    steps = store.transitions.select("reward", "seen").collect()
+    shown = [reward if reward >= 0 else None for reward in steps["reward"]]
+    assert steps["seen"].to_list() == shown and 0 < steps["seen"].null_count() < len(shown)
+    with pytest.raises(el.errors.InvalidArgumentError, match="None or an empty list in every episode"):
+        store.map_episodes(lambda one: [] if len(one) > 5 else None, "none", of="episode")
+    with pytest.raises(el.errors.InvalidArgumentError, match="have the type"):
+        store.map_episodes(lambda one: [] if len(one) > 5 else 1.0, "mixed", of="episode")
 
 
 @pytest.mark.parametrize(
@@ -324,6 +351,27 @@ def dies(episode: Any) -> int:
     return 0
 
 
+def test_a_job_for_other_episodes(store: el.EpisodeStore) -> None:
+    """Two conditions make two jobs, also where the text of an expression leaves values out."""
+    ids = [one.id for one in store]
+    for part in ids[:4], ids[4:]:
+        listed = pl.col("episode_id").is_in([*map(str, range(40)), *part, *map(str, range(40, 80))])
+        assert store.map_episodes(len, "n", of="episode", where=listed, job_id="a").episodes == 4
+        assert store.map_episodes(len, "n", of="episode", where=listed, job_id="a").present
+    assert store.episodes.collect()["n"].to_list() == list(LENGTHS)
+
+
+def test_a_store_in_the_place_of_another(store: el.EpisodeStore) -> None:
+    """After a store was deleted and recorded again at its path, its own episodes are read."""
+    store.map_episodes(len, "before", of="episode")
+    shutil.rmtree(store.path)
+    again, _ = recorded(store.path, *SPACES["discrete"])
+    for name in ("a", "b"):
+        assert again.map_episodes(len, name, of="episode").episodes == len(LENGTHS)
+    with pytest.raises(el.errors.StoreNotFoundError, match="another store"):
+        Address.of(store.handle.layout, 0).open()
+
+
 def test_a_process_that_dies(store: el.EpisodeStore) -> None:
     """It is an error, and nothing is committed."""
     with pytest.raises(el.errors.ComputationError, match="process that computes died"):
@@ -383,7 +431,9 @@ def lives(process: int) -> bool:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"into": []}, "into is empty"),
+        ({"into": []}, r"into=\[\].*several different"),
+        ({"into": ("a", "a")}, "several different"),
+        ({"into": 3}, "into=3: expected the name"),
         ({"into": "observation"}, "observation"),
         ({"into": "a b"}, "cannot be the name"),
         ({"function": 3}, "expected a function"),

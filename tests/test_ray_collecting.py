@@ -92,6 +92,8 @@ def test_dead_actors_are_named_and_their_journals_recovered(tmp_path: Path) -> N
     policy = Doomed(tmp_path / "claims", tmp_path / "store", ("kill", "raise", "exit"), after=40)
     with pytest.warns(RuntimeWarning, match="^Worker") as warned:
         stats = collect(make_varying, policy, tmp_path / "store", steps=400, actors=4, seed=1, **QUICK)
+    places = {each.filename for each in warned if str(each.message).startswith("Worker")}
+    assert places == {__file__}
     raised = [report for report in stats.failures if "lost its way" in str(report.failure)]
     killed = [report for report in stats.failures if report not in raised]
     assert len(raised) == 1 and "Traceback" in str(raised[0].failure) and not raised[0].recovered

@@ -80,6 +80,20 @@ def test_what_was_read_is_written_and_once(tmp_path: Path, kind: str) -> None:
     assert len(el.open(target)) == 2 * len(LENGTHS)
 
 
+@pytest.mark.parametrize("kind", ["vectors", "discrete"])
+def test_steps_without_last_observations(tmp_path: Path, kind: str) -> None:
+    """Where no row of a block is a last observation, tensors stay as they are."""
+    from episodelake.integrations.ray import read_steps, write_steps
+
+    source, _ = recorded(tmp_path / "s", *SPACES[kind])
+    target = emptied(source, tmp_path / "t")
+    read = read_steps(tmp_path / "s", override_num_blocks=3)
+    report = write_steps(read, target, write_id="a", last_observation="repeat")
+    assert report.steps == sum(LENGTHS)
+    rewards = source.transitions.select("reward").collect()
+    assert el.open(target).transitions.select("reward").collect().equals(rewards)
+
+
 def rows_of(source: el.EpisodeStore) -> pa.Table:
     """All rows, as a plain table."""
     return source.steps.collect().to_arrow()

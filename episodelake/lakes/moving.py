@@ -16,7 +16,7 @@ from ..store.files import Place, guard_access
 from ..store.files.access import is_link
 from ..store.files.locks import MAINTENANCE_LOCK, FileLock, is_held, other_host
 from ..store.journal.run_journal import check_journals, journal_folders, lock_path
-from ..store.layout import MANIFEST, Layout
+from ..store.layout import MANIFEST, STAGING, Layout
 
 #: Below the root of a lake: deleted stores, each in a folder of its own.
 TRASH = ".trash"
@@ -139,7 +139,9 @@ def empty_trash(root: Place) -> list[str]:
         names = [entry.name for entry in trash.entries(deep=True)]
         # A folder of its own before the name, and the file behind it.
         stores = {
-            name.partition("/")[2].rpartition("/")[0] for name in names if name.endswith(f"/{MANIFEST}")
+            name.partition("/")[2].rpartition("/")[0]
+            for name in names
+            if name.endswith(f"/{MANIFEST}") and f"/{STAGING}/" not in name
         }
         if trash.local is None:
             for name in names:

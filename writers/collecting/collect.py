@@ -168,10 +168,10 @@ def _in_workers(
         recording=recording,
         progress=watching.display.wanted,
     )
-    return _warned(collect_in_workers(pool, resets, goal, orders, watching.display, store))
+    return _warned(collect_in_workers(pool, resets, goal, orders, watching.display, store), pool.depth)
 
 
-def _warned(stats: CollectStats) -> CollectStats:
+def _warned(stats: CollectStats, depth: int) -> CollectStats:
     """Warn the caller of `collect` of each worker that died."""
     for report in stats.failures:
         recovered = " Its journal was recovered." if report.recovered else ""
@@ -181,6 +181,6 @@ def _warned(stats: CollectStats) -> CollectStats:
             f"Worker {report.index} of {len(stats.workers)} ({run}) died{code}."
             f"{recovered} {report.steps} steps of it are in the store.\n{report.failure}",
             RuntimeWarning,
-            stacklevel=4,
+            stacklevel=4 + depth,
         )
     return stats

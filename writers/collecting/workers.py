@@ -89,10 +89,12 @@ class WorkerPool(ABC):
         workers: those that were started.
         dumps: pickles what goes to workers.
         limits: what it can pickle, in words.
+        depth: how many functions of this package lie between the user's call and `collect`.
     """
 
     dumps: Callable[[Any], bytes]
     limits: str
+    depth: int = 0
 
     def __init__(self, count: int) -> None:
         self.count = count

@@ -113,6 +113,7 @@ class _ActorPool(WorkerPool):
 
     dumps = staticmethod(dumps_by_value)
     limits = "Actors get functions and classes of a script by their code, and import those of modules."
+    depth = 1
 
     def __init__(self, count: int, options: Mapping[str, Any]) -> None:
         super().__init__(count)

@@ -251,14 +251,16 @@ def _with_nulls(rows: pa.Table, mapping: ResolvedMapping, blocks: pa.Schema) -> 
     if not telling:
         return rows
     unacted = np.logical_and.reduce([rows.column(name).is_null().to_numpy() for name in telling])
+    if not unacted.any():
+        return rows
     for name in tensors:
         column = rows.column(name).combine_chunks()
         values = column.filter(pa.array(unacted))
         while pa.types.is_nested(values.type):
             values = values.flatten()
-        filled = ~values.to_numpy(zero_copy_only=False).reshape(int(unacted.sum()), -1).any(axis=1)
+        zero = ~values.to_numpy(zero_copy_only=False).reshape(int(unacted.sum()), -1).any(axis=1)
         mask = unacted.copy()
-        mask[unacted] = filled
+        mask[unacted] = zero
         column = pc.call_function("if_else", [pa.array(mask), pa.scalar(None, column.type), column])
         rows = rows.set_column(rows.schema.get_field_index(name), name, column)
     return rows
