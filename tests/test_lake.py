@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -22,7 +23,8 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 import episodelake as el
-from episodelake.lakes import listing
+from episodelake.lakes import listing, moving
+from log_edits import read_actions, write_actions
 from real_environments import NUMBERED_SPACES, delta_files, write_numbered
 from test_cli import call, no_terminal, printed, refused, table
 from waiting import PATIENCE
@@ -341,6 +343,15 @@ def test_columns_with_names_of_the_lake_itself(root: Path) -> None:
     assert frame == [("pole/dqn", None, None), ("pole/ppo", "mine", "f")]
 
 
+def test_annotations_named_store_and_own_store_stay_two(root: Path) -> None:
+    """Each has a name of its own in the lake, and its own values."""
+    store = el.open(root / "pole/ppo")
+    ids = store.episodes.select("episode_id").collect()
+    store.annotate(ids.with_columns(pl.lit("one").alias("store"), pl.lit("two").alias("own_store")))
+    text = "SELECT DISTINCT own_store, own_own_store FROM episodes WHERE store = 'pole/ppo'"
+    assert el.lake(root).sql(text).fetchall() == [("one", "two")]
+
+
 def test_threads_ask_at_the_same_time(root: Path) -> None:
     """Each thread gets the whole answer."""
     lake = el.lake(root)
@@ -410,6 +421,57 @@ def test_broken_stores_hide_no_other(root: Path) -> None:
     for name in names:
         lake.delete(name)
     assert lake.stores()["error"].null_count() == len(lake.stores()) == 3
+
+
+def test_impossible_times_and_sizes_hide_no_other_store(root: Path) -> None:
+    """A store whose row cannot be made has an error; a time of creation without a zone is one of UTC."""
+
+    def change(name: str, created: str) -> None:
+        file = root / name / "store.json"
+        content = json.loads(file.read_text())
+        del content["crc32"]
+        file.write_text(json.dumps({**content, "created_at": created}))
+
+    change("empty", "yesterday")
+    change("pole/dqn", "2024-01-01T00:00:00")
+    log = made(root, "far", [1]).path / "episodes/_delta_log"
+    for file in log.glob("*.json"):
+        actions = read_actions(file)
+        for action in actions:
+            if "add" in action:
+                action["add"]["modificationTime"] = 10**18
+        write_actions(file, actions)
+    frame = el.lake(root).stores()
+    errors = dict(frame.select("store", "error").iter_rows())
+    assert "yesterday" in errors["empty"]
+    assert "1000000000000000000 ms" in errors["far"]
+    assert errors["pole/dqn"] is errors["pole/ppo"] is None
+    assert str(frame["created"][2]) == "2024-01-01 00:00:00+00:00"
+
+
+@pytest.mark.parametrize(("call", "number"), [("listed", errno.EMFILE), ("read", errno.EIO)])
+def test_an_error_that_may_pass_hides_no_store(
+    root: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int
+) -> None:
+    """It is raised, and what the lake saw before stays, instead of a store that seems to be broken."""
+    from episodelake.store.files.local import LocalPlace
+
+    lake = el.lake(root)
+    before = lake.stores()
+    real = getattr(LocalPlace, call)
+
+    def fail(self: LocalPlace, *args: Any, **options: Any) -> Any:
+        if "ppo" in str(self):
+            raise OSError(number, os.strerror(number))
+        return real(self, *args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalPlace, call, fail)
+        for attempt in (lake.refresh, el.lake(root).stores):
+            with pytest.raises(el.errors.StoreUnavailableError, match="call again"):
+                attempt()
+    assert lake.stores().equals(before)
+    assert lake.refresh().stores().equals(before)
 
 
 def test_a_page_that_turns_out_damaged_costs_its_store_alone(root: Path) -> None:
@@ -544,6 +606,8 @@ for number in range(20):
 """
 
 
+# test_store.py has the race of two creations without a lake.
+@pytest.mark.further
 def test_of_two_processes_that_create_a_name_one_wins(tmp_path: Path) -> None:
     """The other gets an error that says so, and every store is whole."""
     command = [sys.executable, "-c", CREATE, str(tmp_path)]
@@ -581,6 +645,26 @@ def test_stores_do_not_lie_in_each_other(root: Path) -> None:
     with pytest.raises(el.errors.StoreNotFoundError):
         lake.rename("none", "new")
     assert list(lake.refresh()) == ["empty", "pole/dqn", "pole/ppo"]
+
+
+def test_no_store_lies_in_one_whose_creation_was_cut_short(root: Path) -> None:
+    """The lake does not look into such a folder, so a store in it would never be seen."""
+    (root / "empty/store.json").unlink()
+    lake = el.lake(root)
+    for attempt in (
+        lambda: lake.create("empty/x", **NUMBERED_SPACES),
+        lambda: lake.rename("empty", "empty/x"),
+    ):
+        with pytest.raises(el.errors.InvalidArgumentError, match="in the store"):
+            attempt()
+
+
+def test_a_name_that_is_too_long_is_an_error_of_ours(root: Path) -> None:
+    """The system's words are in it."""
+    lake = el.lake(root)
+    for attempt in (lambda: lake["x" * 5000], lambda: lake.rename("empty", "x" * 5000)):
+        with pytest.raises(el.errors.StoreAccessError, match="too long"):
+            attempt()
 
 
 def test_a_renamed_store_is_the_same_store(root: Path) -> None:
@@ -638,6 +722,28 @@ def test_a_store_in_use_is_neither_renamed_nor_deleted(root: Path) -> None:
     lake.delete("empty")
 
 
+def test_a_writer_that_begins_during_a_move_keeps_its_store(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store is put back where it was, so that no journal ends in the trash."""
+    lake = el.lake(root)
+    real = moving.FileLock.acquire
+    writers: list[el.types.EpisodeWriter] = []
+
+    def acquire(path: Path, *args: Any, **options: Any) -> Any:
+        if not writers and path.name == moving.MAINTENANCE_LOCK:
+            writers.append(el.open(root / "pole/ppo").writer(run="late"))
+        return real(path, *args, **options)
+
+    monkeypatch.setattr(moving.FileLock, "acquire", acquire)
+    with pytest.raises(el.errors.StoreUnavailableError, match="the run 'late"):
+        lake.delete("pole/ppo")
+    write_numbered(writers[0], 9, 2)
+    writers[0].close()
+    assert len(lake["pole/ppo"]) == 4
+    assert lake["pole/ppo"].verify().ok
+
+
 def test_a_trash_that_is_a_link_is_not_emptied(root: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     """Nothing outside of the lake is deleted."""
     outside = tmp_path_factory.mktemp("outside")
@@ -676,6 +782,22 @@ def test_environments_are_shared_by_the_stores(tmp_path: Path) -> None:
     assert lake.environments().is_empty()
     with pytest.raises(el.errors.InvalidArgumentError, match="no saved environment"):
         lake.delete_environment("short pole")
+
+
+def test_an_environment_stays_while_a_store_cannot_be_searched(tmp_path: Path) -> None:
+    """Its episodes may lie in a broken store, so nothing is deleted before that one is searched."""
+    lake = el.lake(tmp_path)
+    lake.save_environment(gymnasium.make("CartPole-v1", max_episode_steps=7), name="short")
+    for name in ("a", "b"):
+        store = lake.create(name, lake.make_env("short"))
+        el.collect(lake.make_env("short"), None, store, episodes=1, seed=0)
+    content = (tmp_path / "b/store.json").read_bytes()
+    spoil(tmp_path / "b/store.json")
+    with pytest.raises(el.errors.CorruptStoreError, match=r"such as 'b'.*Nothing was deleted"):
+        lake.delete_environment("short", episodes=True)
+    assert len(lake["a"]) == 1
+    (tmp_path / "b/store.json").write_bytes(content)
+    assert lake.delete_environment("short", episodes=True) == 2
 
 
 def test_vacuum_deletes_files_of_deleted_environments(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 import pytest
@@ -85,6 +86,8 @@ os._exit(9)
 """
 
 
+# test_a_store_in_use_is_neither_renamed_nor_deleted of test_lake.py has the live writer of a folder.
+@pytest.mark.further
 def test_a_store_with_a_journal_here_does_not_move(lake: el.types.Lake, backend: ObjectBackend) -> None:
     """A live writer, and one that died before its episodes were sealed, keep the store where it is."""
     store = lake["pole/ppo"]
@@ -124,6 +127,34 @@ def test_a_store_that_changes_while_it_moves_stays(
     assert "new" not in lake
 
 
+def test_of_two_stores_that_move_to_one_name_one_does(
+    lake: el.types.Lake, backend: ObjectBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other stays where it is, and overwrites nothing of the first."""
+    from episodelake.store.files.remote import RemotePlace
+
+    real = RemotePlace.copy_from
+    errors: list[Exception] = []
+
+    def copy_from(self: RemotePlace, source: Any, **options: Any) -> None:
+        if not errors:
+            errors.append(ValueError("none"))
+            try:
+                el.lake(backend.url, storage_options=backend.storage_options).rename("it's", "new")
+            except el.errors.EpisodelakeError as error:
+                errors[0] = error
+        real(self, source, **options)
+
+    monkeypatch.setattr(RemotePlace, "copy_from", copy_from)
+    lake.rename("pole/ppo", "new")
+    assert isinstance(errors[0], el.errors.StoreExistsError)
+    assert [(name, len(lake[name])) for name in lake.refresh()] == [("it's", 1), ("new", 3)]
+    assert all(lake[name].verify().ok for name in lake)
+    assert not [name for name in backend.files("new") if "unfinished" in name]
+
+
+# test_lake.py has those of a folder, through the same code.
+@pytest.mark.further
 def test_environments_of_a_prefix(lake: el.types.Lake) -> None:
     """They are saved, made and deleted as in a folder."""
     import gymnasium

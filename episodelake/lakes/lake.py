@@ -31,7 +31,7 @@ from .listing import Entry, checked, lake_layout, look, stores_frame
 from .moving import TRASH, empty_trash, move
 from .shared import SharedEnvironments
 from .tables import LakeQueries, LakeSnapshot, lazy_table
-from .walk import checked_name, place_of
+from .walk import checked_name, look_at, place_of
 
 _Answer = TypeVar("_Answer")
 
@@ -83,8 +83,8 @@ class _Look:
         broken = [f"{name!r}: {each.error}" for name, each in self.entries.items() if each.error]
         if broken:
             texts.append(
-                f"{counted(len(broken), 'store')} of the lake {self.root} cannot be read and are left out. "
-                f"stores() lists them. {broken[0]}"
+                f"The answer leaves out {counted(len(broken), 'store')} of the lake {self.root} that cannot "
+                f"be read; stores() says why. {broken[0]}"
             )
         for text in texts:
             if text not in self.warned:
@@ -125,6 +125,8 @@ class Lake(SharedEnvironments):
         Raises:
             InvalidArgumentError: there are more folders, or deeper ones, than a lake may have.
             StoreAccessError: the folder cannot be listed.
+            StoreUnavailableError: the system could not read a store, for now (no descriptors, a disk or a
+                service in trouble). What was seen before stays; call again.
         """
         before = {} if self._seen is None else self._seen.entries
         self._seen, self._changed = _Look(self._root, look(self._root, self._options, before)), False
@@ -204,7 +206,7 @@ class Lake(SharedEnvironments):
         parts = checked_name(name).split("/")
         for count in range(1, len(parts)):
             above = "/".join(parts[:count])
-            if above in self:
+            if look_at(place_of(self._root, above))[1] is None:
                 raise InvalidArgumentError(f"{name!r} would lie in the store {above!r}. Choose another name.")
         check_free(Layout.at(str(place), self._options))
         return place

@@ -14,8 +14,9 @@ import pyarrow as pa
 
 from ..readers.damaged_files import check_readable, name_damaged
 from ..readers.replaying.run_envs import RunEnv
-from ..store.errors import EpisodelakeError, StoreNotFoundError
+from ..store.errors import CorruptStoreError, EpisodelakeError, StoreNotFoundError, StoreUnavailableError
 from ..store.files import Place
+from ..store.files.access import access_error, is_passing
 from ..store.layout import EPISODES, RUNS, Layout
 from ..store.manifest import read_manifest
 from ..store.parquet.page_checks import check_pages
@@ -23,6 +24,8 @@ from ..store.snapshot import Snapshot
 from .tables import STORE, LakeSnapshot, connect
 from .walk import find_stores, mapping
 
+#: The year 10000, in milliseconds.
+_LATEST = 253_402_300_800_000
 _MOMENT = pl.Datetime("ms", "UTC")
 _COLUMNS: dict[str, Any] = {
     STORE: pl.String,
@@ -60,14 +63,24 @@ class Entry:
     error: str | None = None
 
     def row(self, name: str, url: str) -> tuple[Any, ...]:
-        """Return its row of `stores()`."""
+        """Return its row of `stores()`.
+
+        Raises:
+            CorruptStoreError: its logs list impossible files, or it has no time of creation.
+        """
         # Names of folders need not be text.
         shown = [each.encode("utf-8", "backslashreplace").decode() for each in (name, url)]
         if self.snapshot is None:
             return (*shown, *[None] * 7, self.error)
         tables = (self.snapshot.episode_files, self.snapshot.run_files, self.snapshot.listed_steps)
-        created = datetime.fromisoformat(self.snapshot.manifest.created_at)
+        created = _created(self.snapshot)
         last = max((file.moment for file in (*tables[0], *tables[1])), default=0)
+        size = sum(file.size for table in tables for file in table)
+        if not 0 <= last < _LATEST or not 0 <= size < 2**63:
+            raise CorruptStoreError(
+                f"The logs of {self.snapshot.layout.root} list files of {size} bytes, the last one added "
+                f"{last} ms after 1970. They are damaged: restore them from a copy."
+            )
         return (
             *shown,
             self.snapshot.version,
@@ -76,7 +89,7 @@ class Entry:
             list(self.env_ids),
             created,
             max(created, datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=last)),
-            sum(file.size for table in tables for file in table),
+            size,
             None,
         )
 
@@ -84,7 +97,8 @@ class Entry:
 def look(root: Place, options: Mapping[str, str] | None, before: Mapping[str, Entry]) -> dict[str, Entry]:
     """Return the stores of a lake by name, of which only those are read that have changed.
 
-    A store that is gone when it is read is left out; one that cannot be read has an error.
+    A store that is gone when it is read is left out; one that cannot be read has an error. What the system
+    could not read, for now, says nothing about a store and is raised.
 
     Args:
         root: the lake's.
@@ -93,6 +107,7 @@ def look(root: Place, options: Mapping[str, str] | None, before: Mapping[str, En
 
     Raises:
         InvalidArgumentError, StoreAccessError: see `find_stores`.
+        StoreUnavailableError: the system could not read a store, for now.
     """
     problems = find_stores(root)
 
@@ -100,9 +115,15 @@ def look(root: Place, options: Mapping[str, str] | None, before: Mapping[str, En
         if problems[name] is not None:
             return Entry(error=problems[name])
         try:
-            return _opened(str(root / name), options, before.get(name))
+            entry = _opened(str(root / name), options, before.get(name))
+            if entry is not before.get(name):
+                # One that no row can be made of must not fail the rows of all.
+                entry.row(name, "")
+            return entry
         except StoreNotFoundError:
             return None
+        except StoreUnavailableError:
+            raise
         except EpisodelakeError as error:
             return Entry(error=str(error))
 
@@ -111,6 +132,23 @@ def look(root: Place, options: Mapping[str, str] | None, before: Mapping[str, En
     known = {name: entry for name, entry in entries.items() if entry is not None}
     new = [name for name, each in known.items() if each is not before.get(name) and each.snapshot is not None]
     return {**known, **_counted(lake_layout(root), {name: known[name] for name in new})}
+
+
+def _created(snapshot: Snapshot) -> datetime:
+    """Return when a store was created, in UTC.
+
+    Raises:
+        CorruptStoreError: `store.json` has no such time.
+    """
+    try:
+        moment = datetime.fromisoformat(snapshot.manifest.created_at)
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).astimezone(UTC)
+    except (ValueError, OverflowError) as error:
+        raise CorruptStoreError(
+            f"{snapshot.layout.manifest} says that the store was created at "
+            f"{snapshot.manifest.created_at!r:.100}; expected a time such as '2026-01-31T12:00:00+00:00'. "
+            "Restore the file from a copy."
+        ) from error
 
 
 def _opened(url: str, options: Mapping[str, str] | None, before: Entry | None) -> Entry:
@@ -135,6 +173,10 @@ def _counted(layout: Layout, entries: Mapping[str, Entry]) -> dict[str, Entry]:
     try:
         steps, envs = _figures(LakeSnapshot(layout, snapshots))
     except (duckdb.Error, pa.ArrowException, OSError, EpisodelakeError) as error:
+        if isinstance(error, StoreUnavailableError):
+            raise
+        if is_passing(error):
+            raise access_error(f"Could not read the stores of {layout.root}", error, layout.root) from error
         if len(entries) == 1:
             ((name, snapshot),) = snapshots.items()
             return {name: Entry(error=_reason(snapshot, error))}
@@ -195,6 +237,8 @@ def checked(root: Place, entries: Mapping[str, Entry], *, pages: bool = False) -
                     places = entry.snapshot.places(table)
                     if pages:
                         check_pages(places)
+            except StoreUnavailableError:
+                raise
             except EpisodelakeError as error:
                 return Entry(error=str(error))
         return entry

@@ -9,14 +9,16 @@ from __future__ import annotations
 import contextlib
 import errno
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from ..store.errors import InvalidArgumentError, StoreExistsError, StoreNotFoundError, StoreUnavailableError
 from ..store.files import Place, guard_access
 from ..store.files.access import is_link
 from ..store.files.locks import MAINTENANCE_LOCK, FileLock, is_held, other_host
 from ..store.journal.run_journal import check_journals, journal_folders, lock_path
-from ..store.layout import MANIFEST, STAGING, Layout
+from ..store.layout import JOURNAL, MANIFEST, STAGING, Layout
+from ..store.manifest import UNFINISHED
 
 #: Below the root of a lake: deleted stores, each in a folder of its own.
 TRASH = ".trash"
@@ -48,6 +50,12 @@ def move(source: Layout, target: Place) -> None:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
             raise _taken(target) from error
+        try:
+            # The journal of a writer that began after the first look came along.
+            _check_idle(source.root, journal_folders(target.local / JOURNAL))
+        except BaseException:
+            target.local.rename(source.root.local)
+            raise
         for folder in (target.parent, source.root.parent):
             folder.sync()
 
@@ -63,12 +71,7 @@ def _unused(store: Layout) -> Iterator[None]:
     for folder in store.journal_places:
         check_journals(folder)
     journals = journal_folders(*store.journal_places)
-    live = [each.name for each in journals if is_held(lock_path(each)) or other_host(lock_path(each))]
-    if live:
-        raise StoreUnavailableError(
-            f"{store.root} is being written: the run {live[0]!r} is live. Nothing was moved. Close its "
-            "writer and call again."
-        )
+    _check_idle(store.root, journals)
     if journals and store.root.local is None:
         raise StoreUnavailableError(
             f"{store.root} has the journal of the run {journals[0].name!r} on this machine, whose episodes "
@@ -89,12 +92,30 @@ def _unused(store: Layout) -> Iterator[None]:
         lock.release(remove=False)
 
 
+def _check_idle(place: Place, journals: Sequence[Path]) -> None:
+    live = [each.name for each in journals if is_held(lock_path(each)) or other_host(lock_path(each))]
+    if live:
+        raise StoreUnavailableError(
+            f"{place} is being written: the run {live[0]!r} is live. Nothing was moved. Close its writer and "
+            "call again."
+        )
+
+
 def _move_objects(source: Place, target: Place) -> None:
     listed = sorted(source.entries(deep=True), key=lambda entry: entry.name == MANIFEST)
     if not listed:
         raise _gone(source)
+    claim = target / UNFINISHED
+    try:
+        # Before the first copy: of several stores that move to one name, one overwrites nothing of another.
+        claim.write(b"", exclusive=True)
+    except FileExistsError as error:
+        raise _taken(target) from error
+    if (target / MANIFEST).exists():
+        claim.remove()
+        raise _taken(target)
     for entry in listed:
-        if entry.name != MANIFEST:
+        if entry.name not in (MANIFEST, UNFINISHED):
             (target / entry.name).copy_from(source / entry.name)
     whole = listed[-1].name == MANIFEST
     if whole:
@@ -103,6 +124,7 @@ def _move_objects(source: Place, target: Place) -> None:
             (target / MANIFEST).write(identity, exclusive=True)
         except FileExistsError as error:
             raise _taken(target) from error
+        claim.remove()
         (source / MANIFEST).remove()
         if sorted(each.name for each in source.entries(deep=True)) != sorted(
             each.name for each in listed[:-1]

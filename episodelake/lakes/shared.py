@@ -15,6 +15,7 @@ import polars as pl
 
 from .._saved import delete_environment, save_environment
 from .._store import EpisodeStore
+from ..readers.amounts import counted
 from ..readers.described import saved_environments
 from ..readers.replaying.environment import remake_env
 from ..readers.replaying.run_envs import of_saved, run_envs
@@ -22,7 +23,7 @@ from ..store.common.arguments import flag
 from ..store.environments.artifacts import KeptFile
 from ..store.environments.records import Records, SavedEnvironment, split_version
 from ..store.environments.saving import find_saved
-from ..store.errors import InvalidArgumentError
+from ..store.errors import CorruptStoreError, InvalidArgumentError
 from ..store.files import Place, guard_access
 from ..store.layout import Layout
 from ..store.maintenance.artifacts import orphans
@@ -39,6 +40,10 @@ class SharedEnvironments:
 
     def refresh(self) -> Self:
         """Look for stores again."""
+        raise NotImplementedError
+
+    def stores(self) -> pl.DataFrame:
+        """Return one row per store."""
         raise NotImplementedError
 
     def __iter__(self) -> Iterator[str]:
@@ -117,6 +122,7 @@ class SharedEnvironments:
 
         Raises:
             InvalidArgumentError: the lake has no such environment.
+            CorruptStoreError: with `episodes`, also if a store of the lake cannot be read.
             CorruptStoreError, StoreAccessError, ConcurrentCommitError: some episodes may be deleted, and the
                 environment is not; call again.
         """
@@ -130,7 +136,15 @@ class SharedEnvironments:
 
     def _delete_episodes(self, contents: set[str]) -> int:
         deleted = 0
-        for name in self.refresh():
+        self.refresh()
+        broken = self.stores().filter(pl.col("error").is_not_null())
+        if not broken.is_empty():
+            raise CorruptStoreError(
+                f"{counted(broken.height, 'store')} of the lake {self._root} cannot be read, such as "
+                f"{broken['store'][0]!r}: {broken['error'][0]} Nothing was deleted: episodes of the "
+                "environment may be there. Restore or delete the store, or call without episodes=True."
+            )
+        for name in self:
             store = self[name]
             runs = [
                 each.run_id

@@ -8,6 +8,7 @@ a store follows from the path, so that DuckDB skips the files of stores that a c
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,8 +32,8 @@ from ..store.schema import RUNS_SCHEMA, StepSchema
 from ..store.snapshot import FileGroup, Snapshot
 
 STORE, STORES = "store", "stores"
-#: The name of an annotation `store` in a lake.
-OWN_STORE = "own_store"
+#: Names of annotations that a lake shows with `own_` in front: `store`, and what would then have two columns.
+_OWN = re.compile(f"(own_)*{STORE}", re.IGNORECASE)
 _PATH = "_path"
 _NUMBERS = (pa.int16(), pa.int32(), pa.int64(), pa.float32(), pa.float64())
 _EXACT_IN_DOUBLE = 2**53
@@ -72,10 +73,11 @@ class Conflict:
 
     def __str__(self) -> str:
         """Return what there is, what queries show, and how to choose."""
-        kinds = "; ".join(f"{kind} in {_listed(stores)}" for kind, stores in self.stores.items())
+        kind = next((each for each in ("DOUBLE", "FLOAT") if each in self.stores), next(iter(self.stores)))
+        kinds = "; ".join(f"{each} in {_listed(stores)}" for each, stores in self.stores.items())
         return (
             f"The column {self.column!r} of {self.table} has different types: {kinds}. It is shown as text, "
-            f"without loss. Convert it, as in TRY_CAST({quote(self.column)} AS {next(iter(self.stores))}), "
+            f"without loss. Convert it, as in TRY_CAST({quote(self.column)} AS {kind}), "
             "or choose stores: WHERE store IN (...)."
         )
 
@@ -163,7 +165,7 @@ class LakeSnapshot(Snapshot):
 
 
 def _shown(name: str) -> str:
-    return OWN_STORE if name.casefold() == STORE else name
+    return f"own_{name}" if _OWN.fullmatch(name) else name
 
 
 def _common_type(types: Collection[pa.DataType]) -> pa.DataType | None:

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from ..store.errors import CorruptStoreError, InvalidArgumentError, StoreAccessError
+from ..store.errors import CorruptStoreError, InvalidArgumentError, StoreAccessError, StoreUnavailableError
 from ..store.files import Place, guard_access
 from ..store.files.access import is_link
 from ..store.files.locating import REFUSED
@@ -42,6 +42,7 @@ def find_stores(root: Place) -> dict[str, str | None]:
     Raises:
         InvalidArgumentError: there are more folders, or deeper ones, than a lake may have.
         StoreAccessError: the root cannot be listed.
+        StoreUnavailableError: the system could not list a folder, for now.
     """
     names: dict[str, str | None] = {}
     level, count = [""], 0
@@ -68,25 +69,33 @@ def find_stores(root: Place) -> dict[str, str | None]:
 
 def _look(root: Place, name: str) -> tuple[str | None, list[str] | None]:
     """Return what is wrong with a store, and None; or of a folder that is none, the folders to look into."""
-    place = root / name if name else root
     try:
-        with guard_access("list", place):
-            folders, files = place.listed()
-            if name and MANIFEST in files:
-                return None, None
-            begun = [table for table in TABLES if name and table in folders]
-            if (name and UNFINISHED in files) or any(
-                "_delta_log" in (place / each).listed()[0] for each in begun
-            ):
-                return (
-                    f"{place} has no {MANIFEST}: the creation of a store goes on there, or was cut short. If "
-                    "no process creates it, create it again or delete it.",
-                    None,
-                )
+        return look_at(root / name if name else root, is_root=not name)
     except (StoreAccessError, CorruptStoreError) as error:
-        if not name:
+        if not name or isinstance(error, StoreUnavailableError):
             raise
         return str(error), None
+
+
+def look_at(place: Place, *, is_root: bool = False) -> tuple[str | None, list[str] | None]:
+    """Return what is wrong with a store, and None; or of a folder that is none, the folders to look into.
+
+    Raises:
+        StoreAccessError, CorruptStoreError: it cannot be listed, or has links for folders.
+    """
+    with guard_access("list", place):
+        folders, files = place.listed()
+        if not is_root and MANIFEST in files:
+            return None, None
+        begun = [table for table in TABLES if not is_root and table in folders]
+        if (not is_root and UNFINISHED in files) or any(
+            "_delta_log" in (place / each).listed()[0] for each in begun
+        ):
+            return (
+                f"{place} has no {MANIFEST}: the creation of a store goes on there, or was cut short. If "
+                "no process creates it, create it again or delete it.",
+                None,
+            )
     return None, [folder for folder in folders if not folder.startswith(".")]
 
 
@@ -117,11 +126,14 @@ def place_of(root: Place, name: object) -> Place:
 
     Raises:
         InvalidArgumentError: it is no name of a store, or a link on the way may lead out of the lake.
+        StoreAccessError: the system cannot tell, or the name is too long for it.
     """
     place, way = root, ""
     for part in checked_name(name).split("/"):
         place, way = place / part, f"{way}/{part}".lstrip("/")
-        if place.local is not None and is_link(place.local):
+        with guard_access("look for a store", place):
+            linked = place.local is not None and is_link(place.local)
+        if linked:
             raise InvalidArgumentError(
                 f"{way!r} in the lake {root} is a link, which may lead out of the lake. Open the store "
                 "behind it with episodelake.open, or make a lake of the folder it points to."
