@@ -455,7 +455,7 @@ def test_bad_arguments(store: el.EpisodeStore, arguments: dict[str, Any], messag
 def test_stores_in_memory() -> None:
     """A store in memory is a folder like others, for jobs too."""
     both = {"observation_space": spaces.Discrete(2), "action_space": spaces.Discrete(2)}
-    store = el.create("memory://mapped", **both)
+    store = el.create("memory://computed", **both)
     with store.writer() as writer:
         writer.begin(0).append(1, 1.0, 1, terminated=True)
     assert store.map_episodes(len, "n", of="episode", job_id="a").episodes == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from copy import copy
 from importlib.metadata import version
 from io import TextIOWrapper
 from pathlib import Path
@@ -65,9 +66,10 @@ def main() -> None:
     if os.environ.get("_EPISODELAKE_COMPLETE") == "complete_bash":
         escape_for_bash()
     # typer reads the options of every command that it knows, which takes longer than most of them.
+    program = copy(app)
     asked = [each for each in app.registered_commands if _name(each) in sys.argv[1:2]]
-    app.registered_commands = asked or app.registered_commands
-    app(prog_name="episodelake")
+    program.registered_commands = asked or app.registered_commands
+    program(prog_name="episodelake")
 
 
 def _name(command: CommandInfo) -> str | None:
