@@ -282,7 +282,8 @@ class MaintainedStore(EpisodeView):
             job_id: names the job. If it is interrupted, the same call goes on with the version that it began
                 with, and after its commit adds nothing. Choose another one if the function changes. Until
                 then results wait in `.writing` in the store; `vacuum` deletes those of jobs that do not run.
-            on_error: "raise", or "skip" episodes for which the function fails, and report them.
+            on_error: "raise", or "skip" episodes for which the function fails, and report them. A
+                StoreAccessError always raises, since the episode may be readable later.
             progress: True for a bar on the terminal, or a function called with the episodes done and all of
                 them.
 

@@ -28,6 +28,7 @@ from .store.common.progress import Progress
 from .store.errors import (
     ComputationError,
     InvalidArgumentError,
+    StoreAccessError,
 )
 from .store.files import Place, guard_access
 from .store.files.local import LocalPlace
@@ -96,6 +97,8 @@ class EpisodeMap:
         for episode in EpisodeView(self.address.open().context.choose(positions)):
             try:
                 tables += self._values_of(episode)
+            except StoreAccessError:
+                raise  # reading failed for now, which is no reason to leave the episode out
             except Exception as error:
                 reason = f"{type(error).__name__}: {error}".rstrip(".")
                 if not self.skip:
@@ -322,7 +325,7 @@ class MapJob:
             except Exception as error:
                 error.add_note(
                     f"The values computed so far wait in {folder}: the same call with this job_id goes on "
-                    "from there. vacuum() deletes them."
+                    "from there. Choose another job_id if you change the function. vacuum() deletes them."
                 )
                 raise
 

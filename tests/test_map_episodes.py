@@ -185,6 +185,21 @@ def test_a_function_that_fails(store: el.EpisodeStore, of: Any, function: Any, m
     assert valued.item() == 7
 
 
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_an_episode_that_cannot_be_read_for_now(store: el.EpisodeStore, on_error: Any) -> None:
+    """The error of the store comes as it is, and no episode is skipped for it."""
+
+    def fails(one: Any) -> int:
+        if len(one) == 12:
+            raise el.errors.StoreAccessError("Could not read s/steps/a.parquet: Input/output error.")
+        return len(one)
+
+    version = store.version
+    with pytest.raises(el.errors.StoreAccessError, match="Input/output"):
+        store.map_episodes(fails, "n", of="episode", on_error=on_error)
+    assert store.refresh().version == version
+
+
 def test_several_names_and_none(store: el.EpisodeStore) -> None:
     """A dict has exactly the names that were announced; None in every episode is a forgotten return."""
     with pytest.raises(el.errors.ComputationError, match="expected a dict of a, b"):
