@@ -219,6 +219,22 @@ def joined(tables: Sequence[pa.Table]) -> pa.Table:
         ) from error
 
 
+def _check_types(table: pa.Table, known: Mapping[str, pa.DataType]) -> None:
+    """Refuse values that do not fit the annotations that are there.
+
+    Raises:
+        InvalidArgumentError: one has another type.
+    """
+    for name, kind in known.items() if table.num_rows else ():
+        given = table.schema.field(name).type
+        if not _is_untyped(given) and widened([kind, given]) != kind:
+            raise InvalidArgumentError(
+                f"The annotation {name!r} has the type {kind}; the function gives {given} for the episode "
+                f"{table.column(_ID)[0].as_py()!r} and its neighbours. Nothing was committed. Return {kind}, "
+                f"or drop_annotation({name!r}) first, or choose another name."
+            )
+
+
 @dataclass(frozen=True)
 class MapJob:
     """The arguments of `map_episodes`, checked.
@@ -260,7 +276,7 @@ class MapJob:
             tables = Tables.open(self.store.layout)
             if self._transaction and tables.episodes.applied(self._transaction) >= 0:
                 return MapReport(0, present=True)
-            check_new(self.store, STEPS if self.of == "step" else EPISODES, self.names)
+            known_types = check_new(self.store, STEPS if self.of == "step" else EPISODES, self.names)
             address = self._address(folder, version)
             groups = self._groups(address.open())
             known = set(folder.names())
@@ -270,6 +286,7 @@ class MapJob:
             done = resumed = total - sum(len(groups[place]) for place in missing)
             progress(done, total)
             for place, table in engine.run(function(address), [groups[each] for each in missing]):
+                _check_types(table, known_types)
                 _write(folder / names[missing[place]], table)
                 done += len(groups[missing[place]])
                 progress(done, total)

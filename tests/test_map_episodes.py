@@ -185,6 +185,22 @@ def test_a_function_that_fails(store: el.EpisodeStore, of: Any, function: Any, m
     assert valued.item() == 7
 
 
+def test_an_annotation_of_another_type(store: el.EpisodeStore) -> None:
+    """The error comes with the first episodes, and the job goes on with values of the right type."""
+    store.map_episodes(lambda one: 1.5, "n", of="episode")
+    calls: list[str] = []
+
+    def texts(one: Any) -> str:
+        calls.append(one.id)
+        return "x"
+
+    with pytest.raises(el.errors.InvalidArgumentError, match=r"type double; .*string.*drop_annotation"):
+        store.map_episodes(texts, "n", of="episode", job_id="a")
+    assert 0 < len(calls) < len(LENGTHS)
+    store.map_episodes(len, "n", of="episode", job_id="a")
+    assert store.episodes.collect()["n"].to_list() == list(map(float, LENGTHS))
+
+
 @pytest.mark.parametrize("on_error", ["raise", "skip"])
 def test_an_episode_that_cannot_be_read_for_now(store: el.EpisodeStore, on_error: Any) -> None:
     """The error of the store comes as it is, and no episode is skipped for it."""

@@ -257,8 +257,11 @@ def _fitting(
     return name, values
 
 
-def check_new(store: StoreHandle, table_name: str, names: Sequence[str]) -> None:
+def check_new(store: StoreHandle, table_name: str, names: Sequence[str]) -> dict[str, pa.DataType]:
     """Refuse names that no annotation of a table can have, before its values are computed.
+
+    Returns:
+        The types of those that are annotations already.
 
     Raises:
         InvalidArgumentError: one cannot be a name, or something else has it.
@@ -266,6 +269,7 @@ def check_new(store: StoreHandle, table_name: str, names: Sequence[str]) -> None
     with Operation.begin(store, "annotate", dry_run=True) as operation:
         for name in names:
             _check_name(operation, table_name, name)
+        return {name: kind for name, kind in _known(operation, table_name).items() if name in names}
 
 
 def _check_name(operation: Operation, table_name: str, name: str) -> dict[str, pa.DataType]:
