@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 import polars as pl
 
 from ._store import EpisodeStore, open_store
-from .publishing.contents import is_needed_for_episodes, is_steps, remove_unfinished
+from .publishing.contents import is_needed_for_episodes, is_steps, remove_unfinished, temporary_folder
 from .publishing.fetching import (
     Source,
     discard,
@@ -90,9 +89,9 @@ def preview(
     """
     published = source_of(source, version, storage_options)
     wanted = [name for name in published.contents.files if is_needed_for_episodes(name)]
-    with tempfile.TemporaryDirectory(prefix="episodelake-preview-") as folder:
-        fetch(published, wanted, LocalPlace(Path(folder).resolve()), lambda done, total: None)
-        return open_store(folder).episodes.collect()
+    with temporary_folder("preview") as folder:
+        fetch(published, wanted, folder, lambda done, total: None)
+        return open_store(folder.local).episodes.collect()
 
 
 def _fetch_chosen(

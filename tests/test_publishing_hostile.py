@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -221,3 +222,24 @@ def test_two_tags_are_refused(tmp_path: Path) -> None:
     assert el.preview(f"{tmp_path}/out@v1", version="v1").height == 1
     with pytest.raises(el.errors.InvalidArgumentError, match="expected one tag"):
         el.pull(f"{tmp_path}/out@v1", tmp_path / "got", version="v2")
+
+
+def test_temporary_folders_that_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No room for temporary files is an error of our tree, and one that cannot be deleted is no error."""
+    store = numbered_store(tmp_path / "store", [2])
+    store.publish(tmp_path / "out", tag="v1")
+
+    def fail(*words: object, **named: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(tmp_path))
+        patch.setattr(os, "rmdir", fail)
+        assert el.preview(tmp_path / "out").height == 1
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    for call in (
+        lambda: el.preview(tmp_path / "out"),
+        lambda: store.publish(tmp_path / "out", tag="v2", dry_run=True),
+    ):
+        with pytest.raises(el.errors.StoreAccessError, match="make a temporary folder"):
+            call()

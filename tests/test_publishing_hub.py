@@ -233,3 +233,16 @@ def test_tags_of_the_hub(hub: FakeHub, store: el.EpisodeStore) -> None:
     for address, version in ((ADDRESS, 3), (f"{ADDRESS}@v1", "v2"), (ADDRESS, "")):
         with pytest.raises(el.errors.InvalidArgumentError, match="expected one tag"):
             el.open(address, version)
+
+
+def test_a_damaged_version_is_not_continued(tmp_path: Path, hub: FakeHub, store: el.EpisodeStore) -> None:
+    """A file of the newest commit that is wrong or missing is sent with the next version."""
+    store.publish(ADDRESS, tag="v1")
+    dataset = hub.datasets["lab/numbers"]
+    files = dict(dataset.commits[dataset.head])
+    (steps,) = [name for name in files if name.startswith("steps/0")]
+    files[steps] = files[steps][:-1] + b"x"
+    del files["returns.svg"]
+    dataset.add(files)
+    store.publish(ADDRESS, tag="v2", card={"title": "Again"})
+    assert values_of(el.pull(ADDRESS, tmp_path / "got", version="v2")) == [0, 1, 2]

@@ -5,17 +5,20 @@ It comes from outside, so every name is checked before a file is written under i
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
 import shutil
-from collections.abc import Iterable, Mapping
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..store.errors import CorruptStoreError, InvalidArgumentError, StoreExistsError
 from ..store.files import Place, guard_access
+from ..store.files.local import LocalPlace
 from ..store.layout import (
     ANNOTATIONS,
     ARTIFACT_NAMES,
@@ -199,6 +202,19 @@ def contents_of(version: Place, tag: str, episodes: int, steps: int) -> Contents
         for entry in version.entries(deep=True):
             files[entry.name] = digest_of(place_of(version, entry.name).chunks())
     return Contents(tag, episodes, steps, files)
+
+
+@contextlib.contextmanager
+def temporary_folder(work: str) -> Iterator[LocalPlace]:
+    """Yield a new folder for temporary files, deleted at the end.
+
+    Raises:
+        StoreAccessError: it cannot be made.
+    """
+    with guard_access("make a temporary folder", work):
+        folder = tempfile.TemporaryDirectory(prefix=f"episodelake-{work}-", ignore_cleanup_errors=True)
+    with folder as name:
+        yield LocalPlace(Path(name).resolve())
 
 
 def remove_unfinished(folder: Path) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -30,11 +29,10 @@ from ..store.errors import (
     VersionNotFoundError,
 )
 from ..store.files.access import access_class, error_text
-from ..store.files.local import LocalPlace
 from ..store.files.place import CHUNK_BYTES
 from ..store.layout import parse_json
 from .building import build
-from .contents import CHECKSUMS, Contents, KnownFile, PublishReport
+from .contents import CHECKSUMS, Contents, KnownFile, PublishReport, temporary_folder
 
 SCHEME = "hf://"
 _ADDRESS = re.compile(
@@ -65,14 +63,13 @@ def publish_to_hub(
         raise InvalidArgumentError(f"{tag!r} names a branch or a commit on the Hub. Choose another tag.")
     if dry_run or repository.exists():
         repository.check_free(tag)
-    with tempfile.TemporaryDirectory(prefix="episodelake-publish-") as name:
-        folder = Path(name).resolve()
-        contents = build(view, LocalPlace(folder), card, tag, f"{repository}@{tag}", tell)
+    with temporary_folder("publish") as folder:
+        contents = build(view, folder, card, tag, f"{repository}@{tag}", tell)
         if dry_run:
             sent = _missing(contents, repository.head()[1] if repository.exists() else None)
         else:
             repository.create(private)
-            commit, sent = repository.commit(folder, contents)
+            commit, sent = repository.commit(folder.local, contents)
             repository.tag(tag, commit)
     return PublishReport.of(f"{repository}@{tag}", contents, list(sent.values()))
 
@@ -151,22 +148,22 @@ class Repository:
             raise self._taken(tag)
         self.head()
 
-    def head(self) -> tuple[str, Contents | None]:
-        """Return the newest commit, and the version that it is; None for an empty dataset.
+    def head(self) -> tuple[str, Contents | None, set[str]]:
+        """Return the newest commit, the version that it is, and its files; None for an empty dataset.
 
         Raises:
             StoreExistsError: it has other content.
         """
         commit, names = self.commit_of(MAIN)
-        names = [name for name in names if not name.startswith(".")]
-        contents = self.contents(commit) if CHECKSUMS in names else None
-        others = set(names) - {CHECKSUMS} - set(contents.files if contents is not None else ())
+        files = {name for name in names if not name.startswith(".")}
+        contents = self.contents(commit) if CHECKSUMS in files else None
+        others = files - {CHECKSUMS} - set(contents.files if contents is not None else ())
         if others:
             raise StoreExistsError(
                 f"{self} holds other things than a published version: {', '.join(sorted(others)[:5])}. "
                 "Nothing was changed; publish to a dataset of its own."
             )
-        return commit, contents
+        return commit, contents, files
 
     def contents(self, commit: str) -> Contents:
         """Return the list of the files of a version.
@@ -204,14 +201,15 @@ class Repository:
         """
         hub = self._hub
         for _ in range(_ATTEMPTS):
-            parent, known = self.head()
+            parent, known, files = self.head()
             if known == contents:
                 return parent, {}
             new = _missing(contents, known)
-            gone = set(known.files if known is not None else ()) - set(contents.files)
+            gone = files - {CHECKSUMS, *contents.files}
+            # All of them, whatever the list of the parent says: the Hub asks for those that it lacks.
             additions = [
                 hub.CommitOperationAdd(path_in_repo=name, path_or_fileobj=str(folder / name))
-                for name in (*new, CHECKSUMS)
+                for name in (*contents.files, CHECKSUMS)
             ]
             with self._guarded("upload to"):
                 self._api.preupload_lfs_files(self.name, additions, **_DATASET)
@@ -282,7 +280,9 @@ class Repository:
             raise kind(f"Could not {action} {self}: {' '.join(str(error).split()):.300}") from error
         # Lost connections, also those of an upload, which the library reports as RuntimeError.
         except (errors.HfHubHTTPError.__bases__[0], errors.OfflineModeIsEnabled, RuntimeError) as error:
-            raise StoreUnavailableError(f"Could not {action} {self}: {error}. Call again.") from error
+            raise StoreUnavailableError(
+                f"Could not {action} {self}: {error_text(error)}. Call again."
+            ) from error
         except (OSError, ValueError, KeyError) as error:
             if isinstance(error, EpisodelakeError):
                 raise

@@ -9,7 +9,6 @@ import contextlib
 import json
 import math
 import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from os import PathLike
@@ -39,6 +38,7 @@ from .contents import (
     digest_of,
     place_of,
     remove_unfinished,
+    temporary_folder,
 )
 from .hub import SCHEME, publish_to_hub
 from .versions import published_versions
@@ -179,8 +179,7 @@ class _Publication:
 
     @contextlib.contextmanager
     def _built(self) -> Iterator[tuple[Place, Contents]]:
-        with tempfile.TemporaryDirectory(prefix="episodelake-publish-") as folder:
-            place = LocalPlace(Path(folder).resolve())
+        with temporary_folder("publish") as place:
             yield place, self._build(place)
 
     def _build(self, folder: Place) -> Contents:
