@@ -106,9 +106,12 @@ class Snapshot:
         return Snapshot, (self.layout, self.manifest, self.version, self._left_out, self.lost_segments)
 
     @property
-    def versions(self) -> tuple[int, int, int]:
-        """The versions of episodes, steps and runs that it shows."""
-        return self._episodes.version, self._steps.version, self._runs.version
+    def commits(self) -> tuple[tuple[int, bytes | None], ...]:
+        """The versions of episodes, steps and runs that it shows, each with its last commit.
+
+        Copies of one store that went on apart have the same versions and other commits.
+        """
+        return tuple((each.version, each.last_commit) for each in (self._episodes, self._steps, self._runs))
 
     @cached_property
     def episode_files(self) -> list[TableFile]:

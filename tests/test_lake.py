@@ -158,6 +158,20 @@ def test_only_changed_stores_are_read_again(root: Path, monkeypatch: pytest.Monk
     assert lake.refresh().stores()["episodes"].to_list() == [3, 4]
 
 
+def test_a_copy_that_went_on_apart_is_read_again(tmp_path: Path) -> None:
+    """It has the identity and the version of the store that it replaces, and other episodes."""
+    made(tmp_path, "a", [1])
+    shutil.copytree(tmp_path / "a", tmp_path / ".copy")
+    add(el.open(tmp_path / "a"), [3], "second")
+    add(el.open(tmp_path / ".copy"), [4], "second")
+    lake = el.lake(tmp_path)
+    text = "SELECT length FROM episodes ORDER BY 1"
+    assert lake.sql(text).fetchall() == [(1,), (3,)]
+    shutil.rmtree(tmp_path / "a")
+    (tmp_path / ".copy").rename(tmp_path / "a")
+    assert lake.refresh().sql(text).fetchall() == [(1,), (4,)]
+
+
 def test_a_folder_without_stores(tmp_path: Path) -> None:
     """It has no row, its tables have the standard columns, and the first store can be created in it."""
     lake = el.lake(tmp_path / "new")

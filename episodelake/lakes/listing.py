@@ -157,7 +157,7 @@ def _opened(url: str, options: Mapping[str, str] | None, before: Entry | None) -
         known = before.snapshot
         try:
             newest = Snapshot(known.layout, known.manifest, after=known)
-            return before if newest.versions == known.versions else Entry(newest)
+            return before if newest.commits == known.commits else Entry(newest)
         except StoreNotFoundError:
             pass  # another store may have taken its place
     layout = Layout.at(url, options)

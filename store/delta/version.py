@@ -42,6 +42,11 @@ class TableVersion:
         """The number of the version."""
         return self._state.version
 
+    @property
+    def last_commit(self) -> bytes | None:
+        """The bytes of the commit that made the version; None if a checkpoint alone has it."""
+        return self._state.last
+
     def check_writable(self) -> None:
         """Refuse to write to a table that another program gave features which writers must heed.
 
