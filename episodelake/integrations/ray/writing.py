@@ -47,6 +47,8 @@ from ...writers.importing.formats import ImportOptions, LastObservation
 from .datasource import refuse_memory
 
 _TENSORS = (ArrowTensorType, ArrowTensorTypeV2, ArrowVariableShapedTensorType)
+#: What holds instead of an import's `on_error`.
+_NO_SKIPPING = "write_steps skips no episode: repair such episodes in the dataset, or filter them out."
 #: What to do where episodes are torn.
 _TOGETHER = (
     "All rows of an episode have to be in one block of the dataset. Bring them together with "
@@ -146,7 +148,7 @@ class StoreDatasink(Datasink):
                 if place.local is None and report.episodes:
                     _upload(into, place)
         except DatasetError as error:
-            error.add_note(_TOGETHER)
+            error.add_note(f"{_NO_SKIPPING} {_TOGETHER}")
             raise
         names = [", ".join(map(str, row.values())) for row in named]
         return _Staged(ctx.task_idx, str(place) if report.episodes else "", names, dict(report.lost))
