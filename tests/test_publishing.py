@@ -316,6 +316,8 @@ def test_the_command_line_publishes(tmp_path: Path) -> None:
     assert values_of(el.open(got)) == [2]
     again = run("publish", store, out, "--tag", "v1")
     assert again.exit_code == 1 and "already" in again.stderr
+    remote = run("pull", out, "s3://bucket/got")
+    assert remote.exit_code == 1 and "expected a folder of this machine" in " ".join(remote.stderr.split())
     assert run("pull", out, got).exit_code == 1 and run("preview", store).exit_code == 1
 
 
