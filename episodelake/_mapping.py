@@ -148,7 +148,9 @@ def _column(name: str, values: Any, count: int) -> pa.Array:
 
 def _cell(name: str, value: Any) -> pa.Array:
     """Return the value of an episode: a scalar, or a list of them."""
-    if value is None or isinstance(value, str) or np.ndim(value) == 0:
+    if value is None or isinstance(value, str):
+        return _storable(name, _array([value]))
+    if np.ndim(value) == 0:
         return _storable(name, _array([value.item() if hasattr(value, "item") else value]))
     flat = _array(value)
     return _storable(name, pa.ListArray.from_arrays(pa.array([0, len(flat)], pa.int32()), flat))
@@ -256,10 +258,12 @@ class MapJob:
         """The transaction that commits the job once."""
         if self.job_id is None:
             return None
-        where = None if self.where is None else str(self.where)
-        if isinstance(self.where, pl.Expr):
+        where = self.where
+        if isinstance(where, pl.Expr):
             # Its text leaves values out.
-            where = hashlib.sha256(self.where.meta.serialize()).hexdigest()
+            where = hashlib.sha256(where.meta.serialize()).hexdigest()
+        elif where is not None:
+            where = str(where)
         identity = json.dumps([self.job_id, self.of, self.names, where])
         return f"map.{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
 
