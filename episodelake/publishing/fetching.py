@@ -63,7 +63,7 @@ def address_of(
     return address, chosen_tag(text, version, tag)
 
 
-def chosen_tag(address: str, version: str | None, tag: str | None) -> str | None:
+def chosen_tag(address: str, version: int | str | None, tag: str | None) -> str | None:
     """Return the one of `version=` and of the address's tag that was given.
 
     Raises:
@@ -206,7 +206,7 @@ def fetch_whole(published: Source, stage: LocalPlace, target: Path, tell: Progre
         LocalPlace(target.parent).sync()
 
 
-def cached_version(address: str, version: str | None) -> Path:
+def cached_version(address: str, version: int | str | None) -> Path:
     """Return a folder of the cache with a version of the Hub; it is fetched once, and verified.
 
     Raises:
