@@ -42,7 +42,7 @@ class _Look:
 
     Attributes:
         entries: the stores by name.
-        warned: texts of which the user was told.
+        warned: warnings that were given already.
     """
 
     root: Place
