@@ -1,6 +1,7 @@
 """`publish`: a view becomes an immutable version at a target, whole or not at all.
 
-A folder gets the version by one rename. An object store gets `store.json` last: without it there is no store.
+A folder gets the version by one rename. An object store gets `store.json` last, and readers open
+no store without it.
 """
 
 from __future__ import annotations
