@@ -65,7 +65,7 @@ def recorded(path: Path, episodes: int, length: int) -> el.EpisodeStore:
 
 
 def apart(path: str, function: Any, positions: np.ndarray) -> list[tuple[str, Any]]:
-    """Compute one episode in a worker of the pool."""
+    """Compute a share of the episodes in a worker of the pool."""
     return [(episode.id, function(episode)) for episode in el.open(path)[positions]]
 
 
