@@ -385,15 +385,16 @@ def test_a_foreign_commit_is_named_and_can_be_undone(tmp_path: Path, table: str)
 
 
 def test_bad_arguments(tmp_path: Path) -> None:
-    """No store, a store of agents, and an empty id are refused before a task runs."""
+    """No store, a store of agents, and an id that is no text are refused before a task runs."""
     from episodelake.integrations.ray import read_steps, write_steps
 
     recorded(tmp_path / "s", *SPACES["discrete"])
     read = read_steps(tmp_path / "s")
     with pytest.raises(el.errors.StoreNotFoundError):
         write_steps(read, tmp_path / "none", write_id="a")
-    with pytest.raises(el.errors.InvalidArgumentError, match="write_id"):
-        write_steps(read, tmp_path / "s", write_id="")
+    for write_id in ("", chr(0xD800)):
+        with pytest.raises(el.errors.InvalidArgumentError, match="write_id"):
+            write_steps(read, tmp_path / "s", write_id=write_id)
     box = spaces.Box(-1, 1, (2,))
     el.create(tmp_path / "team", agents={"red": (box, box), "blue": (box, box)})
     with pytest.raises(el.errors.InvalidArgumentError, match="several agents"):

@@ -43,6 +43,7 @@ from ...store.files import Place, guard_access
 from ...store.layout import JOURNAL, MANIFEST, Layout, time_ordered_suffix
 from ...store.maintenance.merging import merge
 from ...store.maintenance.staging import staging
+from ...store.names import has_utf8
 from ...writers.importing.formats import ImportOptions, LastObservation
 from .datasource import refuse_memory
 
@@ -311,7 +312,7 @@ def write_steps(
         DatasetError, SpaceMismatchError: rows do not make whole episodes, or do not fit the spaces; a task's
             error comes as one of Ray that is also of this class. Nothing was written.
     """
-    if not isinstance(write_id, str) or not write_id:
+    if not isinstance(write_id, str) or not write_id or not has_utf8(write_id):
         raise InvalidArgumentError(f"write_id={write_id!r:.200}: expected text that names the write.")
     refuse_memory(path)
     store = open_store(path, storage_options=storage_options)

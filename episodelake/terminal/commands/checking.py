@@ -124,6 +124,9 @@ episodelake verify data/cartpole --json | jq .faults""",
 def verify(
     path: WritablePath,
     repair: Annotated[bool, typer.Option("--repair", help="Repair what can be repaired.")] = False,
+    workers: Annotated[
+        int | None, typer.Option("--workers", min=1, help="How many processes read.", show_default="this one")
+    ] = None,
     as_json: AsJson = False,
     storage: StorageOptions = None,
 ) -> None:
@@ -137,7 +140,7 @@ def verify(
 
     mended = "What was mended stays mended; call again to go on."
     with interruptible((lambda: mended) if repair else unchanged):
-        report = open_newest(path, storage).verify(repair=repair, progress=True)
+        report = open_newest(path, storage).verify(repair=repair, workers=workers, progress=True)
         emit(
             {"ok": report.ok, **vars(report)},
             lambda page, _: write_faults(page, report, repair=repair),
