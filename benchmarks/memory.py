@@ -28,9 +28,9 @@ def main() -> None:
     print(json.dumps(answer))
 
 
-def memory_of(field: str) -> int:
-    """Return a field of /proc/self/status in bytes."""
-    for line in Path("/proc/self/status").read_text().splitlines():
+def memory_of(field: str, process: int | str = "self") -> int:
+    """Return a field of a process's /proc/.../status in bytes."""
+    for line in Path(f"/proc/{process}/status").read_text().splitlines():
         if line.startswith(field + ":"):
             return int(line.split()[1]) * 1024
     raise LookupError(field)

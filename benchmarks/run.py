@@ -41,7 +41,8 @@ import vector_recording
 from measure import Row
 from peer_process import TIANSHOU, Peer
 from report import markdown, print_table
-from setting import Setting
+from scale_work import WORKS
+from setting import Growth, Setting
 
 BENCHMARKS = {
     "recording": recording.run,
@@ -83,11 +84,29 @@ def main(
         Path | None, typer.Option("--markdown", help="Write the table and the machine to this file too.")
     ] = None,
     environments: Annotated[Path, typer.Option(help="Where peers' environments are kept.")] = ENVIRONMENTS,
+    steps: Annotated[
+        list[float] | None, typer.Option(help="Of scale and billion: sizes, such as 1e7.")
+    ] = None,
+    folder: Annotated[
+        Path | None, typer.Option(help="Of scale and billion: keep stores and results, and go on from them.")
+    ] = None,
+    only: Annotated[list[str] | None, typer.Option(help=f"Of scale and billion: {', '.join(WORKS)}.")] = None,
+    skip: Annotated[list[str] | None, typer.Option(help="Of scale and billion: work to leave out.")] = None,
+    seconds: Annotated[float, typer.Option(help="Of scale and billion: what any work may take.")] = 3600.0,
 ) -> None:
     """Measure Episodelake beside Minari, pyarrow and DuckDB, and print both sides and their ratio."""
     unknown = set(names or ()) - BENCHMARKS.keys()
     if unknown:
         raise typer.BadParameter(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(BENCHMARKS)}")
+    if strange := {*(only or ()), *(skip or ())} - WORKS.keys():
+        raise typer.BadParameter(f"unknown work: {', '.join(sorted(strange))}; there is {', '.join(WORKS)}")
+    growth = Growth(
+        tuple(int(size) for size in steps or ()),
+        folder.resolve() if folder is not None else None,
+        tuple(only or ()),
+        tuple(skip or ()),
+        seconds,
+    )
     console = Console()
     if not console.is_terminal:
         console = Console(width=WIDTH_OF_A_FILE)
@@ -95,10 +114,10 @@ def main(
     place = environments.resolve()
     rows: list[Row] = []
     # MuJoCo leaves its log in the current folder, so the run happens in the scratch folder.
-    with tempfile.TemporaryDirectory(prefix="episodelake-benchmarks-") as folder, contextlib.chdir(folder):
-        peer = Peer(place, Path(folder))
-        tianshou = Peer(place, Path(folder), TIANSHOU)
-        setting = Setting(Path(folder), repeats, quick, peer, tianshou, place)
+    with tempfile.TemporaryDirectory(prefix="episodelake-benchmarks-") as scratch, contextlib.chdir(scratch):
+        peer = Peer(place, Path(scratch))
+        tianshou = Peer(place, Path(scratch), TIANSHOU)
+        setting = Setting(Path(scratch), repeats, quick, peer, tianshou, place, growth)
         try:
             for name in names or [name for name in BENCHMARKS if name not in ON_REQUEST]:
                 console.print(f"[dim]running {name}[/dim]")

@@ -1,244 +1,292 @@
-"""The same work on ever larger stores: time per step and memory, each work in a process of its own.
+"""The same work on ever larger stores: time per step, memory and disk, each work in a process of its own.
 
 1,024 CartPoles of Gymnasium's vector code, played by a policy that balances for a while, are recorded until
 a store has a million, ten million and a hundred million transitions (`billion`: ten million, a hundred
-million and a billion). Then the stores are opened, filtered, queried, loaded from, compacted and verified.
-The peer of each row is the same work on the smallest store.
+million and a billion). Then the store is opened, filtered, queried, loaded from, compacted and verified;
+every result is compared with what the loop counted beside the recorder (see `scale_work`). The peer of each
+row is the same work on the smallest store.
 
-`python scale.py WORK STORE STEPS TINY` does one piece of work, on a tiny store first so that code and thread
-pools are loaded, and prints JSON: its seconds, its steps or batches, and the bytes of memory at its peak
-above what the process had before, without mapped files. Linux only.
+Each work is a line of `results.jsonl` as soon as it is done. With `--folder` that file and the stores stay,
+and a later call with the same folder does what is missing: it goes on with a recording that was cut short,
+and tries again what failed. `python scale.py FOLDER` prints the table of a results file.
 """
 
 from __future__ import annotations
 
-import itertools
+import contextlib
 import json
+import re
+import shutil
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
-import polars as pl
-
-import episodelake as el
-from cartpoles import balance, make_native
 from measure import Row, Samples
 from memory import memory_of
+from scale_work import WORKS, Work
 from setting import Setting, folder_bytes
 
-ENVIRONMENTS = 1_024
-BATCH = 256
-BATCHES = 10_000
-#: Of a streaming loader.
-BUFFER = 64 << 20
 SIZES = (1_000_000, 10_000_000, 100_000_000)
+BILLION = (10_000_000, 100_000_000, 1_000_000_000)
 #: Of a quick run.
 QUICK = (40_960, 81_920)
-#: Of the store that each process works on first.
-TINY = 20_480
 #: What a size may add, over the smallest one: noise, and the partly filled last segment of small stores.
 FLAT = 1.5
-QUESTIONS = {
-    "by step": "select t, count(*), avg(reward) from transitions group by 1 order by 1",
-    "returns from steps": "select episode_id, sum(reward) as total from transitions "
-    "group by 1 order by 2 desc, 1 limit 9",
-    "visited states": "select floor(obs(0) * 2), floor(obs(2) * 20), count(*) from steps "
-    "group by 1, 2 order by 1, 2",
-}
-
-
-#: For each work its time in the unit of the work, and megabytes.
-Measured = dict[str, tuple[float, float]]
+#: Seconds between two looks at the memory of a process, and at the disk.
+LOOK, LOOK_AT_DISK = 0.02, 1.0
+RESULTS = "results.jsonl"
+Line = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Work:
-    """A piece of work: its name in the table, the function that does it, and the unit that its time has.
+class Results:
+    """The lines of a results file: the last one of each work at each size.
 
-    The function takes the path and the number of steps, and returns how many units it did.
+    Attributes:
+        file: where lines are appended.
     """
 
-    name: str
-    do: Callable[[Path, int], int]
-    unit: str = "us/step"
+    file: Path
 
+    def add(self, line: Line) -> None:
+        """Append a line and print it."""
+        with self.file.open("a") as file:
+            print(json.dumps(line), file=file)
+        if "seconds" in line:
+            done = "" if "done" not in line else f", {line['done']:,} transitions"
+            print(f"{line['steps']:,} {line['work']}: {line.get('error') or _words(line)}{done}", flush=True)
 
-def record(path: Path, steps: int) -> int:
-    """Record transitions of all environments until there are `steps`; the store is new."""
-    envs = make_native(ENVIRONMENTS)
-    store = el.create(
-        path, observation_space=envs.single_observation_space, action_space=envs.single_action_space
-    )
-    with store.record(envs) as recorder:
-        observations, _ = recorder.reset(seed=0)
-        for _ in range(steps // ENVIRONMENTS):
-            observations = recorder.step(balance(observations))[0]
-    return steps
+    def at(self, steps: int) -> dict[str, Line]:
+        """The last line of each work at a size, since its recording began."""
+        found: dict[str, Line] = {}
+        for line in self._lines():
+            if line["steps"] != steps or "done" in line:
+                continue
+            if line["work"] == "record" and line["begins"]:
+                found = {work: old for work, old in found.items() if work == "bare"}
+            found[line["work"]] = line
+        return found
 
+    def sizes(self) -> list[int]:
+        """The sizes with lines, the smallest first."""
+        return sorted({line["steps"] for line in self._lines()})
 
-def open_store(path: Path, _: int) -> int:
-    """Open and count."""
-    len(el.open(path))
-    return 1
-
-
-def filter_by_return(path: Path, _: int) -> int:
-    """Open, and keep the episodes above a return."""
-    len(el.open(path).filter(pl.col("episode_return") > 250))
-    return 1
-
-
-def question(sql: str) -> Callable[[Path, int], int]:
-    """Return the work that asks `sql`, of all steps."""
-
-    def ask(path: Path, steps: int) -> int:
-        el.open(path).sql(sql)
-        return steps
-
-    return ask
-
-
-def _mapped(path: Path) -> el.Cache:
-    return el.Cache("mmap", folder=path.with_name(path.name + "-columns"))
-
-
-def draw(*, mapped: bool) -> Callable[[Path, int], int]:
-    """Return the work that draws shuffled batches: from mapped files, or streamed through a small buffer."""
-
-    def batches(path: Path, _: int) -> int:
-        kept = _mapped(path) if mapped else el.Cache("stream", buffer_bytes=BUFFER)
-        loader = el.open(path).loader(BATCH, shuffle=True, seed=0, cache=kept)
-        return sum(1 for _ in itertools.islice(iter(loader), BATCHES))
-
-    return batches
-
-
-def decode(path: Path, steps: int) -> int:
-    """Decode all columns of a loader into mapped files, and draw one batch."""
-    next(iter(el.open(path).loader(BATCH, shuffle=True, seed=0, cache=_mapped(path))))
-    return steps
-
-
-def compact(path: Path, steps: int) -> int:
-    """Join small segments, and delete the replaced files."""
-    store = el.open(path)
-    store.compact()
-    store.vacuum(older_than=timedelta(0))
-    return steps
-
-
-def verify(path: Path, steps: int) -> int:
-    """Read and check everything."""
-    assert el.open(path).verify().ok
-    return steps
-
-
-WORKS = {
-    "record": Work("record 1,024 CartPoles, closed", record),
-    "open": Work("open", open_store, "ms"),
-    "filter": Work("open and filter by return", filter_by_return, "ms"),
-    **{
-        f"sql-{place}": Work(f"SQL, {name}", question(sql))
-        for place, (name, sql) in enumerate(QUESTIONS.items())
-    },
-    "stream": Work("10,000 shuffled batches, streamed", draw(mapped=False), "us/batch"),
-    "decode": Work("decode columns into mapped files", decode),
-    "mapped": Work("10,000 shuffled batches, mapped", draw(mapped=True), "us/batch"),
-    "compact": Work("compact and vacuum", compact),
-    "verify": Work("verify", verify),
-}
+    def _lines(self) -> Iterator[Line]:
+        if self.file.exists():
+            yield from map(json.loads, self.file.read_text().splitlines())
 
 
 def run(setting: Setting, sizes: tuple[int, ...] = SIZES) -> list[Row]:
-    """Measure all works at each size, the small ones first."""
-    if setting.quick:
-        sizes = QUICK
-    measured = {steps: _at(setting, steps) for steps in sizes}
+    """Do all works at each size, the small ones first."""
+    growth = setting.growth
+    sizes = growth.steps or (QUICK if setting.quick else sizes)
+    folder = growth.folder or setting.fresh("scale")
+    folder.mkdir(parents=True, exist_ok=True)
+    results = Results(folder / RESULTS)
+    for steps in sizes:
+        for work in WORKS:
+            old = results.at(steps).get(work)
+            chosen = work in growth.only or (not growth.only and work not in growth.skip)
+            if chosen and (work in growth.only or old is None or "error" in old or old.get("partial")):
+                _do(work, steps, folder, results, growth.seconds)
     first, *others = sizes
-    return [row for steps in others for row in _rows(measured[first], measured[steps], first, steps)]
-
-
-def _rows(small: Measured, large: Measured, first: int, steps: int) -> list[Row]:
-    """Return the rows of one size beside the first one: times, then memory, then the size of the files."""
-    at, peer = f"{steps // 1_000_000:,} M steps", f"{first // 1_000_000:,} M steps"
-
-    def row(name: str, unit: str, key: str, which: int, target: float | None = None) -> Row:
-        ours, theirs = (Samples((side[key][which],)) for side in (large, small))
-        return Row(f"{name}, {at}", unit, ours, peer, theirs, ratio_target=target)
-
-    times = [
-        row(work.name, work.unit, key, 0, None if work.unit == "ms" else FLAT) for key, work in WORKS.items()
-    ]
-    peaks = [row(f"{work.name}, memory at the peak", "MB", key, 1) for key, work in WORKS.items()]
-    return [*times, *peaks, row("files of a store", "B/step", "disk", 0)]
+    rows = _rows(results, first, None)
+    return rows if not others else [row for steps in others for row in _rows(results, steps, first)]
 
 
 def run_billion(setting: Setting) -> list[Row]:
-    """Measure a tenth, a hundredth and the whole of a billion steps."""
-    return run(setting, (10_000_000, 100_000_000, 1_000_000_000))
+    """Do them at a tenth, a hundredth and the whole of a billion steps."""
+    return run(setting, BILLION)
 
 
-def _at(setting: Setting, steps: int) -> Measured:
-    """Return for each work its time in the work's unit, and megabytes; for `disk` bytes per step."""
-    path, tiny = setting.fresh(f"scale-{steps}"), setting.fresh("scale-tiny")
-    answers = {}
+def _do(work: str, steps: int, folder: Path, results: Results, limit: float) -> None:
+    """Do one work in a process, watch it, and append what it took or why it failed."""
+    store, before = folder / f"store-{steps}", results.at(steps)
+    recorded = before.get("record")
+    totals = recorded.get("totals") if recorded else None
+    if work == "record" and not (totals and store.exists()):
+        totals, recorded = None, None
+        shutil.rmtree(store, ignore_errors=True)
+    if work not in ("bare", "record") and totals is None:
+        raise SystemExit(f"there is no store of {steps:,} transitions in {folder}; do not skip `record`")
+    line: Line = {"steps": steps, "work": work, "at": time.strftime("%H:%M:%S")}
+    if work == "record":
+        line["begins"] = recorded is None
+    if work == "compact":  # Its old and new files are the most there is on the disk.
+        shutil.rmtree(folder / f"{store.name}-columns", ignore_errors=True)
+    asked = {"work": work, "store": str(store), "steps": steps, "expected": totals}
+    asked["tiny"] = str(folder / "tiny")
+    start = time.perf_counter()
+    with (folder / "stderr.txt").open("w+") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("scale_work.py")), json.dumps(asked)],
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+        )
+        watched = _watch(process, folder, store.name, line, results, limit)
+        stderr.seek(0)
+        message = stderr.read().strip()
+    line |= watched
+    if "seconds" not in watched:
+        line |= {"seconds": time.perf_counter() - start}
+        line.setdefault("error", _failure(message))
+    elif work == "record" and line["totals"]["transitions"] < steps:
+        line["partial"] = True
+    if recorded and work == "record" and "error" not in line:
+        for key in ("seconds", "processor", "units"):
+            line[key] += recorded[key]
+    line["bytes"] = folder_bytes(store) if store.exists() else 0
+    shutil.rmtree(folder / f"{store.name}-spilled", ignore_errors=True)
+    results.add(line)
+    if line.get("partial"):
+        raise SystemExit("the recording was cut short; the same call goes on")
+    if work == "record" and "error" in line:
+        raise SystemExit(f"recording failed: {message}")
+
+
+def _watch(
+    process: subprocess.Popen[str], folder: Path, name: str, line: Line, results: Results, limit: float
+) -> Line:
+    """Follow a process until it ends; return its last words, its peak of memory and that of the disk."""
+    assert process.stdout is not None
+    said: list[Line] = []
+
+    def read() -> None:
+        assert process.stdout is not None
+        for text in process.stdout:
+            words = json.loads(text)
+            if "done" in words:
+                results.add(line | words | {"anonymous": _anonymous(process.pid)})
+            said.append(words)
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    peak = disk = 0
+    end, look = time.perf_counter() + limit, 0.0
+    found: Line = {}
+    while process.poll() is None:
+        try:
+            time.sleep(LOOK)
+            peak = max(peak, _anonymous(process.pid))
+            now = time.perf_counter()
+            if now > look:
+                look = now + LOOK_AT_DISK
+                with contextlib.suppress(FileNotFoundError):
+                    disk = max(disk, sum(folder_bytes(path) for path in folder.glob(f"{name}*")))
+            if now > end:
+                process.terminate()
+                found["error"] = f"it took longer than {limit:,.0f} s"
+                end = float("inf")
+        except KeyboardInterrupt:  # A recording ends whole, and is a line; other work just ends.
+            found["error"] = "interrupted"
+            process.terminate()
+    reader.join()
+    last = said[-1] if said and "seconds" in said[-1] else {}
+    before = next((words["anonymous"] for words in said if "anonymous" in words), 0)
+    if last:
+        found = {key: value for key, value in found.items() if key != "error"} | last
+    return found | {"memory": max(peak - before, 0), "disk": disk}
+
+
+def _failure(message: str) -> str:
+    """The line of a traceback that names the error."""
+    lines = message.splitlines() or ["it was killed"]
+    return next((text for text in reversed(lines) if re.match(r"[\w.]+(Error|Exception)\b", text)), lines[-1])
+
+
+def _anonymous(pid: int) -> int:
+    try:
+        return memory_of("RssAnon", pid)
+    except (LookupError, OSError):
+        return 0
+
+
+def _rows(results: Results, steps: int, first: int | None) -> list[Row]:
+    """Return the rows of a size, beside those of the first one where given: times, memory, then files."""
+    large, small = results.at(steps), results.at(first) if first else {}
+    at, peer = f"{_words_of(steps)} steps", f"{_words_of(first)} steps" if first else ""
+    rows = []
+
+    def add(name: str, unit: str, key: str, value: Any, target: float | None = None) -> None:
+        sides = [
+            value(side[key]) if key in side and "error" not in side[key] else None for side in (large, small)
+        ]
+        if sides[0] is None:
+            return
+        theirs = Samples((sides[1],)) if sides[1] is not None else None
+        rows.append(Row(f"{name}, {at}", unit, Samples((sides[0],)), peer, theirs, ratio_target=target))
+
     for key, work in WORKS.items():
-        answer = _answer(key, path, steps, tiny)
-        factor = 1e3 if work.unit == "ms" else 1e6
-        answers[key] = (answer["seconds"] / answer["units"] * factor, answer["peak"] / 1e6)
-        if key == "record":
-            answers["disk"] = (folder_bytes(path) / steps, 0.0)
-    for folder in (path, tiny):
-        setting.fresh(folder.name + "-columns")
-        setting.fresh(folder.name)
-    return answers
+        add(work.name, work.unit, key, _time_of(work), None if work.unit == "ms" or not first else FLAT)
+    for key, work in WORKS.items():
+        add(f"{work.name}, memory at the peak", "MB", key, lambda line: line["memory"] / 1e6)
+    add("files of a store", "B/step", "record", lambda line: line["bytes"] / line["steps"])
+    return rows
 
 
-def _answer(key: str, path: Path, steps: int, tiny: Path) -> dict[str, float]:
-    command = [sys.executable, __file__, key, str(path), str(steps), str(tiny)]
-    process = subprocess.run(command, capture_output=True, text=True)
-    if process.returncode:
-        raise RuntimeError(f"{' '.join(command)}:\n{process.stderr}")
-    return json.loads(process.stdout)
+def _time_of(work: Work) -> Any:
+    factor = 1e3 if work.unit == "ms" else 1e6
+    return lambda line: line["seconds"] / line["units"] * factor
 
 
-class Peak:
-    """Watches the process's own memory, without mapped files, in a thread; `bytes` is the largest amount."""
-
-    def __init__(self) -> None:
-        self.bytes = 0
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-
-    def __enter__(self) -> Peak:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._stop.wait(0.01):
-            self.bytes = max(self.bytes, memory_of("RssAnon"))
+def _words(line: Line) -> str:
+    if "done" in line:
+        return f"{line['seconds']:.0f} s, {line['anonymous'] / 1e6:,.0f} MB"
+    words = f"{_time_of(WORKS[line['work']])(line):.3g} {WORKS[line['work']].unit}, {line['seconds']:.4g} s"
+    return f"{words} ({line['processor']:.4g} s of processors), {line['memory'] / 1e6:,.0f} MB"
 
 
-def main() -> None:
-    """Do one piece of work and print what it took."""
-    key, path, steps, tiny = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
-    WORKS[key].do(tiny, TINY)
-    before = memory_of("RssAnon")
-    with Peak() as peak:
-        start = time.perf_counter()
-        units = WORKS[key].do(path, steps)
-        seconds = time.perf_counter() - start
-    print(json.dumps({"seconds": seconds, "units": units, "peak": max(peak.bytes - before, 0)}))
+def _words_of(steps: int) -> str:
+    for unit, letter in ((1_000_000_000, "B"), (1_000_000, "M")):
+        if steps >= unit:
+            return f"{steps / unit:.3g} {letter}"
+    return f"{steps:,}"
+
+
+def table(results: Results) -> str:
+    """Return the Markdown table of a results file: time, then memory, at each size."""
+    sizes = results.sizes()
+    at = {steps: results.at(steps) for steps in sizes}
+    heads = [_words_of(steps) for steps in sizes]
+    head = [
+        "work",
+        "unit",
+        *heads,
+        f"memory, MB: {heads[0]}",
+        *heads[1:],
+        f"resident, MB: {heads[0]}",
+        *heads[1:],
+    ]
+    lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
+
+    def cell(line: Line | None, value: Any) -> str:
+        if line is None or "error" in line:
+            return "-" if line is None else "failed"
+        return f"{value(line):,.3g}" if value(line) < 1000 else f"{value(line):,.0f}"
+
+    for key, work in WORKS.items():
+        if any(key in lines_of for lines_of in at.values()):
+            found = [at[steps].get(key) for steps in sizes]
+            values = (
+                _time_of(work),
+                lambda line: line["memory"] / 1e6,
+                lambda line: line.get("rss", 0) / 1e6,
+            )
+            cells = [cell(line, value) for value in values for line in found]
+            lines.append(f"| {' | '.join([work.name, work.unit, *cells])} |")
+    files = [cell(at[steps].get("record"), lambda line: line["bytes"] / line["steps"]) for steps in sizes]
+    most = [f"{max((line['disk'] for line in at[steps].values()), default=0) / 1e9:.3g}" for steps in sizes]
+    blank = [""] * (len(head) - 2 - len(sizes))
+    lines.append(f"| {' | '.join(['files after recording', 'B/step', *files, *blank])} |")
+    lines.append(f"| {' | '.join(['disk at the peak', 'GB', *most, *blank])} |")
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":
-    main()
+    print(table(Results(Path(sys.argv[1]) / RESULTS)))

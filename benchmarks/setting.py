@@ -14,6 +14,25 @@ FORMATS = ("hdf5", "arrow")
 
 
 @dataclass(frozen=True)
+class Growth:
+    """The choices of `scale` and `billion`.
+
+    Attributes:
+        steps: the sizes of stores; none for the usual ones.
+        folder: where stores and results stay, or None for the scratch folder.
+        only: the work to do, even if it was done; none for all.
+        skip: the work not to do.
+        seconds: what any work may take.
+    """
+
+    steps: tuple[int, ...] = ()
+    folder: Path | None = None
+    only: tuple[str, ...] = ()
+    skip: tuple[str, ...] = ()
+    seconds: float = 3600.0
+
+
+@dataclass(frozen=True)
 class Setting:
     """The setting of one run: a scratch folder, repeats, the peers, and where they are installed."""
 
@@ -23,6 +42,7 @@ class Setting:
     minari: Peer
     tianshou: Peer
     environments: Path
+    growth: Growth = Growth()
 
     def choose(self, full: int, quick: int) -> int:
         """Return the size to use: `full`, or `quick` in a quick run."""
