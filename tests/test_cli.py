@@ -652,6 +652,23 @@ def test_a_column_that_is_drawn_is_never_shortened(width: int) -> None:
     assert max(map(cell_len, aligned(cut))) <= width
 
 
+def test_a_narrow_table_of_episodes_keeps_what_people_look_for(example: Example) -> None:
+    """Without a choice of columns, those of places in files go first, and those of outcomes last."""
+    columns = el.open(example.path).episodes.collect_schema().names()
+    grid = Grid.of(columns, [["0123456789"] * len(columns)])
+    cut, left_out = fitted(grid, 70, "…")
+    assert {"length", "episode_return", "end_reason", "seed"} <= set(cut.headers)
+    assert {"segment", "row_start", "row_count"} <= set(left_out)
+
+
+@pytest.mark.usefixtures("terminal")
+def test_a_wide_terminal_shows_all_statistics(example: Example, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A window of 240 columns shows every quantile."""
+    monkeypatch.setenv("COLUMNS", "240")
+    said = " ".join(ESCAPE.sub("", call("stats", example.path).stdout).split())
+    assert "not fit" not in said and "q0.95" in said
+
+
 @given(st.text())
 def test_clean_text_has_no_control_characters(text: str) -> None:
     """No control character is left, and text without them stays as it is."""

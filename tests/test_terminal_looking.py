@@ -435,6 +435,22 @@ def test_plot_counts(stores: dict[str, RawStore], cartpole: RawStore) -> None:
     assert (first[0]["from"], pytest.approx(first[-1]["to"])) == (min(values), max(values))
 
 
+def test_plot_draws_huge_actions(tmp_path: Path) -> None:
+    """Actions near the largest number have bins; what no axis holds is counted beside the chart."""
+    box = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float64)
+    store = el.create(tmp_path / "store", observation_space=box, action_space=box)
+    actions = np.random.default_rng(0).normal(size=(9, 2)) * [1, 1e200]
+    actions[3:6, 0] = 1.7e308, -1.7e308, np.nan
+    with store.writer() as writer:
+        writer.write_episode(
+            observations=np.zeros((10, 2)), actions=actions, rewards=np.ones(9), terminations=True,
+            truncations=False,
+        )  # fmt: skip
+    rows = said("plot", store.path, "actions")
+    assert [sum(row["count"] for row in rows if row["action"] == f"action[{k}]") for k in (0, 1)] == [6, 9]
+    assert "action[0]: 3 values not drawn" in call("plot", store.path, "actions").stderr
+
+
 @pytest.mark.parametrize(("suffix", "mark"), [("svg", "<svg"), ("html", "<script"), ("png", "PNG")])
 def test_plot_writes_files(cartpole: RawStore, tmp_path: Path, suffix: str, mark: str) -> None:
     """A chart is written in the format that its name says, and a page needs no network."""

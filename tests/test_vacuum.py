@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +93,19 @@ def test_the_default_keeps_a_week(tmp_path: Path) -> None:
     store = numbered_store(tmp_path / "store", [2, 3], seal_every=1)
     store.compact()
     assert store.vacuum().files == ()
+
+
+def test_the_report_names_what_waits(tmp_path: Path) -> None:
+    """Files that only young versions need are counted, with their size and the time when they may go."""
+    store = numbered_store(tmp_path / "store", [2, 3], seal_every=1)
+    store.compact()
+    begun = datetime.now(UTC)
+    report = store.vacuum()
+    now = store.vacuum(NOW, dry_run=True)
+    assert (report.waiting, report.waiting_bytes) == (len(now.files), now.bytes) != (0, 0)
+    assert report.free_at is not None and abs(report.free_at - timedelta(days=7) - begun) < timedelta(hours=1)
+    assert store.vacuum(timedelta.max).free_at is None
+    assert store.vacuum(NOW).waiting == 0
 
 
 def test_a_negative_age_is_refused(tmp_path: Path) -> None:

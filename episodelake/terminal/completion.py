@@ -141,6 +141,21 @@ def complete_measured(ctx: Any, incomplete: str) -> list[str]:
     return _after_comma(measurable_columns(store.context.snapshot), incomplete)
 
 
+def complete_formats(ctx: Any, incomplete: str) -> list[str]:
+    """Names of the formats that `import` reads, or that `export` writes."""
+    from ..exchange import formats
+
+    role = "writes" if ctx.info_name == "export" else "reads"
+    names = formats().filter(role)["name"].to_list()
+    return [name for name in names if name.startswith(incomplete)]
+
+
+def complete_tags(ctx: Any, incomplete: str) -> list[str]:
+    """Tags of the store that the line names."""
+    store = opened(ctx)
+    return [] if store is None else [name for name in store.tags if name.startswith(incomplete)]
+
+
 def _after_comma(names: Sequence[str], incomplete: str) -> list[str]:
     """Complete the name behind the last comma; names that stand before it are not offered again."""
     before, comma, start = incomplete.rpartition(",")

@@ -15,7 +15,7 @@ import secrets
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import pyarrow as pa
@@ -63,10 +63,17 @@ class VacuumReport:
     Attributes:
         files: names relative to the store, sorted.
         bytes: their size.
+        waiting, waiting_bytes: files, and their size, that no tag and not the newest version needs, but a
+            version that was the newest within `older_than`.
+        free_at: when the last of these versions is old enough, if nothing is committed until then; None
+            where nothing waits.
     """
 
     files: tuple[str, ...]
     bytes: int
+    waiting: int = field(default=0, compare=False)
+    waiting_bytes: int = field(default=0, compare=False)
+    free_at: datetime | None = field(default=None, compare=False)
 
 
 @dataclass
@@ -118,8 +125,35 @@ def vacuum(
             doomed += [(STAGING, entry) for entry in staged]
             if not dry_run:
                 _delete(store.layout, doomed, progress or (lambda done, total: None))
+        waiting = []
+        if older_than:
+            now_needed, gone = _needed(store.layout, None), {(table, entry.name) for table, entry in doomed}
+            waiting = [
+                entry
+                for table, entry in candidates
+                if not _is_needed(table, entry.name, now_needed)
+                and _is_needed(table, entry.name, needed)
+                and (table, entry.name) not in gone
+            ]
     names = sorted(f"{table}/{entry.name}" for table, entry in doomed)
-    return VacuumReport(tuple(names), sum(entry.size for _, entry in doomed))
+    size, waits = sum(entry.size for _, entry in doomed), sum(entry.size for entry in waiting)
+    free_at = _free_at(store.layout, needed, older_than) if waiting else None
+    return VacuumReport(tuple(names), size, len(waiting), waits, free_at)
+
+
+def _free_at(layout: Layout, needed: _Needed, older_than: timedelta) -> datetime | None:
+    """Return when the newest commit will be `older_than` old; None beyond the calendar."""
+    commits = {commit_name(version) for version in needed.newest.values()}
+    newest = max(
+        entry.modified
+        for name in TABLES
+        for entry in (layout.table(name) / _LOG).entries()
+        if entry.name in commits
+    )
+    try:
+        return datetime.fromtimestamp(newest, UTC) + older_than
+    except OverflowError:
+        return None
 
 
 def _orphans(layout: Layout, alive: set[str], before: float) -> list[tuple[str, Entry]]:

@@ -10,7 +10,7 @@ import typer
 
 from ..arguments import AsJson, EpisodeKey, StorageOptions, StorePath, WritablePath, episode_key
 from ..command import CHECK, FAILED, app, command
-from ..completion import complete_stores
+from ..completion import complete_stores, complete_tags
 
 
 # An episode may be -1, which is no option.
@@ -78,10 +78,12 @@ def diff(
         ),
     ] = None,
     version_a: Annotated[
-        str | None, typer.Option(metavar="VERSION", help="Version or tag of the first.")
+        str | None,
+        typer.Option(metavar="VERSION", help="Version or tag of the first.", autocompletion=complete_tags),
     ] = None,
     version_b: Annotated[
-        str | None, typer.Option(metavar="VERSION", help="Version or tag of the second.")
+        str | None,
+        typer.Option(metavar="VERSION", help="Version or tag of the second.", autocompletion=complete_tags),
     ] = None,
     episodes_only: Annotated[
         bool, typer.Option("--episodes-only", help="Do not compare steps: only episodes, runs and columns.")

@@ -20,6 +20,7 @@ from ..arguments import (
     WritablePath,
 )
 from ..command import EXCHANGE, app, command
+from ..completion import complete_formats
 
 if TYPE_CHECKING:
     from ..._importing import ImportReport
@@ -42,7 +43,10 @@ def import_(
     ],
     path: WritablePath,
     format: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The format; recognised by default.")
+        str | None,
+        typer.Option(
+            metavar="NAME", help="The format; recognised by default.", autocompletion=complete_formats
+        ),
     ] = None,
     mapping: Annotated[
         list[str] | None,
@@ -131,7 +135,12 @@ episodelake export data/cartpole long --format minari --filter "length > 400" --
 def export(
     path: StorePath,
     target: Annotated[Path, typer.Argument(metavar="TARGET", help="A new file or folder.")],
-    format: Annotated[str, typer.Option(metavar="NAME", help="The format; see `episodelake formats`.")],
+    format: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME", help="The format; see `episodelake formats`.", autocompletion=complete_formats
+        ),
+    ],
     condition: Condition = None,
     option: Annotated[
         list[str] | None,

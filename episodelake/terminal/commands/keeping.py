@@ -12,6 +12,7 @@ import typer
 
 from ..arguments import AsJson, StorageOptions, StorePath, WritablePath
 from ..command import KEEP, ReportingGroup, app, command
+from ..completion import complete_columns, complete_tags
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY_UNITS = {"k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
@@ -67,6 +68,7 @@ def compact(
         typer.Option(
             metavar="COLUMN",
             help="Sort all episodes by this column of episodes; positions then follow the new order.",
+            autocompletion=complete_columns,
         ),
     ] = None,
     descending: Annotated[
@@ -220,7 +222,10 @@ episodelake tag data/cartpole v1.0 --remove""",
 def tag(
     path: WritablePath,
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="The tag; without it, tags are listed.")
+        str | None,
+        typer.Argument(
+            metavar="NAME", help="The tag; without it, tags are listed.", autocompletion=complete_tags
+        ),
     ] = None,
     version: Annotated[
         int | None, typer.Option(min=0, help="The version to tag; the default is the newest.")

@@ -19,6 +19,9 @@ import pyarrow as pa
 from rich.cells import cell_len, set_cell_size
 
 NULL = "NULL"
+#: Columns of episodes and steps that people look for, and columns that only programs use.
+USED = ("position", "length", "episode_return", "end_reason", "seed", "episode_id", "t", "reward", "name")
+PLUMBING = ("segment", "row_start", "row_count", "wide_seed", "env_index", "number", "options", "run_id")
 GAP = 2
 NARROWEST = 16
 
@@ -40,8 +43,8 @@ class Grid:
         headers: one per column.
         rows: cells, each row as long as `headers`.
         right: whether a column is set flush right, as numbers are.
-        first: the columns that a narrow terminal keeps, the most important one first; by default the last
-            column and then those from the left.
+        first: the columns that a narrow terminal keeps, the most important one first; by default those of
+            `USED`, or else the last column, then those from the left, and those of `PLUMBING` last.
         chart: the column of a drawing, which is never shortened; None if there is none.
     """
 
@@ -172,16 +175,16 @@ def _widths(grid: Grid) -> list[int]:
 
 def _limit(grid: Grid, width: int) -> int | None:
     """Return the largest width of a cell with which all columns fit; None if cells would get too narrow."""
-    room = width - GAP * (len(grid.headers) - 1)
+    room, widths = width - GAP * (len(grid.headers) - 1), _widths(grid)
     for limit in range(max(width, NARROWEST), NARROWEST - 1, -1):
-        if sum(_cut_widths(grid, limit)) <= room:
+        if sum(_cut_widths(grid, widths, limit)) <= room:
             return limit
     return None
 
 
-def _cut_widths(grid: Grid, limit: int) -> list[int]:
+def _cut_widths(grid: Grid, widths: Sequence[int], limit: int) -> list[int]:
     """Return the widths of the columns with their cells shortened to a limit."""
-    pairs = zip(grid.headers, _widths(grid), strict=True)
+    pairs = zip(grid.headers, widths, strict=True)
     return [each if header == grid.chart else min(each, limit) for header, each in pairs]
 
 
@@ -189,14 +192,16 @@ def _by_importance(grid: Grid) -> list[int]:
     """Return the columns, the most important first."""
     named = [grid.headers.index(name) for name in grid.first if name in grid.headers]
     if not named:
-        named = [len(grid.headers) - 1]
-    return [*named, *(index for index in range(len(grid.headers)) if index not in named)]
+        used = [grid.headers.index(name) for name in USED if name in grid.headers]
+        named = used if len(used) > 1 else [len(grid.headers) - 1]
+    others = [index for index in range(len(grid.headers)) if index not in named]
+    return [*named, *sorted(others, key=lambda index: grid.headers[index] in PLUMBING)]
 
 
 def _kept(grid: Grid, width: int) -> list[int]:
     """Columns that fit when cells are at their narrowest: the most important ones."""
     kept, room = [], width + GAP
-    widths = _cut_widths(grid, NARROWEST)
+    widths = _cut_widths(grid, _widths(grid), NARROWEST)
     for index in _by_importance(grid):
         need = widths[index] + GAP
         if kept and need > room:

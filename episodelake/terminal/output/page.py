@@ -123,11 +123,12 @@ class Page:
             for line in lines:
                 self._plain(line)
             return
-        grid, left_out = fitted(grid, self.width, self.glyphs.cut)
+        # Text is hard to read beyond 120 columns; a table takes the whole window.
+        grid, left_out = fitted(grid, self.console.width, self.glyphs.cut)
         lines = aligned(grid)
         self._print(Text(lines[0], "bold"), no_wrap=True)
         rule = self.glyphs.rule * max(len(line) for line in lines)
-        self._print(Text(rule[: self.width], "bright_black"), no_wrap=True)
+        self._print(Text(rule[: self.console.width], "bright_black"), no_wrap=True)
         for line in lines[1:]:
             self._print(Text(line), no_wrap=True, overflow="crop")
         if left_out:

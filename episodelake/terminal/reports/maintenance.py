@@ -102,6 +102,12 @@ def _agreed(report: DeleteReport) -> bool:
 def write_vacuum(page: Page, report: VacuumReport, *, dry_run: bool) -> None:
     """Write the report of `vacuum`; of a dry run also the files."""
     page.pairs([("files", len(report.files)), ("size", page.size(report.bytes))])
+    if report.waiting:
+        when = "" if report.free_at is None else f" until {report.free_at:%Y-%m-%d %H:%M} UTC"
+        page.note(
+            f"{counted(report.waiting, 'more file')} ({size_text(report.waiting_bytes)}) kept{when} for "
+            "versions that were the newest within --older-than. With --older-than 0 they go now."
+        )
     if not dry_run or not report.files:
         return
     page.heading("Files that would go")

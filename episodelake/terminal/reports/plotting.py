@@ -17,8 +17,18 @@ import polars as pl
 import typer
 
 from ...readers.amounts import counted
-from ...readers.charts.series import LENGTH, RETURN, RUN, VALUED, Workbench, check_any, value_episodes
-from ...readers.charts.steps import elements_of
+from ...readers.charts.series import (
+    LARGEST,
+    LENGTH,
+    RETURN,
+    RUN,
+    VALUED,
+    Bins,
+    Workbench,
+    check_any,
+    value_episodes,
+)
+from ...readers.charts.steps import Element, elements_of, finite, step_rows
 from ...readers.view import EpisodeView
 from ...store.common.optional_packages import EXPLORE, require
 from ...store.errors import InvalidArgumentError, NothingToDrawError
@@ -286,35 +296,62 @@ def _counts(values: np.ndarray, edges: np.ndarray) -> list[int]:
 
 def actions_drawing(view: EpisodeView) -> Drawing:
     """Draw the counts of actions: by value for few whole numbers, else in bins."""
+    if not len(view):
+        return Drawing([])
     # Groups of agents may share columns.
     elements = {each.name: each for each in elements_of(view.context.snapshot.schema, ACTION)}
     drawn: Counter[str] = Counter()
     counts: list[dict[str, Any]] = []
-    for each in elements.values():
-        if drawn[each.column] < ELEMENTS:
-            drawn[each.column] += 1
-            counts += _action_counts(view, each.name, each.sql)
-    return Drawing(counts, lambda page: _write_actions(page, counts))
+    wild: dict[str, int] = {}
+    with Workbench(view.context, steps=True) as bench:
+        notes = step_rows(bench, None, "transitions").notes
+        for each in elements.values():
+            if drawn[each.column] < ELEMENTS:
+                drawn[each.column] += 1
+                rows, wild[each.name] = _action_counts(bench, each)
+                counts += rows
+
+    def draw(page: Page) -> None:
+        _write_actions(page, counts)
+        for note in (
+            *notes,
+            *(
+                f"{name}: {counted(n, 'value')} not drawn: NaN, infinite or beyond {LARGEST:g}."
+                for name, n in wild.items()
+                if n
+            ),
+        ):
+            page.note(note)
+
+    return Drawing(counts, draw)
 
 
-def _action_counts(view: EpisodeView, name: str, values: str) -> list[dict[str, Any]]:
-    source = f"(SELECT {values} AS v FROM transitions WHERE {values} IS NOT NULL AND isfinite({values}))"
-    low, high, distinct, whole, count = view.query(
-        f"SELECT min(v), max(v), approx_count_distinct(v), bool_and(v = round(v)), count(*) FROM {source}"
-    ).row(0)
+def _action_counts(bench: Workbench, element: Element) -> tuple[list[dict[str, Any]], int]:
+    """Return the counts of an element's values, or of its bins, and how many values fit no axis."""
+    name, value = element.name, element.sql
+    fits = finite(value)
+    (all_of,) = bench.rows(
+        f"SELECT approx_count_distinct({value}) FILTER ({fits}) AS distinct_values, "
+        f"bool_and({value} = round({value}) AND abs({value}) < 1e15) FILTER ({fits}) AS whole, "
+        f"min({value}) FILTER ({fits}) AS low, max({value}) FILTER ({fits}) AS high, "
+        f"count(*) FILTER ({fits}) AS fitting, "
+        f"count({value}) - count(*) FILTER ({fits}) AS wild FROM counted"
+    )
+    count, wild = all_of["fitting"], all_of["wild"]
     if not count:
-        return []
-    if whole and distinct <= VALUES:
-        rows = view.query(f"SELECT v, count(*) FROM {source} GROUP BY v ORDER BY v").rows()
-        return [_counted(name, value, value, number, count) for value, number in rows]
-    span = high - low or 1.0
-    place = f"least(floor((v - {low!r}) / {span!r} * {BINS}), {BINS - 1})::BIGINT"
-    bins = dict(view.query(f"SELECT {place}, count(*) FROM {source} GROUP BY 1").rows())
-    width = span / BINS
+        return [], wild
+    if all_of["whole"] and all_of["distinct_values"] <= VALUES:
+        each = f"SELECT {value} AS v, count(*) AS n FROM counted WHERE {fits} GROUP BY 1 ORDER BY 1"
+        return [_counted(name, row["v"], row["v"], row["n"], count) for row in bench.rows(each)], wild
+    low, high = all_of["low"], all_of["high"]
+    bins = Bins(low, (high - low) / BINS or 1.0, BINS, False)
+    places = bench.rows(
+        f"SELECT {bins.sql(value)} AS place, count(*) AS n FROM counted WHERE {fits} GROUP BY 1"
+    )
+    numbers = {row["place"]: row["n"] for row in places}
     return [
-        _counted(name, low + index * width, low + (index + 1) * width, bins.get(index, 0), count)
-        for index in range(BINS)
-    ]
+        _counted(name, *bins.edges(index), numbers.get(index, 0), count) for index in range(bins.count)
+    ], wild
 
 
 def _counted(name: str, low: float, high: float, number: int, count: int) -> dict[str, Any]:
