@@ -22,8 +22,9 @@ from PIL import Image
 import episodelake as el
 from episodelake.explorer.charts import OVERVIEWS, conditions_of, episode_spec, overview_spec, result_spec
 from episodelake.explorer.listing import POSITION, Choice, EpisodeList, SeriesColors, Watch
-from episodelake.explorer.moments import frame_source, metadata_of, moment_of, summary_of, text_of
+from episodelake.explorer.moments import frame_sources, metadata_of, moment_of, summary_of, text_of
 from episodelake.explorer.queries import MOST_ROWS, Queries, Result, export_folder, ids_as, sql_of_ids
+from episodelake.readers.charts.theme import END_COLORS, PALETTE
 from episodelake.readers.choosing import sorted_positions
 from plain_agents import play_parallel, random_policy
 from waiting import PATIENCE, wait_until
@@ -175,10 +176,39 @@ def test_condition_with_tables(episodes: EpisodeList) -> None:
 
 
 def test_unknown_episode(episodes: EpisodeList) -> None:
-    """An id that is not there is an error of ours."""
+    """An id that is not there has no position."""
     assert episodes.position_of(episodes.frame["episode_id"][7]) == 7
-    with pytest.raises(el.errors.EpisodeNotFoundError):
-        episodes.position_of("nobody/000001")
+    assert episodes.position_of("nobody/000001") is None
+
+
+def test_amounts_of_a_choice(episodes: EpisodeList) -> None:
+    """The header says which part of the episodes and of their runs a choice keeps."""
+    runs = episodes.frame["run_id"]
+    assert episodes.amounts() == f"{len(episodes)} episodes · {runs.n_unique()} runs"
+    chosen = episodes.positions(Choice(("length > 3",)))
+    kept = len({runs[int(place)] for place in chosen})
+    assert episodes.amounts(chosen) == (
+        f"{len(chosen)} of {len(episodes)} episodes · {kept} of {runs.n_unique()} runs"
+    )
+
+
+def test_a_living_writer(tmp_path: Path) -> None:
+    """The page knows whether somebody writes: from the first step of a run to its end."""
+    store = el.create(tmp_path / "live", observation_space=Discrete(3), action_space=Discrete(2))
+    watch = Watch(store)
+    assert not watch.look(lambda: 0.0).store.runs.collect().height and not watch.written
+    with store.writer() as writer:
+        writer.begin(0)
+        writer.flush()
+        watch.look(lambda: 100.0)
+        assert watch.written
+    watch.look(lambda: 200.0)
+    assert not watch.written
+
+
+def test_ends_have_colours_of_their_own() -> None:
+    """No end reason looks like a run, on the page and in charts."""
+    assert not set(END_COLORS.values()) & set(PALETTE)
 
 
 # One episode
@@ -215,8 +245,7 @@ def test_recorded_frames(tmp_path: Path) -> None:
         writer.write_episode(
             observations=frames, actions=[0, 1, 0], rewards=[1, 2, 3], terminations=True, truncations=False
         )
-    source = frame_source(pictured.refresh()[0], replayed=False)
-    assert source is not None
+    (source,) = frame_sources(pictured.refresh()[0], replayed=False)
     for t in (3, 0, 2):
         picture = source.picture(t)
         shown = np.asarray(Image.open(io.BytesIO(picture.png)))
@@ -239,17 +268,34 @@ def test_replayed_frames(tmp_path: Path) -> None:
     for _ in range(episode.length):
         plain.step(1)
         rendered.append(plain.render())
-    assert frame_source(episode, replayed=False) is None
-    source = frame_source(episode, replayed=True)
-    assert source is not None
+    assert frame_sources(episode, replayed=False) == []
+    (source,) = frame_sources(episode, replayed=True)
     for t in (episode.length, 0, 3):
-        assert np.array_equal(np.asarray(Image.open(io.BytesIO(source.picture(t).png))), rendered[t])
+        picture = source.picture(t)
+        assert np.array_equal(np.asarray(Image.open(io.BytesIO(picture.png))), rendered[t])
+        assert picture.difference is None
+
+
+def test_replayed_frames_that_differ(tmp_path: Path) -> None:
+    """Each frame of a replay says where the replay left the recording, from that step on."""
+    recorded = el.create(tmp_path / "cartpole", gymnasium.make("CartPole-v1"))
+    made = gymnasium.make("CartPole-v1")
+    with recorded.record(made) as env:
+        env.reset(seed=4)
+        for t in range(6):
+            made.unwrapped.force_mag = 10.0 if t < 3 else 11.0  # type: ignore[attr-defined]
+            env.step(1)
+    (source,) = frame_sources(recorded.refresh()[0], replayed=True)
+    # A force acts upon the velocity first.
+    assert [source.picture(t).difference for t in range(4)] == [None] * 4
+    for t in (4, 6):
+        assert (source.picture(t).difference or "").startswith("step 4: observation[1] was ")
 
 
 def test_no_replay_without_environment(store: el.EpisodeStore) -> None:
     """Where no environment was kept, a replay is refused in words."""
     with pytest.raises(el.EpisodelakeError, match="environment"):
-        frame_source(store[0], replayed=True)
+        frame_sources(store[0], replayed=True)
 
 
 # Charts
@@ -592,5 +638,5 @@ def test_agents(tmp_path: Path) -> None:
     assert EpisodeList(agents).rows([0])[0]["agents"] == list(episode.agents)
     member = episode.agent(episode.agents[1])
     assert moment_of(member, 0).step["action"] == str(member.actions[0])
-    assert frame_source(episode, replayed=True) is None
+    assert frame_sources(episode, replayed=True) == []
     assert overview_spec("returns", agents, SeriesColors())["usermeta"] == {"brush": False}

@@ -129,6 +129,7 @@ def test_filter(explorer: Explorer, store: el.EpisodeStore, visit: Open) -> None
     option.click()
     expect(seen.count).to_contain_text("of 40")
     assert {text.partition("/")[0] for text in seen.column("episode")} == {"seed1"}
+    expect(seen.page.locator("header")).to_contain_text("40 of 120 episodes · 1 of 3 runs")
 
 
 def test_nothing_fulfils_the_filter(explorer: Explorer, visit: Open) -> None:
@@ -301,6 +302,29 @@ def test_sql(explorer: Explorer, store: el.EpisodeStore, visit: Open) -> None:
     expect(seen.page.locator(".problem", has_text="episode_return")).to_be_visible()
     _ask(seen, "SELECT * FROM read_csv('/etc/passwd')")
     expect(seen.page.locator(".problem", has_text="Permission")).to_be_visible()
+
+
+def test_a_click_on_a_result(explorer: Explorer, store: el.EpisodeStore, visit: Open) -> None:
+    """A row with an id opens its episode, at its t if it has one; ids alone are not drawn."""
+    seen = visit(explorer)
+    wanted = store[37]
+    query = f"SELECT episode_id, t, reward FROM steps WHERE episode_id = '{wanted.id}' ORDER BY t"
+    _ask(seen, query)
+    chart = seen.canvas(".q-tab-panel .pane:has(.sql-text)")
+    expect(chart).to_be_visible()
+    expect(seen.page.get_by_label("x", exact=True)).to_have_value("t")
+    expect(seen.page.get_by_label("y", exact=True)).to_have_value("reward")
+    seen.page.locator(".result-table tbody tr").nth(2).click()
+    expect(seen.page.locator(".episode-id")).to_have_text(wanted.id)
+    expect(seen.page.locator(".timeline .t")).to_have_text(f"t = 2 / {wanted.length}")
+    _ask(seen, "SELECT episode_id, run_id FROM episodes")
+    expect(seen.page.get_by_text("120 rows in")).to_be_visible()
+    expect(chart).to_be_hidden()
+    _ask(seen, "SELECT 'gone' AS episode_id")
+    expect(seen.page.get_by_text("1 rows in")).to_be_visible()
+    seen.page.locator(".result-table tbody tr").first.click()
+    expect(seen.page.get_by_text("gone is not in the newest version")).to_be_visible()
+    expect(seen.page.locator(".episode-id")).to_have_text(wanted.id)
 
 
 def test_a_failed_query_leaves_no_result(explorer: Explorer, visit: Open) -> None:
@@ -522,6 +546,32 @@ def test_replay(visit: Open, tmp_path: Path) -> None:
         seen.page.get_by_role("button", name="Render a replay").click()
         expect(seen.page.locator(".first img.frame")).to_be_visible()
         wait_until(lambda: np.array_equal(seen.frame("first"), plain.render()), "the rendered frame")
+        seen.leave()
+
+
+def test_a_replay_that_differs(visit: Open, tmp_path: Path) -> None:
+    """A replay tells from which step on its frames differ; without a seed none is offered."""
+    recorded = el.create(tmp_path / "cartpole", gymnasium.make("CartPole-v1"))
+    made = gymnasium.make_vec("CartPole-v1", num_envs=1, vectorization_mode="sync")
+    made.envs[0].unwrapped.force_mag = 11.0  # type: ignore[attr-defined]
+    el.collect(made, lambda observations, infos, state: np.ones(1, int), recorded, episodes=2, seed=1)
+    first, second = recorded.refresh()
+    assert (first.seed, second.seed) == (1, None)
+    with explored(recorded.path, tmp_path / "out") as explorer:
+        seen = visit(explorer)
+        expect(seen.page.locator(".episode-id")).to_have_text(second.id)
+        expect(seen.page.get_by_text("no seed was recorded")).to_be_visible()
+        expect(seen.page.get_by_role("button", name="Render a replay")).to_have_count(0)
+        seen.open_row(1)
+        expect(seen.page.locator(".episode-id")).to_have_text(first.id)
+        seen.page.get_by_role("button", name="Render a replay").click()
+        caption = seen.page.locator(".first figcaption")
+        expect(caption).to_have_text("replay")
+        seen.page.keyboard.press("ArrowRight")
+        expect(caption).to_contain_text("not what was recorded, since step 1: observation[1] was")
+        expect(seen.page.locator(".first img.frame")).to_have_css("outline-style", "solid")
+        seen.page.keyboard.press("ArrowLeft")
+        expect(caption).to_have_text("replay")
         seen.leave()
 
 

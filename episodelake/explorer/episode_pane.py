@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import base64
 import html
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from nicegui import background_tasks, run, ui
 
 from ..readers.episode import Episode
-from ..readers.replaying.run_envs import run_envs
 from ..store.errors import EpisodelakeError
 from .charts import episode_spec
-from .moments import FrameSource, Moment, frame_source, metadata_of, moment_of, summary_of, text_of
+from .moments import (
+    FrameSource,
+    Moment,
+    frame_sources,
+    has_environment,
+    metadata_of,
+    moment_of,
+    summary_of,
+    text_of,
+)
 from .widgets import Drawing, icon_button, note
 
 _SMALL = 128
+GONE = "is not in the newest version of the store any more."
+_NO_SEED = "No replay: no seed was recorded for this episode, so its start cannot be repeated."
 
 
 class PaneOwner(Protocol):
@@ -51,7 +61,7 @@ class EpisodePane:
         self.episode = episode
         self.gone = False
         self._agent: str | None = None
-        self._frames: FrameSource | None = None
+        self._cameras: list[tuple[FrameSource, ui.element, ui.label]] = []
         self._left = False
         with ui.element("section").classes(f"card episode {name}").mark(f"episode-{name}") as self._place:
             self._heading()
@@ -108,14 +118,13 @@ class EpisodePane:
     def _now(self) -> None:
         with ui.element("div").classes("now"):
             with ui.element("div") as self._frame_place:
-                self._frame = ui.element("img").classes("frame").props("alt='Frame'").mark("frame")
+                self._camera_place = ui.element("div").classes("cameras")
                 self._render = ui.button("Render a replay", icon="movie", on_click=self._replay).props(
                     "outline dense no-caps"
                 )
                 self._render.mark("render")
                 self._frame_note = note().style("white-space: normal; max-width: 300px")
-            for element in (self._frame, self._render):
-                element.set_visibility(False)
+            self._render.set_visibility(False)
             self._facts = ui.html("", sanitize=False).mark("facts")
 
     def _signals(self) -> None:
@@ -141,19 +150,37 @@ class EpisodePane:
             moment = await run.io_bound(moment_of, self._shown, here)
             if moment is not None and not self._left:
                 self._facts.set_content(_told(moment, ended=here < t))
-            if self._frames is not None:
-                await self._show_frame(self._frames, here)
+            for camera in list(self._cameras):
+                await self._show_frame(*camera, here)
         except EpisodelakeError as error:
             self.tell(str(error))
 
-    async def _show_frame(self, frames: FrameSource, t: int) -> None:
+    async def _show_frame(self, frames: FrameSource, image: ui.element, caption: ui.label, t: int) -> None:
         picture = await run.io_bound(frames.picture, t)
         if picture is None or self._left:
             return
-        self._frame.set_visibility(True)
-        self._frame.classes(remove="small", add="small" if picture.width <= _SMALL else "")
-        self._frame.props["src"] = "data:image/png;base64," + base64.b64encode(picture.png).decode()
-        self._frame.update()
+        image.classes(remove="small", add="small" if picture.width <= _SMALL else "")
+        image.props["src"] = "data:image/png;base64," + base64.b64encode(picture.png).decode()
+        image.props["alt"] = f"{text_of(frames.name)} at t = {picture.t}"
+        image.update()
+        lines = [text_of(frames.name)]
+        if picture.t != t:
+            lines.append(f"the last frame, of t = {picture.t:,}")
+        if picture.difference is not None:
+            lines.append(f"not what was recorded, since {picture.difference}")
+        caption.set_text(": ".join(lines))
+        caption.classes(replace="caption" if picture.difference is None else "caption differs")
+
+    def _show_cameras(self, sources: Sequence[FrameSource]) -> None:
+        """Lay out the cameras side by side, each with its name."""
+        self._camera_place.clear()
+        self._cameras = []
+        with self._camera_place:
+            for source in sources:
+                with ui.element("figure"):
+                    image = ui.element("img").classes("frame").mark("frame")
+                    with ui.element("figcaption"):
+                        self._cameras.append((source, image, ui.label().classes("caption")))
 
     def draw_signals(self) -> None:
         """Draw the signals over time; in a moment, so that the rest is there before."""
@@ -171,10 +198,11 @@ class EpisodePane:
             self._drawing.show(specification)
 
     def _look_for_frames(self) -> None:
-        self._frames = frame_source(self._shown, replayed=False)
-        self._frame.set_visibility(self._frames is not None)
-        replayable = self._frames is None and not self.episode.agents and _has_environment(self.episode)
+        self._show_cameras(frame_sources(self._shown, replayed=False))
+        missing = not self._cameras and has_environment(self.episode)
+        replayable = missing and self.episode.seed is not None
         self._render.set_visibility(replayable)
+        self._frame_note.set_text(_NO_SEED if missing and not replayable else "")
         if replayable and self.player.replaying:
             background_tasks.create(self._replay())
 
@@ -183,7 +211,10 @@ class EpisodePane:
         self._render.props("loading")
         self.player.replaying = True
         try:
-            self._frames = await run.io_bound(frame_source, self.episode, replayed=True)
+            sources = await run.io_bound(frame_sources, self.episode, replayed=True)
+            if sources is None or self._left:
+                return
+            self._show_cameras(sources)
             self._render.set_visibility(False)
             self.player.again()
         except EpisodelakeError as error:
@@ -210,7 +241,7 @@ class EpisodePane:
     def tell_gone(self) -> None:
         """Say that the newest version does not have this episode."""
         self.gone = True
-        self.tell("This episode is not in the newest version of the store any more.")
+        self.tell(f"This episode {GONE}")
 
     def leave(self) -> None:
         """Close the pane; drop what still comes for it."""
@@ -219,12 +250,6 @@ class EpisodePane:
     def _copy(self) -> None:
         ui.clipboard.write(self.episode.id)
         ui.notify("Copied", timeout=1000)
-
-
-def _has_environment(episode: Episode) -> bool:
-    """Return whether its run kept what its environment was."""
-    environment = run_envs(episode._rows.snapshot).get(episode.run_id)
-    return environment is not None and environment.spec is not None
 
 
 def _told(moment: Moment, *, ended: bool) -> str:

@@ -183,6 +183,7 @@ class EpisodesPane:
     def _show(self) -> None:
         """Fill the table with the page that is wanted."""
         total = len(self.positions)
+        self.page.tell_chosen(self.positions)
         self._first = min(self._first, max(0, (total - 1) // self._count * self._count))
         episodes = self.page.shown.episodes
         self._labels = {run.run_id: run.label for run in episodes.runs}
@@ -305,16 +306,12 @@ class EpisodesPane:
             self._show()
 
     def _clicked(self, event: GenericEventArguments) -> None:
-        self.page.open_episode(self._position(event.args[1]), beside=False)
+        self.page.open_episode(event.args[1]["_id"])
         self.page.look_at_player()
 
     def _beside_clicked(self, event: GenericEventArguments) -> None:
-        self.page.open_episode(self._position(event.args), beside=True)
+        self.page.open_episode(event.args["_id"], beside=True)
         self.page.look_at_player()
-
-    def _position(self, row: dict[str, Any]) -> int:
-        """Return where a clicked row stands now; the page may have moved on since it was sent."""
-        return self.page.shown.episodes.position_of(row["_id"])
 
     def move(self, by: int) -> None:
         """Open the next episode of the list, or the one before."""
@@ -326,7 +323,7 @@ class EpisodesPane:
         if not self._first <= there < self._first + self._count:
             self._first = there // self._count * self._count
             self._show()
-        self.page.open_episode(int(self.positions[there]))
+        self.page.open_episode(self._table_place.rows[there - self._first]["_id"])
 
     def show_ids(self, ids: Sequence[str]) -> None:
         """Filter by ids."""

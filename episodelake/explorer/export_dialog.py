@@ -101,7 +101,8 @@ class ExportDialog:
     def _text(self, kind: str) -> str:
         episodes = self.page.shown.episodes
         if self._what.value == "marked":
-            positions = [episodes.position_of(each) for each in self._ids]
+            places = map(episodes.position_of, self._ids)
+            positions = [place for place in places if place is not None]
         else:
             positions = self.episodes.positions
         return ids_as(episodes.rows(positions), kind)

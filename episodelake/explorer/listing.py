@@ -22,7 +22,8 @@ from ..readers.charts.theme import END_COLORS, PALETTE, shown
 from ..readers.sql.text import literal, quote
 from ..readers.view import EpisodeView
 from ..store.card import known_entries
-from ..store.errors import CorruptStoreError, EpisodelakeError, EpisodeNotFoundError, QueryError
+from ..store.errors import CorruptStoreError, EpisodelakeError, QueryError
+from ..store.journal.run_journal import journal_runs
 
 #: No column of a user begins with an underscore.
 POSITION = "_position"
@@ -209,16 +210,18 @@ class EpisodeList:
         wanted = pl.Series(positions, dtype=pl.UInt32) if len(positions) else []
         return self.frame[wanted].to_dicts()
 
-    def position_of(self, episode_id: str) -> int:
-        """Return the position of an episode in this version.
+    def position_of(self, episode_id: str) -> int | None:
+        """Return the position of an episode in this version; None if it is not in it."""
+        return self.frame["episode_id"].index_of(episode_id)
 
-        Raises:
-            EpisodeNotFoundError: it is not in this version.
-        """
-        position = self.frame["episode_id"].index_of(episode_id)
-        if position is None:
-            raise EpisodeNotFoundError(f"Version {self.version} has no episode {episode_id!r} any more.")
-        return position
+    def amounts(self, positions: np.ndarray | None = None) -> str:
+        """Return how many episodes and runs there are, as a text; of some, by position, out of how many."""
+        runs = len(self.runs)
+        plural = "" if runs == 1 else "s"
+        if positions is None or len(positions) == len(self):
+            return f"{len(self):,} episodes · {runs:,} run{plural}"
+        chosen = self.frame["run_id"].gather(positions).n_unique()
+        return f"{len(positions):,} of {len(self):,} episodes · {chosen:,} of {runs:,} run{plural}"
 
     @property
     def version(self) -> int:
@@ -324,6 +327,7 @@ class Watch:
         shown: the version to show.
         problem: why the newest version could not be read; None if it was.
         left_out: the errors of files that could not be read from the start; the rest is shown.
+        written: whether a live writer of this machine records a run of the store.
         colors: those of its runs, the same in every version and on all pages.
     """
 
@@ -339,6 +343,7 @@ class Watch:
         self.pinned = pinned
         self._lock = threading.Lock()
         self._earliest = 0.0
+        self.written = False
 
     def _rest(self, store: EpisodeStore) -> Shown:
         """Return a store without its damaged files of episodes or runs."""
@@ -358,6 +363,7 @@ class Watch:
             if now() < self._earliest:
                 return self.shown
             snapshot = self.shown.store.context.snapshot
+            self.written = bool(journal_runs(*snapshot.layout.journal_places)[0])
             if snapshot.newer_version() is not None:
                 # Refresh a copy, since pages may still read the older version.
                 newer = copy.copy(self.shown.store).refresh()

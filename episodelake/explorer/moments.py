@@ -20,6 +20,8 @@ import numpy as np
 from ..readers.episode import Episode
 from ..readers.measures.signals import row_values
 from ..readers.pictures.images import image_columns
+from ..readers.pictures.video import REPLAY
+from ..readers.replaying.run_envs import run_envs
 from ..store.common.optional_packages import EXPLORE, require
 from ..store.errors import EnvUnavailableError
 
@@ -145,16 +147,25 @@ class Picture:
         png: the image as a PNG file.
         width, height: in pixels.
         t: the step that it shows.
+        difference: where a replay first differs from the recording, at this step or before; None if it does
+            not, and for recorded images.
     """
 
     png: bytes
     width: int
     height: int
     t: int
+    difference: str | None = None
 
 
 class FrameSource(Protocol):
-    """Where the frames of an episode come from."""
+    """Where the frames of an episode come from.
+
+    Attributes:
+        name: of the camera, or "replay".
+    """
+
+    name: str
 
     def picture(self, t: int) -> Picture:
         """Return the frame of a step."""
@@ -170,6 +181,7 @@ class RecordedPictures:
     """
 
     def __init__(self, episode: Episode, column: str) -> None:
+        self.name = column.removeprefix(f"{episode._own_schema.observation.root}.")
         self._episode = episode
         self._column = column
 
@@ -195,14 +207,15 @@ class ReplayedPictures:
         NothingToDrawError: the environment cannot be made again without trust; the message says why.
     """
 
+    name = REPLAY
+
     def __init__(self, episode: Episode) -> None:
         self._kept: list[Picture] = []
         self._size = 0
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="episodelake-replay")
         weakref.finalize(self, self._thread.shutdown, wait=False)
-        self._frames: Iterator[tuple[int, np.ndarray]] = self._thread.submit(
-            lambda: iter(episode.video())
-        ).result()
+        self._video = self._thread.submit(episode.video).result()
+        self._frames: Iterator[tuple[int, np.ndarray]] = iter(self._video)
 
     def picture(self, t: int) -> Picture:
         """Return the frame of a step; the last one that there is if the replay ended before.
@@ -217,7 +230,9 @@ class ReplayedPictures:
             following = next(self._frames, None)
             if following is None:
                 break
-            picture = _picture(following[1], following[0])
+            report = self._video.report
+            difference = report and report.first_difference
+            picture = _picture(following[1], following[0], difference and str(difference))
             self._kept.append(picture)
             self._size += len(picture.png)
         if not self._kept:
@@ -225,8 +240,8 @@ class ReplayedPictures:
         return self._kept[min(t, len(self._kept) - 1)]
 
 
-def frame_source(episode: Episode, *, replayed: bool) -> FrameSource | None:
-    """Return where the frames of an episode come from; None if there are none.
+def frame_sources(episode: Episode, *, replayed: bool) -> list[FrameSource]:
+    """Return where the frames of an episode come from: each recorded camera, or a replay, or none.
 
     Args:
         episode: of one agent, or of several, which have frames by agent only.
@@ -236,15 +251,19 @@ def frame_source(episode: Episode, *, replayed: bool) -> FrameSource | None:
         NothingToDrawError: it was to be replayed, and cannot be.
     """
     if episode.agents:
-        return None
-    columns = image_columns(episode._own_schema)
-    if columns:
-        return RecordedPictures(episode, columns[0])
-    return ReplayedPictures(episode) if replayed else None
+        return []
+    cameras = [RecordedPictures(episode, column) for column in image_columns(episode._own_schema)]
+    return [*cameras] or ([ReplayedPictures(episode)] if replayed else [])
 
 
-def _picture(frame: np.ndarray, t: int) -> Picture:
+def has_environment(episode: Episode) -> bool:
+    """Return whether an episode of one agent can be replayed as far as its run's record tells."""
+    environment = run_envs(episode._rows.snapshot).get(episode.run_id)
+    return not episode.agents and environment is not None and environment.spec is not None
+
+
+def _picture(frame: np.ndarray, t: int, difference: str | None = None) -> Picture:
     image = require("PIL.Image", "A frame", EXPLORE).fromarray(frame)
     file = io.BytesIO()
     image.save(file, "PNG", compress_level=1)
-    return Picture(file.getvalue(), frame.shape[1], frame.shape[0], t)
+    return Picture(file.getvalue(), frame.shape[1], frame.shape[0], t, difference)

@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import fastapi
+import numpy as np
 from nicegui import app, run, ui
 from nicegui.events import GenericEventArguments, KeyEventArguments
 
+from ..readers.charts.theme import END_COLORS
 from ..readers.episode import Episode
-from ..store.errors import EpisodelakeError, EpisodeNotFoundError
+from ..store.errors import EpisodelakeError
+from .episode_pane import GONE
 from .episodes_pane import EpisodesPane
 from .export_dialog import ExportDialog
 from .listing import PAUSE, Shown, Watch
@@ -83,6 +86,7 @@ class Page:
         self.dark = ui.dark_mode(None)
         ui.colors(**_COLORS)
         ui.add_css(_STYLE)
+        ui.add_css("".join(f".end.{end}::before {{ background: {END_COLORS[end]} }}" for end in END_COLORS))
         self._header()
         with (
             ui.tab_panels(self.tabs, value="episodes", keep_alive=True)
@@ -101,6 +105,7 @@ class Page:
         self._timer = ui.timer(PAUSE, self._follow)
         ui.context.client.on_delete(self.leave)
         self._tell_version()
+        self._tell_writers()
         self._tell_problem()
         ui.on("dark", self._darkened)
         ui.run_javascript(_TELL_DARK)
@@ -119,7 +124,8 @@ class Page:
                 ui.tooltip(text_of(self.shown.store.url))
             self._amounts = ui.label().classes("muted")
             with ui.element("div").classes("live"):
-                self._dot = ui.element("span").classes("dot")
+                with ui.element("span").classes("dot") as self._dot:
+                    self._live = ui.tooltip("")
                 self._version = ui.label().classes("muted").mark("version")
             ui.space()
             with ui.tabs(value=first, on_change=self._tab_changed).props(
@@ -142,10 +148,14 @@ class Page:
 
     # Events of the panes
 
-    def open_episode(self, position: int, *, beside: bool = False) -> None:
-        """Show an episode of the list, alone or beside the one that is shown."""
+    def open_episode(self, episode_id: str, *, beside: bool = False, t: int | None = None) -> None:
+        """Show an episode, alone or beside the one that is shown; at a step, if one is given."""
         try:
-            self.player.open(self.shown.store[position], beside=beside)
+            position = self.shown.episodes.position_of(episode_id)
+            if position is None:
+                self.player.tell(f"{text_of(episode_id)} {GONE}")
+            else:
+                self.player.open(self.shown.store[position], beside=beside, t=t)
         except EpisodelakeError as error:
             self.player.tell(str(error))
         self.episodes.mark_open(self.player.ids)
@@ -177,6 +187,7 @@ class Page:
         if shown is None or self._timer.is_deleted:
             return
         self._tell_problem()
+        self._tell_writers()
         if shown.episodes.version == self.shown.episodes.version:
             return
         self.shown = shown
@@ -188,17 +199,19 @@ class Page:
 
     def reopened(self, episode_id: str) -> Episode | None:
         """Return an episode of the version that is shown now; None if it is gone."""
-        try:
-            return self.shown.store[self.shown.episodes.position_of(episode_id)]
-        except (EpisodeNotFoundError, EpisodelakeError):
-            return None
+        position = self.shown.episodes.position_of(episode_id)
+        return None if position is None else self.shown.store[position]
 
     def _tell_version(self) -> None:
-        episodes = self.shown.episodes
-        runs = len(episodes.runs)
-        self._amounts.set_text(f"{len(episodes):,} episodes · {runs:,} run{'' if runs == 1 else 's'}")
-        self._version.set_text(f"version {episodes.version}")
-        self._dot.classes(replace="dot" if self.watch.pinned else "dot following")
+        self._version.set_text(f"version {self.shown.episodes.version}")
+
+    def tell_chosen(self, positions: np.ndarray) -> None:
+        """Say in the header which part of the episodes the list shows."""
+        self._amounts.set_text(self.shown.episodes.amounts(positions))
+
+    def _tell_writers(self) -> None:
+        self._dot.classes(replace="dot following" if self.watch.written else "dot")
+        self._live.set_text("A writer records into this store." if self.watch.written else "Nothing records.")
 
     def _tell_problem(self) -> None:
         problems = list(self.watch.left_out)

@@ -58,14 +58,14 @@ class Player:
         """The episodes that are open, the first one first."""
         return [pane.episode.id for pane in self.panes]
 
-    def open(self, episode: Episode, *, beside: bool) -> None:
-        """Show an episode in place of the first one, or beside it."""
+    def open(self, episode: Episode, *, beside: bool, t: int | None = None) -> None:
+        """Show an episode in place of the first one, or beside it; at a step, if one is given."""
         others = self.panes[:1] if beside else self.panes[1:]
         if episode.id in (pane.episode.id for pane in others):
             return
         episodes = [pane.episode for pane in others]
         episodes = [*episodes, episode] if beside else [episode, *episodes]
-        self._build(episodes, t=self.t if beside else 0)
+        self._build(episodes, t=(self.t if beside else 0) if t is None else max(t, 0))
 
     def tell(self, problem: str) -> None:
         """Say why an episode cannot be opened; those that are open stay."""

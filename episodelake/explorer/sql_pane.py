@@ -102,7 +102,7 @@ class SqlPane:
         self._table.props('flat bordered dense :rows-per-page-options="[25, 100, 0]"')
         self._table.classes("episodes-table result-table").style("flex: none").mark("result")
         self._table.set_visibility(False)
-        self._table.on("rowClick", self._clicked, [[], ["_episode"], None])
+        self._table.on("rowClick", self._clicked, [[], ["_episode", "_t"], None])
 
     def recolour(self) -> None:
         """Take the colours of the page."""
@@ -154,7 +154,7 @@ class SqlPane:
             result.table.to_pylist() if len(set(names)) == len(names) else _by_order(result)
         ):
             texts = {f"c{index}": text_of(value, 200) for index, value in enumerate(row.values())}
-            rows.append({**texts, "_row": number, "_episode": row.get("episode_id")})
+            rows.append({**texts, "_row": number, "_episode": row.get("episode_id"), "_t": row.get("t")})
         self._table.columns = [
             {
                 "name": f"c{index}",
@@ -174,22 +174,26 @@ class SqlPane:
 
     def _offer_axes(self, result: Result) -> None:
         names = result.table.column_names
-        drawable = len(set(names)) == len(names) and result.table.num_rows > 0
-        self._chart_card.set_visibility(drawable)
-        if not drawable:
-            return
         kinds = {field.name: str(field.type) for field in result.table.schema}
         # Means before counts: the first that is not whole, if there is one.
         numeric = sorted(
-            (name for name in names if kinds[name] in _NUMBERS), key=lambda name: "int" in kinds[name]
+            (name for name in names if kinds[name] in _NUMBERS and name != "t"),
+            key=lambda name: "int" in kinds[name],
         )
-        x = self._x.value if self._x.value in names else names[0]
-        y = self._y.value if self._y.value in numeric else next((name for name in numeric if name != x), None)
+        # Ids and other texts alone have no chart.
+        drawable = len(set(names)) == len(names) and result.table.num_rows > 0 and bool(numeric)
+        self._chart_card.set_visibility(drawable)
+        if not drawable:
+            return
+        plain = [name for name in names if not name.endswith("_id")]
+        y = self._y.value if self._y.value in numeric else next(iter(numeric), None)
+        x = self._x.value if self._x.value in plain else next((name for name in plain if name != y), y)
         self._result = None  # Three selects change; one drawing is enough.
         self._x.set_options(names, value=x)
-        self._y.set_options(names, value=y or names[-1])
+        self._y.set_options(names, value=y)
         self._color.set_options(names, value=self._color.value if self._color.value in names else None)
-        self._kind.set_value("bars" if x not in numeric else "line" if x == "t" else "points")
+        alone = "histogram" if x == y else "line" if x == "t" else "points"
+        self._kind.set_value(alone if x in numeric else "bars")
         self._result = result
         self._draw()
 
@@ -207,11 +211,11 @@ class SqlPane:
         self._drawing.show(specification)
 
     def _clicked(self, event: GenericEventArguments) -> None:
-        identity = event.args[1].get("_episode")
-        if identity is None or identity not in self.page.shown.episodes:
-            return
-        self.page.show_list()
-        self.page.open_episode(self.page.shown.episodes.position_of(identity))
+        identity, t = event.args[1].get("_episode"), event.args[1].get("_t")
+        if isinstance(identity, str):
+            self.page.show_list()
+            self.page.open_episode(identity, t=t if isinstance(t, int) else None)
+            self.page.look_at_player()
 
     def _to_list(self) -> None:
         if self._result is not None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 from nicegui import ui
 from nicegui.events import GenericEventArguments
 
@@ -106,8 +107,12 @@ class PageOwner(Protocol):
     exports: Path
     is_dark: bool
 
-    def open_episode(self, position: int, *, beside: bool = False) -> None:
-        """Show an episode of the list, alone or beside the one that is shown."""
+    def open_episode(self, episode_id: str, *, beside: bool = False, t: int | None = None) -> None:
+        """Show an episode, alone or beside the one that is shown; at a step, if one is given."""
+        ...
+
+    def tell_chosen(self, positions: np.ndarray) -> None:
+        """Say in the header which part of the episodes the list shows."""
         ...
 
     def closed_episode(self) -> None:

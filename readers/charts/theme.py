@@ -15,11 +15,12 @@ PALETTE = (
     *("#3b82f6", "#e07b1a", "#2f9e5f", "#c2559d", "#1b9aaa", "#e0524c"),
     *("#8b6fe0", "#98901f", "#a9764b", "#6b8e9f", "#d4699a", "#7d8794"),
 )
+#: None of the palette, so that an end reason is not taken for a run.
 END_COLORS = {
-    "terminated": "#3b82f6",
-    "truncated": "#e07b1a",
-    "cut": "#7d8794",
-    "interrupted": "#e0524c",
+    "terminated": "#5b5bd6",
+    "truncated": "#b98900",
+    "cut": "#8f8f8f",
+    "interrupted": "#c22f4f",
 }
 #: Takes the colour of the text around it, whether that is dark or light.
 INK = "currentColor"

@@ -33,7 +33,7 @@ from ..dynamic.columns import align_to_schema
 from ..errors import CorruptStoreError, RecorderStateError
 from ..files import guard_access, is_denied, sync_path
 from ..files.access import is_folder, is_link, open_plain, state_of
-from ..files.locks import LOCK_SUFFIX
+from ..files.locks import LOCK_SUFFIX, is_held, other_host
 from ..layout import checksum
 from .records import BATCH, END, HEADER_KEY, SCHEMA, RunHeader, encode
 
@@ -206,6 +206,23 @@ def journal_folders(*folders: Path) -> list[Path]:
             if is_folder(folder):
                 journals += sorted(entry for entry in folder.iterdir() if is_journal(entry))
     return journals
+
+
+def journal_runs(*folders: Path) -> tuple[list[str], list[str]]:
+    """Return the runs that live writers record, in whatever process, and those to be recovered here.
+
+    Raises:
+        StoreAccessError: a folder cannot be listed.
+    """
+    live: list[str] = []
+    left: list[str] = []
+    for folder in journal_folders(*folders):
+        lock = lock_path(folder)
+        if is_held(lock):
+            live.append(folder.name)
+        elif not folder.name.endswith(DAMAGED_SUFFIX) and other_host(lock) is None:
+            left.append(folder.name)
+    return live, left
 
 
 def is_journal(directory: Path) -> bool:

@@ -18,11 +18,11 @@ from ...store.agents import AgentGroup
 from ...store.card import CARD_KEYS, entry_text, known_entries
 from ...store.errors import CorruptStoreError
 from ...store.files.locks import other_host
-from ...store.journal.run_journal import DAMAGED_SUFFIX, journal_folders, lock_path
+from ...store.journal.run_journal import DAMAGED_SUFFIX, journal_folders, journal_runs, lock_path
 from ...store.layout import EPISODES, FORMAT_VERSION, STEPS, Layout
 from ..output.grid import Grid, number_text
 from ..output.page import Page
-from .opening import Explored, journal_runs, live_message
+from .opening import Explored, live_message
 from .store_figures import store_figures, table_size
 
 RUNS_SHOWN = 10
@@ -84,7 +84,7 @@ def _journals(layout: Layout) -> dict[str, Any]:
     return {
         "journals": len(folders),
         "damaged_journals": sum(name.endswith(DAMAGED_SUFFIX) for name in owners),
-        "live_runs": journal_runs(layout)[0],
+        "live_runs": journal_runs(*layout.journal_places)[0],
         "other_hosts": {run: owner.host for run, owner in owners.items() if owner is not None},
     }
 

@@ -27,9 +27,7 @@ from ...readers.amounts import counted
 from ...readers.view import EpisodeView
 from ...store.common.arguments import suggest
 from ...store.errors import CorruptStoreError, EpisodeNotFoundError
-from ...store.files.locks import is_held, other_host
-from ...store.journal.run_journal import DAMAGED_SUFFIX, journal_folders, lock_path
-from ...store.layout import Layout
+from ...store.journal.run_journal import journal_runs
 from ...store.snapshot import Snapshot
 from ..command import FAILED, INTERRUPTED
 from ..output.page import report_error, report_warning
@@ -195,19 +193,6 @@ def _first(runs: Sequence[str]) -> str:
     return ", ".join(runs[:LIVE_SHOWN]) + (" and others" if len(runs) > LIVE_SHOWN else "")
 
 
-def journal_runs(layout: Layout) -> tuple[list[str], list[str]]:
-    """Return the runs that live writers record, in whatever process, and those to be recovered here."""
-    live: list[str] = []
-    left: list[str] = []
-    for folder in journal_folders(*layout.journal_places):
-        lock = lock_path(folder)
-        if is_held(lock):
-            live.append(folder.name)
-        elif not folder.name.endswith(DAMAGED_SUFFIX) and other_host(lock) is None:
-            left.append(folder.name)
-    return live, left
-
-
 def meant(name: str, known: Sequence[str]) -> str:
     """Return the end of a message about an unknown name: the nearest names, and all that exist."""
     return f"{suggest(name, known)} There are: {', '.join(known)}."
@@ -217,7 +202,7 @@ def _name_live(store: EpisodeStore) -> None:
     snapshot = store.selection().snapshot
     if not snapshot.newest:
         return
-    live, left = journal_runs(snapshot.layout)
+    live, left = journal_runs(*snapshot.layout.journal_places)
     if left:
         report_warning(left_message(left, store.url))
     if live and not snapshot.episode_count:
