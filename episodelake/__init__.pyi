@@ -11,6 +11,7 @@ from ._store import open_store as open
 from .exchange import formats
 from .exchange.table.mapping import FILE, ColumnMapping
 from .lakes.lake import lake
+from .publishing.published import published, unpublish
 from .readers.columns.mapped import Cache
 from .readers.episode import AgentEpisode, Episode, MultiAgentEpisode
 from .readers.loading.feed import Batches, Shard
@@ -92,9 +93,11 @@ __all__ = [
     "normalized_score",
     "open",
     "preview",
+    "published",
     "pull",
     "recover",
     "register_artifact_codec",
     "register_codec",
     "unpadded",
+    "unpublish",
 ]

@@ -32,6 +32,8 @@ from .store.schema import StoreHandle
 from .store.snapshot import Snapshot
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from .store.maintenance.merging import MergeReport
     from .store.maintenance.recovery import RecoveredRun
 
@@ -80,6 +82,23 @@ class EpisodeStore(RecordingStore, SavingStore, MaintainedStore):
         snapshot, damaged = intact(self.context.snapshot, steps=steps)
         self._show(snapshot)
         return damaged
+
+    def published(self, *, storage_options: Mapping[str, str] | None = None) -> pl.DataFrame:
+        """Return the published versions of this store, wherever they are; columns as for `el.published`.
+
+        The store knows the targets to which it was published, and asks each what it holds. A target that
+        cannot be asked has a row with its `error`; one that has moved is asked with `el.published`. A store
+        that is renamed or moved keeps this, and a `copy` begins anew.
+
+        Args:
+            storage_options: how to reach targets on object stores; not kept anywhere.
+
+        Raises:
+            StoreAccessError: the store cannot be read.
+        """
+        from .publishing.published import publications
+
+        return publications(self.handle.layout.root, self.handle.manifest.store_id, storage_options)
 
     def _show(self, snapshot: Snapshot) -> None:
         self.context = ReadContext.of(snapshot)
@@ -204,7 +223,7 @@ def open_store(
         # No engine reads it in place. Imported when it is needed, since few stores are there.
         from .publishing.fetching import cached_version
 
-        path, version = cached_version(path, version), None
+        path, version = cached_version(path, version, storage_options), None
     layout = replace(Layout.at(path, storage_options), check_pages=check_pages)
     manifest = read_manifest(layout)
     if isinstance(version, str):

@@ -4,13 +4,13 @@ from ._importing import ImportReport
 from ._mapping import MapReport
 from ._saved import Artifacts
 from .lakes.lake import Lake
-from .publishing.contents import PublishReport
 from .readers.exporting.export import ExportReport
 from .readers.loading.feeding import FollowingLoader
 from .readers.loading.loader import PrioritizedLoader
 from .readers.loading.mixing import MixedLoader
 from .readers.measures.column_stats import ColumnStats, Stats
 from .readers.namespaces import EpisodeExpr, EpisodeFrame, EpisodeLazyFrame
+from .readers.publish_report import PublishReport
 from .readers.replaying.comparison import Difference
 from .readers.replaying.replay import ReplayReport
 from .store.environments.records import SavedEnvironment

@@ -31,6 +31,7 @@ from .measures import measuring, quality
 if TYPE_CHECKING:
     from .exporting.conversions import Conversions
     from .exporting.export import ExportReport
+    from .publish_report import PublishReport
 
 
 class EpisodeView(DescribedView, FeedingView):
@@ -39,7 +40,7 @@ class EpisodeView(DescribedView, FeedingView):
     #: Copies views to a new store, which the package of open stores knows how to make.
     copier: ClassVar[Callable[..., Any]]
     #: Publishes views, likewise.
-    publisher: ClassVar[Callable[..., Any]]
+    publisher: ClassVar[Callable[..., PublishReport]]
 
     sample_episodes = episodes.sample_episodes
     selection = episodes.selection
@@ -276,7 +277,7 @@ class EpisodeView(DescribedView, FeedingView):
         storage_options: Mapping[str, str] | None = None,
         dry_run: bool = False,
         progress: bool | Progress = False,
-    ) -> Any:
+    ) -> PublishReport:
         """Publish these episodes as a version that never changes, for others to open, query and pull.
 
         The version is a store of its own, compacted, in the order of the view, with the runs, environments,

@@ -44,6 +44,8 @@ ARTIFACTS = "artifacts"
 ARTIFACT_NAMES = "artifact_names"
 ENVIRONMENTS = "environments"
 TAGS = "tags"
+#: The addresses of the targets that versions of a store were published to, a file for each.
+PUBLISHED = "published"
 #: What several machines write before one commit brings it in.
 STAGING = ".writing"
 TABLES = (RUNS, EPISODES, STEPS)

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field
 from hashlib import sha1, sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
 _TOKEN = "Bearer hf_lab"
 _API = re.compile(
-    r"/api/datasets/(?P<name>[^/]+/[^/]+)(?:/(?P<what>preupload|commit|tag|revision)/(?P<at>[^/]+))?"
+    r"/api/datasets/(?P<name>[^/]+/[^/]+)(?:/(?P<what>preupload|commit|tag|revision|refs)(?:/(?P<at>[^/]+))?)?"
 )
 _LFS = re.compile(r"/datasets/(?P<name>[^/]+/[^/]+)\.git/info/lfs/objects/batch")
 _FILE = re.compile(r"/datasets/(?P<name>[^/]+/[^/]+)/resolve/(?P<at>[^/]+)/(?P<path>.+)")
@@ -26,10 +26,16 @@ _FILE = re.compile(r"/datasets/(?P<name>[^/]+/[^/]+)/resolve/(?P<at>[^/]+)/(?P<p
 
 @dataclass
 class Dataset:
-    """A repository: its commits, the last of which is `main`, and its tags."""
+    """A repository: its commits, the last of which is `main`, and its tags.
+
+    Attributes:
+        gated: whether only users with `allowed` tokens may read its files.
+    """
 
     name: str
     private: bool
+    gated: bool = False
+    allowed: set[str] = field(default_factory=set)
     commits: dict[str, dict[str, bytes]] = field(default_factory=dict)
     tags: dict[str, str] = field(default_factory=dict)
 
@@ -57,6 +63,7 @@ class FakeHub(ThreadingHTTPServer):
         datasets: by name.
         blobs: contents of LFS, by SHA-256.
         requests: method and path of each request.
+        tokens: that it knows, as headers; any other is refused.
         before: called with these before a request is answered; returns a status to answer it with, or None. A
             negative status is answered after the request was done.
     """
@@ -69,6 +76,7 @@ class FakeHub(ThreadingHTTPServer):
         self.blobs: dict[str, bytes] = {}
         self.requests: list[tuple[str, str]] = []
         self.before: Callable[[str, str], int | None] = lambda method, path: None
+        self.tokens = {_TOKEN}
         self.lock = threading.RLock()
         self.url = f"http://127.0.0.1:{self.server_port}"
         threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
@@ -119,11 +127,16 @@ class _Handler(BaseHTTPRequestHandler):
         with self.server.lock:
             self._route(path, body)
 
-    do_GET = do_HEAD = do_POST = do_PUT = _handle
+    do_GET = do_HEAD = do_POST = do_PUT = do_DELETE = _handle
 
     def _route(self, path: str, body: bytes) -> None:
         if path == "/api/repos/create":
             return self._create(json.loads(body))
+        token = self.headers.get("Authorization")
+        if token not in (None, *self.server.tokens):
+            return self._answer(401, {"error": "Invalid username or password."})
+        if path == "/api/datasets":
+            return self._list(parse_qs(urlsplit(self.path).query))
         if path == "/api/validate-yaml":
             return self._answer(200, {"errors": [], "warnings": []})
         if path.startswith("/blobs/"):
@@ -134,8 +147,15 @@ class _Handler(BaseHTTPRequestHandler):
         dataset = self.server.datasets.get(match["name"]) if match else None
         if match is None or dataset is None:
             return self._error(404, "RepoNotFound")
-        if dataset.private and self.headers.get("Authorization") != _TOKEN:
-            return self._error(401, "RepoNotFound")
+        if not self._may_see(dataset):
+            return self._error(401, "RepoNotFound") if token is None else self._error(404, "RepoNotFound")
+        if dataset.gated and match.re is _FILE and token not in dataset.allowed:
+            return self._error(403 if token else 401, "GatedRepo")
+        if match.re is _API and match["what"] == "refs":
+            return self._refs(dataset)
+        if self.command == "DELETE" and match["what"] == "tag":
+            found = dataset.tags.pop(unquote(match["at"]), None)
+            return self._answer(200) if found else self._error(404, "RevisionNotFound")
         if match.re is _LFS:
             return self._batch(json.loads(body))
         commit = dataset.find(match["at"] or "main")
@@ -148,10 +168,32 @@ class _Handler(BaseHTTPRequestHandler):
         )
         if work is not None:
             return work(dataset, commit, body)
+        return self._answer(200, self._about(dataset, commit))
+
+    def _may_see(self, dataset: Dataset) -> bool:
+        return not dataset.private or self.headers.get("Authorization") in (_TOKEN, *dataset.allowed)
+
+    def _list(self, asked: dict[str, list[str]]) -> None:
+        owner = f"{asked['author'][0]}/"
+        seen = [each for each in self.server.datasets.values() if self._may_see(each)]
+        self._answer(200, [self._about(each, each.head) for each in seen if each.name.startswith(owner)])
+
+    def _about(self, dataset: Dataset, commit: str) -> dict[str, Any]:
         names = [{"rfilename": name} for name in sorted(dataset.commits[commit])]
-        return self._answer(
-            200, {"id": match["name"], "sha": commit, "private": dataset.private, "siblings": names}
-        )
+        return {
+            "id": dataset.name,
+            "sha": commit,
+            "private": dataset.private,
+            "gated": "manual" if dataset.gated else False,
+            "siblings": names,
+        }
+
+    def _refs(self, dataset: Dataset) -> None:
+        def ref(kind: str, name: str, commit: str) -> dict[str, str]:
+            return {"name": name, "ref": f"refs/{kind}/{name}", "targetCommit": commit}
+
+        tags = [ref("tags", name, commit) for name, commit in dataset.tags.items()]
+        self._answer(200, {"branches": [ref("heads", "main", dataset.head)], "converts": [], "tags": tags})
 
     def _create(self, asked: dict[str, Any]) -> None:
         name = f"{asked.get('organization') or 'me'}/{asked['name']}"

@@ -6,5 +6,6 @@ building.py     a version in a folder of this machine: segments, card, chart, ch
 readme.py       its card, README.md
 hub.py          datasets of the Hugging Face Hub
 publishing.py   `publish`: check the target, build, send, commit
+published.py    lists of versions, and how one is taken back
 fetching.py     files of a version, verified, in a folder that appears whole; `_pulling` is on top
 """

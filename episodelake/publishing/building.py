@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.metadata import version as installed
@@ -28,14 +29,20 @@ from ..store.maintenance.merging import merge
 from ..store.manifest import Manifest, card_bytes
 from ..store.schema import StoreHandle
 from ..store.snapshot import Selection, Snapshot
-from .contents import CHART, CHECKSUMS, README, Contents, contents_of, digest_of
+from .contents import CHART, CHECKSUMS, LATEST, README, Contents, contents_of, digest_of
 from .readme import chart, readme
 
 _SEGMENT_BYTES = 256 << 20
 
 
 def build(
-    view: EpisodeView, folder: Place, card: Mapping[str, Any], tag: str, address: str, progress: Progress
+    view: EpisodeView,
+    folder: Place,
+    card: Mapping[str, Any],
+    tag: str,
+    address: str,
+    progress: Progress,
+    earlier: Iterable[Contents] = (),
 ) -> Contents:
     """Write a version into a folder that is new or empty.
 
@@ -46,6 +53,7 @@ def build(
         tag: its name.
         address: where it will be, for its README.
         progress: called with the rows written so far and all rows.
+        earlier: the versions at the target, which were published before this one, whatever the clocks say.
 
     Raises:
         CorruptStoreError: a file of the store is damaged.
@@ -68,7 +76,10 @@ def build(
     contents = contents_of(folder, tag, len(view), steps)
     pages = {README: readme(context, card, contents, address).encode(), CHART: chart(context).encode()}
     files = {**contents.files, **{name: digest_of([page]) for name, page in pages.items()}}
-    contents = replace(contents, files=files)
+    now = max([time.time_ns() // 1_000_000, *((each.moment or 0) + 1 for each in earlier)])
+    source = selection.snapshot
+    origin = source.manifest.store_id, source.version
+    contents = replace(contents, files=files, origin=origin, moment=min(now, LATEST - 1))
     with guard_access("write", folder):
         for name, page in {**pages, CHECKSUMS: contents.to_bytes()}.items():
             (folder / name).write(page)

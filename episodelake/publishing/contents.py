@@ -11,11 +11,12 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ..readers.publish_report import PublishReport
 from ..store.errors import CorruptStoreError, InvalidArgumentError, StoreExistsError
 from ..store.files import Place, guard_access
 from ..store.files.local import LocalPlace
@@ -46,6 +47,8 @@ _TAG = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 #: Git, and so the Hub, refuses these.
 _NO_TAG = re.compile(r"\.\.|\.$|\.lock$")
 _MOST_FILES = 1_000_000
+#: The year 10000, in milliseconds.
+LATEST = 253_402_300_800_000
 
 
 @dataclass(frozen=True)
@@ -64,23 +67,36 @@ class Contents:
         tag: its name.
         episodes, steps: how many episodes and transitions.
         files: by name, relative to the version, with slashes; `checksums.json` itself is not among them.
+        origin: identity and version of the store that it was published from.
+        moment: when it was published, in milliseconds since 1970; no part of what is compared. None, like
+            `origin`, for a version of an early release.
     """
 
     tag: str
     episodes: int
     steps: int
     files: Mapping[str, KnownFile]
+    origin: tuple[str, int] | None = None
+    moment: int | None = field(default=None, compare=False)
 
     @property
     def size(self) -> int:
         """Bytes of all files."""
         return sum(file.size for file in self.files.values())
 
+    def report(self, address: str, sent: Collection[KnownFile]) -> PublishReport:
+        """Return the report for this version and the files that were sent."""
+        counts = len(self.files) + 1, self.size
+        sizes = len(sent), sum(file.size for file in sent)
+        return PublishReport(address, self.tag, self.episodes, self.steps, *counts, *sizes)
+
     def to_bytes(self) -> bytes:
         """Return the content of `checksums.json`."""
         files = {name: [file.sha256, file.size] for name, file in sorted(self.files.items())}
         counts = {"episodes": self.episodes, "steps": self.steps}
-        return checked_json({"published": 1, "tag": self.tag, **counts, "files": files})
+        known = {"origin": self.origin, "moment": self.moment}
+        about = {name: value for name, value in known.items() if value is not None}
+        return checked_json({"published": 1, "tag": self.tag, **about, **counts, "files": files})
 
     @staticmethod
     def read(version: Place) -> Contents:
@@ -109,46 +125,23 @@ class Contents:
             if len({name.casefold() for name in files}) < len(files) or MANIFEST not in files:
                 raise ValueError(f"names repeat, or {MANIFEST} is missing")
             counts = content["episodes"], content["steps"]
-            if not all(type(count) is int and count >= 0 for count in counts):
-                raise ValueError(f"impossible counts {counts}")
-            return Contents(check_tag(content["tag"]), *counts, files)
+            store, version = content.get("origin") or (None, 0)
+            moment = content.get("moment")
+            numbers = (*counts, version, *([] if moment is None else [moment]))
+            if not all(type(each) is int and 0 <= each < 2**63 for each in numbers):
+                raise ValueError(f"impossible numbers {numbers}")
+            if not isinstance(store, str | None) or (moment is not None and moment >= LATEST):
+                raise ValueError(f"impossible origin {store!r:.50} or moment {moment}")
+            origin = None if store is None else (store, version)
+            return Contents(check_tag(content["tag"]), *counts, files, origin, moment)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise CorruptStoreError(
                 f"{place} is no list of a published version: {error}. Nothing was written."
             ) from error
 
 
-@dataclass(frozen=True)
-class PublishReport:
-    """The result of a publication, or of its dry run.
-
-    Attributes:
-        address: of the version; `el.pull` takes it.
-        tag: its name.
-        episodes, steps: how many episodes and transitions.
-        files, size: of the version, and their bytes.
-        sent_files, sent_bytes: those that the target did not have yet.
-    """
-
-    address: str
-    tag: str
-    episodes: int
-    steps: int
-    files: int
-    size: int
-    sent_files: int
-    sent_bytes: int
-
-    @staticmethod
-    def of(address: str, contents: Contents, sent: list[KnownFile]) -> PublishReport:
-        """Return the report for what a version consists of and what was sent."""
-        counts = len(contents.files) + 1, contents.size
-        sizes = len(sent), sum(file.size for file in sent)
-        return PublishReport(address, contents.tag, contents.episodes, contents.steps, *counts, *sizes)
-
-
 def _check_file(name: str, file: KnownFile) -> None:
-    if name not in _FILES and not _BELOW.fullmatch(name):
+    if not is_of_version(name):
         raise ValueError(f"a version has no file {name!r:.200}")
     if type(file.sha256) is not str or not _DIGEST.fullmatch(file.sha256):
         raise ValueError(f"{name} has no SHA-256")
@@ -169,6 +162,11 @@ def check_tag(tag: object) -> str:
             "row, and does not end with a dot or '.lock'."
         )
     return tag
+
+
+def is_of_version(name: str) -> bool:
+    """Return whether a version may have a file of this name."""
+    return name in _FILES or _BELOW.fullmatch(name) is not None
 
 
 def is_steps(name: str) -> bool:
@@ -217,26 +215,37 @@ def temporary_folder(work: str) -> Iterator[LocalPlace]:
         yield LocalPlace(Path(name).resolve())
 
 
-def remove_unfinished(folder: Path) -> None:
-    """Delete what an earlier call left in its working folder; do nothing if there is none.
+def check_removable(folder: Path) -> None:
+    """Refuse a folder that is not of a version alone.
+
+    Raises:
+        StoreExistsError: it is a link, or holds what is not of a version.
+    """
+    if folder.is_symlink():
+        raise StoreExistsError(f"{folder} is a link; remove it first.")
+    own = {*_FILES, *_FOLDERS, CHECKSUMS, UNFINISHED, JOURNAL}
+    names = os.listdir(folder) if folder.exists() else []
+    others = sorted(name for name in names if name not in own and name[0] != ".")
+    if others:
+        raise StoreExistsError(
+            f"{folder}, where a version is to be removed, holds other things: {', '.join(others[:5])}. "
+            "Move them away."
+        )
+
+
+def remove_unfinished(folder: Path) -> bool:
+    """Delete what an earlier call left in its working folder; return whether there was any.
 
     Raises:
         StoreExistsError: it is a link, or holds what is not of a version; nothing was deleted.
         StoreAccessError: it cannot be deleted.
     """
-    with guard_access("replace an unfinished version", folder):
-        if folder.is_symlink():
-            raise StoreExistsError(f"{folder} is a link; remove it first.")
-        own = {*_FILES, *_FOLDERS, CHECKSUMS, UNFINISHED, JOURNAL}
-        names = os.listdir(folder) if folder.exists() else []
-        others = sorted(name for name in names if name not in own and name[0] != ".")
-        if others:
-            raise StoreExistsError(
-                f"{folder}, where unfinished versions are kept, holds other things: {', '.join(others[:5])}. "
-                "Move them away."
-            )
-        if folder.exists():
-            shutil.rmtree(folder)
+    with guard_access("remove an unfinished version", folder):
+        check_removable(folder)
+        if not folder.exists():
+            return False
+        shutil.rmtree(folder)
+        return True
 
 
 def place_of(version: Place, name: str) -> Place:

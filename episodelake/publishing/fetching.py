@@ -84,7 +84,7 @@ def source_of(
         CorruptStoreError: its list of files is damaged, or names a file that no version has.
     """
     if str(source).startswith(SCHEME):
-        repository, tag = Repository.of(str(source))
+        repository, tag = Repository.of(str(source), storage_options)
         commit, _ = repository.commit_of(chosen_tag(str(source), version, tag) or MAIN)
         return Source(str(repository), repository.contents(commit), partial(repository.chunks, commit))
     address, tag = address_of(source, version, storage_options)
@@ -206,13 +206,15 @@ def fetch_whole(published: Source, stage: LocalPlace, target: Path, tell: Progre
         LocalPlace(target.parent).sync()
 
 
-def cached_version(address: str, version: int | str | None) -> Path:
+def cached_version(
+    address: str, version: int | str | None, storage_options: Mapping[str, str] | None
+) -> Path:
     """Return a folder of the cache with a version of the Hub; it is fetched once, and verified.
 
     Raises:
         StoreNotFoundError, VersionNotFoundError, CorruptStoreError, StoreAccessError: as for `pull`.
     """
-    repository, tag = Repository.of(address)
+    repository, tag = Repository.of(address, storage_options)
     commit, _ = repository.commit_of(chosen_tag(address, version, tag) or MAIN)
     target = chosen_folder(None) / "hub" / repository.name.replace("/", "--") / commit
     if not target.exists():

@@ -9,17 +9,19 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from ..readers.publish_report import PublishReport
 from ..readers.view import EpisodeView
 from ..store.common.optional_packages import require
 from ..store.common.progress import Progress
 from ..store.errors import (
     ConcurrentCommitError,
+    CorruptStoreError,
     EpisodelakeError,
     InvalidArgumentError,
     StoreAccessError,
@@ -32,7 +34,7 @@ from ..store.files.access import access_class, error_text
 from ..store.files.place import CHUNK_BYTES
 from ..store.layout import parse_json
 from .building import build
-from .contents import CHECKSUMS, Contents, KnownFile, PublishReport, temporary_folder
+from .contents import CHECKSUMS, Contents, KnownFile, check_tag, temporary_folder
 
 SCHEME = "hf://"
 _ADDRESS = re.compile(
@@ -45,6 +47,19 @@ _LARGEST_LIST = 64 << 20
 _DATASET: dict[str, Any] = {"repo_type": "dataset"}
 
 
+def refuse_options(address: str, storage_options: Mapping[str, str] | None) -> None:
+    """Refuse `storage_options` for the Hub.
+
+    Raises:
+        InvalidArgumentError: there are some.
+    """
+    if storage_options:
+        raise InvalidArgumentError(
+            f"{address}: storage_options= is for object stores. The Hub takes its token from HF_TOKEN or "
+            "`hf auth login`, and its address from HF_ENDPOINT."
+        )
+
+
 def publish_to_hub(
     view: EpisodeView,
     address: str,
@@ -54,24 +69,30 @@ def publish_to_hub(
     private: bool | None,
     dry_run: bool,
     tell: Progress,
+    note: Callable[[], None],
 ) -> PublishReport:
-    """Publish a view as a version of a dataset; see `EpisodeView.publish`."""
+    """Publish a view as a version of a dataset; see `EpisodeView.publish`.
+
+    `note` is called before the version can be seen.
+    """
     repository, inside = Repository.of(address)
     if inside is not None:
         raise InvalidArgumentError(f"{address}: give the tag as tag={inside!r}.")
     if tag == MAIN or _COMMIT.fullmatch(tag):
         raise InvalidArgumentError(f"{tag!r} names a branch or a commit on the Hub. Choose another tag.")
-    if dry_run or repository.exists():
-        repository.check_free(tag)
+    earlier = repository.newest(tag)
     with temporary_folder("publish") as folder:
-        contents = build(view, folder, card, tag, f"{repository}@{tag}", tell)
+        contents = build(
+            view, folder, card, tag, f"{repository}@{tag}", tell, () if earlier is None else [earlier]
+        )
         if dry_run:
-            sent = _missing(contents, repository.head()[1] if repository.exists() else None)
+            sent = _missing(contents, earlier)
         else:
             repository.create(private)
-            commit, sent = repository.commit(folder.local, contents)
+            note()
+            commit, sent = repository.commit(folder.local, contents, f"Publish {tag}")
             repository.tag(tag, commit)
-    return PublishReport.of(f"{repository}@{tag}", contents, list(sent.values()))
+    return contents.report(f"{repository}@{tag}", sent.values())
 
 
 @dataclass(frozen=True)
@@ -89,12 +110,13 @@ class Repository:
         return f"{SCHEME}{self.name}"
 
     @staticmethod
-    def of(address: str) -> tuple[Repository, str | None]:
+    def of(address: str, storage_options: Mapping[str, str] | None = None) -> tuple[Repository, str | None]:
         """Return the dataset of an address, and the tag in it.
 
         Raises:
-            InvalidArgumentError: it is none.
+            InvalidArgumentError: it is none, or there are options, which the Hub has no use for.
         """
+        refuse_options(address, storage_options)
         match = _ADDRESS.fullmatch(address)
         if match is None:
             raise InvalidArgumentError(
@@ -135,18 +157,33 @@ class Repository:
             raise StoreAccessError(f"Could not find {revision!r} in {self}: {info.sha!r:.100} is no commit.")
         return str(info.sha), [each.rfilename for each in info.siblings or ()]
 
-    def check_free(self, tag: str) -> None:
-        """Refuse a tag that is taken, and a dataset with other content.
+    def newest(self, tag: str) -> Contents | None:
+        """Return the newest version, if there is one, before another is published.
 
         Raises:
-            StoreExistsError: which of them.
+            StoreExistsError: the tag is taken, or the dataset has other content.
         """
         if not self.exists():
-            return
+            return None
         with contextlib.suppress(VersionNotFoundError):
             self.commit_of(tag)
             raise self._taken(tag)
-        self.head()
+        return self.head()[1]
+
+    def versions(self) -> dict[str, Contents | None]:
+        """Return the published versions by their tags; None where the list of files is damaged."""
+        with self._guarded("list the versions of"):
+            tags = [ref.name for ref in self._api.list_repo_refs(self.name, **_DATASET).tags]
+        known: dict[str, Contents | None] = {}
+        for tag in tags:
+            try:
+                contents = self.contents(check_tag(tag))
+                known |= {tag: contents} if contents.tag == tag else {}
+            except CorruptStoreError:
+                known[tag] = None
+            except (InvalidArgumentError, StoreNotFoundError):
+                pass  # a tag of something else
+        return known
 
     def head(self) -> tuple[str, Contents | None, set[str]]:
         """Return the newest commit, the version that it is, and its files; None for an empty dataset.
@@ -192,8 +229,13 @@ class Repository:
             utils.hf_raise_for_status(answer)
             yield from answer.iter_bytes(CHUNK_BYTES)
 
-    def commit(self, folder: Path, contents: Contents) -> tuple[str, dict[str, KnownFile]]:
+    def commit(
+        self, folder: Path, contents: Contents | None, message: str, instead_of: str | None = None
+    ) -> tuple[str, dict[str, KnownFile]]:
         """Make the files of a folder the newest commit; return it, and the files that were sent.
+
+        Without `contents` it is a commit without files. If `instead_of` is given and the newest commit is
+        another version than that, it stays.
 
         Raises:
             StoreExistsError: the dataset got other content meanwhile.
@@ -202,27 +244,28 @@ class Repository:
         hub = self._hub
         for _ in range(_ATTEMPTS):
             parent, known, files = self.head()
-            if known == contents:
+            other = instead_of is not None and (known is None or known.tag != instead_of)
+            if other or (contents is not None and known == contents):
                 return parent, {}
-            new = _missing(contents, known)
-            gone = files - {CHECKSUMS, *contents.files}
+            new = {} if contents is None else _missing(contents, known)
+            names = () if contents is None else (*contents.files, CHECKSUMS)
             # All of them, whatever the list of the parent says: the Hub asks for those that it lacks.
             additions = [
                 hub.CommitOperationAdd(path_in_repo=name, path_or_fileobj=str(folder / name))
-                for name in (*contents.files, CHECKSUMS)
+                for name in names
             ]
             with self._guarded("upload to"):
                 self._api.preupload_lfs_files(self.name, additions, **_DATASET)
             operations = [
                 *additions,
-                *(hub.CommitOperationDelete(path_in_repo=name) for name in sorted(gone)),
+                *(hub.CommitOperationDelete(path_in_repo=name) for name in sorted(files.difference(names))),
             ]
             with self._guarded("publish to"):
                 try:
                     made = self._api.create_commit(
                         self.name,
                         operations,
-                        commit_message=f"Publish {contents.tag}",
+                        commit_message=message,
                         parent_commit=parent,
                         **_DATASET,
                     )
@@ -248,6 +291,15 @@ class Repository:
                     raise
                 if self.commit_of(tag)[0] != commit:
                     raise self._taken(tag) from error
+
+    def remove_tag(self, tag: str) -> None:
+        """Remove a tag.
+
+        Raises:
+            VersionNotFoundError: there is none.
+        """
+        with self._guarded(f"remove {tag!r} from"):
+            self._api.delete_tag(self.name, tag=tag, **_DATASET)
 
     def _taken(self, tag: str) -> StoreExistsError:
         return StoreExistsError(

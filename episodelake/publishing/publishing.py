@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import polars as pl
 
 from ..readers.context import SqlCondition
+from ..readers.publish_report import PublishReport
 from ..readers.view import EpisodeView
 from ..store.card import plain
 from ..store.common.arguments import flag
@@ -26,7 +26,6 @@ from ..store.common.progress import Progress, progress_meter
 from ..store.errors import CorruptStoreError, InvalidArgumentError, StoreAccessError, StoreExistsError
 from ..store.files import Place, guard_access, is_absent, locate
 from ..store.files.local import LocalPlace
-from ..store.files.locks import wait_for
 from ..store.layout import MANIFEST, checked_json, read_json
 from ..store.manifest import UNFINISHED, card_bytes, check_outside_stores
 from .building import build
@@ -34,19 +33,18 @@ from .contents import (
     CHECKSUMS,
     Contents,
     KnownFile,
-    PublishReport,
     check_tag,
     digest_of,
     place_of,
     remove_unfinished,
     temporary_folder,
 )
-from .hub import SCHEME, publish_to_hub
-from .versions import published_versions
+from .hub import SCHEME, publish_to_hub, refuse_options
+from .published import note_target
+from .versions import Version, in_order, is_retired, locked, published_versions
 
 #: Smaller files are written again rather than shared with an earlier version.
 _SHARED_BYTES = 1 << 16
-_LOCK = ".publish.lock"
 
 
 def publish_view(
@@ -69,10 +67,20 @@ def publish_view(
     card_bytes(added := {} if card is None else card)
     whole_card = json.loads(json.dumps(plain({**view.card, **added})))
     card_bytes(whole_card)
+    store = view.context.snapshot.layout.root
     if str(target).startswith(SCHEME):
+        refuse_options(str(target), storage_options)
+        note = partial(note_target, store, str(target))
         with progress_meter(progress, "Publishing", "rows") as tell:
             return publish_to_hub(
-                chosen, str(target), tag, whole_card, private=private, dry_run=dry_run, tell=tell
+                chosen,
+                str(target),
+                tag,
+                whole_card,
+                private=private,
+                dry_run=dry_run,
+                tell=tell,
+                note=note,
             )
     if private is not None:
         raise InvalidArgumentError(
@@ -95,13 +103,14 @@ class _Publication:
     tag: str
     card: Mapping[str, Any]
     tell: Progress
+    earlier: Sequence[Version] = ()
 
     def rehearsed(self) -> PublishReport:
         """Build the version elsewhere, and say what would be sent."""
         known = self._checked_target()
         with self._built() as (_, contents):
             sent = [file for file in contents.files.values() if file.sha256 not in known]
-            return PublishReport.of(self._address, contents, sent)
+            return contents.report(self._address, sent)
 
     def to_folder(self) -> PublishReport:
         """Build the version beside its place, and rename it."""
@@ -109,24 +118,25 @@ class _Publication:
         assert folder is not None
         # Before anything is made there, and again when no other process publishes there.
         self._checked_target()
-        with _locked(folder):
+        with locked(folder):
             known = self._checked_target()
             stage = folder / f".{self.tag}.unfinished"
             remove_unfinished(stage)
             contents = self._build(LocalPlace(stage))
             shared = self._share(LocalPlace(stage), contents, known)
+            self._note()
             with guard_access("publish", folder):
                 os.rename(stage, folder / self.tag)
                 self.root.sync()
         sent = [file for name, file in contents.files.items() if name not in shared]
-        return PublishReport.of(self._address, contents, sent)
+        return contents.report(self._address, sent)
 
     def to_objects(self) -> PublishReport:
         """Build the version here, upload its files, and `store.json` last."""
         known = self._checked_target()
         version = self.root / self.tag
         with self._built() as (built, contents):
-            claim = {"contents": digest_of([contents.to_bytes()]).sha256}
+            claim = {"contents": digest_of([replace(contents, moment=None).to_bytes()]).sha256}
             with guard_access("publish", version):
                 self._claim(version / UNFINISHED, claim)
                 there = {entry.name: entry.size for entry in version.entries(deep=True)}
@@ -141,12 +151,15 @@ class _Publication:
                     place_of(version, name).copy_from(copied)
                 (version / CHECKSUMS).write(contents.to_bytes())
                 manifest = (built / MANIFEST).read()
+                self._note()
+                if is_retired(version):
+                    raise self._taken()
                 with contextlib.suppress(FileExistsError):
                     (version / MANIFEST).write(manifest, exclusive=True)
                 if (version / MANIFEST).read() != manifest:
                     raise self._taken()
                 (version / UNFINISHED).remove()
-        return PublishReport.of(self._address, contents, [*sent, contents.files[MANIFEST]])
+        return contents.report(self._address, [*sent, contents.files[MANIFEST]])
 
     @property
     def _address(self) -> str:
@@ -163,19 +176,22 @@ class _Publication:
         if self.tag.casefold() in (version.tag.casefold() for version in versions):
             raise self._taken()
         known = {}
-        for version in versions:
-            # A damaged version is no reason not to publish another; its files are not shared.
-            with contextlib.suppress(CorruptStoreError):
-                for name, file in Contents.read(version.place).files.items():
-                    # The date of `store.json` is the version's.
-                    if file.size >= _SHARED_BYTES and name != MANIFEST:
-                        known[file.sha256] = place_of(version.place, name)
+        self.earlier = in_order(versions)
+        # A damaged version is no reason not to publish another; its files are not shared.
+        for version in self.earlier:
+            for name, file in ({} if version.contents is None else version.contents.files).items():
+                # The date of `store.json` is that of versions of early releases.
+                if file.size >= _SHARED_BYTES and name != MANIFEST:
+                    known[file.sha256] = place_of(version.place, name)
         return known
+
+    def _note(self) -> None:
+        note_target(self.view.context.snapshot.layout.root, str(self.root))
 
     def _taken(self) -> StoreExistsError:
         return StoreExistsError(
-            f"{self.root} has a version {self.tag!r} already, and a published version never changes. Choose "
-            "another tag."
+            f"{self.root} has a version {self.tag!r} already, or had one that was taken back. A published "
+            "version never changes: choose another tag."
         )
 
     @contextlib.contextmanager
@@ -186,7 +202,8 @@ class _Publication:
     def _build(self, folder: Place) -> Contents:
         # The folder of a version may move, and its path is private.
         address = f"path/to/{self.tag}" if self.root.local is not None else f"{self.root}/{self.tag}"
-        return build(self.view, folder, self.card, self.tag, address, self.tell)
+        earlier = [version.contents for version in self.earlier if version.contents is not None]
+        return build(self.view, folder, self.card, self.tag, address, self.tell, earlier)
 
     def _share(self, stage: Place, contents: Contents, known: Mapping[str, Place]) -> set[str]:
         """Replace files that an earlier version has by links to these, if they are intact."""
@@ -212,6 +229,8 @@ class _Publication:
                 if is_absent(error) and (mark.parent / MANIFEST).exists():
                     raise self._taken() from error
                 raise
+            if is_retired(mark.parent):
+                raise self._taken() from None
             if there != claim:
                 raise StoreExistsError(
                     f"{mark.parent} holds an unfinished publication of other contents. "
@@ -240,20 +259,3 @@ def _is_intact(place: Place, file: KnownFile) -> bool:
         return digest_of(place.chunks()) == file
     except (FileNotFoundError, NotADirectoryError, CorruptStoreError):
         return False
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Make a folder, and wait for other publications to it; a new one stays only if something is in it."""
-    new = not folder.exists()
-    with guard_access("make the folder", folder):
-        folder.mkdir(parents=True, exist_ok=True)
-    lock = wait_for(folder / _LOCK, math.inf)
-    assert lock is not None
-    try:
-        yield
-    finally:
-        lock.release(remove=True)
-        if new:
-            with contextlib.suppress(OSError):
-                folder.rmdir()

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
 
-from ..store.errors import CorruptStoreError, StoreExistsError, StoreNotFoundError, VersionNotFoundError
-from ..store.files import Place, guard_access
-from ..store.layout import MANIFEST
+from ..store.errors import (
+    CorruptStoreError,
+    StoreAccessError,
+    StoreExistsError,
+    StoreNotFoundError,
+    VersionNotFoundError,
+)
+from ..store.files import Place, guard_access, is_absent
+from ..store.files.locks import wait_for
+from ..store.layout import MANIFEST, read_json
 from ..store.manifest import UNFINISHED
-from .contents import CHECKSUMS
+from .contents import CHECKSUMS, Contents
 
+_LOCK = ".publish.lock"
+#: In `store.unfinished` of a version that was taken back from an object store.
+RETIRED = "unpublished"
 _TAGGED = re.compile(r"(?P<path>.+)@(?P<tag>[A-Za-z0-9][A-Za-z0-9._-]*)")
 
 
@@ -21,16 +36,46 @@ class Version:
     Attributes:
         tag: its name.
         place: its folder.
-        moment: when its `store.json` was written, in seconds since 1970.
+        written: when its `store.json` was written, in seconds since 1970.
     """
 
     tag: str
     place: Place
-    moment: float
+    written: float
+
+    @cached_property
+    def contents(self) -> Contents | None:
+        """Its files; None if the list of them is damaged.
+
+        Raises:
+            StoreAccessError: it is gone, or cannot be read.
+        """
+        try:
+            return Contents.read(self.place)
+        except CorruptStoreError:
+            return None
+
+    @property
+    def moment(self) -> float:
+        """When it was published, in milliseconds since 1970; the date of a file where no list has it."""
+        listed = None if self.contents is None else self.contents.moment
+        return self.written * 1000 if listed is None else listed
+
+
+def in_order(versions: Iterable[Version]) -> list[Version]:
+    """Return versions in the order of their publication, without those that were taken back meanwhile."""
+    there = []
+    for version in versions:
+        try:
+            there.append((version.moment, version.tag, version))
+        except StoreAccessError as error:
+            if not is_absent(error):
+                raise
+    return [version for *_, version in sorted(there, key=lambda each: each[:2])]
 
 
 def published_versions(root: Place) -> tuple[list[Version], list[str]]:
-    """Return the versions below a place in the order of their publication, and the names of other things.
+    """Return the versions below a place, by name, and the names of other things.
 
     Both are empty if nothing is there. Hidden files and unfinished publications are not listed.
 
@@ -58,7 +103,7 @@ def published_versions(root: Place) -> tuple[list[Version], list[str]]:
                 versions.append(Version(name, place, moments[MANIFEST]))
             elif UNFINISHED not in moments:
                 others.append(name)
-    return sorted(versions, key=lambda version: (version.moment, version.tag)), others
+    return versions, others
 
 
 def chosen_version(root: Place, tag: str | None) -> Place:
@@ -86,11 +131,40 @@ def chosen_version(root: Place, tag: str | None) -> Place:
     if not versions:
         there = f", which holds {', '.join(others[:5])}" if others else ""
         raise StoreNotFoundError(f"Nothing is published at {root}{there}. Publish with EpisodeStore.publish.")
+    if tag is None and (ordered := in_order(versions)):
+        return ordered[-1].place
     for version in versions:
-        if tag in (None, version.tag):
-            return versions[-1].place if tag is None else version.place
+        if tag == version.tag:
+            return version.place
     known = ", ".join(version.tag for version in versions)
     raise VersionNotFoundError(f"There is no version {tag!r} at {root}; there are {known}.")
+
+
+def is_retired(version: Place) -> bool:
+    """Return whether a version on an object store was taken back: its tag is never used again."""
+    try:
+        return RETIRED in read_json(version / UNFINISHED)
+    except StoreAccessError as error:
+        if is_absent(error):
+            return False
+        raise
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Make a folder, and wait for other publications to it; a new one stays only if something is in it."""
+    new = not folder.exists()
+    with guard_access("make the folder", folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    lock = wait_for(folder / _LOCK, math.inf)
+    assert lock is not None
+    try:
+        yield
+    finally:
+        lock.release(remove=True)
+        if new:
+            with contextlib.suppress(OSError):
+                folder.rmdir()
 
 
 def split_tag(source: str) -> tuple[str, str | None]:

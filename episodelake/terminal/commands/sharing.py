@@ -10,7 +10,7 @@ from ..arguments import AsJson, Condition, StorageOptions, StorePath
 from ..command import EXCHANGE, app, command
 
 if TYPE_CHECKING:
-    from ...publishing.contents import PublishReport
+    from ...readers.publish_report import PublishReport
     from ..output.page import Page
 
 _Source = Annotated[
@@ -19,6 +19,13 @@ _Source = Annotated[
         metavar="SOURCE",
         help="What was published: a folder, a URL (s3://...) or a dataset of the Hugging Face Hub "
         "(hf://organisation/name); SOURCE@TAG for a version other than the newest.",
+    ),
+]
+_Target = Annotated[
+    str,
+    typer.Argument(
+        metavar="TARGET",
+        help="A folder or a URL, which has each version as TARGET/TAG; or hf://organisation/name.",
     ),
 ]
 
@@ -32,13 +39,7 @@ episodelake publish data/cartpole hf://me/long --tag v1 --filter "length > 400\"
 )
 def publish(
     path: StorePath,
-    target: Annotated[
-        str,
-        typer.Argument(
-            metavar="TARGET",
-            help="A folder or a URL, which gets the version as TARGET/TAG; or hf://organisation/name.",
-        ),
-    ],
+    target: _Target,
     tag: Annotated[str, typer.Option(metavar="NAME", help="The name of the version, new at TARGET.")],
     condition: Condition = None,
     private: Annotated[
@@ -110,6 +111,40 @@ def preview(
     with interruptible():
         episodes = episodes_of(source, storage_options=storage_options(storage))
     emit(episodes.head(limit) if limit else episodes, Page.frame, as_json=as_json)
+
+
+@command(app, EXCHANGE, "episodelake published shared/cartpole\nepisodelake published data/cartpole --json")
+def published(target: _Target, as_json: AsJson = False, storage: StorageOptions = None) -> None:
+    """List the published versions at a target; TARGET may be a store, too: then its versions anywhere."""
+    from ...publishing.published import published as versions_at
+    from ...store.errors import StoreExistsError
+    from ..output.page import Page, emit
+    from ..reports.opening import interruptible, open_store_at, storage_options
+
+    options = storage_options(storage)
+    with interruptible():
+        try:
+            versions = versions_at(target, storage_options=options)
+        except StoreExistsError:
+            versions = open_store_at(target, storage).published(storage_options=options)
+    emit(versions, Page.frame, as_json=as_json)
+
+
+@command(app, EXCHANGE, "episodelake unpublish shared/cartpole --tag v1")
+def unpublish(
+    target: _Target,
+    tag: Annotated[str, typer.Option(metavar="NAME", help="The name of the version.")],
+    storage: StorageOptions = None,
+) -> None:
+    """Take a published version back.
+
+    What others have pulled stays with them, and the Hub keeps its history.
+    """
+    from ...publishing.published import unpublish as take_back
+    from ..reports.opening import interruptible, storage_options
+
+    with interruptible(lambda: "Call again to go on."):
+        take_back(target, tag, storage_options=storage_options(storage))
 
 
 def _write_publication(page: Page, report: PublishReport) -> None:

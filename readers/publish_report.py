@@ -1,0 +1,27 @@
+"""`PublishReport`: the result of a publication."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class PublishReport:
+    """The result of a publication, or of its dry run.
+
+    Attributes:
+        address: of the version; `el.pull` takes it.
+        tag: its name.
+        episodes, steps: how many episodes and transitions.
+        files, size: of the version, and their bytes.
+        sent_files, sent_bytes: those that the target did not have yet.
+    """
+
+    address: str
+    tag: str
+    episodes: int
+    steps: int
+    files: int
+    size: int
+    sent_files: int
+    sent_bytes: int
