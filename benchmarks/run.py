@@ -19,6 +19,7 @@ import bulk_writing
 import collecting
 import commit_latency
 import compaction
+import constants
 import cookbook
 import exchange
 import exchange_memory
@@ -58,6 +59,7 @@ BENCHMARKS = {
     "lakes": lakes.run,
     "scale": scale.run,
     "billion": scale.run_billion,
+    "constants": constants.run,
     "startup": startup.run,
     "commit-latency": commit_latency.run,
     "many-writers": many_writers.run,
@@ -71,7 +73,7 @@ BENCHMARKS = {
     "exchange-memory": exchange_memory.run,
     "sampling-peers": sampling.run_peers,
 }
-ON_REQUEST = {"billion", "exchange-peers", "exchange-memory", "sampling-peers", "scale"}
+ON_REQUEST = {"billion", "constants", "exchange-peers", "exchange-memory", "sampling-peers", "scale"}
 WIDTH_OF_A_FILE = 170
 ENVIRONMENTS = Path(__file__).resolve().parent / ".venv"
 

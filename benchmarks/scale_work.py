@@ -36,8 +36,8 @@ BATCHES = 10_000
 DRAW_SECONDS = 300.0
 #: Of a streaming loader.
 BUFFER = 64 << 20
-#: Of DuckDB; what a query needs beyond it goes to the disk where DuckDB can do that.
-QUERY_MEMORY = "8GB"
+#: Of DuckDB; what a query needs beyond it goes to the disk, up to so much, where DuckDB can do that.
+QUERY_MEMORY, QUERY_DISK = "8GB", "16GB"
 #: What a process may have of its own, so that a query that needs more fails alone.
 MOST_MEMORY = 14 << 30
 #: Of the loop without a recorder, and of the store that each process works on first.
@@ -94,7 +94,7 @@ class Task:
         """The folder for what DuckDB cannot keep in memory."""
         return self.store.with_name(self.store.name + "-spilled")
 
-    def check(self, what: str, value: float, expected: float | None = None, within: float = 0.0) -> None:
+    def check(self, what: str, value: Any, expected: float | None = None, within: float = 0.0) -> None:
         """Raise unless a value is that of the recording: the `Totals` of that name, or the given one."""
         if self.expected is None:
             return
@@ -265,6 +265,7 @@ def _ask(task: Task, sql: str) -> pl.DataFrame:
     with el.open(task.store).connect() as connection:
         connection.execute(f"set memory_limit = '{QUERY_MEMORY}'")
         connection.execute(f"set temp_directory = '{task.spilled}'")
+        connection.execute(f"set max_temp_directory_size = '{QUERY_DISK}'")
         return connection.sql(sql).pl()
 
 
