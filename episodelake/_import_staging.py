@@ -21,6 +21,7 @@ import numpy as np
 import polars as pl
 
 from ._store import EpisodeStore, copy_views, create, open_store
+from .readers.exporting.holds import IMPORTED_FROM
 from .readers.view import EpisodeView
 from .store.common.progress import Progress
 from .store.errors import DatasetError, StoreAccessError, StoreNotFoundError
@@ -33,6 +34,7 @@ from .writers.episodes.source_keys import Source, committed_sources
 from .writers.importing.digests import same_content
 from .writers.importing.formats import ForeignDataset
 from .writers.importing.importer import Imported, OnChanged, OnError, SourceChangedError, import_episodes
+from .writers.session.environment import stated_spec
 
 _SOURCE_KEY = "metadata.source_key"
 
@@ -45,7 +47,7 @@ class Target:
         into: the path or URL.
         store: that is there; None if there is none.
         storage_options: how to reach it.
-        on_error, on_changed, cast, progress: as for `import_dataset`.
+        on_error, on_changed, cast, progress, env, metadata: as for `import_dataset`.
         direct: write straight into a new store, which an error leaves in part.
     """
 
@@ -56,6 +58,8 @@ class Target:
     on_changed: OnChanged
     cast: Cast
     progress: Progress | bool
+    env: Any = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
     direct: bool = False
 
 
@@ -156,9 +160,12 @@ def write_missing(
     """
     known = {} if target.store is None else _digests_of(target.store)
     identity = str(dataset.identity)
+    stated = dataset.card.get("env_spec")
+    env = stated if isinstance(stated, str) and stated_spec(stated) else None
     with staging.writer(
         run=identity,
-        metadata={"imported_from": identity},
+        metadata={**target.metadata, IMPORTED_FROM: identity},
+        env=env if target.env is None else target.env,
         on_duplicate="skip",
         cast=target.cast,
         durability="none",

@@ -13,14 +13,17 @@ from typing import Any, get_args
 import gymnasium
 import polars as pl
 import pyarrow as pa
+from gymnasium.envs.registration import EnvSpec
 
 from ._import_staging import Target, counts_of, empty_store, import_staged, meet, write_missing
 from ._store import EpisodeStore, store_at
 from .exchange.table.mapping import NEEDED, OPTIONAL, names_columns
+from .readers.exporting.holds import IMPORTED_FROM
 from .readers.view import EpisodeView
 from .store.common.arguments import flag, one_of
 from .store.common.exchange import Losses
 from .store.common.progress import Progress, progress_meter
+from .store.dynamic.values import dump_json, freeze
 from .store.errors import DatasetError, InvalidArgumentError, SpaceMismatchError
 from .store.layout import MANIFEST, Layout
 from .store.maintenance.creation import check_free_for_copy
@@ -108,6 +111,8 @@ def import_dataset(
     on_error: OnError = "raise",
     on_changed: OnChanged = "error",
     name: str | None = None,
+    env: gymnasium.Env | EnvSpec | str | None = None,
+    metadata: Mapping[str, Any] | None = None,
     last_observation: LastObservation = "drop",
     last_step: LastStep = "auto",
     observation_space: gymnasium.Space | None = None,
@@ -142,6 +147,10 @@ def import_dataset(
             of the store, or "replace" them in the same commit.
         name: what names the dataset in the source keys, in place of the file's name and place, so that a file
             that was moved, or an object that was made anew, meets the episodes of its last import.
+        env: where the episodes come from: an environment, its spec, or its id, which need not be registered
+            here; None for what the source states. It is kept with the run of new episodes, for `make_env`,
+            `replay`, and the column `env_ids` of a lake.
+        metadata: of that run, such as {"algo": "ppo"}.
         on_error: "raise", or "skip" episodes that cannot be read or do not fit the spaces, and list them.
         last_observation: for sources that lack the observation after the last action: "drop" the last
             transition, "repeat" the last observation, or state that it is "missing".
@@ -178,12 +187,19 @@ def import_dataset(
     shown, source = _name(source), located(source)
     if isinstance(source, Files):
         shown = str(source)
+    if not isinstance(metadata, Mapping | None) or IMPORTED_FROM in (metadata or {}):
+        raise InvalidArgumentError(
+            f"metadata={metadata!r:.300}; expected a mapping without the key {IMPORTED_FROM!r}, which names "
+            "the source."
+        )
     options = ImportOptions(mapping, observation_space, action_space, last_observation, last_step, trust)
     with bounded(source, trust=trust, max_bytes=max_bytes), _named(source, shown):
         _check_source(source, into)
         where = into.url if isinstance(into, EpisodeStore) else into
         store = into if isinstance(into, EpisodeStore) else store_at(into, storage_options)
-        target = Target(where, store, storage_options, on_error, on_changed, cast, progress)
+        target = Target(
+            where, store, storage_options, on_error, on_changed, cast, progress, env, metadata or {}
+        )
         return _imported(source, shown, name, target, options, format, dry_run=dry_run)
 
 
@@ -252,7 +268,10 @@ def _imported(
     with reading(shown):
         opened = chosen.open(source, options)
     opened.source = shown
-    opened.settings = (opened.mapping, options.last_observation, options.last_step, options.trust)
+    settings = [opened.mapping, options.last_observation, options.last_step, options.trust]
+    if target.env is not None or target.metadata:
+        settings += [str(getattr(target.env, "spec", target.env)), dump_json(freeze(target.metadata))]
+    opened.settings = settings
     with closing(opened) as dataset, _spaces_of(target.store, dataset):
         facts = {
             "source": shown,

@@ -147,20 +147,26 @@ class RecordingStore(EpisodeView):
         *,
         run: str | None = None,
         metadata: Mapping[str, Any] | None = None,
+        env: gymnasium.Env | VectorEnv | EnvSpec | str | None = None,
         on_duplicate: OnDuplicate = "error",
         **options: Unpack[SessionKeywords],
     ) -> EpisodeWriter:
         """Return a writer that needs no environment; see `EpisodeWriter` and `SessionOptions`.
 
         Raises:
-            InvalidArgumentError: an option has no such value.
+            InvalidArgumentError: an option has no such value, or `env` is no environment and names none.
             StoreAccessError: the store cannot be written.
         """
         from .writers.episodes.episode_writer import EpisodeWriter
         from .writers.session.journal import SessionOptions
 
         return EpisodeWriter(
-            self, run=run, metadata=metadata, options=SessionOptions.of(options), on_duplicate=on_duplicate
+            self,
+            run=run,
+            metadata=metadata,
+            env=env,
+            options=SessionOptions.of(options),
+            on_duplicate=on_duplicate,
         )
 
     def team_writer(

@@ -53,7 +53,7 @@ _BOTH = {
 _ROWS = 1 << 12
 #: Where the facts of a run stand in the metadata of its episodes.
 RUN, RUN_METADATA = "run", "run_metadata"
-_IMPORTED = "imported_from"
+IMPORTED_FROM = "imported_from"
 
 
 def everything(path: tuple[Any, ...], value: Any) -> bool:
@@ -160,10 +160,11 @@ class RunFacts:
         for row, metadata in zip(runs, dynamic, strict=True):
             name = row["name"] if names[row["name"]] == 1 else row["run_id"]
             facts = {} if names == {DEFAULT_RUN: 1} else {RUN: name}
-            facts |= {RUN_METADATA: metadata} if metadata else {}
-            self.by_run[row["run_id"]] = {} if _IMPORTED in metadata else facts
-            if _IMPORTED in metadata:
+            if metadata.pop(IMPORTED_FROM, None) is not None:
+                facts = {}
                 self.imports.add(row["run_id"])
+            facts |= {RUN_METADATA: metadata} if metadata else {}
+            self.by_run[row["run_id"]] = facts
         #: The specs of all environments.
         self.environments = frame["env_spec"].drop_nulls().unique(maintain_order=True).to_list()
         bundles = frame.get_column(ENV_BUNDLE.name, default=None)

@@ -15,6 +15,7 @@ from ...store.maintenance.reopening import LastRow, reopening
 from ...store.schema import OpenStore
 from ..rows.arrivals import LiveEpisode
 from ..rows.step_rows import EpisodeRow, StepRows, env_index_of
+from ..session.environment import keep_stated_env
 from ..session.journal import NotCopyable, SessionOptions
 from ..session.run import RunOwner, run_header
 from .bulk_writer import BulkWriter
@@ -194,13 +195,15 @@ class EpisodeWriter(BulkWriter):
         store: the store, as `episodelake.open` gives it.
         run: a readable name for the run.
         metadata: what to keep with the run.
+        env: where the episodes come from, if that is known, to be kept with the run: an environment, its spec
+            or its id. It is not made, and its spaces are not compared.
         options: durability and when to flush and seal; see `SessionOptions`.
         on_duplicate: if the store has an episode with the `source_key` of one that is to be written: "error"
             raises, "skip" leaves the new one out. The keys of the store are read with the first key that
             this writer is given; those that other writers commit later do not count.
 
     Raises:
-        InvalidArgumentError: an option has no such value.
+        InvalidArgumentError: an option has no such value, or `env` is no environment and names none.
         StoreAccessError: the store cannot be written.
     """
 
@@ -210,11 +213,13 @@ class EpisodeWriter(BulkWriter):
         *,
         run: str | None = None,
         metadata: Mapping[str, Any] | None = None,
+        env: Any = None,
         options: SessionOptions | None = None,
         on_duplicate: OnDuplicate = "error",
     ) -> None:
         one_of("on_duplicate", on_duplicate, get_args(OnDuplicate))
-        self._rows = self._open_run(store, run_header(run, metadata), options, WholeRows)
+        header = run_header(run, metadata, keep_stated_env(store.handle.layout, env))
+        self._rows = self._open_run(store, header, options, WholeRows)
         self._schema = self._session.store.schema
         self._on_duplicate = on_duplicate
 

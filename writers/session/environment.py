@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
-from gymnasium.envs.registration import EnvSpec
+from gymnasium.envs.registration import EnvSpec, parse_env_id
 from gymnasium.vector import VectorEnv, VectorWrapper
 
 from ...store.environments.artifacts import (
@@ -63,7 +63,7 @@ def keep_env(
 
     Args:
         layout: the store; None keeps no files.
-        env: an environment of any kind, or None.
+        env: an environment of any kind, a spec, or None.
         files: files that it needs, by the names under which they are to be unpacked.
         packages: distributions that it needs beside those that its spec and its modules show.
 
@@ -77,13 +77,53 @@ def keep_env(
     if env is None:
         return KeptEnv(None, json.dumps(versions_of((), (), packages)), None)
     problems: list[str] = []
-    layers = list(_layers(env))
-    spec = _spec(env, layers, problems)
+    layers = [] if isinstance(env, EnvSpec) else list(_layers(env))
+    spec = env if isinstance(env, EnvSpec) else _spec(env, layers, problems)
     text = None if spec is None else json.dumps(_spec_object(spec, shelf))
     modules = [] if spec is None else [_module(each) for each in (spec, *spec.additional_wrappers)]
     versions = versions_of([type(layer) for layer in layers], modules, packages)
-    bundle = EnvBundle(_name(type(layers[-1])), tuple(shelf.kept.values()), tuple(problems))
+    made_by = _name(type(layers[-1])) if layers else str(_importable(env.entry_point))
+    bundle = EnvBundle(made_by, tuple(shelf.kept.values()), tuple(problems))
     return KeptEnv(text, json.dumps(versions), bundle.to_json())
+
+
+def stated_spec(text: str) -> dict[str, Any] | None:
+    """Return the spec that an id or a JSON text states; None if it is neither."""
+    try:
+        spec = json.loads(text) if text.lstrip().startswith("{") else {"id": text}
+        parse_env_id(spec["id"])
+    except (ValueError, KeyError, TypeError, RecursionError, gymnasium.error.Error):
+        return None
+    return spec
+
+
+def keep_stated_env(layout: Layout, env: Any) -> KeptEnv | None:
+    """Describe the environment of a writer, which does not need it: only its name may be known.
+
+    Args:
+        layout: the store.
+        env: an environment, a spec, an id or the JSON text of a spec; None if there is none. An id need not
+            be registered here.
+
+    Raises:
+        InvalidArgumentError: a text is neither an id nor a spec, or `env` is something else.
+    """
+    if env is None:
+        return None
+    env = gymnasium.registry.get(env, env) if isinstance(env, str) else env
+    if not isinstance(env, str):
+        if isinstance(env, EnvSpec) or hasattr(env, "reset"):
+            return keep_env(layout, env)
+        raise InvalidArgumentError(
+            f"env={str(env)[:200]!r} ({type(env).__name__}); expected an environment, its spec or its id."
+        )
+    spec = stated_spec(env)
+    if spec is None:
+        raise InvalidArgumentError(
+            f"env={env[:200]!r} is no id of an environment; expected one such as 'CartPole-v1', which need "
+            "not be registered here, a spec or an environment."
+        )
+    return KeptEnv(json.dumps(spec), json.dumps(versions_of((), (), ())), None)
 
 
 def _layers(env: Any) -> Iterator[Any]:

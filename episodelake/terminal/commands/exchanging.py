@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -34,7 +36,8 @@ if TYPE_CHECKING:
     """\
 episodelake import ~/.minari/datasets/cartpole/random-v0 data/new --dry-run
 episodelake import pen.hdf5 data/pen --format d4rl
-episodelake import log.csv trips --map observation=x,v --map action=u""",
+episodelake import log.csv trips --map observation=x,v --map action=u
+episodelake import hopper.hdf5 lake/hopper --env Hopper-v4 --metadata algo=sac""",
     name="import",
 )
 def import_(
@@ -85,6 +88,14 @@ def import_(
         str | None,
         typer.Option(metavar="NAME", help="Name the dataset in source keys; else its file and place do."),
     ] = None,
+    env: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="The environment of the episodes; else what the source states."),
+    ] = None,
+    metadata: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="Metadata of the run of the new episodes; may be repeated."),
+    ] = None,
     max_bytes: Annotated[
         int | None,
         typer.Option(
@@ -115,6 +126,8 @@ def import_(
             on_error="skip" if skip_errors else "raise",
             on_changed=on_changed.value,
             name=name,
+            env=env,
+            metadata=_options_of(metadata or (), "--metadata"),
             last_observation=last_observation.value,
             cast=cast.value,
             trust=trust,
@@ -271,13 +284,14 @@ def _write_export(page: Page, report: ExportReport) -> None:
     _write_lost(page, report.lost)
 
 
-def _options_of(given: Sequence[str]) -> dict[str, Any]:
-    """Return repeated `--option KEY=VALUE`; true and false are bools, whole numbers are ints."""
+def _options_of(given: Sequence[str], hint: str = "--option") -> dict[str, Any]:
+    """Return repeated `KEY=VALUE`; a value that is JSON, such as a number, is not a text."""
     options: dict[str, Any] = {}
     for each in given:
         key, separator, value = each.partition("=")
         if not key or not separator:
-            raise typer.BadParameter(f"{each!r}: expected KEY=VALUE.", param_hint="--option")
-        words = {"true": True, "false": False}
-        options[key] = int(value) if value.isdecimal() else words.get(value.lower(), value)
+            raise typer.BadParameter(f"{each!r}: expected KEY=VALUE.", param_hint=hint)
+        options[key] = value
+        with suppress(ValueError):
+            options[key] = json.loads(value.lower() if value.lower() in ("true", "false") else value)
     return options
