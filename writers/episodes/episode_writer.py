@@ -15,7 +15,6 @@ from ...store.maintenance.reopening import LastRow, reopening
 from ...store.schema import OpenStore
 from ..rows.arrivals import LiveEpisode
 from ..rows.step_rows import EpisodeRow, StepRows, env_index_of
-from ..session.environment import keep_stated_env
 from ..session.journal import NotCopyable, SessionOptions
 from ..session.run import RunOwner, run_header
 from .bulk_writer import BulkWriter
@@ -218,7 +217,12 @@ class EpisodeWriter(BulkWriter):
         on_duplicate: OnDuplicate = "error",
     ) -> None:
         one_of("on_duplicate", on_duplicate, get_args(OnDuplicate))
-        header = run_header(run, metadata, keep_stated_env(store.handle.layout, env))
+        kept = None
+        if env is not None:
+            from ..session.environment import keep_stated_env
+
+            kept = keep_stated_env(store.handle.layout, env)
+        header = run_header(run, metadata, kept)
         self._rows = self._open_run(store, header, options, WholeRows)
         self._schema = self._session.store.schema
         self._on_duplicate = on_duplicate

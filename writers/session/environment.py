@@ -97,19 +97,16 @@ def stated_spec(text: str) -> dict[str, Any] | None:
     return spec
 
 
-def keep_stated_env(layout: Layout, env: Any) -> KeptEnv | None:
+def keep_stated_env(layout: Layout, env: Any) -> KeptEnv:
     """Describe the environment of a writer, which does not need it: only its name may be known.
 
     Args:
         layout: the store.
-        env: an environment, a spec, an id or the JSON text of a spec; None if there is none. An id need not
-            be registered here.
+        env: an environment, a spec, an id or the JSON text of a spec. An id need not be registered here.
 
     Raises:
         InvalidArgumentError: a text is neither an id nor a spec, or `env` is something else.
     """
-    if env is None:
-        return None
     env = gymnasium.registry.get(env, env) if isinstance(env, str) else env
     if not isinstance(env, str):
         if isinstance(env, EnvSpec) or hasattr(env, "reset"):
