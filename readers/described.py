@@ -213,7 +213,8 @@ class DescribedView(ContextView):
         Args:
             read_only: for queries of strangers: the connection sees nothing but these views. It cannot read
                 or write files, load extensions, change settings or see variables. It reads steps through
-                Arrow, which is slower, and keeps the episodes in memory.
+                Arrow, which is slower, and keeps the columns of episodes that were read in memory. The first
+                query that reads a damaged file fails, with its name.
         """
         from .sql.connections import connect
 

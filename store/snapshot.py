@@ -29,7 +29,7 @@ from .parquet.page_checks import check_pages
 from .schema import LAST_OBSERVATION, MISSING, RUNS_SCHEMA, StepSchema, checked_schema
 from .tables.annotation_files import PROPERTY, AnnotationFiles, parse_annotations
 from .tables.overflow import Overflow, overflow_of
-from .tables.table_files import Pointers, pointers_of, read_pointers
+from .tables.table_files import Pointers, read_pointers
 
 
 @dataclass(frozen=True)
@@ -228,15 +228,6 @@ class Snapshot:
     def _read_pointers(self, names: Sequence[str]) -> Pointers:
         return read_pointers([self._place(EPISODES, name) for name in names], self.layout.root)
 
-    def take_pointers(self, rows: pa.Table) -> None:
-        """Take the row pointers from the rows of all episodes, which the caller has read and checked.
-
-        Raises:
-            CorruptStoreError: a pointer leads out of the store.
-        """
-        if "pointers" not in self.__dict__:
-            self.__dict__["pointers"] = pointers_of(rows, self.layout.root)
-
     def segments_of(self, positions: np.ndarray) -> frozenset[str]:
         """Return the names of the steps files that hold the episodes at some positions."""
         return frozenset(
@@ -336,8 +327,21 @@ class Snapshot:
     @cached_property
     def hidden_rows(self) -> bool:
         """Whether some step file has rows that no episode of this snapshot points at."""
+        if not self.lost_segments and self._all_ends_shown():
+            return False
         rows = sum(file.rows for file in self.step_files)
         return bool(self.lost_segments) or bool(self.pointers.row_count.sum() != rows)
+
+    def _all_ends_shown(self) -> bool:
+        """Return whether each file of steps has as many last rows as its file of episodes has episodes.
+
+        A seal gives both the same name. False also where only the row pointers show it: with several agents,
+        in older versions, and after operations that rewrote one of the files.
+        """
+        if self.schema.groups or not self.newest:
+            return False
+        ends = {file.name: file.nulls("terminated") for file in self.listed_steps}
+        return ends == {file.name: file.rows for file in self.episode_files}
 
     def groups(self, table: str) -> tuple[FileGroup, ...]:
         """Return the files of a table as runs of consecutive files with the same columns."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from pathlib import Path
 
 import duckdb
@@ -48,7 +50,7 @@ def test_rows_and_pointers_are_those_of_the_files(
         monkeypatch.setattr(Snapshot, "hidden_rows", True)
     opened = el.open(store.path)
     with opened.connect(read_only=True) as connection:
-        assert "pointers" in vars(opened.context.snapshot)
+        assert "pointers" not in vars(opened.context.snapshot), "files are read by the first query"
         episodes = connection.sql("from episodes order by episode_id").pl()
         assert connection.sql("select count(*) from steps").fetchall() == [(18,)]
         assert connection.sql("select length from episode_at(-1)").fetchall() == [(2,)]
@@ -83,3 +85,27 @@ def test_columns_beside_a_damaged_one_are_answered(store: el.EpisodeStore) -> No
         assert connection.sql("select sum(length) from episodes").fetchall() == [(14,)]
         with pytest.raises(duckdb.Error):
             connection.sql("select sum(episode_return) from episodes").fetchall()
+
+
+@pytest.mark.parametrize("table", ["episodes", "steps"])
+def test_the_first_query_that_reads_another_file_fails(store: el.EpisodeStore, table: str) -> None:
+    """Opening the connection reads no file; queries over the other tables are answered."""
+    first, second, _ = sorted((store.path / table).glob("*.parquet"))
+    first.write_bytes(second.read_bytes())
+    with el.open(store.path).connect(read_only=True) as connection:
+        for _ in range(2):
+            with pytest.raises(duckdb.Error, match=first.name):
+                connection.sql(f"select count(*) from {table}").fetchall()
+        assert connection.sql("select count(*) from runs").fetchall() == [(3,)]
+
+
+def test_logs_show_that_no_row_is_hidden(store: el.EpisodeStore) -> None:
+    """Only where each file of steps ends as many episodes as its file of episodes has."""
+    snapshot = el.open(store.path).context.snapshot
+    assert not snapshot.hidden_rows
+    assert "pointers" not in vars(snapshot)
+    shorter = el.open(store.path).context.snapshot
+    statistics = {"numRecords": 0, "nullCount": dict.fromkeys(shorter.episode_files[-1].columns, 0)}
+    shorter.episode_files[-1] = replace(shorter.episode_files[-1], stats=json.dumps(statistics))
+    assert shorter.hidden_rows == (shorter.pointers.row_count.sum() != 18)
+    assert "pointers" in vars(shorter)

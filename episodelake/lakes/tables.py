@@ -196,16 +196,16 @@ class LakeSources(Sources):
     def _read(self, part: Part, table: str, name: str) -> tuple[str, str]:
         """Return the name of a row's store, and what its files are in a query."""
         if part.own is not None:
-            own = Sources(part.own, through_arrow=self._through_arrow, connection=self.connection)
+            own = Sources(part.own, through_arrow=self.through_arrow, connection=self.connection)
             return literal(part.owners[0]), f"({own._table(table, name)})"
         for place in part.places:
             place.check_plain()
-        if self._through_arrow:
+        if self.through_arrow:
             from pyarrow.dataset import field as column
 
             owners = [column(f"_{STORE}") == pa.scalar(owner) for owner in part.owners]
             schema = part.schema.append(pa.field(f"_{STORE}", pa.string()))
-            return f"_{STORE}", f"({self._registered(name, schema, part.places, owners)})"
+            return f"_{STORE}", f"({self._registered(name, schema, lambda: part.places, owners)})"
         paths = ", ".join(literal(str(place)) for place in part.places)
         # Below the root, without the table's folder and the file.
         below = f"substr({_PATH}, {len(str(self.snapshot.layout.root).rstrip('/')) + 2})"

@@ -12,7 +12,6 @@ from weakref import WeakKeyDictionary
 
 import duckdb
 import numpy as np
-import pyarrow as pa
 
 from ...store.errors import CorruptStoreError, StoreUnavailableError
 from ...store.layout import EPISODES, RUNS, STEPS, TABLES
@@ -50,49 +49,53 @@ def connect(
 
     Args:
         read_only: the connection can read these views and compute, and nothing else.
-        keep_rows: hold the rows of episodes and runs in memory, unless there are millions, for many queries
-            that would otherwise decode them again.
+        keep_rows: hold the rows of runs, and the columns of episodes that queries read, in memory, unless
+            there are millions, for many queries that would otherwise decode them again.
         steps: create the views of steps, and the macros; without them no file of steps is needed.
-        check_steps: check the footers of steps files now; where one is damaged, queries over steps fail with
-            its name. A `QuerySession` checks them before each query, so its connections can do without.
+        check_steps: check the footers of steps files now, where DuckDB reads them itself; where one is
+            damaged, queries over steps fail with its name. A `QuerySession` checks them before each query, so
+            its connections can do without.
         through_arrow: read files through Arrow, which checks pages, where DuckDB would read them itself.
         with_next: let `transitions` have the columns of `transitions_with_next`.
         words: create only the macros of these names; `add_macros` creates others. None for all.
 
     Raises:
         CorruptStoreError: a file of episodes or runs is damaged, or the store was opened to check all pages
-            and one of a steps file is; the message names it.
+            and one of a steps file is; the message names it. Files that are read through Arrow are checked by
+            the first query that reads them, which then fails with the same message.
         KeyboardInterrupt: the caller was interrupted; there is no connection.
     """
     snapshot, positions = context.snapshot, context.positions
     keep_rows = keep_rows and snapshot.episode_count <= _MOST_KEPT
     segments = context.segments if steps else None
-    sources = Sources(snapshot, segments, confined=read_only, through_arrow=through_arrow)
+    # Columns of all rows of episodes are kept as queries read them.
+    keep = frozenset([EPISODES] if keep_rows and positions is None else [])
+    sources = Sources(snapshot, segments, confined=read_only, through_arrow=through_arrow, keep=keep)
     connection = sources.connection
+    checked = not sources.through_arrow or snapshot.layout.check_pages
 
     def connected() -> duckdb.DuckDBPyConnection:
-        for table in (RUNS, EPISODES):
+        for table in (RUNS, EPISODES) if checked else ():
             snapshot.places(table)
         if steps and snapshot.layout.check_pages:
             steps_places(snapshot, sources.segments)
-        whole = keep_rows and positions is None and _keep_episodes(sources)
         hidden = steps and snapshot.episode_count > 0 and snapshot.hidden_rows
         chosen = positions is not None or hidden
         if chosen:
             _register_chosen(snapshot, connection, positions, read_only)
         for name, key in ((EPISODES, "episode_id"), (RUNS, "run_id")):
             body = sources.table(name)
-            if chosen and not (whole and name == EPISODES):
+            if chosen and name not in keep:
                 body = f"SELECT * FROM ({body}) SEMI JOIN {_CHOSEN} USING ({key})"
             elif name == RUNS and not snapshot.newest:
                 body = f"SELECT * FROM ({body}) SEMI JOIN {EPISODES} USING (run_id)"
-            if keep_rows and not (whole and name == EPISODES):
+            if keep_rows and name not in keep:
                 body = _kept(connection, name, body)
             create_view(snapshot, connection, name, body)
         if steps:
             choice = f"SEMI JOIN {_CHOSEN} USING (episode_id)" if chosen else ""
             position_of = _position_of(len(context), chosen)
-            add_steps(sources, choice, position_of, check=check_steps, with_next=with_next)
+            add_steps(sources, choice, position_of, check=check_steps and checked, with_next=with_next)
             add_macros(connection, words)
         if read_only:
             sources.confine()
@@ -116,17 +119,6 @@ def _register_chosen(
     connection.register("_chosen_source", chosen)
     connection.execute(f"CREATE TEMP TABLE {_CHOSEN} AS SELECT * FROM _chosen_source")
     connection.unregister("_chosen_source")
-
-
-def _keep_episodes(sources: Sources) -> bool:
-    """Hold all episodes in memory, and take their row pointers; return False where only a query can."""
-    try:
-        rows = sources.keep(EPISODES)
-    except (pa.ArrowException, OSError):
-        return False
-    if rows is not None:
-        sources.snapshot.take_pointers(rows)
-    return rows is not None
 
 
 def _kept(connection: duckdb.DuckDBPyConnection, name: str, body: str) -> str:

@@ -215,6 +215,8 @@ class QuerySession:
         """Return a connection with the macros that are named in a query; None for all."""
         options = (with_next, through_arrow)
         if options not in self._connections:
+            for table in (RUNS, EPISODES):
+                self._context.snapshot.places(table)
             self._connections[options] = connect(
                 self._context,
                 read_only=self._read_only,

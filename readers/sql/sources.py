@@ -14,6 +14,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
+from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
@@ -23,6 +24,7 @@ from ...store.layout import EPISODES, STEPS
 from ...store.names import STEP, next_name
 from ...store.snapshot import FileGroup, Snapshot
 from ...store.tables.overflow import Overflow
+from ..damaged_files import steps_places
 from .text import literal, quote
 
 if TYPE_CHECKING:
@@ -111,8 +113,12 @@ class Sources:
         segments: the steps files to read; None for all of the snapshot.
         through_arrow: read local files through Arrow too, which checks pages.
         confined: the same for a connection that `confine` is to close off.
+        keep: tables whose columns stay in memory once a query has read them through Arrow.
         spill: DuckDB may spill to a temporary folder; False where `confine` is to follow.
         connection: one that other sources have made; None for a new one.
+
+    Attributes:
+        through_arrow: whether files are read through Arrow; the first query that reads them checks footers.
     """
 
     def __init__(
@@ -122,6 +128,7 @@ class Sources:
         *,
         through_arrow: bool = False,
         confined: bool = False,
+        keep: frozenset[str] = frozenset(),
         spill: bool = True,
         connection: duckdb.DuckDBPyConnection | None = None,
     ) -> None:
@@ -131,25 +138,11 @@ class Sources:
         self.segments = segments
         #: Functions of the connection by the column whose overflow they read.
         self._functions: dict[tuple[str, str], str] = {}
-        self._through_arrow = through_arrow or confined or snapshot.layout.root.local is None
+        self.through_arrow = through_arrow or confined or snapshot.layout.root.local is None
+        self._keep = keep
         self._paths: set[str] = set()
-        #: By the name of their files in the connection.
-        self._datasets: dict[str, Any] = {}
-
-    def keep(self, name: str) -> pa.Table | None:
-        """Read all rows of a table into memory, where queries find them.
-
-        Returns:
-            The rows; None if queries do not read them through Arrow, or as its files have them.
-
-        Raises:
-            pyarrow.ArrowException, OSError: a file is damaged, or out of reach; queries read the files.
-        """
-        if self.table(name) != _named(name):
-            return None
-        rows = self._datasets[name].to_table()
-        self.connection.register(f"_files_of_{name}", rows)
-        return rows
+        #: The names of files that the connection reads through Arrow.
+        self._registered_names: set[str] = set()
 
     def confine(self) -> None:
         """Take settings, extensions, Python's variables and all but the store's files from the connection."""
@@ -172,11 +165,20 @@ class Sources:
             name: the name of its files in the connection.
         """
         schema, overflow = self.snapshot.table_schema(table), self.snapshot.overflow(table)
-        text = self._files(name, schema, self._groups(table))
+        if self.through_arrow:
+            text = self._registered(name, schema, lambda: self._checked(table))
+        else:
+            text = self._files(name, schema, self._groups(table))
         if not overflow:
             return text
         columns = ", ".join(f"{self._filled(of)} AS {quote(of.column.name)}" for of in overflow.values())
         return f"SELECT * REPLACE ({columns}) FROM ({text})"
+
+    def _checked(self, table: str) -> list[Place]:
+        """Return the files of a table, their footers checked."""
+        if table != STEPS:
+            return self.snapshot.places(table)
+        return steps_places(self.snapshot, filter(self._is_read, self.snapshot.pointers.segments))
 
     def _filled(self, overflow: Overflow) -> str:
         """Return an expression for a column with the numbers that the JSON column has."""
@@ -240,10 +242,11 @@ class Sources:
     def _files(self, name: str, schema: pa.Schema, groups: list[FileGroup]) -> str:
         if not groups:
             return f"SELECT {', '.join(map(null_column, schema))} WHERE false"
-        for place in (place for group in groups for place in group.places):
+        places = [place for group in groups for place in group.places]
+        if self.through_arrow:
+            return self._registered(name, schema, lambda: places)
+        for place in places:
             place.check_plain()
-        if self._through_arrow:
-            return self._registered(name, schema, [place for group in groups for place in group.places])
         parts = []
         for group in groups:
             # Qualified, since DuckDB takes a bare name that is also a macro's parameter for a conflict.
@@ -257,37 +260,78 @@ class Sources:
         return " UNION ALL ".join(parts)
 
     def _registered(
-        self, name: str, schema: pa.Schema, places: Sequence[Place], partitions: Sequence[Any] | None = None
+        self,
+        name: str,
+        schema: pa.Schema,
+        places: Callable[[], Sequence[Place]],
+        partitions: Sequence[Any] | None = None,
     ) -> str:
         """Return a query for files that DuckDB reads through Arrow.
 
         Args:
             name: of the files in the connection.
             schema: their columns.
-            places: the files.
+            places: returns the files; called by the first query that reads them.
             partitions: for each file, an expression that gives it columns which it lacks.
         """
-        if name not in self._datasets:
-            self._datasets[name] = self._dataset(schema, places, partitions)
-            self.connection.register(f"_files_of_{name}", self._datasets[name])
-        return _named(name)
+        if name not in self._registered_names:
+            self._registered_names.add(name)
+            files = cache(lambda: self._dataset(schema, places(), partitions))
+            kept = name in self._keep
+            self.connection.register(f"_files_of_{name}", _deferred(schema, files, kept=kept))
+        return f"SELECT * FROM _files_of_{name}"
 
     def _dataset(self, schema: pa.Schema, places: Sequence[Place], partitions: Sequence[Any] | None) -> Any:
+        for place in places:
+            place.check_plain()
         root = self.snapshot.layout.root
         filesystem, base = root.filesystem()
         paths = [base + str(place).removeprefix(str(root)) for place in places]
-        schema = pa.schema([field.remove_metadata() for field in schema])
         # Imported where it is needed: it brings pandas along wherever that is installed.
         import pyarrow.dataset
 
         checked = pyarrow.dataset.ParquetFragmentScanOptions(page_checksum_verification=True)
         kind = pyarrow.dataset.ParquetFileFormat(default_fragment_scan_options=checked)
         dataset: Any = pyarrow.dataset.FileSystemDataset
-        return dataset.from_paths(paths, schema, kind, filesystem, partitions=partitions)
+        return dataset.from_paths(paths, _plain(schema), kind, filesystem, partitions=partitions)
 
 
-def _named(name: str) -> str:
-    return f"SELECT * FROM _files_of_{name}"
+def _deferred(schema: pa.Schema, files: Callable[[], Any], *, kept: bool) -> Any:
+    """Return a dataset that opens its files in the first query that reads them.
+
+    Args:
+        schema: its columns.
+        files: returns the dataset of the files.
+        kept: hold the columns that queries have read in memory.
+    """
+    import pyarrow.dataset
+
+    columns: dict[str, pa.ChunkedArray] = {}
+
+    def rows(names: Sequence[str]) -> Any:
+        missing = [name for name in names if name not in columns]
+        if missing:
+            # Of many files: scans of many small chunks take longer.
+            columns.update(zip(missing, files().to_table(missing).combine_chunks().columns, strict=True))
+        return pyarrow.dataset.dataset(pa.table({name: columns[name] for name in names}))
+
+    class Deferred(pyarrow.dataset.InMemoryDataset):
+        """Nothing but the schema; DuckDB calls `scanner` for each scan of a query."""
+
+        def scanner(self, columns: list[str] | None = None, **options: Any) -> Any:
+            if not kept:
+                return files().scanner(columns=columns, **options)
+            # A condition has no list of its columns: too many here are only slower.
+            text = str(options.get("filter"))
+            used = [name for name in schema.names if columns is None or name in columns or name in text]
+            return rows(used or schema.names[:1]).scanner(columns=columns, **options)
+
+    return Deferred(pa.Table.from_batches([], _plain(schema)))
+
+
+def _plain(schema: pa.Schema) -> pa.Schema:
+    """Return a schema without metadata, which DuckDB would take for types of extensions."""
+    return pa.schema([field.remove_metadata() for field in schema])
 
 
 def _opened(spill: bool) -> duckdb.DuckDBPyConnection:

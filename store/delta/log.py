@@ -134,6 +134,11 @@ class TableFile:
         low, high = self._known[2].get(name), self._known[3].get(name)
         return None if low is None or high is None else (low, high)
 
+    def nulls(self, name: str) -> int:
+        """Return how many NULLs a column has; the whole file's rows if the log lacks the number."""
+        count = (self._statistics().get("nullCount") or {}).get(name)
+        return count if type(count) is int else self.rows
+
     def may_hold_run(self, run_id: str) -> bool:
         """Return whether a file of episodes can have some of a run: their ids begin with the run's."""
         low, high = self.bounds("episode_id") or ("", "\U0010ffff")
