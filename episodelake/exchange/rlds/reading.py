@@ -315,17 +315,18 @@ class _Dataset(ForeignDataset):
             return np.array(
                 [item.decode(errors="replace") for item in _counted(stored, name, length)], object
             )
-        if isinstance(stored, list):
+        if isinstance(stored, list) or stored.dtype.kind == "V":
             if leaf.encoding != "bytes":
                 self.losses.add(f"{name}, of a kind that is not read", length)
                 return None
-            stored = np.frombuffer(b"".join(stored), leaf.kind)
+            joined = b"".join(stored) if isinstance(stored, list) else stored.tobytes()
+            stored = np.frombuffer(joined, leaf.kind)
         size = math.prod(leaf.shape)
         if stored.size != size * length:
             raise DatasetError(
                 f"{name} has {stored.size} values; expected {size * length} in {length} steps."
             )
-        return stored.astype(leaf.kind).reshape(length, *leaf.shape)
+        return stored.astype(leaf.kind, copy=False).reshape(length, *leaf.shape)
 
 
 def _is_padding(actions: Any, rewards: np.ndarray | None) -> bool:
@@ -336,6 +337,8 @@ def _is_padding(actions: Any, rewards: np.ndarray | None) -> bool:
 
 
 def _counted(items: Any, name: str, length: int) -> list[bytes]:
+    if isinstance(items, np.ndarray) and items.dtype.kind == "V":
+        items = items.tolist()
     if not isinstance(items, list) or len(items) != length:
         raise DatasetError(f"{name} has {len(items)} values; expected {length}, one for each step.")
     return items

@@ -81,7 +81,8 @@ def masked_crc(data: bytes) -> int:
 
 
 def read_example(data: bytes) -> dict[str, list[bytes] | np.ndarray]:
-    """Return the features of an `Example`: lists of bytes, float32 or int64 arrays.
+    """Return the features of an `Example`: bytes as a list, or an array of the dtype `V` where all items have
+    one length; float32 or int64 arrays.
 
     Raises:
         DatasetError: it is no `Example`.
@@ -105,20 +106,21 @@ def _values(feature: memoryview) -> list[bytes] | np.ndarray:
         items = [item for _, item in _fields(content)]
         if kind == 2:
             return np.frombuffer(b"".join(items), "<f4")
-        return np.concatenate([np.empty(0, np.int64), *map(_integers, items)])
+        parts = [_integers(item) for item in items]
+        return parts[0] if len(parts) == 1 else np.concatenate([np.empty(0, np.int64), *parts])
     return []
 
 
-def _byte_items(content: memoryview) -> list[bytes]:
-    """Return the items of a `BytesList`; those of one length are cut apart without parsing each."""
+def _byte_items(content: memoryview) -> list[bytes] | np.ndarray:
+    """Return the items of a `BytesList`; several of one length stay where they are, in an array."""
     if content[:1] == b"\n":
         length, head = _varint(content, 1)
         size = head + length
-        if len(content) % size == 0:
-            heads = np.frombuffer(content, np.uint8).reshape(-1, size)[:, :head]
+        if length and len(content) > size and len(content) % size == 0:
+            count = len(content) // size
+            heads = np.ndarray((count, head), np.uint8, content, strides=(size, 1))
             if (heads == heads[0]).all():
-                data = content.tobytes()
-                return [data[place + head : place + size] for place in range(0, len(data), size)]
+                return np.ndarray((count,), f"V{length}", content, head, (size,))
     return [bytes(item) for _, item in _fields(content)]
 
 
@@ -127,9 +129,9 @@ def _integers(item: memoryview | int) -> np.ndarray:
     if isinstance(item, int):
         return np.array([item], np.uint64).view(np.int64)
     data = np.frombuffer(item, np.uint8)
-    ends = np.flatnonzero(data < 128)
-    if len(ends) == len(data):
+    if data.max(initial=0) < 128:
         return data.astype(np.int64)
+    ends = np.flatnonzero(data < 128)
     if not len(ends) or ends[-1] != len(data) - 1:
         raise ValueError("an integer has no end")
     starts = np.concatenate([[0], ends[:-1] + 1])
@@ -140,21 +142,22 @@ def _integers(item: memoryview | int) -> np.ndarray:
 
 def _fields(data: memoryview) -> Iterator[tuple[int, Any]]:
     """Yield the fields of a message: number, and bytes or an integer."""
-    place = 0
-    while place < len(data):
-        tag, place = _varint(data, place)
+    place, end = 0, len(data)
+    while place < end:
+        # Most numbers have one byte.
+        tag, place = (data[place], place + 1) if data[place] < 128 else _varint(data, place)
         kind = tag & 7
         if kind == 0:
             value, place = _varint(data, place)
             yield tag >> 3, value
             continue
         if kind == 2:
-            length, place = _varint(data, place)
+            length, place = (data[place], place + 1) if data[place] < 128 else _varint(data, place)
         elif kind in (1, 5):
             length = 8 if kind == 1 else 4
         else:
             raise ValueError(f"a field has the unknown wire type {kind}")
-        if place + length > len(data):
+        if place + length > end:
             raise ValueError("a field ends behind its message")
         yield tag >> 3, data[place : place + length]
         place += length
@@ -197,7 +200,7 @@ def _content(values: np.ndarray | list[bytes]) -> tuple[int, list[bytes]]:
         head = np.frombuffer(b"\x0a" + _encoded(size), np.uint8)
         rows = np.empty((values.size, len(head) + size), np.uint8)
         rows[:, : len(head)] = head
-        rows[:, len(head) :] = values.view(np.uint8).reshape(-1, size)
+        rows[:, len(head) :] = np.ascontiguousarray(values).view(np.uint8).reshape(-1, size)
         return 1, [rows.tobytes()]
     if values.dtype.kind == "f":
         return 2, _message(1, values.astype("<f4", copy=False).tobytes())
