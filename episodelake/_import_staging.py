@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +26,7 @@ from .readers.exporting.holds import IMPORTED_FROM
 from .readers.view import EpisodeView
 from .store.common.progress import Progress
 from .store.errors import DatasetError, StoreAccessError, StoreNotFoundError
-from .store.files import guard_access
+from .store.files import guard_access, sync_path
 from .store.layout import Layout
 from .store.maintenance.merging import merge as merge_stores
 from .store.spaces import space_to_json
@@ -179,7 +180,7 @@ def _digests_of(store: EpisodeStore) -> dict[str, str | None]:
 
 
 def _bring(dataset: ForeignDataset, staging: EpisodeStore, done: Imported, target: Target) -> dict[str, Any]:
-    """Bring the staged episodes into the target in one commit; return the counts for the report."""
+    """Bring the staged episodes into the target in one step; return the counts for the report."""
     # With what an interrupted import had written.
     added: EpisodeView = staging.refresh()
     met = Met() if target.store is None else meet(staging, target.store, str(dataset.identity))
@@ -187,9 +188,15 @@ def _bring(dataset: ForeignDataset, staging: EpisodeStore, done: Imported, targe
     dropped = [*met.present, *(met.changed if target.on_changed == "keep" else ())]
     if dropped:
         added = staging.filter(~pl.col("episode_id").is_in(dropped))
-    ordered = [view.selection() for view in _in_order(added, done.order)]
     replaced = list(met.changed.values()) if target.on_changed == "replace" else []
-    if target.store is None:
+    new = added.filter(~pl.col("episode_id").is_in(list(met.changed))) if replaced else added
+    counts |= {"episodes": len(new), "steps": _steps_of(new)}
+    if target.store is not None:
+        if len(added):
+            ordered = [view.selection() for view in _in_order(added, done.order)]
+            merge_stores(target.store.handle, ordered, replaced=replaced)
+            target.store.refresh()
+    elif done.order or not _moved(staging, target.into):
         copy_views(
             _in_order(added, done.order),
             target.into,
@@ -197,11 +204,23 @@ def _bring(dataset: ForeignDataset, staging: EpisodeStore, done: Imported, targe
             storage_options=target.storage_options,
             progress=lambda *_: None,
         )
-    elif len(added):
-        merge_stores(target.store.handle, ordered, replaced=replaced)
-        target.store.refresh()
-    new = added.filter(~pl.col("episode_id").is_in(list(met.changed))) if replaced else added
-    return {"episodes": len(new), "steps": _steps_of(new), **counts}
+    return counts
+
+
+def _moved(staging: EpisodeStore, into: str | PathLike[str]) -> bool:
+    """Turn a staging store into the new store by one rename; False if it has several commits, or cannot."""
+    here, there = staging.handle.layout.root.local, Layout.at(into).root.local
+    if here is None or there is None or len(staging.context.snapshot.episode_files) != 1:
+        return False
+    try:
+        if os.path.lexists(there):  # a folder, or a link to one, stays what it is
+            return False
+        here.rename(there)
+    except OSError:  # the copy says what is wrong
+        return False
+    with guard_access("create the store", there):
+        sync_path(there.parent)
+    return True
 
 
 def _steps_of(view: EpisodeView) -> int:
@@ -311,6 +330,8 @@ def _staged(dataset: ForeignDataset, into: str | PathLike[str], *, anew: bool) -
                 "folder to give them up."
             )
         raise
+    if not path.exists():  # it has become the new store
+        return
     # A store that is deleted in part cannot be opened; under another name it is not looked for.
     deleted = path.with_name(f"{path.name}.deleted")
     with guard_access("delete", path):

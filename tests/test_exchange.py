@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ from minari.data_collector.episode_buffer import EpisodeBuffer
 from minari.dataset.minari_storage import MinariStorage
 
 import episodelake as el
+from episodelake import _import_staging
 from episodelake.readers.exporting import export as exporting
 from episodelake.store.spaces.codec import slice_batch
 from episodelake.writers.importing import flat, formats, importer
@@ -285,7 +287,7 @@ def after(function):
 if place in ("written", "sealed"):
     importer.write_loaded = struck
 elif place == "read":
-    _import_staging.copy_views = _import_staging.merge_stores = strike
+    _import_staging._moved = _import_staging.copy_views = _import_staging.merge_stores = strike
 elif place == "merged":
     _import_staging.copy_views = after(_import_staging.copy_views)
     _import_staging.merge_stores = after(_import_staging.merge_stores)
@@ -306,6 +308,8 @@ def test_a_killed_import_is_invisible_and_goes_on(tmp_path: Path, place: str, in
     given: Any = {"observation_space": spaces.Box(-np.inf, np.inf, (2,), np.float64)}
     for folder in (target, expected) if into_existing else ():
         el.create(folder, **given, action_space=spaces.Box(-np.inf, np.inf, (1,), np.float32))
+    if place == "merged":
+        target.mkdir(exist_ok=True)  # so that a new store is a copy
     killed(source, target, place)
     if place != "merged":
         assert (len(el.open(target)) if into_existing else target.exists()) == 0
@@ -366,10 +370,53 @@ def test_the_command_line_decides_about_changed_sources(tmp_path: Path) -> None:
     assert counts == [[0, 1, 1, 0], [0, 1, 0, 1], [0, 2, 0, 0]]
 
 
+@pytest.mark.parametrize("place", ["moved", pytest.param("copied", marks=FURTHER)])
+def test_a_new_store_appears_in_one_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    """By a rename where its history has one commit of episodes; otherwise, and into a folder, by a copy."""
+    source = d4rl_file(tmp_path / "walk.hdf5", lengths := [3, 80, 9])
+    copies: list[Any] = []
+    copied = _import_staging.copy_views
+    monkeypatch.setattr(
+        _import_staging, "copy_views", lambda *given, **named: copies.append(1) or copied(*given, **named)
+    )
+    if place == "copied":
+        monkeypatch.setattr(importer, "_BATCH_BYTES", 1)
+        monkeypatch.setattr(flat, "_PART_BYTES", 1)
+        write = importer.write_loaded
+
+        def sealed(loaded: Any, part: Any, writer: Any, keyed: Any) -> None:
+            """Commit each episode alone."""
+            write(loaded, part, writer, keyed)
+            writer._session.seal()
+
+        monkeypatch.setattr(importer, "write_loaded", sealed)
+    target = tmp_path / "store"
+    report = el.import_dataset(source, target)
+    store = el.open(target)
+    assert [each.length for each in store] == [length - 1 for length in lengths] and report.episodes == 3
+    assert [count for count in store.history()["episodes"] if count] == [3]
+    assert not store.verify().faults and sorted(os.listdir(tmp_path)) == ["store", "walk.hdf5"]
+    assert len(copies) == (place == "copied")
+    # The store goes on as any other.
+    with store.writer() as writer:
+        first = store[0]
+        given = {"observations": first.observations, "actions": first.actions, "rewards": first.rewards}
+        writer.write_episode(**given, terminations=first.terminations, truncations=first.truncations)
+    assert len(store.refresh()) == 4
+    (tmp_path / "empty").mkdir(mode=0o700)
+    (tmp_path / "link").symlink_to(tmp_path / "empty", target_is_directory=True)
+    el.import_dataset(source, tmp_path / "link")
+    assert len(el.open(tmp_path / "empty")) == 3 and (tmp_path / "link").is_symlink()
+    assert stat.S_IMODE((tmp_path / "empty").stat().st_mode) == 0o700
+
+
 @pytest.mark.further
-def test_an_import_killed_while_it_cleans_up_is_complete(tmp_path: Path) -> None:
+@pytest.mark.parametrize("copied", [True, False])
+def test_an_import_killed_when_all_is_there_is_complete(tmp_path: Path, copied: bool) -> None:
     """The next call finds everything there, and removes what the first one left."""
     source = d4rl_file(tmp_path / "walk.hdf5", [3, 80])
+    if copied:
+        (tmp_path / "store").mkdir()
     killed(source, tmp_path / "store", "deleted")
     report = el.import_dataset(source, tmp_path / "store")
     assert (report.episodes, report.present) == (0, 2)
