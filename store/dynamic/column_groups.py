@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -80,19 +80,15 @@ _JSON_COLUMNS = frozenset(family.json_column for family in (*STEP_FAMILIES, META
 
 @dataclass
 class Cells:
-    """The values of one key path and the rows they stand in: a range from 0 on, if in all of them."""
+    """The values of one key path and the rows they stand in: a range from 0 on, if in all of them.
+
+    Attributes:
+        types: of the values; empty where they are not known.
+    """
 
     rows: range | list[int]
     values: list[Any]
-
-    def dense(self, length: int) -> list[Any]:
-        """Return one entry per row, None where there is no value."""
-        if self.rows == range(length):
-            return self.values
-        entries: list[Any] = [None] * length
-        for row, value in zip(self.rows, self.values, strict=True):
-            entries[row] = value
-        return entries
+    types: set[type] = field(default_factory=set)
 
 
 class DynamicRows:
@@ -144,12 +140,13 @@ class DynamicRows:
             width = len(keys)
             for index, key in enumerate(keys):
                 column = values[first * width + index : last * width : width]
-                if dict in set(map(type, column)):
+                types = set(map(type, column))
+                if dict in types:
                     for row, value in zip(members, column, strict=True):
                         for path, leaf in kinds.flatten({key: value}):
-                            _extend(by_path, path, [row], [leaf])
+                            _extend(by_path, path, Cells([row], [leaf], {type(leaf)}))
                 elif members:
-                    _extend(by_path, (key,), members, column)
+                    _extend(by_path, (key,), Cells(members[:], column, types))
         return by_path
 
 
@@ -175,17 +172,16 @@ def _no_mapping(value: object) -> SpaceMismatchError:
     )
 
 
-def _extend(
-    cells: dict[tuple[Any, ...], Cells], path: tuple, rows: range | list[int], values: list[Any]
-) -> None:
+def _extend(cells: dict[tuple[Any, ...], Cells], path: tuple, more: Cells) -> None:
     known = cells.get(path)
     if known is None:
-        cells[path] = Cells(rows if type(rows) is range else list(rows), values)
-    else:
-        if isinstance(known.rows, range):
-            known.rows = list(known.rows)
-        known.rows += rows
-        known.values += values
+        cells[path] = more
+        return
+    if isinstance(known.rows, range):
+        known.rows = list(known.rows)
+    known.rows += more.rows
+    known.values += more.values
+    known.types |= more.types
 
 
 class ColumnSet:
@@ -258,11 +254,11 @@ class ColumnSet:
     ) -> None:
         """Add the column of one key; values of another kind than the column's go to `leftovers`."""
         column = self._column(path)
-        uniform = None if column is None else kinds.uniform_kind(cells.values)
+        uniform = None if column is None else kinds.uniform_kind(cells.values, cells.types)
         kind = None if column is None else self._kind(column, cells.values, uniform)
-        rows, values = cells.rows, cells.values
+        rows, values, types = cells.rows, cells.values, cells.types
         if kind is None or uniform != kind:
-            rows, values = [], []
+            rows, values, types = [], [], set()
             for row, value in zip(cells.rows, cells.values, strict=True):
                 shown = None if kind is None else kinds.shown_kind(kind, value)
                 if shown == kind and kind is not None:
@@ -276,7 +272,7 @@ class ColumnSet:
                 # Readers heed the JSON column, which keeps the value exactly.
                 kinds.nest(leftovers.setdefault(row, {}), path, value)
         if rows and kind is not None and column is not None:
-            columns[column] = (kind, kinds.build(kind, Cells(rows, values).dense(length)))
+            columns[column] = (kind, kinds.spread(kind, rows, values, types, length))
 
     def _column(self, path: tuple[Any, ...]) -> str | None:
         """Return the column of a key path; None if its name cannot be one, clashes in case, or is one too

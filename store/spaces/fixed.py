@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -299,14 +300,18 @@ class FixedRows(RowBuffer):
 
     def values(self, start: int, stop: int) -> np.ndarray:
         """See `RowBuffer.values`; a copy, read-only."""
-        data = b"".join(self._rows[start:stop])
-        return np.ndarray((stop - start, *self._node.shape), self._node.native, data)
+        return self._stack(self._rows[start:stop])
 
     def arrays(self, start: int, stop: int, valid: np.ndarray | None = None) -> list[pa.Array]:
         """See `RowBuffer.arrays`; shares no memory."""
-        if valid is not None and valid.all():
-            valid = None
-        return [self._node.to_arrow(self.values(start, stop), valid)]
+        rows = self._rows[start:stop]
+        if valid is not None:
+            rows = list(compress(rows, valid.tolist()))
+            valid = None if len(rows) == stop - start else valid
+        return [self._node.spread(self._stack(rows), valid)]
+
+    def _stack(self, rows: list[bytes]) -> np.ndarray:
+        return np.ndarray((len(rows), *self._node.shape), self._node.native, b"".join(rows))
 
 
 def _bytes_put(node: FixedNode, rows: list[bytes]) -> Callable[[int, Any], None]:

@@ -150,16 +150,20 @@ class ArrivalBuffer:
             truncated = as_flag("truncated", truncated)
         row = self.count
         self._put_observation(row, observation)
-        self._put_reward(row, reward)
+        if reward.__class__ is float and self._scalar_reward:
+            self._reward_numbers[row] = reward
+        else:
+            self._put_reward(row, reward)
+            reward = self._reward_numbers[row] if self._scalar_reward else self._reward_values[row].tolist()
         if info:
             info = self.owned_info(info)
         if policy or extra:
             policy, extra = policy and owned(policy), extra and owned(extra)
         length = episode.length + 1
         if self._scalar_reward:
-            total = episode.episode_return + self._reward_numbers[row]
+            total = episode.episode_return + reward
         else:
-            pairs = zip(episode.episode_return, self._reward_values[row].tolist(), strict=True)
+            pairs = zip(episode.episode_return, reward, strict=True)
             total = [before + part for before, part in pairs]
         # An interrupt may come between any two lines: a row counts with its tally, or leaves nothing behind.
         try:

@@ -125,15 +125,17 @@ class StepRows:
         A step is recorded in two calls of it: `put_action` before the environment sees the action, and
         `add_step` with what came back.
         """
-        if self._buffer.count + rows > self._buffer.capacity:
-            self._session.check_process()
-            if self.observer is not None:
-                self.observer.pull()
-            with self._session.lock:
-                self._session.write_rows()
-                owned_info = self._buffer.owned_info
-                self._buffer = self._new_buffer(self._buffer.next_capacity, rows)
-                self._buffer.owned_info = owned_info
+        buffer = self._buffer
+        if buffer.count + rows <= buffer.capacity:
+            return buffer
+        self._session.check_process()
+        if self.observer is not None:
+            self.observer.pull()
+        with self._session.lock:
+            self._session.write_rows()
+            owned_info = self._buffer.owned_info
+            self._buffer = self._new_buffer(self._buffer.next_capacity, rows)
+            self._buffer.owned_info = owned_info
         return self._buffer
 
     def _new_buffer(self, capacity: int, rows: int = 0) -> ArrivalBuffer:
