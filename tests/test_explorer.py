@@ -4,7 +4,9 @@ import csv
 import functools
 import io
 import json
+import shutil
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +23,10 @@ from PIL import Image
 
 import episodelake as el
 from episodelake.explorer.charts import OVERVIEWS, conditions_of, episode_spec, overview_spec, result_spec
-from episodelake.explorer.listing import POSITION, Choice, EpisodeList, SeriesColors, Watch
+from episodelake.explorer.listing import POSITION, Choice, EpisodeList, LakeWatch, SeriesColors, Watch
 from episodelake.explorer.moments import frame_sources, metadata_of, moment_of, summary_of, text_of
 from episodelake.explorer.queries import MOST_ROWS, Queries, Result, export_folder, ids_as, sql_of_ids
+from episodelake.lakes import lake as lakes
 from episodelake.readers.charts.theme import END_COLORS, PALETTE
 from episodelake.readers.choosing import sorted_positions
 from plain_agents import play_parallel, random_policy
@@ -567,6 +570,45 @@ def test_pinned_watch(store: el.EpisodeStore, tmp_path: Path) -> None:
     watch = Watch(el.open(path), pinned=True)
     write_one(el.open(path))
     assert len(watch.look(lambda: 1000.0).episodes) == 40
+
+
+def test_watch_of_a_lake(store: el.EpisodeStore, tmp_path: Path) -> None:
+    """A store is opened once for all pages, again after it was replaced; the list follows after a pause."""
+    copied(store, tmp_path / "lake/one")
+    watch = LakeWatch(el.lake(tmp_path / "lake"))
+    assert watch.stores["episodes"].to_list() == [40]
+    assert watch.store("one") is watch.store("one")
+    copied(store, tmp_path / "lake/two")
+    assert watch.look(lambda: 0.0).height == 1
+    assert watch.look(lambda: time.monotonic() + 1000.0)["store"].to_list() == ["one", "two"]
+    shutil.rmtree(tmp_path / "lake/one")
+    before = watch.store("one")
+    before.look(lambda: 1e9)
+    assert before.problem is not None and len(before.shown.episodes) == 40
+    with pytest.raises(el.errors.StoreNotFoundError, match="has no store 'one'"):
+        watch.store("one")
+    others = [watch.store("two")]
+    for number in range(9):
+        copied(store, tmp_path / f"lake/more{number}")
+        others.append(watch.store(f"more{number}"))
+    assert watch.store("more8") is others[-1] and watch.store("two") is not others[0]
+
+
+def test_watch_of_a_lake_in_trouble(
+    store: el.EpisodeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A lake that cannot be listed for now stays as it was, with the reason."""
+    copied(store, tmp_path / "lake/one")
+    watch = LakeWatch(el.lake(tmp_path / "lake"))
+
+    def failing(*_: object) -> None:
+        raise el.errors.StoreUnavailableError("no descriptors")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lakes, "look", failing)
+        assert watch.look(lambda: time.monotonic() + 1000.0).height == 1
+        assert watch.problem == "no descriptors"
+    assert watch.look(lambda: time.monotonic() + 9000.0).height == 1 and watch.problem is None
 
 
 def test_damaged_steps(store: el.EpisodeStore, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import email.message
 import http.cookiejar
 import re
+import shutil
 import socket
 import sys
 import types
@@ -17,6 +18,7 @@ from gymnasium.spaces import Discrete
 from typer.testing import CliRunner
 
 import episodelake as el
+from episodelake.explorer import server
 from episodelake.explorer.gate import Gate, new_token
 from episodelake.explorer.server import USUAL_PORT, Options, hosts_of, is_loopback, listen, serve
 from episodelake.terminal.app import app
@@ -211,3 +213,21 @@ def test_command_with_taken_port(store: el.EpisodeStore) -> None:
         port = taken.getsockname()[1]
         result = CliRunner().invoke(app, ["explore", str(store.path), "--no-browser", "--port", str(port)])
     assert result.exit_code == 1 and "in use" in result.stderr and "--port" in result.stderr
+
+
+def test_command_with_a_lake(store: el.EpisodeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder of stores is served as a lake; one without a store, or a version of one, is none."""
+    served: list[object] = []
+    monkeypatch.setattr(server, "serve", lambda opened, *_: served.append(opened))
+    shutil.copytree(store.path, tmp_path / "lake/one")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("x")
+    assert CliRunner().invoke(app, ["explore", str(tmp_path / "lake"), "--no-browser"]).exit_code == 0
+    assert CliRunner().invoke(app, ["explore", str(tmp_path / "lake/one"), "--no-browser"]).exit_code == 0
+    lake, one = served
+    assert isinstance(lake, el.types.Lake) and list(lake) == ["one"]
+    assert isinstance(one, el.EpisodeStore)
+    for name in ("empty", "file", "lake@1"):
+        result = CliRunner().invoke(app, ["explore", str(tmp_path / name), "--no-browser"])
+        assert result.exit_code == 1 and "no store" in result.stderr
+    assert len(served) == 2

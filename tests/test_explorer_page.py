@@ -7,9 +7,11 @@ import socket
 import subprocess
 import sys
 import threading
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import gymnasium
 import numpy as np
@@ -722,3 +724,119 @@ def _handshake(explorer: Explorer, path: str, headers: str) -> int:
     with socket.create_connection(("127.0.0.1", explorer.port), timeout=PATIENCE) as connection:
         connection.sendall(text.encode())
         return int(connection.recv(4096).split(b" ")[1])
+
+
+# A lake
+
+
+HOSTILE_NAME = "odd/<img src=x onerror=alert(3)> & #?name=é"
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Path:
+    """Two stores, one in a folder of a hostile name, and one that is damaged."""
+    make_store(tmp_path / "lake/pixels/three", episodes=40)
+    hostile = tmp_path / "lake" / HOSTILE_NAME
+    env = gymnasium.make("CartPole-v1")
+    with el.create(hostile, env).record(env) as recorder:
+        recorder.reset(seed=1)
+        recorder.step(0)
+    make_long_store(tmp_path / "lake/damaged")
+    (tmp_path / "lake/damaged/store.json").write_text(f'{{"format": "{HOSTILE}"}}')
+    return tmp_path / "lake"
+
+
+def listed_stores(seen: Visit) -> dict[str, list[str]]:
+    """The cells of each store behind its name."""
+    rows = seen.page.locator(".episodes-table tbody tr:has(.mono)")
+    cells = [rows.nth(row).locator("td").all_inner_texts() for row in range(rows.count())]
+    return {name: others for name, *others in cells}
+
+
+def test_a_lake(lake: Path, tmp_path: Path, visit: Open) -> None:
+    """Its stores are listed with their amounts; a click opens one, and a link leads back."""
+    with explored(lake, tmp_path / "exports") as found:
+        seen = visit(found)
+        page = seen.page
+        expect(page.locator(".episodes-table tbody tr:has(.mono)")).to_have_count(3)
+        frame = el.lake(lake).stores()
+        listed = listed_stores(seen)
+        assert list(listed) == ["damaged", HOSTILE_NAME, "pixels/three"]
+        for row in frame.iter_rows(named=True):
+            episodes, steps, envs, updated, error = listed[row["store"]]
+            if row["error"] is None:
+                amounts = f"{row['episodes']:,}", f"{row['steps']:,}", ", ".join(row["env_ids"])
+                assert (episodes, steps, envs, error) == (*amounts, "")
+                assert updated == f"{row['updated']:%Y-%m-%d %H:%M:%S}"
+            else:
+                assert (episodes, steps, envs, updated) == ("", "", "", "") and "damaged" in error
+        expect(page.locator("header")).to_contain_text("3 stores · 121 episodes")
+        assert not unnamed(page) and not crowded(page)
+
+        page.get_by_placeholder("Part of a name").fill("cartpole")
+        expect(page.locator(".episodes-table tbody tr:has(.mono)")).to_have_count(1)
+        page.get_by_role("link", name=HOSTILE_NAME).click()
+        expect(page.locator(".episode-id")).to_be_visible()
+        expect(page.locator("header")).to_contain_text(HOSTILE_NAME)
+        page.get_by_role("link", name="All stores").click()
+        page.locator("td", has_text="120").first.click()
+        expect(page.locator("header")).to_contain_text("120 episodes · 3 runs")
+        expect(seen.canvas(".overview")).to_be_visible()
+        assert not crowded(page)
+        page.go_back()
+        page.get_by_role("link", name="damaged").click()
+        expect(page.locator(".banner")).to_contain_text("store.json")
+        expect(page.locator(".episodes-table tbody tr:has(.mono)")).to_have_count(3)
+        page.get_by_role("link", name="pixels/three").click()
+        expect(seen.rows).to_have_count(50)
+        seen.filter("episode_return > 38")
+        expect(seen.count).to_contain_text("of 3")
+        assert found.interrupt() == (0, "The explorer has ended.\n", "")
+
+
+def test_a_lake_that_changes(lake: Path, tmp_path: Path, visit: Open) -> None:
+    """New stores and episodes show, a deleted store is named by its page, and another takes its name."""
+    with explored(lake, tmp_path / "exports") as found:
+        seen = visit(found)
+        expect(seen.page.locator(".episodes-table tbody tr:has(.mono)")).to_have_count(3)
+        make_long_store(lake / "a new one")
+        expect(seen.page.get_by_role("link", name="a new one")).to_be_visible()
+        expect(seen.page.locator("header")).to_contain_text("4 stores · 122 episodes")
+        seen.page.get_by_role("link", name="a new one").click()
+        expect(seen.page.locator(".episode-id")).to_be_visible()
+        el.lake(lake).delete("a new one")
+        expect(seen.page.locator(".banner")).to_contain_text("cannot be read, so this stays as it was")
+        make_store(lake / "a new one", runs=1, episodes=7)
+        seen.page.reload()
+        expect(seen.page.locator("header")).to_contain_text("7 episodes · 1 run")
+        el.lake(lake).delete("a new one")
+        expect(seen.page.locator(".banner")).to_contain_text("cannot be read, so this stays as it was")
+        seen.page.reload()
+        expect(seen.page.locator(".banner")).to_contain_text("has no store 'a new one'")
+
+
+def test_the_gate_of_a_lake(lake: Path, tmp_path: Path, visit: Open) -> None:
+    """Without its cookie no page of a store answers, and no name leads out of the lake."""
+    (tmp_path / "lake-beside").mkdir()
+    make_long_store(tmp_path / "secret")
+    (lake / "link").symlink_to(tmp_path / "secret")
+    with explored(lake, tmp_path / "exports") as found:
+        seen = visit(found)
+        expect(seen.page.locator(".episodes-table tbody tr:has(.mono)")).to_have_count(3)
+        inside = seen.page.url
+        for name in (
+            "../secret",
+            "link",
+            "/etc",
+            "pixels/../../secret",
+            "%2e%2e/secret",
+            "pixels/three/steps",
+            "",
+        ):
+            seen.page.goto(f"{inside}store?name={quote(name, safe='')}")
+            expect(seen.page.locator(".banner")).to_have_text(
+                re.compile(r"is no name of a store|is a link|no store")
+            )
+        for address in (f"{inside}store?name=pixels/three", f"{found.origin}/store?name=pixels/three"):
+            with pytest.raises(urllib.error.HTTPError, match="403"):
+                urllib.request.urlopen(address, timeout=PATIENCE)

@@ -1,7 +1,7 @@
-"""The explorer: a page that shows the episodes of a store, on this machine alone.
+"""The explorer: pages that show the stores of a lake and the episodes of a store, on this machine alone.
 
 `listing`, `moments`, `frames`, `queries`, `exports` and `watching` are plain Python over a view and know no
 page. `charts` makes charts fit for the page. `gate` and `server` admit the owner alone.
-`page`, `player`, `vega`, `export_dialog` and the panes lay it out with NiceGUI, imported by need;
-`owners` is the page as its parts know it.
+`page`, `lake_page`, `player`, `vega`, `export_dialog` and the panes lay it out with NiceGUI, imported by
+need; `owners` is the page as its parts know it.
 """

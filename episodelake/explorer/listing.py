@@ -18,6 +18,7 @@ import numpy as np
 import polars as pl
 
 from .._store import EpisodeStore
+from ..lakes.lake import Lake
 from ..readers.charts.theme import END_COLORS, PALETTE, shown
 from ..readers.sql.text import literal, quote
 from ..readers.view import EpisodeView
@@ -376,3 +377,58 @@ class Watch:
             self._earliest = now() + max(PAUSE * 0.5, REST * self.shown.seconds)
             self._lock.release()
         return self.shown
+
+
+#: The stores of a lake that are kept open for pages.
+_KEPT_STORES = 8
+
+
+class LakeWatch:
+    """Keeps the list of a lake's stores at hand. One for all pages; safe to use from several threads.
+
+    Attributes:
+        lake: the lake, which only this object uses.
+        stores: the list to show, as `Lake.stores` returns it.
+        problem: why the lake could not be looked at again; None if it was.
+    """
+
+    def __init__(self, lake: Lake) -> None:
+        self.lake = lake
+        self.problem: str | None = None
+        self._lock, self._opening = threading.Lock(), threading.Lock()
+        self._watches: dict[str, Watch] = {}
+        started = time.monotonic()
+        self.stores = lake.stores()
+        self._rest(started, started)
+
+    def _rest(self, started: float, ended: float) -> None:
+        self._earliest = ended + max(PAUSE * 0.5, REST * (ended - started))
+
+    def look(self, now: Callable[[], float] = time.monotonic) -> pl.DataFrame:
+        """Look at the lake again, unless the last look was a moment ago, and return the list to show."""
+        started = now()
+        if started < self._earliest or not self._lock.acquire(blocking=False):
+            return self.stores
+        try:
+            self.stores, self.problem = self.lake.refresh().stores(), None
+        except EpisodelakeError as error:
+            self.problem = str(error)
+        finally:
+            self._rest(started, now())
+            self._lock.release()
+        return self.stores
+
+    def store(self, name: str) -> Watch:
+        """Return the watch of a store, by its name; those used last stay open.
+
+        Raises:
+            EpisodelakeError: there is no such store, or it cannot be read.
+        """
+        with self._opening:
+            watch = self._watches.pop(name, None)
+            if watch is None or watch.problem is not None:
+                watch = Watch(self.lake[name])
+            self._watches[name] = watch
+            while len(self._watches) > _KEPT_STORES:
+                del self._watches[next(iter(self._watches))]
+            return watch

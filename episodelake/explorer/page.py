@@ -6,7 +6,7 @@ One `Page` per open browser tab. It holds the choice; the panes show it and call
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,43 +15,26 @@ import numpy as np
 from nicegui import app, run, ui
 from nicegui.events import GenericEventArguments, KeyEventArguments
 
+from ..lakes.lake import Lake
 from ..readers.charts.theme import END_COLORS
 from ..readers.episode import Episode
 from ..store.errors import EpisodelakeError
 from .episode_pane import GONE
 from .episodes_pane import EpisodesPane
 from .export_dialog import ExportDialog
-from .listing import PAUSE, Shown, Watch
+from .lake_page import STORE_PATH, LakePage
+from .listing import PAUSE, LakeWatch, Shown, Watch
 from .moments import text_of
 from .player import Player
 from .sql_pane import SqlPane
-from .widgets import BUNDLE_PATH, icon_button, note, vega_bundle
+from .widgets import BUNDLE_PATH, Tab, note, path_label, vega_bundle
 
-_STYLE = Path(__file__).with_name("style.css")
-_COLORS = {
-    "primary": "#0f766e",
-    "secondary": "#475569",
-    "accent": "#0f766e",
-    "positive": "#2f9e5f",
-    "negative": "#e0524c",
-    "warning": "#e07b1a",
-    "dark": "#16181d",
-    "dark_page": "#0f1115",
-}
-#: Only the browser knows whether the page is dark, since it may follow the system.
-_TELL_DARK = """
-let sent = null;
-const tell = () => {
-  const dark = document.body.classList.contains("body--dark");
-  if (dark !== sent) emitEvent("dark", (sent = dark));
-};
-new MutationObserver(tell).observe(document.body, { attributeFilter: ["class"] });
-tell();
-"""
+#: Seconds that the opening of a large store may take.
+_OPENING = 120.0
 
 
-def add_page(application: fastapi.FastAPI, watch: Watch, exports: Path) -> None:
-    """Give an application the page at `/` and the JavaScript of its charts."""
+def add_page(application: fastapi.FastAPI, watch: Watch | LakeWatch, exports: Path) -> None:
+    """Give an application the page at `/`, of a lake those of its stores too, and the charts' JavaScript."""
 
     @application.get(BUNDLE_PATH)
     def send_bundle() -> fastapi.Response:
@@ -65,27 +48,47 @@ def add_page(application: fastapi.FastAPI, watch: Watch, exports: Path) -> None:
     # Load the bundle while the browser starts.
     app.on_startup(lambda: run.io_bound(vega_bundle))
 
+    if isinstance(watch, LakeWatch):
+        _add_lake(watch, lambda store, name: pages.add(Page(store, exports, watch.lake, name)))
+        return
+
     @ui.page("/")
     def index() -> None:
         pages.add(Page(watch, exports))
 
 
-class Page:
-    """The page of one browser tab.
+def _add_lake(lake: LakeWatch, show: Callable[[Watch, str], None]) -> None:
+    """Add the pages of a lake: its list, and each store at its name."""
+    ui.page("/")(lambda: LakePage(lake))
+
+    @ui.page(STORE_PATH, response_timeout=_OPENING)
+    async def store(name: str = "") -> None:
+        problem, opened = "The server is stopping.", None
+        try:
+            opened = await run.io_bound(lake.store, name)
+        except EpisodelakeError as error:
+            problem = str(error)
+        if opened is None:
+            LakePage(lake, problem)
+        else:
+            show(opened, name)
+
+
+class Page(Tab):
+    """The page of one browser tab that shows a store.
 
     Args:
         watch: the store.
         exports: the folder below which new stores may be written.
+        lake, name: the lake that the page leads back to, and the name of the store there.
     """
 
-    def __init__(self, watch: Watch, exports: Path) -> None:
+    def __init__(self, watch: Watch, exports: Path, lake: Lake | None = None, name: str = "") -> None:
+        super().__init__()
         self.watch = watch
+        self.lake, self.name = lake, name
         self.shown: Shown = watch.shown
         self.exports = exports
-        self.is_dark = False
-        self.dark = ui.dark_mode(None)
-        ui.colors(**_COLORS)
-        ui.add_css(_STYLE)
         ui.add_css("".join(f".end.{end}::before {{ background: {END_COLORS[end]} }}" for end in END_COLORS))
         self._header()
         with (
@@ -107,8 +110,6 @@ class Page:
         self._tell_version()
         self._tell_writers()
         self._tell_problem()
-        ui.on("dark", self._darkened)
-        ui.run_javascript(_TELL_DARK)
         ui.timer(0.05, self._begin, once=True)
 
     def _begin(self) -> None:
@@ -120,8 +121,10 @@ class Page:
         first: Any = "episodes"
         with ui.element("header").classes("explorer-header"):
             ui.label("Episodelake").classes("brand")
-            with ui.label(self.shown.store.url.rstrip("/").rpartition("/")[2]).classes("store-path"):
-                ui.tooltip(text_of(self.shown.store.url))
+            if self.lake is not None:
+                with ui.link("\N{LEFTWARDS ARROW} All stores", "./").classes("muted").mark("lake"):
+                    ui.tooltip(text_of(self.lake.url))
+            path_label(self.shown.store.url, self.name)
             self._amounts = ui.label().classes("muted")
             with ui.element("div").classes("live"):
                 with ui.element("span").classes("dot") as self._dot:
@@ -136,7 +139,7 @@ class Page:
             ui.button("Export", icon="ios_share", on_click=lambda: self.export.open()).props(
                 "flat dense no-caps"
             ).mark("export")
-            icon_button("dark_mode", "Light or dark", self._toggle_dark).mark("dark")
+            self.dark_button()
         self._banner = note("problem banner").mark("banner")
 
     def _episodes_tab(self) -> None:
@@ -226,12 +229,9 @@ class Page:
             with self.sql_place:
                 self.sql = SqlPane(self)
 
-    def _toggle_dark(self) -> None:
-        self.dark.value = not self.is_dark
-
-    def _darkened(self, event: GenericEventArguments) -> None:
-        """Redraw after the page became dark or light, by its button or with the system."""
-        self.is_dark = bool(event.args)
+    def darkened(self, event: GenericEventArguments) -> None:
+        """Redraw after the page became dark or light."""
+        super().darkened(event)
         if self.sql is not None:
             self.sql.recolour()
 

@@ -15,11 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from .._store import EpisodeStore
+from ..lakes.lake import Lake
 from ..store.common.optional_packages import EXPLORE, require
 from ..store.errors import InvalidArgumentError, StoreAccessError
 from ..store.parquet.files import make_first_array
 from .gate import LOOPBACK, Gate, new_token
-from .listing import Watch
+from .listing import LakeWatch, Watch
 
 #: The default port, if it is free: the address then stays the same from day to day.
 USUAL_PORT = 8642
@@ -70,16 +72,17 @@ def check_packages() -> None:
         require(package, "The explorer", EXPLORE)
 
 
-def serve(store: Any, options: Options, ready: Callable[[Address], None]) -> None:
+def serve(opened: EpisodeStore | Lake, options: Options, ready: Callable[[Address], None]) -> None:
     """Serve the page until the process is interrupted.
 
     Args:
-        store: an open store.
+        opened: an open store, or a lake.
         options: how.
         ready: called once when the port is taken, with the address.
 
     Raises:
         InvalidArgumentError: the port is taken, the host is none, the token is too short.
+        StoreAccessError, CorruptStoreError: the store or the lake cannot be read.
         MissingPackageError: a package is not installed.
     """
     check_packages()
@@ -88,7 +91,7 @@ def serve(store: Any, options: Options, ready: Callable[[Address], None]) -> Non
     listening = listen(options.host, options.port)
     with contextlib.closing(listening):
         port = listening.getsockname()[1]
-        watch = Watch(store, pinned=options.pinned)
+        watch = LakeWatch(opened) if isinstance(opened, Lake) else Watch(opened, pinned=options.pinned)
         address = Address(
             f"http://{_in_url(options.host)}:{port}/?token={token}", not is_loopback(options.host)
         )
@@ -216,7 +219,7 @@ class _Server:
             server.run([listening])
 
 
-def _server(watch: Watch, options: Options, token: str, port: int) -> _Server:
+def _server(watch: Watch | LakeWatch, options: Options, token: str, port: int) -> _Server:
     # NiceGUI creates a folder for visitors' data; keep it away from the user's files.
     os.environ.setdefault("NICEGUI_STORAGE_PATH", str(Path(tempfile.gettempdir()) / "episodelake-explorer"))
     import fastapi

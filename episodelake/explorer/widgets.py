@@ -17,6 +17,52 @@ from nicegui.events import GenericEventArguments
 from ..readers.episode import Episode
 from ..store.common.optional_packages import EXPLORE, require
 from .listing import Shown, Watch
+from .moments import text_of
+
+#: Only the browser knows whether the page is dark, since it may follow the system.
+_TELL_DARK = """
+let sent = null;
+const tell = () => {
+  const dark = document.body.classList.contains("body--dark");
+  if (dark !== sent) emitEvent("dark", (sent = dark));
+};
+new MutationObserver(tell).observe(document.body, { attributeFilter: ["class"] });
+tell();
+"""
+_STYLE = Path(__file__).with_name("style.css")
+_COLORS = {
+    "primary": "#0f766e",
+    "secondary": "#475569",
+    "accent": "#0f766e",
+    "positive": "#2f9e5f",
+    "negative": "#e0524c",
+    "warning": "#e07b1a",
+    "dark": "#16181d",
+    "dark_page": "#0f1115",
+}
+
+
+class Tab:
+    """A browser tab: its colours, light or dark."""
+
+    def __init__(self) -> None:
+        self.is_dark = False
+        self.dark = ui.dark_mode(None)
+        ui.colors(**_COLORS)
+        ui.add_css(_STYLE)
+        ui.on("dark", self.darkened)
+        ui.run_javascript(_TELL_DARK)
+
+    def dark_button(self) -> None:
+        """Add the button that makes the page dark or light."""
+        icon_button("dark_mode", "Light or dark", self._toggle_dark).mark("dark")
+
+    def _toggle_dark(self) -> None:
+        self.dark.value = not self.is_dark
+
+    def darkened(self, event: GenericEventArguments) -> None:
+        """Note that the page became dark or light, by its button or with the system."""
+        self.is_dark = bool(event.args)
 
 
 def icon_button(icon: str, name: str, on_click: Callable[..., Any] | None = None) -> ui.button:
@@ -38,6 +84,12 @@ def note(classes: str = "muted") -> ui.label:
     """Return a label that shows only while it has a text."""
     label = ui.label().classes(classes)
     return label.bind_visibility_from(label, "text", backward=bool)
+
+
+def path_label(url: str, name: str = "") -> None:
+    """Add the name of a store or a lake to the header; by default the last part of its URL."""
+    with ui.label(text_of(name or url.rstrip("/").rpartition("/")[2])).classes("store-path"):
+        ui.tooltip(text_of(url))
 
 
 BUNDLE_PATH = "/vega.js"

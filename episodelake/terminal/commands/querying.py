@@ -165,6 +165,7 @@ def lake(
     LOOK,
     """\
 episodelake explore data/cartpole
+episodelake explore data
 episodelake explore data/cartpole@v1.0 --no-browser --port 9000""",
 )
 def explore(
@@ -192,7 +193,7 @@ def explore(
     ] = None,
     storage: StorageOptions = None,
 ) -> None:
-    """Explore a store in the browser, on this machine.
+    """Explore a store in the browser, on this machine; of a folder of stores, any of them.
 
     Filter episodes, step through them, chart runs, ask in SQL, export a selection. The page reads the
     store and changes nothing. It follows running writers, unless PATH names a version or a tag.
@@ -205,14 +206,15 @@ def explore(
         print(f"Opening {clean(path)} ...", file=sys.stderr, flush=True)
     from ...explorer.server import Options, check_packages, serve
     from ..output.page import Page
-    from ..reports.opening import open_store_at, split_version
+    from ..reports.lakes import open_store_or_lake
+    from ..reports.opening import split_version
 
     check_packages()
-    store = open_store_at(path, storage)
+    opened = open_store_or_lake(path, storage)
     page = Page()
 
     def ready(address: Address) -> None:
-        page.line(f"Exploring {store.url}")
+        page.line(f"Exploring {opened.url}")
         page.line(address.url)
         if address.exposed:
             page.note(_EXPOSED.format(host=host))
@@ -220,7 +222,7 @@ def explore(
         page.console.file.flush()
 
     options = Options(host, port, token, browser, Path.cwd(), pinned=split_version(path)[1] is not None)
-    serve(store, options, ready)
+    serve(opened, options, ready)
     page.note("The explorer has ended.")
 
 

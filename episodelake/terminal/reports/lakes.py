@@ -8,11 +8,13 @@ from functools import partial
 
 import polars as pl
 
+from ..._store import EpisodeStore
 from ...lakes.lake import Lake, lake, session_of
 from ...readers.amounts import counted
+from ...store.errors import InvalidArgumentError, StoreNotFoundError
 from ..output.exporting import Export, write_result
 from ..output.page import Page, report_warning
-from .opening import storage_options
+from .opening import open_store_at, storage_options
 
 _SHOWN = ("store", "episodes", "steps", "env_ids", "updated", "bytes")
 
@@ -20,6 +22,24 @@ _SHOWN = ("store", "episodes", "steps", "env_ids", "updated", "bytes")
 def open_lake(root: str, storage: Sequence[str] | None) -> Lake:
     """Open the lake at a folder or a URL."""
     return lake(root, storage_options=storage_options(storage))
+
+
+def open_store_or_lake(path: str, storage: Sequence[str] | None) -> EpisodeStore | Lake:
+    """Open the store that PATH names; where there is none, the lake with the stores below it.
+
+    Raises:
+        StoreNotFoundError, VersionNotFoundError: there is neither.
+    """
+    try:
+        return open_store_at(path, storage)
+    except StoreNotFoundError as missing:
+        try:
+            opened = open_lake(path, storage)
+            if opened.stores().height:
+                return opened
+        except InvalidArgumentError as error:
+            raise missing from error
+        raise
 
 
 def write_stores(page: Page, stores: pl.DataFrame, url: str) -> None:
