@@ -380,7 +380,7 @@ class BlockReader:
         block, start, known = self._kept(position)
         if known:
             return block, start
-        count = self.place(position)[2]
+        count = self.snapshot.place(position)[2]
         return BlockPart(block, slice(start, start + count)), 0
 
     def shared(self, position: int) -> tuple[Block, int]:
@@ -408,16 +408,10 @@ class BlockReader:
 
     def fresh(self, position: int) -> tuple[Block, int]:
         """Return the same, of which nothing was read yet and which is not kept."""
-        name, start, count = self.place(position)
+        name, start, count = self.snapshot.place(position)
         file = self.file(name)
         groups = file.groups_of(start, count)
         first, stop = int(file.starts[groups[0]]), int(file.starts[groups[-1] + 1])
         if len(groups) > 1:
             first, stop = start, start + count
         return Block(file, groups, first, stop - first), start - first
-
-    def place(self, position: int) -> tuple[str, int, int]:
-        """Return the segment of an episode, its first row there, and how many it has."""
-        pointers = self.snapshot.pointers
-        name = pointers.segments[pointers.segment[position]]
-        return name, int(pointers.row_start[position]), int(pointers.row_count[position])

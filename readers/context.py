@@ -16,6 +16,7 @@ import polars as pl
 import pyarrow as pa
 
 from ..store.agents import lanes_of
+from ..store.delta.log import TableFile
 from ..store.dynamic.columns import align_to_schema
 from ..store.errors import CorruptStoreError, InvalidArgumentError
 from ..store.layout import EPISODES
@@ -139,7 +140,6 @@ class EpisodeRowReader:
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
-        self._stops = np.cumsum([file.rows for file in snapshot.episode_files], dtype=np.int64)
         # Of the snapshot alone: a method of the reader would keep the reader, and the rows, in a cycle.
         self._rows = lru_cache(_KEPT_FILES)(partial(_checked_rows, snapshot))
 
@@ -153,13 +153,11 @@ class EpisodeRowReader:
         Raises:
             CorruptStoreError: the file is damaged or has another number of rows than was committed.
         """
-        index = int(np.searchsorted(self._stops, position, side="right"))
-        first = int(self._stops[index - 1]) if index else 0
-        return self._rows(index), position - first
+        file, row = self.snapshot.row_of(position)
+        return self._rows(file), row
 
 
-def _checked_rows(snapshot: Snapshot, index: int) -> pa.Table:
-    file = snapshot.episode_files[index]
+def _checked_rows(snapshot: Snapshot, file: TableFile) -> pa.Table:
     path = snapshot.layout.table(EPISODES) / file.name
     try:
         rows = open_parquet(path).read()

@@ -286,7 +286,7 @@ class MultiAgentEpisode(Episode):
     @classmethod
     def _restored(cls, rows: EpisodeRowReader, position: int) -> Self:
         blocks = BlockReader(rows.snapshot)
-        return cls(rows, position, *blocks.single(position), blocks.place(position)[2])
+        return cls(rows, position, *blocks.single(position), blocks.snapshot.place(position)[2])
 
     @property
     def _row_count(self) -> int:

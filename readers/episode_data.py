@@ -61,7 +61,7 @@ class EpisodeData:
     @classmethod
     def _restored(cls, rows: EpisodeRowReader, position: int) -> Self:
         blocks = BlockReader(rows.snapshot)
-        return cls(rows, position, *blocks.single(position), blocks.place(position)[2] - 1)
+        return cls(rows, position, *blocks.single(position), blocks.snapshot.place(position)[2] - 1)
 
     @property
     def _row_count(self) -> int:

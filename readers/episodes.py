@@ -46,7 +46,7 @@ def find_episode(context: ReadContext, key: int | str) -> Episode:
     """
     position = _position_of(context, key)
     block, start = context.blocks.single(position)
-    return make_episode(context.rows, position, block, start, context.blocks.place(position)[2])
+    return make_episode(context.rows, position, block, start, context.snapshot.place(position)[2])
 
 
 class _LostBlock:
@@ -70,7 +70,7 @@ def describe_episode(context: ReadContext, key: int | str) -> Episode:
         return find_episode(context, key)
     except CorruptStoreError as error:
         position = _position_of(context, key)
-        count = int(context.snapshot.pointers.row_count[position])
+        count = context.snapshot.place(position)[2]
         return make_episode(context.rows, position, cast(Block, _LostBlock(error)), 0, count)
 
 
@@ -259,7 +259,7 @@ def _stretches(blocks: BlockReader, positions: np.ndarray) -> Iterator[_Stretch]
     ascending = bool((np.diff(positions) > 0).all())
     current: _Stretch | None = None
     for position in positions.tolist():
-        name, start, count = blocks.place(position)
+        name, start, count = blocks.snapshot.place(position)
         if current is None or not _holds(current[0], blocks.file(name).path, start, count):
             if current is not None:
                 yield current

@@ -31,6 +31,9 @@ from .tables.annotation_files import PROPERTY, AnnotationFiles, parse_annotation
 from .tables.overflow import Overflow, overflow_of
 from .tables.table_files import Pointers, read_pointers
 
+#: Row pointers are read file by file for the episodes of so many files.
+_FEW_FILES = 8
+
 
 @dataclass(frozen=True)
 class FileGroup:
@@ -94,6 +97,8 @@ class Snapshot:
         self._groups: dict[str, tuple[FileGroup, ...]] = {}
         #: Files by table and name: joining a path takes longer than anything else that a query does with it.
         self._places: dict[tuple[str, str], Place] = {}
+        #: The row pointers of single files of episodes, by name.
+        self._of_files: dict[str, Pointers] = {}
         # The files of episodes that an earlier snapshot has read the row pointers of, and these.
         self._known: tuple[list[str], Pointers] | None = None
         if after is not None:
@@ -228,6 +233,35 @@ class Snapshot:
     def _read_pointers(self, names: Sequence[str]) -> Pointers:
         return read_pointers([self._place(EPISODES, name) for name in names], self.layout.root)
 
+    @cached_property
+    def _stops(self) -> np.ndarray:
+        return np.cumsum([file.rows for file in self.episode_files], dtype=np.int64)
+
+    def row_of(self, position: int) -> tuple[TableFile, int]:
+        """Return the file of episodes that holds the episode at a position, and its row there."""
+        index = int(np.searchsorted(self._stops, position, side="right"))
+        return self.episode_files[index], position - (int(self._stops[index - 1]) if index else 0)
+
+    def place(self, position: int) -> tuple[str, int, int]:
+        """Return the segment of an episode, its first row there, and how many it has.
+
+        The first few files of episodes that are asked for are read one by one, and then all.
+
+        Raises:
+            CorruptStoreError: as for `pointers`.
+        """
+        pointers, row = self.__dict__.get("pointers"), position
+        if pointers is None and (self._known or len(self._of_files) == _FEW_FILES):
+            pointers = self.pointers
+        elif pointers is None:
+            file, row = self.row_of(position)
+            if file.name not in self._of_files:
+                places = self.places(EPISODES, [file])
+                self._of_files[file.name] = read_pointers(places, self.layout.root)
+            pointers = self._of_files[file.name]
+        name = pointers.segments[pointers.segment[row]]
+        return name, int(pointers.row_start[row]), int(pointers.row_count[row])
+
     def segments_of(self, positions: np.ndarray) -> frozenset[str]:
         """Return the names of the steps files that hold the episodes at some positions."""
         return frozenset(
@@ -252,18 +286,20 @@ class Snapshot:
     @cached_property
     def step_files(self) -> list[TableFile]:
         """The steps files that this snapshot's episodes point at, in the order of first use."""
-        known = {file.name: file for file in self.listed_steps}
-        return [known.get(name) or self._unlisted(name) for name in self.pointers.segments]
+        return [self._segment(name) for name in self.pointers.segments]
 
     def readable(self, segments: Iterable[str]) -> list[str]:
         """Return those of some segments that were not left out."""
         return [name for name in segments if name not in self.lost_segments]
 
-    def _unlisted(self, name: str) -> TableFile:
-        """Return a steps file that a later version no longer lists."""
-        place = self.segment_path(name)
-        file = open_parquet(place)
-        return TableFile.unlisted(name, file.metadata.num_rows, place.size(), file.schema_arrow.names)
+    def _segment(self, name: str) -> TableFile:
+        """Return a steps file, also one that a later version no longer lists."""
+        if name not in self._segments:
+            place = self.segment_path(name)
+            file = open_parquet(place)
+            rows, columns = file.metadata.num_rows, file.schema_arrow.names
+            self._segments[name] = TableFile.unlisted(name, rows, place.size(), columns)
+        return self._segments[name]
 
     def check_segment(self, name: str) -> None:
         """Compare a segment's footer with its entry in the log, once in this process.
@@ -271,11 +307,11 @@ class Snapshot:
         Raises:
             CorruptStoreError: they differ, or the file is damaged.
         """
-        check_listed(self.segment_path(name), self._segments[name], self.steps_schema)
+        check_listed(self.segment_path(name), self._segment(name), self.steps_schema)
 
     @cached_property
     def _segments(self) -> dict[str, TableFile]:
-        return {file.name: file for file in self.step_files}
+        return {file.name: file for file in self.listed_steps}
 
     def annotation_places(self, name: str, segments: Iterable[str]) -> list[Place]:
         """Return the files with the values of a step annotation for some segments, their footers checked.
@@ -286,7 +322,7 @@ class Snapshot:
         pairs = [(segment, self.annotation_files.find(name, segment)) for segment in segments]
         places = [(segment, place) for segment, place in pairs if place is not None]
         for segment, place in places:
-            check_beside(place, self._segments[segment])
+            check_beside(place, self._segment(segment))
         return self._handed_out([place for _, place in places])
 
     def segment_places(self, segments: Sequence[str]) -> list[Place]:

@@ -109,3 +109,15 @@ def test_logs_show_that_no_row_is_hidden(store: el.EpisodeStore) -> None:
     shorter.episode_files[-1] = replace(shorter.episode_files[-1], stats=json.dumps(statistics))
     assert shorter.hidden_rows == (shorter.pointers.row_count.sum() != 18)
     assert "pointers" in vars(shorter)
+
+
+def test_one_episode_needs_the_row_pointers_of_its_file_alone(store: el.EpisodeStore) -> None:
+    """Whatever was read before, each episode has its own rows."""
+    opened = el.open(store.path)
+    snapshot = opened.context.snapshot
+    lengths = {-1: 2, 0: 3, 2: 4, 1: 5}
+    assert {position: len(opened[position]) for position in lengths} == lengths
+    assert "pointers" not in vars(snapshot)
+    alone = [snapshot.place(position) for position in range(4)]
+    assert snapshot.pointers.row_count.tolist() == [4, 6, 5, 3]
+    assert [snapshot.place(position) for position in range(4)] == alone

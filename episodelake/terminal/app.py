@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 from copy import copy
-from importlib.metadata import version
 from io import TextIOWrapper
 from pathlib import Path
 from types import FrameType
@@ -24,6 +23,8 @@ __all__ = ["app", "checking", "exchanging", "keeping", "looking", "main", "query
 
 def _print_version(wanted: bool) -> None:
     if wanted:
+        from importlib.metadata import version
+
         print(f"episodelake {version('episodelake')}")
         raise typer.Exit
 

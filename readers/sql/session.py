@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import duckdb
@@ -33,6 +34,7 @@ from .text import explained, identifiers, named_words, opens_query, star_without
 
 _LIST_AS_NUMBER = re.compile(r"cast \(\w+(?:\[\])+ -> DOUBLE\)")
 _EXACT_IN_DOUBLE = 2**53
+_MOST_PLANS = 128
 _LONG_INTEGER = re.compile(r"(?<![\w.])[0-9]{16,}(?![\w.])")
 _SHOW_TABLES = re.compile(r"\s*show\s+(?:all\s+)?tables\s*;?\s*", re.IGNORECASE)
 #: DuckDB would list what the views are made of too.
@@ -203,6 +205,8 @@ class QuerySession:
         self._read_only = read_only
         self._keep_rows = keep_rows and read_only
         self._connections: dict[tuple[bool, bool], duckdb.DuckDBPyConnection] = {}
+        #: Plans by text, since the episodes that queries see do not change.
+        self._plans: dict[str, str] = {}
 
     @property
     def connection(self) -> duckdb.DuckDBPyConnection:
@@ -259,9 +263,10 @@ class QuerySession:
                 # DuckDB runs a part of it to learn the columns, so no plan shows what is read.
                 check_plan(snapshot, None, tables, segments)
             relation = connection.sql(asked, params=parameters)
-            if relation is not None and not check_plan(
-                snapshot, json_plan(relation), tables, segments, may_decline=True
-            ):
+            plan = None if relation is None else json_plan(relation)
+            if plan and parameters is None:
+                plan = partial(self._known_plan, asked, plan)
+            if relation is not None and not check_plan(snapshot, plan, tables, segments, may_decline=True):
                 through_arrow = self._connect(words, with_next=with_next, through_arrow=True)
                 relation = through_arrow.sql(asked, params=parameters)
         except duckdb.Error as error:
@@ -270,6 +275,14 @@ class QuerySession:
         if relation is None:
             raise QueryError(f"The text {text!r} holds no query, such as SELECT ... FROM episodes.")
         return relation
+
+    def _known_plan(self, text: str, plan: Callable[[], str]) -> str:
+        """Return the plan of a query; `plan` makes it where the text is new."""
+        if text not in self._plans:
+            if len(self._plans) == _MOST_PLANS:
+                self._plans.clear()
+            self._plans[text] = plan()
+        return self._plans[text]
 
     def _refuse_rounded(self, text: str, parameters: Parameters | None) -> None:
         refuse_rounded(self._context.snapshot, "The query", text, parameters)

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
-from importlib import metadata
 from typing import Any, Literal
 
 #: A method by which a format is known to read a source, to write a target, or to make an object in memory.
@@ -38,6 +37,9 @@ def formats(role: Role) -> Mapping[str, Any]:
 
     The object of another package takes every role of which it has the method.
     """
+    # Slow to import, with the package `email`, and not needed before the first exchange.
+    from importlib import metadata
+
     registered = {name: _load(role, name) for name in _places[role]}
     for entry in metadata.entry_points(group=ENTRY_POINTS):
         each = entry.load()
@@ -52,6 +54,8 @@ def find_format(role: Role, name: str) -> Any:
 
 
 def _load(role: Role, name: str) -> Any:
+    from importlib import metadata
+
     return metadata.EntryPoint(name, _places[role][name], ENTRY_POINTS).load()
 
 
