@@ -9,6 +9,7 @@ from .readers.loading.feeding import FollowingLoader
 from .readers.loading.loader import PrioritizedLoader
 from .readers.loading.mixing import MixedLoader
 from .readers.measures.column_stats import ColumnStats, Stats
+from .readers.measures.health import Finding, HealthReport
 from .readers.namespaces import EpisodeExpr, EpisodeFrame, EpisodeLazyFrame
 from .readers.publish_report import PublishReport
 from .readers.replaying.comparison import Difference
@@ -50,7 +51,9 @@ __all__ = [
     "EpisodeSummary",
     "ExportReport",
     "Fault",
+    "Finding",
     "FollowingLoader",
+    "HealthReport",
     "ImportReport",
     "Lake",
     "MapReport",

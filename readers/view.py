@@ -26,7 +26,7 @@ from .described import DescribedView
 from .episode import Episode
 from .episodes import checked_positions, checked_slice, describe_episode, find_episode, has_episode, iterate
 from .loading.feeding_view import FeedingView
-from .measures import measuring, quality
+from .measures import health, measuring, quality
 
 if TYPE_CHECKING:
     from .exporting.conversions import Conversions
@@ -48,6 +48,7 @@ class EpisodeView(DescribedView, FeedingView):
     replay = episodes.replay
     stats = measuring.stats
     quality = quality.quality
+    health = health.health
 
     def __len__(self) -> int:
         """Return the number of episodes."""

@@ -209,7 +209,7 @@ def _measured_in_parts(source: ColumnSource, column: Column, quantiles: Sequence
     counted = {name: Histograms(leaf.shape[1:]) for name, leaf in named.items() if _is_frame(leaf)}
     kept: dict[str, list[np.ndarray]] = {name: [] for name in named if name not in counted}
     presence = []
-    for some in _parts(source.index, row_bytes(column.template)):
+    for some in parts(source.index, row_bytes(column.template)):
         arrays = read_arrays(source.part(some))
         present = _present(arrays, column)
         presence.append(present)
@@ -227,7 +227,7 @@ def _measured_in_parts(source: ColumnSource, column: Column, quantiles: Sequence
     ]
 
 
-def _parts(index: EpisodeIndex, bytes_of_row: int) -> Iterator[slice]:
+def parts(index: EpisodeIndex, bytes_of_row: int) -> Iterator[slice]:
     """Yield slices of episodes that together have about `_PART` bytes, at least one episode each."""
     most = max(_PART // max(bytes_of_row, 1), 1)
     first = 0

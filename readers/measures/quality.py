@@ -17,6 +17,7 @@ from ...store.card import MAX_SCORE, MIN_SCORE, reference_scores
 from ...store.common.arguments import discount_factor, real_number, suggest, whole_number
 from ...store.errors import InvalidArgumentError
 from ...store.manifest import read_card
+from ...store.schema import StepSchema
 from ..blocks import is_numeric
 from ..context import ContextView, ReadContext
 from ..described import DescribedView
@@ -190,13 +191,11 @@ class _Measures:
 
     def repetition(self) -> pl.DataFrame:
         """Count episodes that repeat an earlier one of their group, exactly or nearly."""
-        columns = ", ".join(quote(name) for name in self._schema.steps.names[1:])
         hashes = ", ".join(f"min(hash(xor(pair, {number}::UBIGINT)))" for number in _salts())
         episodes = self._query(
-            f"""SELECT grouped AS "group", started_at, rows, xored, summed::VARCHAR AS summed, signature
+            f"""SELECT grouped AS "group", started_at, rows, xored, summed, signature
             FROM _groups
-            JOIN (SELECT episode_id, count(*) AS rows, bit_xor(row) AS xored, sum(row::HUGEINT) AS summed
-                FROM (SELECT episode_id, hash({columns}) AS row FROM steps) GROUP BY episode_id)
+            JOIN ({row_digests(self._schema)})
             USING (episode_id)
             JOIN (SELECT episode_id, [{hashes}] AS signature
                 FROM (SELECT episode_id, hash({self._state}, {self._action}) AS pair FROM transitions)
@@ -244,6 +243,14 @@ class _Measures:
                 return None
             lists.append(f"{text}::DOUBLE[]" if pa.types.is_list(kind) else f"[{text}::DOUBLE]")
         return f"flatten([{', '.join(lists)}])" if lists else None
+
+
+def row_digests(schema: StepSchema) -> str:
+    """Return a query for a row per episode, which identifies its steps: episode_id, rows, xored, summed."""
+    columns = ", ".join(quote(name) for name in schema.steps.names[1:])
+    return f"""SELECT episode_id, count(*) AS rows, bit_xor(row) AS xored,
+        sum(row::HUGEINT)::VARCHAR AS summed
+        FROM (SELECT episode_id, hash({columns}) AS row FROM steps) GROUP BY episode_id"""
 
 
 def _listed(fields: Iterable[pa.Field]) -> str:

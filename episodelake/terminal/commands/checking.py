@@ -1,16 +1,28 @@
-"""Commands that compare and check: `replay | diff | verify`."""
+"""Commands that compare and check: `replay | diff | verify | health`."""
 
 from __future__ import annotations
 
 import contextlib
 import warnings
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..arguments import AsJson, EpisodeKey, StorageOptions, StorePath, WritablePath, episode_key
+from ..arguments import (
+    AsJson,
+    Condition,
+    EpisodeKey,
+    StorageOptions,
+    StorePath,
+    WritablePath,
+    column_names,
+    episode_key,
+)
 from ..command import CHECK, FAILED, app, command
 from ..completion import complete_stores, complete_tags
+
+if TYPE_CHECKING:
+    from ...readers.measures.health import HealthReport
 
 
 # An episode may be -1, which is no option.
@@ -150,3 +162,46 @@ def verify(
         )
     if not report.ok:
         raise typer.Exit(FAILED)
+
+
+@command(
+    app,
+    CHECK,
+    """\
+episodelake health data/cartpole
+episodelake health data/cartpole --ignore cut,gap --threshold 0.01
+episodelake health data/cartpole --json | jq -r '.findings[].episode_ids[]'""",
+)
+def health(
+    path: StorePath,
+    condition: Condition = None,
+    ignore: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KINDS", help="Kinds of findings to leave out, separated by commas."),
+    ] = None,
+    threshold: Annotated[
+        float, typer.Option(min=0, max=1, help="The share of episodes that may have findings.")
+    ] = 0.0,
+    as_json: AsJson = False,
+    storage: StorageOptions = None,
+) -> None:
+    """Look for NaN, dead sensors, saturated actions, outliers, repetitions and broken episodes.
+
+    Each finding counts its episodes. The exit status is 1 if a larger share of the episodes than the
+    threshold has one, or if a finding concerns no episode, such as a journal that waits for recovery.
+    """
+    from ..output.page import emit
+    from ..reports.maintenance import health_facts, write_health
+    from ..reports.opening import explored_steps
+
+    def report(found: HealthReport) -> None:
+        emit(health_facts(found), lambda page, _: write_health(page, found), as_json=as_json)
+        if found.share > threshold or found.unplaced:
+            raise typer.Exit(FAILED)
+
+    explored_steps(
+        path,
+        storage,
+        lambda opened: opened.chosen(condition).health(ignore=column_names(ignore) or (), progress=True),
+        report,
+    )

@@ -6,6 +6,7 @@ import select
 import sys
 import warnings
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,6 +16,7 @@ import typer
 from ..._store import recover
 from ...readers.amounts import counted, size_text
 from ...readers.columns.cache_folder import CacheFolder
+from ...readers.measures.health import HealthReport
 from ...readers.view import EpisodeView
 from ...store.maintenance.compaction import CompactReport
 from ...store.maintenance.rewriting import DeleteReport
@@ -136,6 +138,31 @@ def write_faults(page: Page, report: VerifyReport, *, repair: bool) -> None:
     remaining = sum(not each.mended for each in faults)
     tail = f", {remaining} of them not mended" if repair and faults else ""
     page.note(f"Read {read}: {count}{tail}.")
+
+
+def health_facts(report: HealthReport) -> dict[str, Any]:
+    """Return the report of `health`, as `--json` prints it."""
+    ids = report.affected.group_by("kind", "column", maintain_order=True).agg(
+        pl.col("episode_id").unique(maintain_order=True)
+    )
+    named = {(kind, column): listed for kind, column, listed in ids.rows()}
+    rows = [
+        {**row, "episode_ids": named.get((row["kind"], row["column"]), [])}
+        for row in report.frame().drop("first").to_dicts()
+    ]
+    return {"episodes": report.count, "share": report.share, "findings": rows}
+
+
+def write_health(page: Page, report: HealthReport) -> None:
+    """Write the report of `health`."""
+    if report.findings:
+        grid = page.grid(report.frame().drop("column"))
+        page.table(replace(grid, first=("kind", "episodes", "message", "first")))
+        page.note(
+            f"{report.share:.2%} of {counted(report.count, 'episode')} have findings; --json names them all."
+        )
+    else:
+        page.line(str(report))
 
 
 def _yes(flag: bool) -> str:
