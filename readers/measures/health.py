@@ -350,10 +350,10 @@ class _Leaf:
         width = node.size if self._root == REWARD else 0
         self._lowest, self._highest = np.full((2, count, width), np.nan)
         space = node.space
-        box = isinstance(space, Box)
-        self._bounds = (space.low.reshape(-1), space.high.reshape(-1)) if isinstance(space, Box) else None
-        self._observed = box and self._root == OBSERVATION
-        self._acted = box and self._root == ACTION
+        self._observed = isinstance(space, Box) and self._root == OBSERVATION
+        self._acted: tuple[np.ndarray, np.ndarray] | None = None
+        if isinstance(space, Box) and self._root == ACTION:
+            self._acted = space.low.reshape(-1), space.high.reshape(-1)
 
     def measure(self, values: np.ndarray, index: EpisodeIndex, some: slice) -> None:
         """Measure the numbers of some episodes, shape (rows, size); the last row of an episode may change."""
@@ -364,8 +364,8 @@ class _Leaf:
         # Rows without a value are 0: repeat what stands before them.
         blank = index.padding if self._root != OBSERVATION else index.padding[_lacking(index)]
         blank = blank[np.isin(blank, starts, invert=True)]
-        if self._acted:
-            low, high = self._bounds or ()
+        if self._acted is not None:
+            low, high = self._acted
             bound = ((values <= low) | (values >= high)) & (low < high)
             bound[blank] = False
             share = (
@@ -407,9 +407,10 @@ class _Leaf:
             yield from _finding(kind, self.column, within(amounts > 0), int(amounts.sum()), text)
         for k in range(self._node.size):
             label = f"{self.column}[{k}]" if self._node.shape else self.column
-            if self._observed or self._acted:
+            marked = np.zeros(len(lengths), bool)
+            if self._observed or self._acted is not None:
                 marked = ((self._marks[:, k // 8] >> (7 - k % 8)) & 1).astype(bool) & (lengths >= _LONG)
-            if self._acted:
+            if self._acted is not None:
                 text = f"{label} is at a bound for {_SATURATED:.0%} of the steps or more in {{episodes}}"
                 yield from _finding("saturated", label, within(marked), None, text)
             elif self._observed:
