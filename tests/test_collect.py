@@ -431,6 +431,23 @@ def test_callbacks_of_the_recorder_decide_what_counts(tmp_path: Path) -> None:
     assert all(episode.policy["asked"].tolist() == [0, 1, 2] for episode in store)
 
 
+def test_progress_without_a_terminal_and_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """Where no bar is drawn a line appears now and then, and the logger names seals and commits."""
+    monkeypatch.setattr("episodelake.store.common.progress._FIRST_LINE", 0.0)
+    env = gym.make("CartPole-v1")
+    store = el.create(tmp_path / "store", env)
+    with caplog.at_level("DEBUG", logger="episodelake"):
+        el.collect(env, None, store, episodes=20, seed=0, progress=True)
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1 and lines[0].startswith("Collecting: ")
+    said = [record.getMessage() for record in caplog.records if record.name == "episodelake"]
+    assert any(line.startswith("sealed segment 0 of run") and "20 episodes" in line for line in said)
+    assert any(line.startswith("committed version") for line in said)
+
+
 def test_progress_goes_to_a_function(tmp_path: Path) -> None:
     """The last report of progress has everything in it."""
     told: list[el.types.CollectProgress] = []

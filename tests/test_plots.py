@@ -199,11 +199,60 @@ def test_many_episodes_are_sampled_in_the_same_way(
     monkeypatch.setattr(returns, "MOST_POINTS", 10)
     first, second = store.plot.returns(), el.open(store.path).plot.returns()
     found = {row["episode"] for row in rows_of(first, "circle")}
-    assert len(found) == 10
+    assert 10 < len(found) < 43
     assert found < everything
     assert found == {row["episode"] for row in rows_of(second, "circle")}
-    assert "points: 10 of them, drawn by hash of the episode id" in told(first)
+    assert f"points: {len(found)} of them: the extremes, others drawn by hash of the episode id" in told(
+        first
+    )
     assert sum(row["episodes"] for row in rows_of(first, "line")) == 43
+
+
+def test_extremes_and_wild_returns_are_drawn(tmp_path: Path) -> None:
+    """Of 6,000 episodes the largest and smallest returns are points; NaN and infinity are crosses."""
+    random = np.random.default_rng(0)
+    values = random.normal(size=6000)
+    values[[100, 4000]], values[[7, 8]] = (2700, -900), (np.nan, np.inf)
+    box = gymnasium.spaces.Box(-1, 1, (1,), np.float32)
+    store = el.create(tmp_path / "store", observation_space=box, action_space=box)
+    zeros = np.zeros((2, 1), np.float32)
+    with store.writer() as writer:
+        for value in values:
+            writer.write_episode(
+                observations=zeros, actions=zeros[:1], rewards=[value],
+                terminations=True, truncations=False,
+            )  # fmt: skip
+    chart = store.refresh().plot.returns()
+    finite = values[np.isfinite(values)]
+    drawn = [row["value"] for row in rows_of(chart, "circle")]
+    assert (min(drawn), max(drawn)) == (-900, 2700)
+    means = rows_of(chart, "line")
+    # Stretches of equal length over the numbers of episodes, as the means have them.
+    numbers = np.flatnonzero(np.isfinite(values))
+    places = np.minimum((numbers / 5999 * len(means)).astype(int), len(means) - 1)
+    for place in range(len(means)):
+        assert {finite[places == place].min(), finite[places == place].max()} <= set(drawn)
+    assert sum(row["episodes"] for row in means) == len(finite)
+    assert sorted(row["label"] for row in rows_of(chart, "point")) == ["NaN", "inf"]
+    assert "2 returns not drawn" in told(chart) and "crosses at the edge" in told(chart)
+
+
+def test_nan_of_an_episode_is_marked(tmp_path: Path) -> None:
+    """A NaN is a cross and is counted; a value between two gaps is a dot."""
+    box = gymnasium.spaces.Box(-9, 9, (1,), np.float32)
+    store = el.create(tmp_path / "store", observation_space=box, action_space=gymnasium.spaces.Discrete(2))
+    seen = np.arange(7, dtype=np.float32)[:, None]
+    seen[5] = np.nan
+    with store.writer() as writer:
+        writer.write_episode(
+            observations=seen, actions=np.zeros(6, int), rewards=np.ones(6), terminations=True,
+            truncations=False,
+        )  # fmt: skip
+    chart = store.refresh()[0].plot(["observation[0]"])
+    marks = {(row["t"], row["label"]) for row in rows_of(chart, "point")}
+    assert marks == {(5, "nan"), (6, "6")}
+    assert "crosses: observation[0]: 1 NaN" in told(chart)
+    assert "<circle" in store[0]._repr_html_()
 
 
 def test_a_view_draws_its_own_episodes(store: el.EpisodeStore) -> None:

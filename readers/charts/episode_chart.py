@@ -52,6 +52,7 @@ def draw_episode(episode: EpisodeData, wanted: Sequence[str] | None) -> AnyChart
     subtitle = [
         f"{episode.length:,} {unit}, return {total}, {episode.end_reason}{seed}",
         f"each line: the smallest and largest value of {MOST_STEPS // 2:,} equal stretches" if long else "",
+        _wild_note([signal for _, signals in drawn for signal in signals]),
         f"{counted(left, 'more panel')} not drawn: name what to draw" if left > 0 else "",
     ]
     return finished(stacked(panels, own_colors=True), f"Episode {episode.id}", subtitle)
@@ -127,7 +128,57 @@ def _panel(index: int, name: str, signals: list[Signal], zoom: Any, span: list[i
         tooltip=tooltip_of(("signal", "signal"), ("t", "t"), ("value", "value")),
     )
     height = 110 if len(signals) > 1 else 70
-    return lines.add_params(zoom, legend).properties(width=WIDTH, height=height)
+    lines = lines.add_params(zoom, legend)
+    extra = (
+        [row for signal in signals for row in _lone(signal)],
+        [row for signal in signals for row in _wild(signal)],
+    )
+    marks = [
+        alt.Chart(values_of(points))
+        .mark_point(shape=shape, size=size, filled=True, clip=True)
+        .encode(
+            alt.X("t:Q", scale=alt.Scale(nice=False, domain=span)),
+            alt.Y("value:Q") if shape == "circle" else alt.YValue(height - 3),
+            color_channel("signal", name, [signal.name for signal in signals]),
+            tooltip=tooltip_of(("signal", "signal"), ("t", "t"), ("label", "value")),
+        )
+        for points, shape, size in ((extra[0], "circle", 16), (extra[1], "cross", 40))
+        if points
+    ]
+    whole = alt.layer(lines, *marks) if marks else lines
+    return whole.properties(width=WIDTH, height=height)
+
+
+def _lone(signal: Signal) -> list[dict[str, Any]]:
+    """Return the values between two gaps: a line of one point is not seen."""
+    there = np.isfinite(_drawable(signal))
+    beside = np.concatenate([[False], there[:-1]]) | np.concatenate([there[1:], [False]])
+    return [_mark(signal, index) for index in np.flatnonzero(there & ~beside)[:MOST_STEPS].tolist()]
+
+
+def _wild(signal: Signal) -> list[dict[str, Any]]:
+    """Return marks for values that have no place on the axis, one in each of some stretches."""
+    gaps = np.flatnonzero(np.isnan(_drawable(signal)))
+    step = -(-len(gaps) // MOST_STEPS) or 1
+    return [{**_mark(signal, index), "value": None} for index in gaps[::step].tolist()]
+
+
+def _mark(signal: Signal, index: int) -> dict[str, Any]:
+    value = float(signal.values[index])
+    return {"signal": signal.name, "t": int(signal.t[index]), "value": value, "label": f"{value:g}"}
+
+
+def _wild_note(signals: Sequence[Signal]) -> str:
+    """Count the values without a place on the axis; without any the note is empty."""
+    notes = []
+    for signal in signals:
+        nan, gaps = int(np.isnan(signal.values).sum()), int(np.isnan(_drawable(signal)).sum())
+        # Infos and policy values may be absent, which is NaN here too.
+        what = "NaN" if signal.column.partition(".")[0] in ROOTS else "NaN or absent"
+        parts = [f"{nan:,} {what}"] * bool(nan) + [f"{gaps - nan:,} infinite or too large"] * bool(gaps - nan)
+        notes += [f"{signal.name}: {', '.join(parts)}"] * bool(parts)
+    more = f" and {len(notes) - 4} more signals" if len(notes) > 4 else ""
+    return f"crosses: {'; '.join(notes[:4])}{more}" if notes else ""
 
 
 def _is_outcome(signal: Signal) -> bool:

@@ -303,13 +303,14 @@ def _path(points: Sequence[tuple[float, float] | None], *, stepped: bool = False
 
 
 def _line(points: Sequence[tuple[float, float] | None], path: str, index: int) -> str:
-    """Return a path, and a dot for a single point, in the colour of a number."""
+    """Return a path, and a dot for each point between two gaps, in the colour of a number."""
     stroke = f'fill="none" stroke="{PALETTE[index]}" stroke-width="1.5" stroke-linejoin="round"'
     line = f'<path d="{path}" {stroke}/>'
-    if len(points) != 1 or points[0] is None:
-        return line
-    x, y = points[0]
-    return f'{line}<circle cx="{x:.1f}" cy="{y:.1f}" r="2" fill="{PALETTE[index]}"/>'
+    for before, point, after in zip((None, *points), points, (*points[1:], None), strict=False):
+        if point is not None and before is None and after is None:
+            x, y = point
+            line += f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2" fill="{PALETTE[index]}"/>'
+    return line
 
 
 def _svg(width: int, height: int, label: str, body: str) -> str:

@@ -11,8 +11,20 @@ import altair as alt
 from ...store.common.arguments import one_of, whole_number
 from ..amounts import counted
 from ..context import ReadContext
+from ..sql.text import literal
 from .chart import AnyChart, color_channel, finished, only, stacked, title_of, tooltip_of, values_of
-from .series import Bins, Series, Workbench, count_bins, episode_series, means_over
+from .series import (
+    FITS,
+    LARGEST,
+    VALUED,
+    WILD,
+    Bins,
+    Series,
+    Workbench,
+    count_bins,
+    episode_series,
+    means_over,
+)
 from .theme import HEIGHT, WIDTH
 
 MOST_POINTS = 2_000
@@ -39,35 +51,64 @@ def draw_over_time(context: ReadContext, what: str, over: str, by: str | None) -
             f"CASE WHEN n > {2 * _SMALLEST_BIN} THEN least(n // {_SMALLEST_BIN}, {MOST_STRETCHES}) END"
         )
         lines = means_over(bench, OVER[over][0], stretches)
-        points = _points(bench, over)
-    return _drawn(series, what, over, lines, points, bins)
+        points = _points(bench, over, lines)
+        wild = _wild(bench, over, series)
+    return _drawn(series, what, over, _Marks(lines, points, wild), bins)
 
 
-def _points(bench: Workbench, over: str) -> list[dict[str, Any]]:
-    """Single episodes: all, or a sample that is the same every time."""
+_EPISODE = "episode_id AS episode, run, length, end_reason, seed::VARCHAR AS seed"
+
+
+def _points(bench: Workbench, over: str, lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Single episodes: all; or the extremes of each stretch and a sample that is the same every time."""
+    extremes = sorted({row[name] for row in lines for name in ("lowest_id", "highest_id")})
+    chosen = ", ".join(map(literal, extremes)) or "NULL"
+    rows = f"SELECT series, panel, {OVER[over][0]}::DOUBLE AS x, value, {_EPISODE} FROM drawn"
+    order = "ORDER BY hash({0}), {0}, series, panel"
     return bench.rows(
-        f"SELECT series, panel, {OVER[over][0]}::DOUBLE AS x, value, episode_id AS episode, run, length, "
-        "end_reason, seed::VARCHAR AS seed FROM drawn "
+        f"({rows} {order.format('episode_id')} LIMIT {MOST_POINTS}) UNION "
+        f"({rows} WHERE episode_id IN ({chosen})) {order.format('episode')}"
+    )
+
+
+def _wild(bench: Workbench, over: str, series: Series) -> list[dict[str, Any]]:
+    """Return some episodes whose value fits no axis, with what it is."""
+    names = ", ".join(map(literal, series.names))
+    return bench.rows(
+        f"SELECT series, panel, {OVER[over][0]}::DOUBLE AS x, {WILD} AS label, {_EPISODE} FROM {VALUED} "
+        f"WHERE NOT coalesce({FITS}, false) AND series IN ({names}) "
         f"ORDER BY hash(episode_id), episode_id, series, panel LIMIT {MOST_POINTS}"
     )
 
 
-def _drawn(
-    series: Series, what: str, over: str, lines: list[dict[str, Any]], points: list[dict[str, Any]], bins: int
-) -> AnyChart:
+@dataclass(frozen=True)
+class _Marks:
+    """The rows of the layers: means, single episodes, and episodes that fit no axis."""
+
+    lines: list[dict[str, Any]]
+    points: list[dict[str, Any]]
+    wild: list[dict[str, Any]]
+
+    def only(self, panel: str) -> _Marks:
+        """Return those of a panel."""
+        return _Marks(only(self.lines, panel), only(self.points, panel), only(self.wild, panel))
+
+
+def _drawn(series: Series, what: str, over: str, marks: _Marks, bins: int) -> AnyChart:
     legend = alt.selection_point(fields=["series"], bind="legend", name="legend")
     panels = [
-        _line_panel(_Axes(series, what, over, panel, bins), legend, only(lines, panel), only(points, panel))
+        _line_panel(_Axes(series, what, over, panel, bins), legend, marks.only(panel))
         for panel in series.panels
     ]
     values = "value" if len(series.panels) > 1 else "episode"
     subtitle = [
         counted(series.count, values)
         + (f"; line: mean of {_stretches(series, bins)}, band: 10 % to 90 %" if bins else ""),
-        f"points: {len(points):,} of them, drawn by hash of the episode id"
-        if len(points) < series.count
+        f"points: {len(marks.points):,} of them: the extremes, others drawn by hash of the episode id"
+        if len(marks.points) < series.count
         else "",
         *series.notes,
+        "crosses at the edge: those that are not drawn" if marks.wild else "",
     ]
     return finished(
         stacked(panels), f"{what.capitalize()} of each episode by {title_of(series.by)}", subtitle
@@ -110,10 +151,10 @@ class _Axes:
         return color_channel("series", title_of(self.series.by), self.series.names)
 
 
-def _line_panel(axes: _Axes, legend: Any, lines: list[dict[str, Any]], points: list[dict[str, Any]]) -> Any:
+def _line_panel(axes: _Axes, legend: Any, marks: _Marks) -> Any:
     seen = alt.when(legend)
     what, by = axes.what, title_of(axes.series.by)
-    single = alt.Chart(values_of(points)).mark_circle(size=22, clip=True)
+    single = alt.Chart(values_of(marks.points)).mark_circle(size=22, clip=True)
     single = single.encode(
         axes.x,
         axes.y("value"),
@@ -124,7 +165,7 @@ def _line_panel(axes: _Axes, legend: Any, lines: list[dict[str, Any]], points: l
             *(("end_reason", "end reason"), ("seed", "seed")),
         ),
     ).add_params(legend, alt.selection_interval(bind="scales", name="zoom"))
-    means = alt.Chart(values_of(lines))
+    means = alt.Chart(values_of([{**row, "lowest_id": None, "highest_id": None} for row in marks.lines]))
     line = means.mark_line(strokeWidth=2, clip=True).encode(
         axes.x,
         axes.y("value"),
@@ -133,7 +174,7 @@ def _line_panel(axes: _Axes, legend: Any, lines: list[dict[str, Any]], points: l
         tooltip=tooltip_of(("series", by), ("value", f"mean {what}"), ("episodes", "episodes")),
     )
     if not axes.bins:
-        return alt.layer(single, line).properties(width=WIDTH, height=HEIGHT)
+        return alt.layer(single, line, *_edge(axes, marks.wild)).properties(width=WIDTH, height=HEIGHT)
     band = means.mark_area(clip=True).encode(
         axes.x,
         axes.y("low"),
@@ -141,7 +182,25 @@ def _line_panel(axes: _Axes, legend: Any, lines: list[dict[str, Any]], points: l
         axes.color,
         opacity=seen.then(alt.value(0.16)).otherwise(alt.value(0.02)),
     )
-    return alt.layer(band, single, line).properties(width=WIDTH, height=HEIGHT)
+    return alt.layer(band, single, line, *_edge(axes, marks.wild)).properties(width=WIDTH, height=HEIGHT)
+
+
+def _edge(axes: _Axes, wild: list[dict[str, Any]]) -> list[Any]:
+    """Return crosses for values that fit no axis: large ones at the upper edge, others at the lower."""
+    above = [row for row in wild if row["label"] in ("inf", f">{LARGEST:g}")]
+    below = [row for row in wild if row not in above]
+    return [
+        alt.Chart(values_of(rows))
+        .mark_point(shape="cross", angle=45, size=50, filled=True)
+        .encode(
+            axes.x,
+            axes.color,
+            y=alt.value(place),
+            tooltip=tooltip_of(("episode", "episode"), ("label", axes.what), ("seed", "seed")),
+        )
+        for rows, place in ((above, 4), (below, HEIGHT - 4))
+        if rows
+    ]
 
 
 BINS = 40

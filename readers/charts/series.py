@@ -100,6 +100,11 @@ def _round(width: float) -> float:
 MOST_SERIES = 12
 #: Values beyond are data, but no axis has room for them beside others.
 LARGEST = 1e300
+#: What a value is that fits no axis.
+WILD = (
+    "CASE WHEN value IS NULL THEN 'NULL' WHEN isnan(value) THEN 'NaN' "
+    f"WHEN isinf(value) THEN if(value > 0, 'inf', '-inf') ELSE if(value > 0, '>', '<-') || '{LARGEST:g}' END"
+)
 FITS = f"isfinite(value) AND abs(value) <= {LARGEST}"
 #: Views of a bench: all values, and those of the largest series that fit an axis. As tables they would hold
 #: columns that a chart of a million episodes does not need.
@@ -288,14 +293,19 @@ def means_over(bench: Workbench, x: str, stretches: str) -> list[dict[str, Any]]
         stretches: an expression for how many; `n` is the number of values. NULL draws every value.
 
     Returns:
-        Rows of series, panel, x (mean), value (mean), low and high (10 % and 90 %) and episodes (count).
+        Rows of series, panel, x (mean), value (mean), low and high (10 % and 90 %), episodes (count), and
+        lowest_id and highest_id: the episodes with the extremes.
     """
     place = f"least(floor((x - low) / greatest(high - low, 1) * {stretches}), {stretches} - 1)"
-    bench.rows(f"CREATE OR REPLACE TEMP TABLE placed AS SELECT series, panel, value, {x} AS x FROM {DRAWN}")
+    bench.rows(
+        f"CREATE OR REPLACE TEMP TABLE placed AS SELECT episode_id, series, panel, value, {x} AS x "
+        f"FROM {DRAWN}"
+    )
     return bench.rows(
         f"SELECT series, panel, avg(x)::DOUBLE AS x, avg(value / 4) * 4 AS value, "
-        "quantile_cont(value, 0.1) AS low, quantile_cont(value, 0.9) AS high, count(*) AS episodes "
-        f"FROM (SELECT series, panel, value, x, coalesce({place}, x) AS place FROM placed "
+        "quantile_cont(value, 0.1) AS low, quantile_cont(value, 0.9) AS high, count(*) AS episodes, "
+        "arg_min(episode_id, value) AS lowest_id, arg_max(episode_id, value) AS highest_id "
+        f"FROM (SELECT episode_id, series, panel, value, x, coalesce({place}, x) AS place FROM placed "
         "JOIN (SELECT series, panel, min(x) AS low, max(x) AS high, count(*) AS n FROM placed "
         "GROUP BY series, panel) USING (series, panel)) "
         "GROUP BY series, panel, place ORDER BY series, panel, x"

@@ -1,8 +1,10 @@
-"""The `progress` argument of all operations: True for a bar on the terminal, a function, or False."""
+"""The `progress` argument of all operations: True for a bar or lines, a function, or False."""
 
 from __future__ import annotations
 
 import contextlib
+import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -44,12 +46,30 @@ def terminal_bar(*columns: Any) -> Bar:
     return Bar(*bars, console=console, transient=True, disable=not shown)
 
 
+#: Seconds until the first line where no bar is drawn, and between lines.
+_FIRST_LINE, _NEXT_LINE = 2.0, 10.0
+
+
+def lines_instead(bar: Bar) -> Callable[[str], None]:
+    """Return a function that prints a text on standard error now and then, if the bar is not drawn."""
+    due = time.monotonic() + _FIRST_LINE
+
+    def tell(text: str) -> None:
+        nonlocal due
+        if bar.disable and time.monotonic() >= due:
+            due = time.monotonic() + _NEXT_LINE
+            print(text, file=sys.stderr, flush=True)
+
+    return tell
+
+
 @contextlib.contextmanager
 def progress_meter(progress: bool | Progress, title: str, unit: str) -> Iterator[Progress]:
     """Yield the function to call with how much is done and how much there is, while the block runs.
 
     Args:
-        progress: the caller's argument: True for a bar, False for nothing, or the function itself.
+        progress: the caller's argument: True for a bar (without a terminal a line every 10 s), False for
+            nothing, or the function itself.
         title: what the bar says is being done.
         unit: what is counted.
 
@@ -66,4 +86,10 @@ def progress_meter(progress: bool | Progress, title: str, unit: str) -> Iterator
 
         with terminal_bar(MofNCompleteColumn(), TextColumn(unit)) as bar:
             task = bar.add_task(title, total=None)
-            yield lambda done, total: bar.update(task, completed=done, total=total)
+            tell = lines_instead(bar)
+
+            def report(done: int, total: int) -> None:
+                bar.update(task, completed=done, total=total)
+                tell(f"{title}: {done:,} of {total:,} {unit}")
+
+            yield report

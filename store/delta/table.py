@@ -10,6 +10,7 @@ and tries the next number: the cost depends neither on the number of versions no
 from __future__ import annotations
 
 import contextlib
+import logging
 import random
 import time
 import uuid
@@ -43,6 +44,8 @@ from .log import (
 )
 from .state import follow_log, metadata_of, open_log
 from .version import TableVersion
+
+LOG = logging.getLogger("episodelake")
 
 _ATTEMPTS = 100
 _PAUSE_SECONDS = 0.002
@@ -301,7 +304,9 @@ class Table(TableVersion):
                     return
                 lines.append({"txn": {"appId": application, "version": number}})
                 if self._append(lines, commit_information("WRITE", moment, details)):
+                    LOG.debug("committed version %d of %s: %s", self.version, self.path, action)
                     return
+            LOG.info("could not %s in %s: others committed first, trying again", action, self.path)
             self.refresh()
             time.sleep(_PAUSE_SECONDS * random.random() * min(attempt, 20))
         raise ConcurrentCommitError(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -47,6 +48,8 @@ from ..segments.seal import Seal, Tables, commit_run, live_name, seal_segment
 from .operation import settle
 from .recovered_episodes import Outcomes, RecoveredEpisode, RecoveredTeam
 from .reopening import seal_reopened
+
+LOG = logging.getLogger("episodelake")
 
 
 @dataclass(frozen=True)
@@ -278,6 +281,7 @@ def _seal_all(
         commit_run(tables, header, max([record.ended_at for record in records], default=now))
     interrupted = sum(record.end_reason == "interrupted" for record in records)
     steps = sum(record.transitions for record in records)
+    LOG.info("recovered run %s: %d episodes, %d interrupted", header.run_id, len(records), interrupted)
     return RecoveredRun(header.run_id, len(records), interrupted, steps, 0)
 
 

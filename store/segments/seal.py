@@ -8,6 +8,7 @@ Repeating a seal that was interrupted at any point has the effect of doing it on
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 import warnings
 from collections.abc import Callable, Sequence
@@ -35,6 +36,8 @@ from ..parquet.files import read_parquet
 from ..schema import ENV_BUNDLE, LAST_OBSERVATION, MISSING, RUNS_SCHEMA, StepSchema, StoreHandle
 from ..tables.table_files import LIVE, join_many, write_table_file
 from .steps_file import StepsFile
+
+LOG = logging.getLogger("episodelake")
 
 _LARGEST = 2**63 - 1
 #: How often a segment is written for columns that another operation then changes.
@@ -223,8 +226,12 @@ def seal_segment(store: StoreHandle, tables: Tables, job: Seal) -> None:
     for _ in range(_ATTEMPTS):
         try:
             _seal(tables, store.schema, job)
+            LOG.info(
+                "sealed segment %d of run %s: %d episodes", job.segment, job.header.run_id, len(job.records)
+            )
             return
         except TableChangedError:
+            LOG.info("segment %d of run %s: a table changed, trying again", job.segment, job.header.run_id)
             tables.episodes.refresh()
             tables.steps.refresh()
     _seal(tables, store.schema, job)

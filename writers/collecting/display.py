@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from ...store.common.progress import check_progress, terminal_bar
+from ...store.common.progress import check_progress, lines_instead, terminal_bar
 from ...store.errors import InvalidArgumentError
 from ..recorders.pool_recorder import is_pool
 
@@ -61,7 +61,8 @@ class Display:
     """Output of progress: none, a bar, or a function.
 
     Args:
-        progress: False, True for a bar (drawn only on a terminal), or a function of a `CollectProgress`.
+        progress: False, True for a bar (without a terminal a line every 10 s), or a function of a
+            `CollectProgress`.
 
     Raises:
         InvalidArgumentError: it is something else.
@@ -104,6 +105,7 @@ class _Bar:
         from rich.progress import TextColumn
 
         self.progress = terminal_bar(TextColumn("{task.fields[words]}"))
+        self._tell = lines_instead(self.progress)
         self._task = self.progress.add_task("Collecting", total=None, words="")
 
     def update(self, state: CollectProgress) -> None:
@@ -112,6 +114,7 @@ class _Bar:
             words += f"  return {state.return_mean:,.2f}"
         words += f"  {state.steps_per_second:,.0f} steps/s"
         self.progress.update(self._task, completed=state.done, total=state.total, words=words)
+        self._tell(f"Collecting: {words}")
 
 
 def checked_pause(render: Any) -> float | None:
