@@ -218,7 +218,11 @@ def _episode_findings(context: ReadContext, rows: pl.DataFrame) -> Iterator[Find
 def _unsealed(context: ReadContext) -> Iterator[Finding]:
     """Yield the runs that wait for recovery, of the newest version as a whole."""
     snapshot = context.snapshot
-    left = journal_runs(*snapshot.layout.journal_places)[1] if snapshot.newest and context.positions is None else []
+    left = (
+        journal_runs(*snapshot.layout.journal_places)[1]
+        if snapshot.newest and context.positions is None
+        else []
+    )
     if left:
         runs = f"{counted(len(left), 'run')} of dead writers, such as {left[0]}: recover() brings them in"
         yield Finding("unsealed", "", np.zeros(0, np.int64), len(left), runs)
