@@ -366,8 +366,7 @@ class _Leaf:
             self._nan[some] = np.add.reduceat(np.isnan(values).sum(axis=1), starts)
             self._infinite[some] = np.add.reduceat(np.isinf(values).sum(axis=1), starts)
         # Rows without a value are 0: repeat what stands before them.
-        blank = index.padding if self._root != OBSERVATION else index.padding[_lacking(index)]
-        blank = blank[np.isin(blank, starts, invert=True)]
+        blank = index.padding[(index.lengths > 0) & ((self._root != OBSERVATION) | _lacking(index))]
         if self._acted is not None:
             low, high = self._acted
             bound = ((values <= low) | (values >= high)) & (low < high)
