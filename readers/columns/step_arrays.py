@@ -86,7 +86,7 @@ def _opened(descriptor: Any, slots: dict[str, Tree]) -> SharedColumns:
 
 _LARGE = 4 << 20
 #: Rows are decoded a few at a time, with about so many bytes.
-_PART_BYTES = 4 << 20
+_PART_BYTES = 1 << 20
 
 #: Makes memory of so many bytes.
 Allocate = Callable[[int], Any]

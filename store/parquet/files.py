@@ -240,6 +240,10 @@ def read_parquet(
         raise reading_error(place, error) from error
 
 
+#: Of a column of a local file so much is read ahead; without a buffer all of its row group is in memory.
+_BUFFER_BYTES = 256 << 10
+
+
 def open_parquet(
     place: Place, metadata: pq.FileMetaData | None = None, dictionaries: Sequence[str] = ()
 ) -> pq.ParquetFile:
@@ -261,6 +265,7 @@ def open_parquet(
             read_dictionary=list(dictionaries) or None,
             page_checksum_verification=True,
             pre_buffer=place.local is None,
+            buffer_size=_BUFFER_BYTES if place.local is not None else 0,
         )
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
         raise reading_error(place, error) from error
