@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -81,6 +82,11 @@ class FakeHub(ThreadingHTTPServer):
         self.url = f"http://127.0.0.1:{self.server_port}"
         threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
 
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Say nothing of clients that died."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
+
     def close(self) -> None:
         """Stop."""
         self.shutdown()
@@ -119,6 +125,9 @@ class _Handler(BaseHTTPRequestHandler):
                 body += self.rfile.read(size)
                 self.rfile.readline()
             self.rfile.readline()
+        if len(body) < int(self.headers.get("Content-Length") or 0):
+            self.close_connection = True  # the client died
+            return None
         self.server.requests.append((self.command, path))
         status = self.server.before(self.command, path)
         if status is not None and status > 0:
