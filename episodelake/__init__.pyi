@@ -10,7 +10,7 @@ from ._store import EpisodeStore, create, merge, recover
 from ._store import open_store as open
 from .exchange import formats
 from .exchange.table.mapping import FILE, ColumnMapping
-from .lakes.lake import lake
+from .lakes.opening import lake
 from .publishing.published import published, unpublish
 from .readers.columns.mapped import Cache
 from .readers.episode import AgentEpisode, Episode, MultiAgentEpisode

@@ -143,7 +143,8 @@ class _Handler(BaseHTTPRequestHandler):
             return self._create(json.loads(body))
         token = self.headers.get("Authorization")
         if token not in (None, *self.server.tokens):
-            return self._answer(401, {"error": "Invalid username or password."})
+            problem = "Invalid credentials in Authorization header"
+            return self._answer(401, {"error": problem}, X_Error_Message=problem)
         if path == "/api/datasets":
             return self._list(parse_qs(urlsplit(self.path).query))
         if path == "/api/validate-yaml":

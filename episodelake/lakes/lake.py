@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from os import PathLike
 from typing import Any, TypeVar
 
 import duckdb
@@ -23,15 +22,15 @@ from ..store.errors import (
     InvalidArgumentError,
     StoreNotFoundError,
 )
-from ..store.files import Place, guard_access, locate
+from ..store.files import Place, guard_access
 from ..store.layout import MANIFEST, Layout, time_ordered_suffix
 from ..store.maintenance.creation import check_free
-from ..store.manifest import read_manifest, store_at
+from ..store.manifest import read_manifest
 from .listing import Entry, checked, lake_layout, look, stores_frame
 from .moving import TRASH, empty_trash, move
 from .shared import SharedEnvironments
 from .tables import LakeQueries, LakeSnapshot, lazy_table
-from .walk import checked_name, look_at, place_of
+from .walk import checked_name, find_stores, look_at, place_of
 
 _Answer = TypeVar("_Answer")
 
@@ -129,8 +128,17 @@ class Lake(SharedEnvironments):
                 service in trouble). What was seen before stays; call again.
         """
         before = {} if self._seen is None else self._seen.entries
-        self._seen, self._changed = _Look(self._root, look(self._root, self._options, before)), False
+        entries = look(self._root, self._find(), self._url_of, self._options, before)
+        self._seen, self._changed = _Look(self._root, entries), False
         return self
+
+    def _find(self) -> Mapping[str, str | None]:
+        """Return the names of the stores, each with what is wrong with its folder, or None."""
+        return find_stores(self._root)
+
+    def _url_of(self, name: str) -> str:
+        """Return where the store of a name can be read."""
+        return str(self._root / name)
 
     # Stores
 
@@ -335,31 +343,3 @@ class Lake(SharedEnvironments):
 def session_of(lake: Lake) -> QuerySession:
     """Return the calling thread's session over a lake, which sees nothing else."""
     return lake._look.queries.session(read_only=True)
-
-
-def lake(root: str | PathLike[str], *, storage_options: Mapping[str, str] | None = None) -> Lake:
-    """Open a lake: the stores below a folder or a prefix of an object store, by name.
-
-    Nothing is read or created yet. A folder that does not exist is a lake without stores.
-
-    Args:
-        root: a folder; or `s3://`, `gs://` or `az://` with a prefix.
-        storage_options: how to reach an object store, as for `open`.
-
-    Raises:
-        InvalidArgumentError: it is a store, lies in one, or is a file.
-    """
-    place = locate(root, storage_options)
-    with guard_access("look for a lake", place):
-        if place.local is not None:
-            store: object = store_at(place.local)
-            if place.local.exists() and not place.local.is_dir():
-                raise InvalidArgumentError(f"{place} is a file. A lake is a folder of stores.")
-        else:
-            store = place if (place / MANIFEST).exists() else None
-    if store is not None:
-        raise InvalidArgumentError(
-            f"{place} is the store {store}, or lies in it, and no lake. Open it with episodelake.open, or "
-            "give the folder above it."
-        )
-    return Lake(place, storage_options)

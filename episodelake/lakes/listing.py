@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -22,7 +22,7 @@ from ..store.manifest import read_manifest
 from ..store.parquet.page_checks import check_pages
 from ..store.snapshot import Snapshot
 from .tables import STORE, LakeSnapshot, connect
-from .walk import find_stores, mapping
+from .walk import mapping
 
 #: The year 10000, in milliseconds.
 _LATEST = 253_402_300_800_000
@@ -94,7 +94,13 @@ class Entry:
         )
 
 
-def look(root: Place, options: Mapping[str, str] | None, before: Mapping[str, Entry]) -> dict[str, Entry]:
+def look(
+    root: Place,
+    problems: Mapping[str, str | None],
+    url_of: Callable[[str], str],
+    options: Mapping[str, str] | None,
+    before: Mapping[str, Entry],
+) -> dict[str, Entry]:
     """Return the stores of a lake by name, of which only those are read that have changed.
 
     A store that is gone when it is read is left out; one that cannot be read has an error. What the system
@@ -102,20 +108,20 @@ def look(root: Place, options: Mapping[str, str] | None, before: Mapping[str, En
 
     Args:
         root: the lake's.
+        problems: the names of its stores, sorted, each with what is wrong with its folder.
+        url_of: returns where a store can be read.
         options: how to reach an object store.
         before: what was there at the last look.
 
     Raises:
-        InvalidArgumentError, StoreAccessError: see `find_stores`.
         StoreUnavailableError: the system could not read a store, for now.
     """
-    problems = find_stores(root)
 
     def opened(name: str) -> Entry | None:
         if problems[name] is not None:
             return Entry(error=problems[name])
         try:
-            entry = _opened(str(root / name), options, before.get(name))
+            entry = _opened(url_of(name), options, before.get(name))
             if entry is not before.get(name):
                 # One that no row can be made of must not fail the rows of all.
                 entry.row(name, "")
@@ -153,8 +159,8 @@ def _created(snapshot: Snapshot) -> datetime:
 
 def _opened(url: str, options: Mapping[str, str] | None, before: Entry | None) -> Entry:
     """Return the newest version of a store; the same entry if nothing was committed."""
-    if before is not None and before.snapshot is not None:
-        known = before.snapshot
+    known = None if before is None else before.snapshot
+    if before is not None and known is not None and str(known.layout.root) == url:
         try:
             newest = Snapshot(known.layout, known.manifest, after=known)
             return before if newest.commits == known.commits else Entry(newest)

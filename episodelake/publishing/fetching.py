@@ -25,7 +25,7 @@ from ..store.files.local import LocalPlace
 from ..store.files.locks import wait_for
 from ..store.manifest import check_outside_stores
 from .contents import CHECKSUMS, Contents, KnownFile, digest_of, place_of
-from .hub import MAIN, SCHEME, Repository
+from .hub import COMMIT, MAIN, SCHEME, Repository
 from .versions import chosen_version, split_tag
 
 _ATTEMPTS = 3
@@ -195,31 +195,50 @@ def discard(stage: Path) -> None:
     shutil.rmtree(stage)
 
 
-def fetch_whole(published: Source, stage: LocalPlace, target: Path, tell: Progress) -> None:
-    """Fetch a version and let it appear, without what an interrupted write left."""
-    fetch(published, published.contents.files, stage, tell)
+def fetch_whole(
+    published: Source,
+    stage: LocalPlace,
+    target: Path,
+    tell: Progress,
+    wanted: Callable[[str], bool] | None = None,
+) -> None:
+    """Fetch a version, or its wanted files, and let it appear, without what an interrupted write left."""
+    names = {name for name in published.contents.files if wanted is None or wanted(name)}
+    fetch(published, names, stage, tell)
     with guard_access("finish the pull", target):
         for entry in list(stage.entries(deep=True)):
-            if entry.name not in published.contents.files and entry.name != CHECKSUMS:
+            if entry.name not in names and entry.name != CHECKSUMS:
                 (stage.local / entry.name).unlink()
         os.rename(stage.local, target)
         LocalPlace(target.parent).sync()
 
 
 def cached_version(
-    address: str, version: int | str | None, storage_options: Mapping[str, str] | None
+    address: str,
+    version: int | str | None,
+    storage_options: Mapping[str, str] | None = None,
+    wanted: Callable[[str], bool] | None = None,
 ) -> Path:
     """Return a folder of the cache with a version of the Hub; it is fetched once, and verified.
+
+    The version may be a commit. If `wanted` is given, only the files are fetched whose names it accepts.
 
     Raises:
         StoreNotFoundError, VersionNotFoundError, CorruptStoreError, StoreAccessError: as for `pull`.
     """
     repository, tag = Repository.of(address, storage_options)
-    commit, _ = repository.commit_of(chosen_tag(address, version, tag) or MAIN)
-    target = chosen_folder(None) / "hub" / repository.name.replace("/", "--") / commit
+    commit = chosen_tag(address, version, tag) or MAIN
+    if not COMMIT.fullmatch(commit):
+        commit, _ = repository.commit_of(commit)
+    target = (
+        chosen_folder(None)
+        / ("hub" if wanted is None else "hub-episodes")
+        / repository.name.replace("/", "--")
+        / commit
+    )
     if not target.exists():
         published = source_of(f"{repository}", commit, None)
         with staged(target, published.contents) as stage:
             if not target.exists():
-                fetch_whole(published, stage, target, lambda done, total: None)
+                fetch_whole(published, stage, target, lambda done, total: None, wanted)
     return target

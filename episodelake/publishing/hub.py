@@ -41,9 +41,14 @@ _ADDRESS = re.compile(
     r"hf://(?:datasets/)?([\w-][\w.-]*/[\w-][\w.-]*)(?:@([A-Za-z0-9][A-Za-z0-9._-]*))?", re.A
 )
 MAIN = "main"
-_COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+ORGANISATION = re.compile(r"[\w-][\w.-]*", re.A)
+COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _ATTEMPTS = 5
 _LARGEST_LIST = 64 << 20
+_HINTS = {
+    401: "the Hub does not accept your token; log in again (`hf auth login`), or set HF_TOKEN. ",
+    403: "your token does not give this right; writing needs a token with write access to it. ",
+}
 _DATASET: dict[str, Any] = {"repo_type": "dataset"}
 
 
@@ -78,7 +83,7 @@ def publish_to_hub(
     repository, inside = Repository.of(address)
     if inside is not None:
         raise InvalidArgumentError(f"{address}: give the tag as tag={inside!r}.")
-    if tag == MAIN or _COMMIT.fullmatch(tag):
+    if tag == MAIN or COMMIT.fullmatch(tag):
         raise InvalidArgumentError(f"{tag!r} names a branch or a commit on the Hub. Choose another tag.")
     earlier = repository.newest(tag)
     with temporary_folder("publish") as folder:
@@ -153,7 +158,7 @@ class Repository:
         with self._guarded(f"find {revision!r} in"):
             info = self._api.repo_info(self.name, revision=revision, **_DATASET)
         # Becomes part of paths.
-        if not _COMMIT.fullmatch(str(info.sha)):
+        if not COMMIT.fullmatch(str(info.sha)):
             raise StoreAccessError(f"Could not find {revision!r} in {self}: {info.sha!r:.100} is no commit.")
         return str(info.sha), [each.rfilename for each in info.siblings or ()]
 
@@ -254,13 +259,13 @@ class Repository:
                 hub.CommitOperationAdd(path_in_repo=name, path_or_fileobj=str(folder / name))
                 for name in names
             ]
-            with self._guarded("upload to"):
+            with self._guarded("upload to"), hub.utils.disable_progress_bars():
                 self._api.preupload_lfs_files(self.name, additions, **_DATASET)
             operations = [
                 *additions,
                 *(hub.CommitOperationDelete(path_in_repo=name) for name in sorted(files.difference(names))),
             ]
-            with self._guarded("publish to"):
+            with self._guarded("publish to"), hub.utils.disable_progress_bars():
                 try:
                     made = self._api.create_commit(
                         self.name,
@@ -313,7 +318,8 @@ class Repository:
             yield
         except errors.GatedRepoError as error:
             raise StoreAccessError(
-                f"Could not {action} {self}: it is gated. Ask for access on its page, and log in (HF_TOKEN)."
+                f"Could not {action} {self}: it is gated. Ask for access at {self._api.endpoint}/datasets/"
+                f"{self.name}, wait until it is granted, and log in (`hf auth login`, or HF_TOKEN)."
             ) from error
         except errors.RepositoryNotFoundError as error:
             raise StoreNotFoundError(
@@ -329,7 +335,8 @@ class Repository:
         except errors.HfHubHTTPError as error:
             passing = _status(error) == 429 or _status(error) >= 500
             kind = StoreUnavailableError if passing else StoreAccessError
-            raise kind(f"Could not {action} {self}: {' '.join(str(error).split()):.300}") from error
+            hint = _HINTS.get(_status(error), "")
+            raise kind(f"Could not {action} {self}: {hint}{' '.join(str(error).split()):.300}") from error
         # Lost connections, also those of an upload, which the library reports as RuntimeError.
         except (errors.HfHubHTTPError.__bases__[0], errors.OfflineModeIsEnabled, RuntimeError) as error:
             raise StoreUnavailableError(
@@ -341,6 +348,17 @@ class Repository:
             # A file of this machine, or an answer that is none of the Hub, as of a login page of a network.
             kind = access_class(error) if isinstance(error, OSError) else StoreUnavailableError
             raise kind(f"Could not {action} {self}: {error_text(error)}. Check the network.") from error
+
+
+def datasets_of(organisation: str) -> dict[str, tuple[str, set[str]]]:
+    """Return the datasets of an organisation or a user that you may see: newest commit and files, by name."""
+    repository = Repository(organisation)
+    with repository._guarded("list the datasets of"):
+        found = repository._api.list_datasets(author=organisation, expand=["sha", "siblings"])
+        return {
+            each.id.partition("/")[2]: (str(each.sha), {file.rfilename for file in each.siblings or ()})
+            for each in found
+        }
 
 
 def _missing(contents: Contents, known: Contents | None) -> dict[str, KnownFile]:

@@ -9,7 +9,8 @@ from functools import partial
 import polars as pl
 
 from ..._store import EpisodeStore
-from ...lakes.lake import Lake, lake, session_of
+from ...lakes.lake import Lake, session_of
+from ...lakes.opening import lake
 from ...readers.amounts import counted
 from ...store.errors import InvalidArgumentError, StoreNotFoundError
 from ..output.exporting import Export, write_result

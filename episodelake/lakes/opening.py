@@ -1,0 +1,124 @@
+"""`lake`: a folder, a prefix of an object store, or an organisation of the Hugging Face Hub."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Any, NoReturn
+
+from .._store import EpisodeStore, open_store
+from ..publishing.contents import CHECKSUMS, is_needed_for_episodes
+from ..publishing.fetching import cached_version
+from ..publishing.hub import MAIN, ORGANISATION, SCHEME, Repository, datasets_of, refuse_options
+from ..store.errors import InvalidArgumentError, StoreAccessError, StoreNotFoundError
+from ..store.files import guard_access, locate
+from ..store.files.local import LocalPlace
+from ..store.layout import MANIFEST
+from ..store.manifest import store_at
+from .lake import Lake
+
+
+class _HubRoot(LocalPlace):
+    """An organisation in the place of a lake's folder; the files of its stores are in the cache."""
+
+    @property
+    def local(self) -> Any:
+        """None: it is no folder."""
+        return None
+
+    def __init__(self, address: str) -> None:
+        super().__init__(Path("/"))
+        self._address = address
+
+    def __truediv__(self, name: str) -> _HubRoot:
+        """Return the address of a dataset."""
+        return _HubRoot(f"{self._address}/{name}")
+
+    def __str__(self) -> str:
+        """Return the address."""
+        return self._address
+
+    def filesystem(self) -> tuple[Any, str]:
+        """Return this machine's; paths of the cache are absolute."""
+        return super().filesystem()[0], ""
+
+
+class HubLake(Lake):
+    """The published datasets of an organisation or a user of the Hub; read only."""
+
+    def __init__(self, address: str, storage_options: Mapping[str, str] | None) -> None:
+        self._organisation = address.removeprefix(SCHEME).rstrip("/")
+        refuse_options(address, storage_options)
+        if not ORGANISATION.fullmatch(self._organisation):
+            raise InvalidArgumentError(
+                f"{address!r:.200} is no lake: expected hf://organisation. episodelake.open takes a dataset."
+            )
+        super().__init__(_HubRoot(f"{SCHEME}{self._organisation}"))
+        self._commits: dict[str, str] = {}
+
+    def _find(self) -> Mapping[str, str | None]:
+        listed = datasets_of(self._organisation)
+        self._commits = {
+            name: commit for name, (commit, files) in sorted(listed.items()) if {MANIFEST, CHECKSUMS} <= files
+        }
+        return dict.fromkeys(self._commits)
+
+    def _url_of(self, name: str) -> str:
+        return str(cached_version(str(self._root / name), self._commits[name], wanted=is_needed_for_episodes))
+
+    def __contains__(self, name: object) -> bool:
+        """Return whether there is a published dataset of this name now."""
+        try:
+            return {MANIFEST, CHECKSUMS} <= {*Repository.of(f"{self._root}/{name}")[0].commit_of(MAIN)[1]}
+        except (InvalidArgumentError, StoreNotFoundError):
+            return False
+
+    def __getitem__(self, name: str) -> EpisodeStore:
+        """Open a dataset at its newest version; see `Lake`."""
+        try:
+            return open_store(f"{self._root}/{name}")
+        except StoreNotFoundError as error:
+            raise self._missing(name) from error
+
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        raise StoreAccessError(
+            f"The lake {self._root} is on the Hugging Face Hub, and is only read: its stores are published "
+            "versions, which never change. Publish with EpisodeStore.publish, take back with "
+            "episodelake.unpublish; create, rename and delete datasets on the Hub."
+        )
+
+    create = rename = delete = vacuum = _refuse
+    save_environment = environments = make_env = delete_environment = _refuse
+
+
+def lake(root: str | PathLike[str], *, storage_options: Mapping[str, str] | None = None) -> Lake:
+    """Open a lake: the stores below a folder or a prefix of an object store, by name.
+
+    Nothing is read or created yet. A folder that does not exist is a lake without stores.
+
+    Args:
+        root: a folder; or `s3://`, `gs://` or `az://` with a prefix; or `hf://organisation`, an organisation
+            or a user of the Hugging Face Hub, whose published datasets are the stores. They are read through
+            the cache of this machine and verified, steps only when a store is opened; none is changed.
+        storage_options: how to reach an object store, as for `open`.
+
+    Raises:
+        InvalidArgumentError: it is a store, lies in one, or is a file; or no organisation.
+    """
+    if str(root).startswith(SCHEME):
+        return HubLake(str(root), storage_options)
+    place = locate(root, storage_options)
+    with guard_access("look for a lake", place):
+        if place.local is not None:
+            store: object = store_at(place.local)
+            if place.local.exists() and not place.local.is_dir():
+                raise InvalidArgumentError(f"{place} is a file. A lake is a folder of stores.")
+        else:
+            store = place if (place / MANIFEST).exists() else None
+    if store is not None:
+        raise InvalidArgumentError(
+            f"{place} is the store {store}, or lies in it, and no lake. Open it with episodelake.open, or "
+            "give the folder above it."
+        )
+    return Lake(place, storage_options)
