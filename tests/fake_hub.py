@@ -21,6 +21,7 @@ _TOKEN = "Bearer hf_lab"
 _API = re.compile(
     r"/api/datasets/(?P<name>[^/]+/[^/]+)(?:/(?P<what>preupload|commit|tag|revision|refs)(?:/(?P<at>[^/]+))?)?"
 )
+_TREE = re.compile(r"/api/datasets/(?P<name>[^/]+/[^/]+)/tree/(?P<at>[^/]+)(?:/(?P<path>.+))?")
 _LFS = re.compile(r"/datasets/(?P<name>[^/]+/[^/]+)\.git/info/lfs/objects/batch")
 _FILE = re.compile(r"/datasets/(?P<name>[^/]+/[^/]+)/resolve/(?P<at>[^/]+)/(?P<path>.+)")
 
@@ -153,7 +154,7 @@ class _Handler(BaseHTTPRequestHandler):
             assert sha256(body).hexdigest() == path[7:]
             self.server.blobs[path[7:]] = body
             return self._answer(200)
-        match = _API.fullmatch(path) or _LFS.fullmatch(path) or _FILE.fullmatch(path)
+        match = _API.fullmatch(path) or _TREE.fullmatch(path) or _LFS.fullmatch(path) or _FILE.fullmatch(path)
         dataset = self.server.datasets.get(match["name"]) if match else None
         if match is None or dataset is None:
             return self._error(404, "RepoNotFound")
@@ -171,6 +172,8 @@ class _Handler(BaseHTTPRequestHandler):
         commit = dataset.find(match["at"] or "main")
         if commit is None:
             return self._error(404, "RevisionNotFound")
+        if match.re is _TREE:
+            return self._tree(dataset.commits[commit], unquote(match["path"] or ""))
         if match.re is _FILE:
             return self._file(dataset, commit, unquote(match["path"]))
         work = {"preupload": self._preupload, "commit": self._commit, "tag": self._tag}.get(
@@ -204,6 +207,34 @@ class _Handler(BaseHTTPRequestHandler):
 
         tags = [ref("tags", name, commit) for name, commit in dataset.tags.items()]
         self._answer(200, {"branches": [ref("heads", "main", dataset.head)], "converts": [], "tags": tags})
+
+    def _tree(self, files: dict[str, bytes], folder: str) -> None:
+        """Answer with what is in a folder, or with all below it."""
+        deep = parse_qs(urlsplit(self.path).query).get("recursive", ["false"])[0].lower() in ("true", "1")
+        entries: dict[str, dict[str, Any]] = {}
+        for name, data in files.items():
+            if folder and not name.startswith(f"{folder}/"):
+                continue
+            parts = name.removeprefix(f"{folder}/" if folder else "").split("/")
+            for depth in range(1, len(parts) if deep else 2):
+                path = "/".join([*([folder] if folder else []), *parts[:depth]])
+                if path != name:
+                    entries[path] = {
+                        "type": "directory",
+                        "path": path,
+                        "size": 0,
+                        "oid": sha1(path.encode()).hexdigest(),
+                    }
+            if deep or len(parts) == 1:
+                entries[name] = {
+                    "type": "file",
+                    "path": name,
+                    "size": len(data),
+                    "oid": sha1(data).hexdigest(),
+                }
+        if folder and not entries:
+            return self._error(404, "EntryNotFound")
+        return self._answer(200, list(entries.values()))
 
     def _create(self, asked: dict[str, Any]) -> None:
         name = f"{asked.get('organization') or 'me'}/{asked['name']}"

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +16,7 @@ from episodelake.store.layout import checked_json
 from fake_hub import FakeHub
 from real_environments import numbered_store, values_of
 from test_publishing import files_of
+from waiting import PATIENCE
 
 constants = pytest.importorskip("huggingface_hub.constants")
 ADDRESS = "hf://lab/numbers"
@@ -246,3 +250,30 @@ def test_a_damaged_version_is_not_continued(tmp_path: Path, hub: FakeHub, store:
     dataset.add(files)
     store.publish(ADDRESS, tag="v2", card={"title": "Again"})
     assert values_of(el.pull(ADDRESS, tmp_path / "got", version="v2")) == [0, 1, 2]
+
+
+LOADED = """
+import json, sys, datasets
+for name in ("episodes", "steps", "runs"):
+    rows = datasets.load_dataset(sys.argv[1], name, revision=sys.argv[2], split="train")
+    print(json.dumps([name, rows.num_rows, sorted(rows.column_names)]))
+"""
+
+
+@pytest.mark.peers
+def test_datasets_loads_a_version_of_the_hub(tmp_path: Path, hub: FakeHub, store: el.EpisodeStore) -> None:
+    """The library `datasets` loads episodes, steps and runs of a tag by the configs of its card."""
+    pytest.importorskip("datasets")
+    store.publish(ADDRESS, tag="v1")
+    store.publish(ADDRESS, tag="v2", where="length > 2")
+    env = {**os.environ, "HF_HUB_DISABLE_XET": "1", "HF_HOME": str(tmp_path / "hf")}
+    for tag, lengths in (("v1", [2, 3, 4]), ("v2", [3, 4])):
+        words = [sys.executable, "-c", LOADED, "lab/numbers", tag]
+        done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        assert done.returncode == 0, done.stderr
+        pulled = el.pull(ADDRESS, tmp_path / tag, version=tag)
+        rows = {name: (count, columns) for name, count, columns in map(json.loads, done.stdout.splitlines())}
+        assert rows["episodes"][0] == len(lengths) and rows["steps"][0] == sum(n + 1 for n in lengths)
+        assert rows["runs"][0] == 1
+        for name in ("episodes", "runs"):
+            assert set(getattr(pulled, name).collect_schema().names()) <= set(rows[name][1])
