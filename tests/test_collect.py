@@ -436,13 +436,13 @@ def test_progress_without_a_terminal_and_log(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     """Where no bar is drawn a line appears now and then, and the logger names seals and commits."""
-    monkeypatch.setattr("episodelake.store.common.progress._FIRST_LINE", 0.0)
+    monkeypatch.setattr("episodelake.store.common.progress._PAUSE", 0.0)
     env = gym.make("CartPole-v1")
     store = el.create(tmp_path / "store", env)
     with caplog.at_level("DEBUG", logger="episodelake"):
         el.collect(env, None, store, episodes=20, seed=0, progress=True)
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 1 and lines[0].startswith("Collecting: ")
+    assert lines and all(line.startswith("Collecting: ") for line in lines)
     said = [record.getMessage() for record in caplog.records if record.name == "episodelake"]
     assert any(line.startswith("sealed segment 0 of run") and "20 episodes" in line for line in said)
     assert any(line.startswith("committed version") for line in said)

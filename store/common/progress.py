@@ -46,18 +46,18 @@ def terminal_bar(*columns: Any) -> Bar:
     return Bar(*bars, console=console, transient=True, disable=not shown)
 
 
-#: Seconds until the first line where no bar is drawn, and between lines.
-_FIRST_LINE, _NEXT_LINE = 2.0, 10.0
+#: Seconds until a line where no bar is drawn, and between lines. Short calls print none.
+_PAUSE = 10.0
 
 
 def lines_instead(bar: Bar) -> Callable[[str], None]:
     """Return a function that prints a text on standard error now and then, if the bar is not drawn."""
-    due = time.monotonic() + _FIRST_LINE
+    due = time.monotonic() + _PAUSE
 
     def tell(text: str) -> None:
         nonlocal due
         if bar.disable and time.monotonic() >= due:
-            due = time.monotonic() + _NEXT_LINE
+            due = time.monotonic() + _PAUSE
             print(text, file=sys.stderr, flush=True)
 
     return tell
