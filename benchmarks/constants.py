@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ import polars as pl
 
 import episodelake as el
 from measure import Row, Samples
+from memory import memory_of
 from opening import PER_SEGMENT, build
 from setting import Setting, create
 
@@ -33,9 +34,9 @@ BUCKET = "episodes"
 #: The server wants to see that a request is signed, and asks no further.
 SIGNED = "AWS4-HMAC-SHA256 Credential=key/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=-"
 LATENCY = 0.05
-WRITERS = (1, 4, 16, 64)
+WRITERS = (1, 4, 16)
 SECONDS = 20.0
-SEGMENTS = 4_000
+SEGMENTS = 2_000
 STEPS = 10
 MEMORY_SCRIPT = Path(__file__).resolve().parent / "memory.py"
 
@@ -43,7 +44,7 @@ MEMORY_SCRIPT = Path(__file__).resolve().parent / "memory.py"
 def run(setting: Setting) -> list[Row]:
     """Measure all constants."""
     os.environ["EPISODELAKE_SPOOL"] = str(setting.fresh("spool"))
-    return [*_logs(setting), *_memory(setting), *_requests(setting), *_commits(setting)]
+    return [*_logs(setting), *_memory(setting), *_writers(setting), *_requests(setting), *_commits(setting)]
 
 
 class ObjectServer:
@@ -91,13 +92,15 @@ def serve(latency: float) -> None:
 
     application: Any = create_backend_app("s3")
     seen: Counter[str] = Counter()
+    one = threading.Lock()
 
     def counted(environ: dict[str, Any], start: Any) -> Any:
         method = environ["REQUEST_METHOD"]
         listing = method == "GET" and "list-type" in environ.get("QUERY_STRING", "")
         seen["LIST" if listing else method] += 1
         time.sleep(latency)
-        return application(environ, start)
+        with one:  # Moto looks for an object and puts it in two steps.
+            return list(application(environ, start))
 
     MotoRequestHandler.protocol_version = "HTTP/1.1"
     server = make_server("127.0.0.1", 0, counted, threaded=True, request_handler=MotoRequestHandler)
@@ -167,6 +170,29 @@ def _fastest(work: Callable[[], Any]) -> float:
     return min(taken)
 
 
+def _writers(setting: Setting) -> list[Row]:
+    """Descriptors, threads and memory of a recorder that is open, beside those of the process without."""
+    count = 20
+    store = create(setting.fresh("open"), "control")
+    with ExitStack() as stack:
+        for opened in (1, count):  # The first one loads code.
+            before = _held()
+            for _ in range(opened):
+                writer = stack.enter_context(store.writer(seal_seconds=1e6))
+                _write(writer)
+                writer.flush()
+        after = _held()
+    units = ("descriptors", "threads", "kB")
+    return [
+        Row("a writer that is open", unit, Samples(((more - less) / count,)))
+        for unit, less, more in zip(units, before, after, strict=True)
+    ]
+
+
+def _held() -> tuple[int, int, float]:
+    return len(os.listdir("/proc/self/fd")), threading.active_count(), memory_of("RssAnon") / 1e3
+
+
 def _requests(setting: Setting) -> list[Row]:
     """The requests of common work on an object store, with nothing else going on."""
     with ExitStack() as stack:
@@ -202,24 +228,21 @@ def _requests(setting: Setting) -> list[Row]:
     return rows
 
 
-def _commits(setting: Setting) -> list[Row]:
+def _commits(setting: Setting) -> Iterator[Row]:
     """Seals per second of all writers together: in a local store, and in an object store with a latency."""
     counts = WRITERS[: setting.choose(len(WRITERS), 2)]
     seconds = setting.choose(int(SECONDS), 2)
-    rows = []
     for count in counts:
-        path = setting.fresh("local")
-        rate, failed, _ = _rate(create(path, "control"), count, seconds)
-        rows.append(Row(f"seals in a local store, {count} writers{_words(failed)}", "1/s", Samples((rate,))))
+        rate, failed, _ = _rate(create(setting.fresh("local"), "control"), count, seconds)
+        yield Row(f"seals in a local store, {count} writers{_words(failed)}", "1/s", Samples((rate,)))
     for count in counts:
         with ExitStack() as stack:
             server = ObjectServer(stack, LATENCY)
             store = _create(f"s3://{BUCKET}/writers-{count}", server)
             rate, failed, requests = _rate(store, count, seconds, server)
             words = f"seals in an object store of {LATENCY * 1e3:.0f} ms, {count} writers{_words(failed)}"
-            rows.append(Row(words, "1/s", Samples((rate,))))
-            rows.append(Row(f"requests of a seal, {count} writers", "requests", Samples((requests,))))
-    return rows
+            yield Row(words, "1/s", Samples((rate,)))
+            yield Row(f"requests of a seal, {count} writers", "requests", Samples((requests,)))
 
 
 def _words(failed: int) -> str:

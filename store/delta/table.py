@@ -297,7 +297,8 @@ class Table(TableVersion):
             if self._state.transactions.get(application, -1) >= number:
                 return
             moment = max(time.time_ns() // 1_000_000, self._state.moment + 1)
-            if self._is_last_commit_there():
+            # After a lost attempt the refresh has just looked.
+            if attempt or self._is_last_commit_there():
                 with guard_access(action, self.path):
                     lines = actions(moment)
                 if lines is None:
@@ -307,8 +308,8 @@ class Table(TableVersion):
                     LOG.debug("committed version %d of %s: %s", self.version, self.path, action)
                     return
             LOG.info("could not %s in %s: others committed first, trying again", action, self.path)
-            self.refresh()
             time.sleep(_PAUSE_SECONDS * random.random() * min(attempt, 20))
+            self.refresh()
         raise ConcurrentCommitError(
             f"Could not {action} in {self.path}: other writers committed first, {_ATTEMPTS} times in a row. "
             "Nothing is lost: the journal keeps the rows. Try again, or run fewer writers at once."
