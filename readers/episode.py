@@ -58,15 +58,15 @@ class Episode(EpisodeData):
         raise InvalidArgumentError(f"{self.id!r} has a single agent, and no {agent_id!r}.")
 
     def plot(self, signals: Sequence[str] | None = None) -> AnyChart:
-        """Return the episode over its steps: reward, actions, and what of the observation is a few numbers.
+        """Return the episode over its steps: reward, actions, and the numbers of the observation.
 
         Args:
             signals: what to draw instead: "reward", "action", "observation", "info", "policy", columns such
-                as "observation.place", or single signals such as "observation[2]".
+                as "observation.place", or some numbers of one, as "observation[2]" or "observation[8:12]".
 
         Returns:
             A chart of Altair with a panel for each element (for each column where that would be more than
-            twelve); zooming in one zooms in all. Discrete actions of many steps are ticks. Beyond 2,000 steps
+            twelve; a heat map for a column of 9 to 512 numbers); zooming in one zooms in all. Discrete actions of many steps are ticks. Beyond 2,000 steps
             it holds the smallest and the largest value of equal stretches, and its subtitle says so.
 
         Raises:

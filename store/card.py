@@ -71,6 +71,33 @@ def reference_scores(card: Mapping[str, Any]) -> tuple[float, float] | None:
     return None if low is None or high is None else (float(low), float(high))
 
 
+def dimension_names(card: Mapping[str, Any], column: str, size: int) -> tuple[str, ...] | None:
+    """Return the names that the card gives to the numbers of a column of steps; None if it gives none.
+
+    They are in `names` by column, or where an import from LeRobot left those of its features.
+
+    Args:
+        size: how many numbers the column has; names of another count are not its own.
+
+    >>> dimension_names({"names": {"action": ["left", "right"]}}, "action", 2)
+    ('left', 'right')
+    """
+    lerobot = card.get("lerobot")
+    for names in (card.get("names"), lerobot.get("names") if isinstance(lerobot, dict) else None):
+        if not isinstance(names, dict):
+            continue
+        # A single part of the observation is no dict: LeRobot's observation.state is `observation`.
+        parts = [name for name in names if name == column or name.startswith(f"{column}.")]
+        if column not in names and len(parts) != 1:
+            continue
+        given = names[column if column in names else parts[0]]
+        if isinstance(given, dict) and len(given) == 1:
+            (given,) = given.values()
+        if isinstance(given, list) and len(given) == size:
+            return tuple(map(str, given))
+    return None
+
+
 def known_entries(card: Mapping[str, Any]) -> dict[str, str]:
     """Return the entries whose keys have a meaning as texts for people, in the order of `CARD_KEYS`."""
     return {key: entry_text(card[key]) for key in CARD_KEYS if card.get(key) is not None}

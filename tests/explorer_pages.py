@@ -227,8 +227,15 @@ class Visit:
 
     def frame(self, pane: str) -> np.ndarray:
         """The frame that is shown, pixel by pixel."""
-        source = self.page.locator(f".{pane} img.frame").get_attribute("src") or ""
-        return np.asarray(Image.open(io.BytesIO(base64.b64decode(source.partition(",")[2]))))
+        return pixels(self.page.locator(f".{pane} img.frame"))
+
+
+def pixels(image: Locator) -> np.ndarray:
+    """A picture of a page as it was sent, pixel by pixel; empty before it was."""
+    source = image.get_attribute("src")
+    if not source:
+        return np.zeros(0)
+    return np.asarray(Image.open(io.BytesIO(base64.b64decode(source.partition(",")[2]))))
 
 
 def unnamed(page: Page) -> list[str]:

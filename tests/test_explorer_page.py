@@ -16,6 +16,7 @@ from urllib.parse import quote
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.spaces import Box, Dict
 from mpe2 import simple_spread_v3
 from playwright.sync_api import Browser, expect, sync_playwright
 
@@ -31,6 +32,7 @@ from explorer_pages import (
     launched,
     make_long_store,
     make_store,
+    pixels,
     settle,
     unnamed,
 )
@@ -574,6 +576,58 @@ def test_a_replay_that_differs(visit: Open, tmp_path: Path) -> None:
         expect(seen.page.locator(".first img.frame")).to_have_css("outline-style", "solid")
         seen.page.keyboard.press("ArrowLeft")
         expect(caption).to_have_text("replay")
+        seen.leave()
+
+
+def test_cameras_and_wide_columns(visit: Open, tmp_path: Path) -> None:
+    """All cameras stand side by side by name; the picker draws any numbers, in the next episodes too."""
+    space = Dict(
+        front=Box(0, 255, (16, 24, 3), np.uint8),
+        wrist=Box(0, 255, (16, 12, 3), np.uint8),
+        joints=Box(-4, 4, (14,), np.float32),
+    )
+    rng = np.random.default_rng(0)
+    robot = el.create(tmp_path / "robot", observation_space=space, action_space=Box(-1, 1, (7,)))
+    with robot.writer() as writer:
+        for _ in range(2):
+            writer.write_episode(
+                observations={
+                    "front": rng.integers(0, 255, (6, 16, 24, 3), np.uint8),
+                    "wrist": rng.integers(0, 255, (6, 16, 12, 3), np.uint8),
+                    "joints": rng.uniform(-4, 4, (6, 14)).astype(np.float32),
+                },
+                actions=np.zeros((5, 7), np.float32),
+                rewards=np.ones(5),
+                terminations=True,
+                truncations=False,
+                infos=[{"battery": float(t)} for t in range(6)],
+            )
+    robot.refresh()
+    with explored(robot.path, tmp_path / "out") as explorer:
+        seen = visit(explorer)
+        captions = seen.page.locator(".first figcaption")
+        expect(captions).to_have_text(["front", "wrist"])
+        for index, name in enumerate(("front", "wrist")):
+            image = seen.page.locator(".first img.frame").nth(index)
+            wanted = robot[1].observations[name][0]
+            wait_until(lambda image=image, wanted=wanted: np.array_equal(pixels(image), wanted), name)
+        place = seen.page.locator(".first .chart-place")
+        expect(seen.canvas(".first")).to_be_visible()
+        settle(seen.page)
+        whole = place.screenshot()
+        picker = seen.page.locator(".first .q-select input")
+        picker.fill("observation.joints[8:10]")
+        picker.press("Enter")
+        wait_until(lambda: place.screenshot() != whole, "another chart")
+        picker.fill("info.b")
+        seen.page.get_by_role("option", name="info.battery").click()
+        chips = seen.page.locator(".first .q-chip")
+        expect(chips).to_have_text(["observation.joints[8:10]", "info.battery"])
+        picker.press("Escape")
+        seen.page.keyboard.press("Tab")
+        seen.open_row(1)
+        expect(seen.page.locator(".episode-id")).to_have_text(robot[0].id)
+        expect(chips).to_have_text(["observation.joints[8:10]", "info.battery"])
         seen.leave()
 
 

@@ -29,6 +29,7 @@ from agent_environments import Comings
 from episodelake.readers.charts import episode_chart, returns, series, steps
 from episodelake.readers.charts.series import bins_for
 from episodelake.readers.measures.signals import reduced
+from episodelake.store.card import dimension_names
 from picture_stores import HOSTILE, as_json, cartpole, drawn, pictures, play, raw, rows_of, scores, told
 from plain_agents import play_parallel, random_policy
 from real_environments import NUMBERED_SPACES
@@ -480,6 +481,57 @@ def test_each_element_of_an_episode_has_a_panel(tmp_path: Path, monkeypatch: pyt
     assert panels() == [["reward"], ["action"], *([name] for name in elements)]
     monkeypatch.setattr(episode_chart, "MOST_PANELS", 5)
     assert panels() == [["reward"], ["action"], elements]
+
+
+def test_many_numbers_are_a_heat_map(tmp_path: Path) -> None:
+    """A column of many numbers has a row for each, named by the card, and keeps a spike and a NaN."""
+    values = np.random.default_rng(0).normal(size=(3001, 12)).astype(np.float32)
+    values[:, 3], values[1234, 5], values[2000, 7] = 1.0, 99.0, np.nan
+    store = el.create(
+        tmp_path / "wide", observation_space=Box(-np.inf, np.inf, (12,)), action_space=Discrete(2)
+    )
+    with store.writer() as writer:
+        writer.write_episode(
+            observations=values,
+            actions=np.zeros(3000, int),
+            rewards=np.zeros(3000),
+            terminations=True,
+            truncations=False,
+        )
+    store.card = {"names": {"observation": [f"joint {index}" for index in range(12)]}}
+    episode = store.refresh()[0]
+    cells = rows_of(episode.plot(), "rect")
+    assert len(cells) <= episode_chart._MOST_CELLS
+    by_row = {f"joint {index} [{index}]": index for index in range(12)}
+    assert list(dict.fromkeys(cell["row"] for cell in cells)) == list(by_row)
+    for cell in cells:
+        index = by_row[cell["row"]]
+        recorded = float(values[cell["step"], index])
+        assert (cell["value"] is None and math.isnan(recorded)) or cell["value"] == recorded
+        assert cell["t"] <= cell["step"] <= cell["until"]
+    spikes = [cell for cell in cells if cell["value"] == 99]
+    assert [(cell["row"], cell["step"], cell["share"]) for cell in spikes] == [("joint 5 [5]", 1234, 1.0)]
+    missing = [cell for cell in cells if cell["share"] is None]
+    assert [(cell["row"], cell["step"]) for cell in missing] == [("joint 7 [7]", 2000)]
+    assert {cell["share"] for cell in cells if cell["row"] == "joint 3 [3]"} == {0.5}
+    assert "each row of a heat map" in told(episode.plot())
+    chosen = episode.plot(["observation[8:11]"])
+    lines = rows_of(chosen, "line")
+    assert sorted({row["signal"] for row in lines}) == ["observation[10]", "observation[8]", "observation[9]"]
+    titles = [panel["encoding"]["y"]["title"] for panel in chosen.to_dict()["vconcat"]]
+    assert titles == ["joint 8", "joint 9", "joint 10"]
+    with pytest.raises(el.errors.InvalidArgumentError, match=r"has no signal 'observation\[12\]'"):
+        episode.plot(["observation[12]"])
+
+
+def test_names_of_features_of_lerobot() -> None:
+    """The names that an import from LeRobot left are those of the columns, if there are as many."""
+    card = {"lerobot": {"names": {"observation.state": {"motors": ["x", "y"]}, "action": ["a", "b", "c"]}}}
+    assert dimension_names(card, "observation.state", 2) == ("x", "y")
+    assert dimension_names(card, "observation", 2) == ("x", "y")
+    assert dimension_names(card, "action", 3) == ("a", "b", "c")
+    assert dimension_names(card, "action", 2) is None
+    assert dimension_names({"names": 3, "lerobot": "v2"}, "action", 2) is None
 
 
 def test_many_discrete_actions_are_ticks(store: el.EpisodeStore, monkeypatch: pytest.MonkeyPatch) -> None:

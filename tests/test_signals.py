@@ -12,7 +12,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, Text, Tuple
 import episodelake as el
 from agent_environments import Comings
 from episodelake.readers.blocks import SegmentFile
-from episodelake.readers.measures.signals import signals_of
+from episodelake.readers.measures.signals import signal_columns, signals_of
 from picture_stores import cartpole, scores
 from plain_agents import play_parallel, random_policy
 
@@ -96,6 +96,31 @@ def test_a_single_column_can_be_named(nested: el.EpisodeStore) -> None:
     """A root may be the whole name of a column, in the order in which they are named, each once."""
     found = signals_of(nested[0], ["observation.place", "reward", "observation"])
     assert [signal.column for signal in found] == ["observation.place"] * 4 + ["reward"]
+
+
+def test_numbers_of_wide_columns_can_be_named(nested: el.EpisodeStore) -> None:
+    """Some numbers of a column are signals however wide it is; those that it does not have are none."""
+    rows = from_files(nested, nested[0])
+    found = {
+        signal.name: signal.values
+        for signal in signals_of(
+            nested[0], ["observation.wide[7:]", "observation.wide[2]", "policy.value[1:9]"]
+        )
+    }
+    assert list(found) == [*(f"observation.wide[{index}]" for index in (2, 7, 8)), "policy.value[1]"]
+    for index in (2, 7, 8):
+        expected = rows["observation.wide"].list.get(index).cast(pl.Float64).to_numpy()
+        np.testing.assert_array_equal(found[f"observation.wide[{index}]"], expected)
+    assert signals_of(nested[0], ["observation.wide[9]", "observation.camera[0]", "reward[0]x"]) == []
+    assert len(signals_of(nested[0], ["observation.wide"], widest=9)) == 9
+
+
+def test_columns_that_may_be_signals(nested: el.EpisodeStore) -> None:
+    """Images and texts are none of them; wide vectors, infos and policy outputs are."""
+    assert signal_columns(nested[0]) == [
+        *("reward", "action.0", "action.1", "observation.wide", "observation.place"),
+        *("info.speed", "policy.value"),
+    ]
 
 
 def test_images_are_not_read(nested: el.EpisodeStore, monkeypatch: pytest.MonkeyPatch) -> None:

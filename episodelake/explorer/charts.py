@@ -140,16 +140,18 @@ def conditions_of(name: str, chosen: dict[str, tuple[float, float]]) -> list[str
     return list(conditions.values())
 
 
-def episode_spec(episode: Episode) -> dict[str, Any]:
+def episode_spec(episode: Episode, signals: Sequence[str] = ()) -> dict[str, Any]:
     """Return the specification of an episode over time, with a cursor at the signal `cursor` in every panel.
 
     Args:
         episode: all panels go to its last t, so that the cursor stands at one place in them.
+        signals: what to draw, as `Episode.plot` takes it; none for its default.
 
     Raises:
         NothingToDrawError: nothing of it is a few numbers at every step.
+        InvalidArgumentError: there is no such signal.
     """
-    specification = _compact(episode.plot().to_dict())
+    specification = _compact(episode.plot(list(signals) or None).to_dict())
     across = {
         "field": "t",
         "type": "quantitative",
@@ -172,7 +174,8 @@ def episode_spec(episode: Episode) -> dict[str, Any]:
             if x.get("field") == "t":
                 x["scale"] = {**x.get("scale", {}), **across["scale"]}
         panel["layer"] = [*panel["layer"], rule]
-        panel["height"] = 76 if len(panels) > 2 else 110
+        if panel["layer"][0]["mark"]["type"] != "rect":  # Rows of a heat map need their room.
+            panel["height"] = 76 if len(panels) > 2 else 110
     specification = panels[0] if alone else {**specification, "vconcat": panels}
     if "vconcat" in specification:
         specification.setdefault("resolve", {}).setdefault("scale", {})["color"] = "independent"

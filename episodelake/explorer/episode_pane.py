@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from nicegui import background_tasks, run, ui
 
 from ..readers.episode import Episode
+from ..readers.measures.signals import signal_columns
 from ..store.errors import EpisodelakeError
 from .charts import episode_spec
 from .moments import (
@@ -34,9 +35,11 @@ class PaneOwner(Protocol):
 
     Attributes:
         replaying: whether panes render a replay without being asked.
+        signals: what panes draw over time; none for the default.
     """
 
     replaying: bool
+    signals: list[str]
 
     def close(self, pane: EpisodePane) -> None:
         """Close a pane."""
@@ -128,6 +131,20 @@ class EpisodePane:
             self._facts = ui.html("", sanitize=False).mark("facts")
 
     def _signals(self) -> None:
+        known = ["reward", "action", "observation", "info", "policy", *signal_columns(self._shown)]
+        options = list(dict.fromkeys([*known, *self.player.signals]))
+        # With an input a new value may be typed: some numbers of a column.
+        self._picker = ui.select(
+            options,
+            multiple=True,
+            with_input=True,
+            new_value_mode="add-unique",
+            clearable=True,
+            value=list(self.player.signals),
+            label="Signals, such as observation[8:12]",
+            on_change=self._picked,
+        )
+        self._picker.props("outlined dense options-dense use-chips").classes("w-full").mark("picker")
         self._drawing = Drawing().mark("signals")
         self._no_signals = note()
         self.draw_signals()
@@ -188,7 +205,7 @@ class EpisodePane:
 
     async def _draw(self) -> None:
         try:
-            specification = await run.io_bound(episode_spec, self._shown)
+            specification = await run.io_bound(episode_spec, self._shown, tuple(self._picker.value or ()))
         except EpisodelakeError as error:
             self._no_signals.set_text(str(error))
             self._drawing.show(None)
@@ -196,6 +213,10 @@ class EpisodePane:
         if specification is not None and not self._left:
             self._no_signals.set_text("")
             self._drawing.show(specification)
+
+    def _picked(self) -> None:
+        self.player.signals = list(self._picker.value or ())
+        self.draw_signals()
 
     def _look_for_frames(self) -> None:
         self._show_cameras(frame_sources(self._shown, replayed=False))

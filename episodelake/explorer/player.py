@@ -33,6 +33,7 @@ class Player:
         self._busy = False
         #: Somebody asked for a replay: the next episodes show theirs without being asked.
         self.replaying = False
+        self.signals: list[str] = []
         with ui.element("div").classes("pane player"):
             self._timeline()
             self._problem = note("problem w-full").mark("player-problem")

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import altair as alt
 import numpy as np
 
+from ...store.card import dimension_names
 from ...store.common.arguments import suggest
-from ...store.errors import InvalidArgumentError, NothingToDrawError
+from ...store.errors import CorruptStoreError, InvalidArgumentError, NothingToDrawError
+from ...store.manifest import read_card
 from ...store.schema import ACTION
 from ..amounts import counted
 from ..episode_data import EpisodeData
-from ..measures.signals import ROOTS, Signal, reduced, signals_of
+from ..measures.signals import ROOTS, WIDEST, WIDEST_MAP, Signal, elements_of_root, reduced, signals_of
 from .chart import AnyChart, color_channel, finished, stacked, tooltip_of, values_of
 from .series import LARGEST
-from .theme import WIDTH, shown
+from .theme import END_COLORS, WIDTH, shown
 
 MOST_STEPS = 2_000
 MOST_PANELS = 12
@@ -31,6 +35,7 @@ _KINDS = ("reward", "action", "observation", "info", "policy")
 def draw_episode(episode: EpisodeData, wanted: Sequence[str] | None) -> AnyChart:
     """Return the chart; see `Episode.plot`."""
     chosen = _chosen(episode, wanted)
+    labels = _labels(episode, chosen)
     groups = _panels(chosen, by_element=True)
     if len(groups) > MOST_PANELS:
         groups = _panels(chosen, by_element=False)
@@ -40,7 +45,9 @@ def draw_episode(episode: EpisodeData, wanted: Sequence[str] | None) -> AnyChart
     last = max(int(signal.t.max()) + _is_outcome(signal) for signals in groups.values() for signal in signals)
     span = [int(moments.min()), max(last, int(moments.min()) + 1)]
     panels = [
-        _panel(index, name, signals, zoom, span, last=index == len(drawn) - 1)
+        _heat_map(name, signals, labels, zoom, span, last=index == len(drawn) - 1)
+        if _is_wide(signals)
+        else _panel(index, name, signals, labels, zoom, span, last=index == len(drawn) - 1)
         for index, (name, signals) in enumerate(drawn)
     ]
     unit = "steps of the environment" if episode.agents else "steps"
@@ -53,6 +60,7 @@ def draw_episode(episode: EpisodeData, wanted: Sequence[str] | None) -> AnyChart
         f"{episode.length:,} {unit}, return {total}, {episode.end_reason}{seed}",
         f"each line: the smallest and largest value of {MOST_STEPS // 2:,} equal stretches" if long else "",
         _wild_note([signal for _, signals in drawn for signal in signals]),
+        _HEAT_NOTE if any(_is_wide(signals) for _, signals in drawn) else "",
         f"{counted(left, 'more panel')} not drawn: name what to draw" if left > 0 else "",
     ]
     return finished(stacked(panels, own_colors=True), f"Episode {episode.id}", subtitle)
@@ -62,11 +70,11 @@ def _chosen(episode: EpisodeData, wanted: Sequence[str] | None) -> list[Signal]:
     if isinstance(wanted, str):
         wanted = [wanted]
     roots = ROOTS if wanted is None else [_column(name) for name in wanted]
-    signals = signals_of(episode, roots)
+    signals = signals_of(episode, roots, WIDEST_MAP)
     if wanted is not None:
         for name in wanted:
             if name not in _KINDS and not any(_asked(signal, name) for signal in signals):
-                there = signals_of(episode, _KINDS)
+                there = signals_of(episode, _KINDS, WIDEST_MAP)
                 known = [signal.name for signal in there]
                 listed = ", ".join(known[:20]) or "none"
                 columns = list(dict.fromkeys(signal.column for signal in there))
@@ -85,28 +93,140 @@ def _chosen(episode: EpisodeData, wanted: Sequence[str] | None) -> list[Signal]:
 
 
 def _column(name: str) -> str:
-    return name.partition(": ")[2].partition("[")[0] if ": " in name else name.partition("[")[0]
+    """Return a signal's name without that of its agent."""
+    return name.partition(": ")[2] or name
 
 
 def _asked(signal: Signal, name: str) -> bool:
-    plain = signal.name.partition(": ")[2] or signal.name
-    if "[" in name or ": " in name:
+    plain = _column(signal.name)
+    column, elements = elements_of_root(name)
+    if elements is not None:
+        owner, _, index = signal.name.rpartition("[")
+        return column in (owner, _column(owner)) and int(index.removesuffix("]")) in elements
+    if ": " in name:
         return name in (signal.name, plain)
     return plain == name or signal.column == name or f".{name}." in f".{signal.column}."
 
 
 def _panels(signals: list[Signal], *, by_element: bool) -> dict[str, list[Signal]]:
-    """Return the signals by panel: those of one element, or of one column, of all agents together."""
+    """Return the signals by panel: those of one element, or of one column, of all agents together.
+
+    More numbers of a column than lines have room for share a panel, one for each agent.
+    """
+    counts = Counter(signal.name.rpartition("[")[0] for signal in signals)
     panels: dict[str, list[Signal]] = {}
     for signal in signals:
-        element = "[" + signal.name.rpartition("[")[2] if signal.name.endswith("]") else ""
-        panels.setdefault(signal.column + element * by_element, []).append(signal)
+        owner, _, index = signal.name.rpartition("[")
+        if counts[owner] > WIDEST and owner:
+            name = owner
+        else:
+            name = signal.column + f"[{index}" * (by_element and bool(owner))
+        panels.setdefault(name, []).append(signal)
     return panels
 
 
-def _panel(index: int, name: str, signals: list[Signal], zoom: Any, span: list[int], *, last: bool) -> Any:
+def _is_wide(signals: Sequence[Signal]) -> bool:
+    """Return whether the signals of a panel are many numbers of one column."""
+    owners = {signal.name.rpartition("[")[0] for signal in signals}
+    return len(owners) == 1 and len(signals) > WIDEST and "" not in owners
+
+
+def _labels(episode: EpisodeData, signals: Sequence[Signal]) -> dict[str, str]:
+    """Return the names that the card gives to numbers of columns, by signal."""
+    schema = episode.schema
+    codecs = [codec for part in schema.parts for codec in (part.action, part.observation)]
+    sizes = {leaf.column: leaf.size for codec in codecs for leaf in codec.leaves}
+    labels: dict[str, str] = {}
+    try:
+        card = read_card(episode._rows.snapshot.layout) if any("[" in each.name for each in signals) else {}
+    except CorruptStoreError:
+        return labels
+    for column in {signal.column for signal in signals}:
+        names = dimension_names(card, column, sizes.get(column, -1))
+        for signal in signals if names else ():
+            if signal.column == column and names:
+                labels[signal.name] = names[int(signal.name.rpartition("[")[2][:-1])]
+    return labels
+
+
+#: The most cells of a heat map.
+_MOST_CELLS = 4_000
+_HEAT_NOTE = "each row of a heat map from its least (dark) to its most (light); red: NaN or infinite"
+
+
+def _heat_map(
+    name: str,
+    signals: list[Signal],
+    labels: Mapping[str, str],
+    zoom: Any,
+    span: list[int],
+    *,
+    last: bool,
+) -> Any:
+    """Return a row for each number of a column; each cell has the value of its steps farthest from the
+    row's middle.
+    """
+    values, t = np.stack([_drawable(signal) for signal in signals]), signals[0].t
+    known = np.isfinite(values)
+    low = np.where(known, values, np.inf).min(axis=1, keepdims=True)
+    high = np.where(known, values, -np.inf).max(axis=1, keepdims=True)
+    with np.errstate(invalid="ignore"):
+        share = np.where(high > low, (values - low) / (high - low), 0.5 + 0 * values)
+    # NaN is farther than any number, so it is never hidden.
+    far = np.where(known, np.abs(share - 0.5), np.inf)
+    begin = 0.0 if _is_outcome(signals[0]) else -0.5
+    edges = np.linspace(0, len(t), min(len(t), max(1, _MOST_CELLS // len(signals))) + 1).astype(np.int64)
+    rows = []
+    for start, stop in pairwise(edges.tolist()):
+        places = start + far[:, start:stop].argmax(axis=1)
+        for number, (signal, place) in enumerate(zip(signals, places.tolist(), strict=True)):
+            index = signal.name.rpartition("[")[2][:-1]
+            label = labels.get(signal.name)
+            rows.append(
+                {
+                    **{"signal": signal.name, "row": f"{label} [{index}]" if label else index},
+                    **{"t": t[start] + begin, "until": t[stop - 1] + 1 + begin, "step": int(t[place])},
+                    **{"value": float(values[number, place]), "share": float(share[number, place])},
+                }
+            )
+    color = alt.Color("share:Q", scale=alt.Scale(scheme="viridis", domain=[0, 1]), legend=None)
+    cells = alt.Chart(values_of(rows)).mark_rect(clip=True)
+    cells = cells.encode(
+        _time(span, last_panel=last),
+        alt.X2(field="until"),
+        alt.Y(
+            "row:N",
+            sort=None,
+            title=shown(name, 40),
+            axis=alt.Axis(labelOverlap="greedy", labelLimit=110, ticks=False, domain=False),
+        ),
+        color=alt.when("isValid(datum.share)").then(color).otherwise(alt.value(END_COLORS["interrupted"])),
+        tooltip=tooltip_of(("signal", "signal"), ("row", "row"), ("step", "t"), ("value", "value")),
+    )
+    height = int(np.clip(9 * len(signals), 80, 260))
+    return cells.add_params(zoom).properties(width=WIDTH, height=height)
+
+
+def _time(span: Sequence[int], *, last_panel: bool) -> alt.X:
+    """Return the axis of steps that all panels share; the last one has its labels."""
+    title = "t (steps)" if last_panel else None
+    scale = alt.Scale(nice=False, domain=list(span))
+    return alt.X("t:Q", title=title, scale=scale, axis=_moments(span, last_panel=last_panel))
+
+
+def _panel(
+    index: int,
+    name: str,
+    signals: list[Signal],
+    labels: Mapping[str, str],
+    zoom: Any,
+    span: list[int],
+    *,
+    last: bool,
+) -> Any:
     rows = [row for signal in signals for row in _rows(signal)]
     outcome = _is_outcome(signals[0])
+    title = labels.get(signals[0].name, name) if name.endswith("]") else name
     legend = alt.selection_point(fields=["signal"], bind="legend", name=f"legend_{index}")
     if outcome and len(signals[0].t) > _MOST_JUMPS and _few_kinds(rows):
         lines = alt.Chart(values_of(rows)).mark_tick(orient="vertical", size=14, thickness=1, clip=True)
@@ -116,13 +236,13 @@ def _panel(index: int, name: str, signals: list[Signal], zoom: Any, span: list[i
     else:
         lines = alt.Chart(values_of(rows)).mark_line(strokeWidth=1.5, clip=True, interpolate="linear")
     lines = lines.encode(
-        alt.X(
-            "t:Q",
-            title="t (steps)" if last else None,
-            scale=alt.Scale(nice=False, domain=span),
-            axis=_moments(span, last_panel=last),
+        _time(span, last_panel=last),
+        alt.Y(
+            "value:Q",
+            title=shown(title, 40),
+            scale=alt.Scale(zero=False, padding=4),
+            axis=_axis(rows),
         ),
-        alt.Y("value:Q", title=shown(name, 40), scale=alt.Scale(zero=False, padding=4), axis=_axis(rows)),
         color_channel("signal", name, [signal.name for signal in signals]),
         opacity=alt.when(legend).then(alt.value(1)).otherwise(alt.value(0.1)),
         tooltip=tooltip_of(("signal", "signal"), ("t", "t"), ("value", "value")),

@@ -6,7 +6,8 @@ Only narrow columns are read, so that episodes of images cost no more than other
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -25,6 +26,9 @@ from ..episode_data import EpisodeData
 #: Columns that are shown by default.
 ROOTS = (REWARD, ACTION, OBSERVATION)
 WIDEST = 8
+#: Beyond, a column is no heat map either; some of its numbers can be named.
+WIDEST_MAP = 512
+_ELEMENTS = re.compile(r"(?P<column>.+)\[(?:(?P<index>\d+)|(?P<start>\d*):(?P<stop>\d*))\]")
 
 
 @dataclass(frozen=True)
@@ -50,9 +54,11 @@ def signals_of(episode: EpisodeData, roots: Sequence[str] = ROOTS, widest: int =
 
     Args:
         episode: of one agent or of several; of several, those of each agent.
-        roots: `reward`, `action`, `observation`, `info`, `policy`, or whole names of columns. A part that is
-            no signal (images, texts, more numbers than `widest`) gives none.
-        widest: how many numbers a column may have at each step.
+        roots: `reward`, `action`, `observation`, `info`, `policy`, or whole names of columns, also with some
+            of their numbers: `observation[3]`, `observation[8:12]`. A part that is no signal (images, texts,
+            more numbers than `widest`) gives none.
+        widest: how many numbers a column may have at each step, where the root names none of them; of those
+            that it names, `WIDEST_MAP` at most.
 
     Returns:
         Rewards, actions and policy outputs have T values, observations and infos T+1.
@@ -71,7 +77,9 @@ def signals_of(episode: EpisodeData, roots: Sequence[str] = ROOTS, widest: int =
 
 
 def _of_one(episode: EpisodeData, roots: Sequence[str], widest: int) -> Iterator[Signal]:
-    fields = _chosen(_narrow(episode, widest), roots)
+    chosen = [elements_of_root(root) for root in roots]
+    named = {column for column, elements in chosen if elements is not None}
+    fields = _chosen(_narrow(episode, widest, named), [column for column, _ in chosen])
     if not fields:
         return
     table = episode._block.table(fields, episode._start, episode.length + 1)
@@ -82,17 +90,51 @@ def _of_one(episode: EpisodeData, roots: Sequence[str], widest: int) -> Iterator
         observed = is_observation(field.name.removeprefix(schema.prefix))
         count = episode._observation_count if observed else episode.length + (not outcome)
         column = table.column(field.name).slice(0, count)
-        single = not pa.types.is_list(field.type)
-        for index, values in enumerate(_parts(column, widest)):
-            name = field.name if single else f"{field.name}[{index}]"
-            yield Signal(name, values, t[: len(column)], field.name)
+        if not pa.types.is_list(field.type):
+            yield Signal(field.name, _floats(column), t[: len(column)], field.name)
+            continue
+        wanted = [elements for name, elements in chosen if _belongs(field.name, name)]
+        for index, values in sorted(_parts(column, widest, wanted).items()):
+            yield Signal(f"{field.name}[{index}]", values, t[: len(column)], field.name)
 
 
-def _narrow(episode: EpisodeData, widest: int) -> list[pa.Field]:
-    """Return the columns that may be signals, as far as can be told without reading them."""
+def elements_of_root(root: str) -> tuple[str, range | None]:
+    """Return the column that a root names, and which of its numbers; None for all of them.
+
+    >>> elements_of_root("observation[8:12]"), elements_of_root("observation[3]"), elements_of_root("reward")
+    (('observation', range(8, 12)), ('observation', range(3, 4)), ('reward', None))
+    """
+    match = _ELEMENTS.fullmatch(root)
+    if match is None:
+        return root, None
+    start = int(match["index"] or match["start"] or 0)
+    stop = start + 1 if match["index"] else int(match["stop"] or _FAR)
+    return match["column"], range(start, stop)
+
+
+#: No column has so many numbers.
+_FAR = 2**31 - 1
+
+
+def signal_columns(episode: EpisodeData) -> list[str]:
+    """Return the columns of an episode that may be signals, all or in part; of several agents, all of theirs.
+
+    Lists of infos and policy outputs are among them, whatever their length.
+    """
+    members = list(episode._members.values()) if episode.agents else [episode]
+    names = [field.name for member in members for field in _narrow(member, _FAR)]
+    return list(dict.fromkeys(names))
+
+
+def _narrow(episode: EpisodeData, widest: int, named: Collection[str] = ()) -> list[pa.Field]:
+    """Return the columns that may be signals, as far as can be told without reading them.
+
+    Args:
+        named: columns of which some numbers are wanted, however wide they are.
+    """
     schema = episode._own_schema
     leaves = [leaf for codec in (schema.reward, schema.action, schema.observation) for leaf in codec.leaves]
-    fixed = [leaf.fields[0] for leaf in leaves if leaf.size <= widest]
+    fixed = [leaf.fields[0] for leaf in leaves if leaf.size <= widest or leaf.column in named]
     dynamic = [field for field in episode._columns if any(family.owns(field) for family in STEP_FAMILIES)]
     return [field for field in (*fixed, *dynamic) if is_numeric(field.type)]
 
@@ -108,20 +150,33 @@ def _belongs(name: str, root: str) -> bool:
     return name == root or name.startswith(f"{root}.") or f".{root}." in f".{name}."
 
 
-def _parts(column: pa.ChunkedArray, widest: int) -> list[np.ndarray]:
-    """Return the numbers of a column, float64, by element; none if its lists vary in length, or are too
-    wide.
+def _parts(column: pa.ChunkedArray, widest: int, wanted: Sequence[range | None]) -> dict[int, np.ndarray]:
+    """Return the numbers of a column of lists, float64, by element; none if its lists vary in length.
+
+    Args:
+        wanted: which elements; None for all, if there are no more than `widest`.
     """
-    if not pa.types.is_list(column.type):
-        return [_floats(column)]
     lengths = pc.call_function("list_value_length", [column])
     sizes = lengths.unique().drop_null().to_pylist()
-    if len(sizes) != 1 or not 0 < sizes[0] <= widest:
-        return []
-    numbers = np.full((len(column), sizes[0]), np.nan)
-    there = values_of(column.is_valid())
-    numbers[there] = _floats(pc.call_function("list_flatten", [column])).reshape(-1, sizes[0])
-    return list(numbers.T)
+    parts: dict[int, np.ndarray] = {}
+    if len(sizes) != 1:
+        return parts
+    for elements in wanted:
+        kept = range(sizes[0]) if elements is None else range(sizes[0])[elements.start : elements.stop]
+        if not kept or len(kept) > (widest if elements is None else WIDEST_MAP):
+            continue
+        # Numbers that nobody asked for are never copied.
+        some = column if elements is None else _sliced(column, kept)
+        numbers = np.full((len(column), len(kept)), np.nan)
+        there = values_of(column.is_valid())
+        numbers[there] = _floats(pc.call_function("list_flatten", [some])).reshape(-1, len(kept))
+        parts |= zip(kept, numbers.T, strict=True)
+    return parts
+
+
+def _sliced(column: pa.ChunkedArray, kept: range) -> pa.ChunkedArray:
+    options = pc.ListSliceOptions(kept.start, kept.stop)
+    return pc.call_function("list_slice", [column], options)
 
 
 def _floats(column: pa.ChunkedArray) -> np.ndarray:
