@@ -66,8 +66,9 @@ class Episode(EpisodeData):
 
         Returns:
             A chart of Altair with a panel for each element (for each column where that would be more than
-            twelve; a heat map for a column of 9 to 512 numbers); zooming in one zooms in all. Discrete actions of many steps are ticks. Beyond 2,000 steps
-            it holds the smallest and the largest value of equal stretches, and its subtitle says so.
+            twelve; a heat map for a column of 9 to 512 numbers); zooming in one zooms in all. Discrete
+            actions of many steps are ticks. Beyond 2,000 steps it holds the smallest and the largest value of
+            equal stretches, and its subtitle says so.
 
         Raises:
             NothingToDrawError: nothing of it is a few numbers at every step.

@@ -101,12 +101,8 @@ def test_a_single_column_can_be_named(nested: el.EpisodeStore) -> None:
 def test_numbers_of_wide_columns_can_be_named(nested: el.EpisodeStore) -> None:
     """Some numbers of a column are signals however wide it is; those that it does not have are none."""
     rows = from_files(nested, nested[0])
-    found = {
-        signal.name: signal.values
-        for signal in signals_of(
-            nested[0], ["observation.wide[7:]", "observation.wide[2]", "policy.value[1:9]"]
-        )
-    }
+    roots = ["observation.wide[7:]", "observation.wide[2]", "policy.value[1:9]"]
+    found = {signal.name: signal.values for signal in signals_of(nested[0], roots)}
     assert list(found) == [*(f"observation.wide[{index}]" for index in (2, 7, 8)), "policy.value[1]"]
     for index in (2, 7, 8):
         expected = rows["observation.wide"].list.get(index).cast(pl.Float64).to_numpy()
