@@ -144,7 +144,7 @@ class EpisodePane:
             label="Signals, such as observation[8:12]",
             on_change=self._picked,
         )
-        self._picker.props("outlined dense options-dense use-chips").classes("w-full").mark("picker")
+        self._picker.props("outlined dense options-dense use-chips").classes("w-full picker").mark("picker")
         self._drawing = Drawing().mark("signals")
         self._no_signals = note()
         self.draw_signals()

@@ -15,8 +15,8 @@ from typing import Any
 import pyarrow as pa
 
 from .._store import EpisodeStore
-from ..readers.sql.session import QuerySession
-from ..readers.sql.text import literal
+from ..readers.sql.session import QuerySession, sql_names
+from ..readers.sql.text import literal, quoted_if_needed
 from ..store.errors import InvalidArgumentError, QueryError, StoreExistsError
 from ..store.files import guard_access
 
@@ -69,6 +69,24 @@ class Queries:
             return Result(table.slice(0, most), table.num_rows <= most, time.perf_counter() - started)
         finally:
             self._busy.release()
+
+    def completions(self) -> list[dict[str, Any]]:
+        """Return the tables, columns and functions of a query, as the editor's completion takes them."""
+        with self._busy:
+            tables, functions = sql_names(self._session.connection)
+        columns: dict[str, str] = {}
+        for each in tables.values():
+            columns |= each
+        kinds = (("property", columns, 3), ("class", dict.fromkeys(tables, "table"), 2))
+        offered = [
+            {"label": name, "apply": quoted_if_needed(name), "type": icon, "detail": detail, "boost": boost}
+            for icon, names, boost in kinds
+            for name, detail in names.items()
+        ]
+        return offered + [
+            {"label": name, "apply": f"{name}(", "type": "function", "detail": kind, "boost": 1}
+            for name, kind in functions.items()
+        ]
 
     def close(self) -> None:
         """Close the connection, once no query runs."""

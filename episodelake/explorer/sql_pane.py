@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import threading
 from functools import partial
 from typing import Any
@@ -31,6 +32,25 @@ EXAMPLES = {
 }
 
 
+#: Gives the editor completions beside the keywords of its language; a dotted name completes as a whole first.
+_COMPLETE = """
+const [place, names] = %s;
+const CM = await import("nicegui-codemirror");
+const element = getElement(place);
+await element.editorPromise;
+const source = (context) => {
+  const word = context.matchBefore(/[\\w.]+/);
+  if (!word && !context.explicit) return null;
+  const text = (word?.text ?? "").toLowerCase();
+  const whole = names.some((each) => each.label.toLowerCase().startsWith(text));
+  const from = word ? word.from + (whole ? 0 : text.lastIndexOf(".") + 1) : context.pos;
+  return { from, options: names, validFor: /^\\w*$/ };
+};
+const data = CM.EditorState.languageData.of(() => [{ autocomplete: source }]);
+element.editor.dispatch({ effects: CM.StateEffect.appendConfig.of(data) });
+"""
+
+
 class SqlPane:
     """The SQL tab; made when it is first opened.
 
@@ -48,6 +68,12 @@ class SqlPane:
             self._editor()
             self._problem = note("problem w-full").mark("sql-problem")
             self._outcome()
+        ui.timer(0.05, self._complete, once=True)
+
+    async def _complete(self) -> None:
+        """Let the editor know the tables, columns and functions."""
+        names = await run.io_bound(self._queries.completions)
+        ui.run_javascript(_COMPLETE % json.dumps([self._text.id, names]))
 
     def _editor(self) -> None:
         tables = "Tables: episodes, steps, transitions, runs. Ctrl-Enter runs the query."

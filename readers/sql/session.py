@@ -44,6 +44,28 @@ _TABLES_QUERY = (
 )
 
 
+_COLUMNS = """SELECT table_name, column_name, data_type FROM duckdb_columns()
+    WHERE NOT internal AND table_name NOT LIKE '\\_%' ESCAPE '\\' ORDER BY table_name, column_index"""
+_FUNCTIONS = """SELECT function_name, any_value(parameters), bool_and(internal) FROM duckdb_functions()
+    WHERE regexp_full_match(function_name, '[a-z][a-z0-9_]*') GROUP BY 1 ORDER BY 3, 1"""
+
+
+def sql_names(connection: duckdb.DuckDBPyConnection) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
+    """Return the names that a query over a connection may use, for completion.
+
+    Returns:
+        Columns and their types by table, and what each function is, our macros first.
+    """
+    tables: dict[str, dict[str, str]] = {}
+    for table, column, kind in connection.execute(_COLUMNS).fetchall():
+        tables.setdefault(table, {})[column] = kind
+    functions = {
+        name: "function" if internal else f"macro({', '.join(parameters or ())})"
+        for name, parameters, internal in connection.execute(_FUNCTIONS).fetchall()
+    }
+    return tables, functions
+
+
 def wants_next(snapshot: Snapshot, text: str) -> bool:
     """Return whether a query over `transitions` names a column of the next row, or the macro that reads one.
 

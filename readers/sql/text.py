@@ -28,6 +28,18 @@ class _Word(NamedTuple):
     kind: object
 
 
+_PLAIN = re.compile(r"[a-z_][a-z0-9_]*", re.IGNORECASE)
+
+
+def quoted_if_needed(name: str) -> str:
+    """Return a name as a query has it: quoted where it has to be.
+
+    >>> quoted_if_needed("length"), quoted_if_needed("observation.place")
+    ('length', '"observation.place"')
+    """
+    return name if _PLAIN.fullmatch(name) else quote(name)
+
+
 def quote(name: str) -> str:
     """Return a name as an SQL identifier.
 

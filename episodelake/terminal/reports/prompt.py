@@ -28,8 +28,8 @@ from pygments.lexers.sql import SqlLexer
 
 from ..._store import EpisodeStore
 from ...readers.amounts import counted
-from ...readers.sql.session import QuerySession
-from ...readers.sql.text import quote
+from ...readers.sql.session import QuerySession, sql_names
+from ...readers.sql.text import quote, quoted_if_needed
 from ...store.errors import EpisodelakeError
 from ..output.exporting import FORMATS, Export, write_result
 from ..output.grid import Grid
@@ -222,12 +222,6 @@ def _continuation(width: int, line: int, wrapped: int) -> FormattedText:
 _WORD = re.compile(r'(?:(?P<owner>\w+)\.)?(?P<start>"[^"]*|\w*)$')
 _NAMED = re.compile(r"\b(?:from|join)\s+(?P<table>\w+)(?:\s+(?:as\s+)?(?P<alias>\w+))?", re.IGNORECASE)
 _AFTER_TABLE = re.compile(r"\b(?:from|join|describe|summarize)\s+\w*$", re.IGNORECASE)
-_PLAIN = re.compile(r"[a-z_][a-z0-9_]*", re.IGNORECASE)
-
-_COLUMNS = """SELECT table_name, column_name, data_type FROM duckdb_columns()
-    WHERE NOT internal AND table_name NOT LIKE '\\_%' ESCAPE '\\' ORDER BY table_name, column_index"""
-_FUNCTIONS = """SELECT function_name, any_value(parameters), bool_and(internal) FROM duckdb_functions()
-    WHERE regexp_full_match(function_name, '[a-z][a-z0-9_]*') GROUP BY 1 ORDER BY 3, 1"""
 
 
 class SqlCompleter(Completer):
@@ -248,14 +242,7 @@ class SqlCompleter(Completer):
 
     def look_up(self, connection: duckdb.DuckDBPyConnection) -> None:
         """Read the names of a connection."""
-        tables: dict[str, dict[str, str]] = {}
-        for table, column, kind in connection.execute(_COLUMNS).fetchall():
-            tables.setdefault(table, {})[column] = kind
-        self.tables = tables
-        self._functions = {
-            name: "function" if internal else f"macro({', '.join(parameters or ())})"
-            for name, parameters, internal in connection.execute(_FUNCTIONS).fetchall()
-        }
+        self.tables, self._functions = sql_names(connection)
         rows = connection.execute("SELECT keyword_name FROM duckdb_keywords() ORDER BY 1").fetchall()
         self._keywords = [name.upper() for (name,) in rows]
 
@@ -303,5 +290,5 @@ def _matching(names: dict[str, str], start: str, *, call: bool = False) -> Itera
     wanted = start.removeprefix('"').lower()
     for name, kind in names.items():
         if name.lower().startswith(wanted):
-            text = name if _PLAIN.fullmatch(name) and not start.startswith('"') else quote(name)
+            text = quote(name) if start.startswith('"') else quoted_if_needed(name)
             yield Completion(f"{text}(" if call else text, -len(start), display=name, display_meta=kind)
