@@ -165,7 +165,7 @@ def _parts(column: pa.ChunkedArray, widest: int, wanted: Sequence[range | None])
         kept = range(sizes[0]) if elements is None else range(sizes[0])[elements.start : elements.stop]
         if not kept or len(kept) > (widest if elements is None else WIDEST_MAP):
             continue
-        # Numbers that nobody asked for are never copied.
+        # Only the wanted numbers are copied.
         some = column if elements is None else _sliced(column, kept)
         numbers = np.full((len(column), len(kept)), np.nan)
         there = values_of(column.is_valid())
