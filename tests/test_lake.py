@@ -23,6 +23,7 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 import episodelake as el
+from episodelake.lakes import lake as lake_module
 from episodelake.lakes import listing, moving
 from log_edits import read_actions, write_actions
 from real_environments import NUMBERED_SPACES, delta_files, write_numbered
@@ -513,14 +514,14 @@ def test_stores_that_go_while_they_are_listed_are_left_out(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A store deleted between the look at the folders and its own is no error."""
-    real = listing.find_stores
+    real = lake_module.find_stores
 
     def found(place: Any) -> Any:
         names = real(place)
         shutil.rmtree(root / "empty")
         return names
 
-    monkeypatch.setattr(listing, "find_stores", found)
+    monkeypatch.setattr(lake_module, "find_stores", found)
     assert list(el.lake(root)) == ["pole/dqn", "pole/ppo"]
 
 
