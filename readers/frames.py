@@ -141,10 +141,12 @@ def steps_frame(snapshot: Snapshot, positions: np.ndarray | None) -> pl.LazyFram
     """
     if positions is None and not snapshot.hidden_rows:
         return _annotated(snapshot, table_frame(snapshot, STEPS), snapshot.pointers.segments)
-    pointers = snapshot.pointers
-    chosen = np.arange(len(pointers.segment)) if positions is None else np.unique(positions)
-    used = np.unique(pointers.segment[chosen])
-    segments = snapshot.readable(pointers.segments[index] for index in used)
+    chosen = np.arange(snapshot.episode_count) if positions is None else np.unique(positions)
+    if len(chosen) == 1:
+        used = [snapshot.place(int(chosen[0]))[0]]
+    else:
+        used = [snapshot.pointers.segments[index] for index in np.unique(snapshot.pointers.segment[chosen])]
+    segments = snapshot.readable(used)
     places = steps_places(snapshot, segments)
     steps = _table(snapshot, STEPS, places)
     if positions is None or (np.diff(positions) > 0).all():
