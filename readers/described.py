@@ -30,6 +30,7 @@ STORE_ONLY = (
     *("record", "writer", "team_writer", "replay_buffer", "artifacts", "save_environment"),
     *("delete_environment", "annotate", "map_episodes", "drop_annotation", "rename", "split"),
     *("compact", "delete", "vacuum", "verify", "tag", "untag", "refresh", "leave_out_damaged", "handle"),
+    "published",
 )
 
 
@@ -44,8 +45,8 @@ class DescribedView(ContextView):
             if name not in STORE_ONLY:
                 raise missing_attribute(self, name)
             raise AttributeError(
-                f"{type(self).__name__!r} object has no attribute {name!r}: it changes the store or moves "
-                "on. Call it on the store, as open(view.url) gives it.",
+                f"{type(self).__name__!r} object has no attribute {name!r}: it is of the whole store or "
+                "moves on. Call it on the store, as open(view.url) gives it.",
                 name=name,
                 obj=self,
             )
