@@ -296,6 +296,7 @@ class FixedRows(RowBuffer):
     def __init__(self, node: FixedNode, capacity: int):
         self._node = node
         self._rows = [bytes(node.row_bytes)] * capacity
+        self.plain = self._rows, node.native, node.shape
         self.put = _bytes_put(node, self._rows)
 
     def values(self, start: int, stop: int) -> np.ndarray:

@@ -44,6 +44,8 @@ class RowBuffer(ABC):
     """
 
     put: Callable[[int, Any], None]
+    #: The rows, and the dtype and shape of arrays whose bytes a caller may put there itself.
+    plain: tuple[list[bytes], np.dtype, tuple[int, ...]] | tuple[None, None, None] = None, None, None
 
     def values(self, start: int, stop: int) -> Any:
         """Return rows [start, stop): an array for fixed leaves, a nest of arrays for Dict and Tuple.

@@ -11,6 +11,7 @@ from typing import Any, Unpack
 
 import gymnasium
 from gymnasium.vector import VectorEnv
+from numpy import ndarray
 
 from ...store.common.compatibility import AutoresetMode
 from ...store.dynamic.values import freeze, freeze_value
@@ -106,19 +107,47 @@ class Recorder(EpisodeRecorder[StepRows, LiveEpisode], gymnasium.Wrapper):
         episode = self._running
         if episode is None:
             return self._step_outside(action)
-        buffer = self._rows.room()
-        buffer.put_action(buffer.count, action)
+        buffer = self._rows.buffer
+        if buffer.count >= buffer.capacity:
+            buffer = self._rows.room()
+        row = buffer.count
+        # Calls are most of what a step costs, so values as they nearly always are get into their rows here.
+        actions, action_type, action_shape, seen, seen_type, seen_shape, rewards = buffer.plain
+        if action.__class__ is ndarray and action.dtype is action_type and action.shape == action_shape:
+            actions[row] = action.tobytes()
+        else:
+            buffer.put_action(row, action)
         try:
             result = self.env.step(action)
+            observation, reward, terminated, truncated, info = result
             if self._special:
                 self._record_special(episode, action, result)
-                return result
-            observation, reward, terminated, truncated, info = result
-            buffer.add_step(episode, reward, observation, terminated, truncated, info, self._logged)
-            if self._logged:
-                self._logged = {}
-            if terminated or truncated:
-                self._stop(env_done=True)
+            elif (
+                observation.__class__ is ndarray
+                and observation.dtype is seen_type
+                and observation.shape == seen_shape
+                and reward.__class__ is float
+                and not (terminated is not False or truncated is not False or info or self._logged)
+                and episode.number == buffer.number
+                and row == buffer.count
+            ):
+                seen[row] = observation.tobytes()
+                rewards[row] = reward
+                length, total = episode.length + 1, episode.episode_return + reward
+                try:
+                    # An interrupt may come between any two lines: a row counts with its tally.
+                    buffer.count = row + 1
+                    episode.length, episode.episode_return = length, total
+                except BaseException:
+                    if buffer.count > row:
+                        episode.length, episode.episode_return = length, total
+                    raise
+            else:
+                buffer.add_step(episode, reward, observation, terminated, truncated, info, self._logged)
+                if self._logged:
+                    self._logged = {}
+                if terminated or truncated:
+                    self._stop(env_done=True)
         except BaseException:
             # The environment may have moved, so the next transition would not follow the last one recorded.
             if self._running is not None:

@@ -90,7 +90,7 @@ class AgentRows(StepRows):
         Raises:
             StoreAccessError: the journal could not be written; nothing is lost, call again.
         """
-        if self._buffer.count + rows > self._buffer.capacity:
+        if self.buffer.count + rows > self.buffer.capacity:
             # Twice as many, so that heavy rows do not come here with every step.
             self.room(2 * rows)
 

@@ -28,6 +28,7 @@ from ..session.row_source import ArrivedRows
 _CHUNK_BYTES = 4 << 20
 _MOST_ROWS = 4096
 _FEWEST_ROWS = 16
+_NOT_PLAIN = (None,) * 7
 
 
 @dataclass(slots=True)
@@ -71,6 +72,7 @@ class ArrivalBuffer:
     Attributes:
         flushed: how many of its rows are in the journal.
         observed: how many of its rows an observer has taken.
+        number: the episode of its last row; -1 where there is none.
     """
 
     def __init__(self, schema: StepSchema, capacity: int, fewest: int = _FEWEST_ROWS) -> None:
@@ -97,7 +99,12 @@ class ArrivalBuffer:
         self._kinds = np.full(self.capacity, STEP_ROW, np.int16)
         self._infos, self._policies, self._extras = DynamicRows(), DynamicRows(), DynamicRows()
         self._scalar_reward = not schema.reward_shape
-        self._number = -1
+        #: Rows, dtype and shape of actions and of observations, and the rewards, for callers that put small
+        #: arrays and a float themselves; None for what only `put_action` and `add_step` take.
+        self.plain: tuple[Any, ...] = (*self._actions.plain, *self._observations.plain, self._reward_numbers)
+        if schema.reward_shape:
+            self.plain = _NOT_PLAIN
+        self.number = -1
         self._starts: list[tuple[int, int]] = []
 
     @property
@@ -121,7 +128,7 @@ class ArrivalBuffer:
             self._kinds[row] = RESET_ROW
             self._put_dynamic(row, info, None, extra)
             self._starts.append((row, episode.number))
-            self._number = episode.number
+            self.number = episode.number
             self.count = row + 1
         except BaseException:
             if self.count == row:
@@ -175,9 +182,9 @@ class ArrivalBuffer:
                 self._terminated[row] = True
             if truncated:
                 self._truncated[row] = True
-            if episode.number != self._number:
+            if episode.number != self.number:
                 self._starts.append((row, episode.number))
-                self._number = episode.number
+                self.number = episode.number
             self.count = row + 1
             episode.length, episode.episode_return = length, total
             if terminated:
@@ -204,7 +211,7 @@ class ArrivalBuffer:
             self._kinds[row] = LATE_ROW
             self._policies.put(row, policy)
             self._starts.append((row, episode.number))
-            self._number = episode.number
+            self.number = episode.number
             self.count = row + 1
         except BaseException:
             if self.count == row:
@@ -226,7 +233,7 @@ class ArrivalBuffer:
             rows.drop(row)
         while self._starts and self._starts[-1][0] >= row:
             self._starts.pop()
-        self._number = -1
+        self.number = -1
 
     def first_of(self, number: int) -> int | None:
         """Return the first row of an episode here, None if it has none."""

@@ -48,7 +48,7 @@ class StepRows:
         self._session = session
         self._schema = session.store.schema
         self._flush_steps = session.options.flush_steps
-        self._buffer = self._new_buffer(_FIRST_ROWS)
+        self.buffer = self._new_buffer(_FIRST_ROWS)
         self._events: list[dict[str, Any]] = []
         self._live: dict[int, LiveEpisode] = {}
         self.observer: RowObserver | None = None
@@ -117,7 +117,7 @@ class StepRows:
 
     def choose_infos(self, owned_info: Callable[[Mapping], Mapping]) -> None:
         """Store of each info what this function returns: entries that the caller cannot change later."""
-        self._buffer.owned_info = owned_info
+        self.buffer.owned_info = owned_info
 
     def room(self, rows: int = 1) -> ArrivalBuffer:
         """Return the row buffer, with room for this many more rows.
@@ -125,7 +125,7 @@ class StepRows:
         A step is recorded in two calls of it: `put_action` before the environment sees the action, and
         `add_step` with what came back.
         """
-        buffer = self._buffer
+        buffer = self.buffer
         if buffer.count + rows <= buffer.capacity:
             return buffer
         self._session.check_process()
@@ -133,15 +133,16 @@ class StepRows:
             self.observer.pull()
         with self._session.lock:
             self._session.write_rows()
-            owned_info = self._buffer.owned_info
-            self._buffer = self._new_buffer(self._buffer.next_capacity, rows)
-            self._buffer.owned_info = owned_info
-        return self._buffer
+            owned_info = self.buffer.owned_info
+            self.buffer = self._new_buffer(self.buffer.next_capacity, rows)
+            self.buffer.owned_info = owned_info
+        return self.buffer
 
     def _new_buffer(self, capacity: int, rows: int = 0) -> ArrivalBuffer:
         buffer = self.buffer_class(self._schema, capacity, rows)
         if self._flush_steps is not None and not self.many_agents:
             # Set here, so that a run without the option does nothing for it in any step.
+            buffer.plain = (None,) * 7
             buffer.add_step = partial(self._add_step, buffer.add_step)  # type: ignore[method-assign]
         return buffer
 
@@ -153,7 +154,7 @@ class StepRows:
         """Bring rows to the journal if `flush_steps` of them wait, or the end of an episode behind them."""
         if self._flush_steps is None:
             return
-        waiting = self._buffer.count - self._buffer.flushed
+        waiting = self.buffer.count - self.buffer.flushed
         if waiting < self._flush_steps and (waiting or not self._events):
             return
         try:
@@ -161,7 +162,7 @@ class StepRows:
                 self._session.write_rows()
         except StoreAccessError:
             # The step is recorded. The next one finds no room, tries again, and raises before it is made.
-            self._buffer.capacity = self._buffer.count
+            self.buffer.capacity = self.buffer.count
 
     def end(
         self,
@@ -212,9 +213,9 @@ class StepRows:
         """
         self._session.check_process()
         with self._session.lock:
-            first = self._buffer.first_of(number)
-            if first is not None and self._buffer.count - first >= rows:
-                return [self._buffer.batch(first, self._buffer.count, columns)]
+            first = self.buffer.first_of(number)
+            if first is not None and self.buffer.count - first >= rows:
+                return [self.buffer.batch(first, self.buffer.count, columns)]
             return self._session.journalled(number)
 
     def is_live(self, episode: LiveEpisode) -> bool:
@@ -245,8 +246,8 @@ class StepRows:
         # In this order: the rows of these episodes are complete.
         ended = self._observed_ends[:]
         del self._observed_ends[: len(ended)]
-        if ended or self._buffer.observed < self._buffer.count:
-            yield self._buffer.arrived(ended)
+        if ended or self.buffer.observed < self.buffer.count:
+            yield self.buffer.arrived(ended)
 
     @property
     def ended(self) -> bool:
@@ -265,7 +266,7 @@ class StepRows:
 
     def pending(self, before: float) -> Iterator[JournalRows]:
         """Yield all complete rows and events; see `RowSource`."""
-        buffer, events = self._buffer, self._events
+        buffer, events = self.buffer, self._events
         stop, events_written = buffer.count, len(events)
         if stop == buffer.flushed and not events_written:
             return
