@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from polars.testing import assert_frame_equal
 
 import episodelake as el
+from waiting import PATIENCE
 
 SEEN = gym.spaces.Box(-np.inf, np.inf, (3,), np.float64)
 DONE = gym.spaces.Box(-1, 1, (2,), np.float32)
+
+
+class Reward(float):
+    """A reward that is a float, and not of that class."""
 
 
 class Kept(np.ndarray):
@@ -60,7 +69,7 @@ class Told(gym.Env):
         if isinstance(self.coming, BaseException):
             raise self.coming
         observation, *rest = self.coming
-        if type(observation) is np.ndarray and observation.dtype == np.float64:
+        if type(observation) is np.ndarray and observation.dtype == np.float64 and observation.shape == (3,):
             self._memory[:] = observation
             observation = self._memory
         return observation, *rest
@@ -107,7 +116,7 @@ WRONG = {
     "more": np.zeros(4),
     "integers": np.full(3, 2**60 + 1),
     "complex": np.zeros(3, complex),
-    "masked": np.ma.MaskedArray(np.zeros(3), [0, 1, 0]),
+    "masked": np.ma.MaskedArray(np.zeros(3), np.array([False, True, False])),
     "text": "abc",
     "none": None,
 }
@@ -161,29 +170,154 @@ def test_an_exception_between_usual_steps_ends_the_episode(error: BaseException,
     np.testing.assert_array_equal(episode.actions, [[0, 0]])
 
 
-def test_an_environment_that_resets_its_recorder_loses_no_row(tmp_path: Path) -> None:
-    """A row that came while the environment stepped is not written over."""
+class Nested(Told):
+    """Uses its own recorder within a step: steps it so often, or resets it."""
 
-    class Resets(Told):
-        recorder: Any = None
+    recorder: Any = None
+    steps, resets = 0, False
 
-        def step(self, action: Any) -> Any:
-            if self.recorder is not None:
-                recorder, self.recorder = self.recorder, None
+    def step(self, action: Any) -> Any:
+        """Use the recorder first, once."""
+        if self.recorder is not None:
+            recorder, self.recorder = self.recorder, None
+            if self.resets:
                 recorder.reset()
-                self.coming = np.full(3, 7.0), 2.0, False, False, {}
-                recorder.step(np.ones(2, np.float32))
-                self.coming = np.full(3, 9.0), 3.0, False, False, {}
-            return super().step(action)
+            outer = self.coming
+            for t in range(self.steps):
+                self.coming = np.full(3, t), float(t), False, False, {}
+                recorder.step(np.full(2, t % 7, np.float32))
+            self.coming = outer
+        return super().step(action)
 
-    env = Resets()
+
+@pytest.mark.parametrize(("steps", "reward"), [(1, 1000.0), (255, 1000.0), (600, Reward(1000.0))])
+def test_steps_within_a_step_come_before_it(steps: int, reward: float, tmp_path: Path) -> None:
+    """No row is written over or left behind in a full buffer, and each has its own action."""
+    env = Nested()
+    store = el.create(tmp_path / "store", env)
+    with store.record(env) as recorder:
+        recorder.reset()
+        env.recorder, env.steps = recorder, steps
+        env.coming = np.full(3, 9), reward, False, False, {}
+        recorder.step(np.full(2, 9, np.float32))
+    store.refresh()
+    episode = store[0]
+    assert episode.actions[:, 1].tolist() == [*(t % 7 for t in range(steps)), 9]
+    assert episode.rewards.tolist() == [*range(steps), 1000]
+    assert episode.observations[1:, 2].tolist() == [*range(steps), 9]
+    assert store.episodes.collect()["episode_return"].item() == sum(range(steps)) + 1000
+
+
+def test_a_reset_within_a_step_raises(tmp_path: Path) -> None:
+    """The step belongs to no running episode; what was recorded before it, and within it, is kept."""
+    env = Nested()
     store = el.create(tmp_path / "store", env)
     with store.record(env) as recorder:
         recorder.reset()
         env.coming = np.ones(3), 1.0, False, False, {}
         recorder.step(np.zeros(2, np.float32))
-        env.recorder = recorder
-        recorder.step(np.zeros(2, np.float32))
+        env.recorder, env.steps, env.resets = recorder, 2, True
+        with pytest.raises(el.errors.RecorderStateError, match="reset its own recorder"):
+            recorder.step(np.zeros(2, np.float32))
+        with pytest.raises(el.errors.RecorderStateError, match="reset"):
+            recorder.step(np.zeros(2, np.float32))
     store.refresh()
-    rewards = sorted(float(each) for episode in store for each in episode.rewards)
-    assert rewards == [1.0, 2.0, 3.0]
+    assert [episode.rewards.tolist() for episode in store] == [[1.0], [0.0, 1.0]]
+
+
+# The same steps in the usual types and in others
+
+
+class Walk(gym.Env):
+    """Random values of its spaces; rewards of the given class."""
+
+    def __init__(self, seen: str, done: str, reward: type[float]) -> None:
+        self.observation_space, self.action_space = SPACES[seen], SPACES[done]
+        self._reward = reward
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[Any, dict[str, Any]]:
+        """Begin; the seed decides all."""
+        super().reset(seed=seed)
+        self.observation_space.seed(seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> Any:
+        """One step in fifty ends the episode."""
+        reward, done = self._reward(self.np_random.normal()), self.np_random.random() < 0.02
+        return self.observation_space.sample(), reward, done, False, {}
+
+
+SPACES = {
+    "numbers": gym.spaces.Box(-np.inf, np.inf, (17,), np.float64),
+    "push": gym.spaces.Box(-1, 1, (2, 3), np.float32),
+    "half": gym.spaces.Box(-1, 1, (5,), np.float16),
+    "bytes": gym.spaces.Box(0, 255, (2, 4), np.uint8),
+    "large": gym.spaces.Box(-1, 1, (100,), np.float64),
+    "none": gym.spaces.Box(-1, 1, (0,), np.float32),
+    "scalar": gym.spaces.Box(-1, 1, (), np.float32),
+    "choice": gym.spaces.Discrete(5, start=-2),
+    "choices": gym.spaces.MultiDiscrete([3, 4]),
+    "bits": gym.spaces.MultiBinary(3),
+    "dict": gym.spaces.Dict(a=gym.spaces.Box(-1, 1, (3,), np.float32), b=gym.spaces.Discrete(3)),
+}
+ORDINARY = [("numbers", "push", None), ("bytes", "choice", None), ("push", "half", 40)]
+FURTHER = [
+    pytest.param(*spaces, flush_steps, marks=pytest.mark.further)
+    for flush_steps in (None, 40)
+    for name in SPACES
+    for spaces in ((name, "choice"), ("push", name))
+]
+
+
+def record(store: el.EpisodeStore, seen: str, done: str, reward: type[float], **options: Any) -> Any:
+    """Record 700 steps and return the recorder, which is not closed: episodes, and one that goes on."""
+    env = Walk(seen, done, reward)
+    recorder = store.record(env, run="same", **options)
+    recorder.reset(seed=5)
+    env.action_space.seed(6)
+    for t in range(700):
+        if recorder.step(env.action_space.sample())[2]:
+            recorder.reset(seed=t)
+    return recorder
+
+
+def contents(store: el.EpisodeStore) -> list[Any]:
+    """All steps and episodes, without the times, the ids of runs and the names of files."""
+    store.refresh()
+    number = pl.col("episode_id").str.tail(6)
+    episodes = store.episodes.select(number, "length", "episode_return", "end_reason", "seed")
+    return [episodes.collect(), store.steps.with_columns(number).collect()]
+
+
+@pytest.mark.parametrize(("seen", "done", "flush_steps"), ORDINARY + FURTHER)
+def test_both_ways_store_the_same(seen: str, done: str, flush_steps: int | None, tmp_path: Path) -> None:
+    """A reward of a class of its own forces the longer way for each step."""
+    stored = []
+    for reward in (float, Reward):
+        store = el.create(tmp_path / reward.__name__, Walk(seen, done, reward))
+        record(store, seen, done, reward, flush_steps=flush_steps).close()
+        stored.append(contents(store))
+    usual, other = stored
+    assert usual[0].height > 3 and usual[1].height == 700 + usual[0].height
+    for one, two in zip(usual, other, strict=True):
+        assert_frame_equal(one, two)
+
+
+def test_a_process_that_dies_leaves_the_same_journal(tmp_path: Path) -> None:
+    """After `os._exit` recovery makes of the journal what a recorder that was closed has stored."""
+    closed = el.create(tmp_path / "closed", Walk("numbers", "push", Reward))
+    record(closed, "numbers", "push", Reward).close()
+    died = el.create(tmp_path / "died", Walk("numbers", "push", float))
+    script = (
+        "import os, sys, test_usual_steps as t, episodelake as el\n"
+        "t.record(el.open(sys.argv[1]), 'numbers', 'push', float).flush()\n"
+        "os._exit(9)\n"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path / "died")]
+    assert subprocess.run(command, cwd=Path(__file__).parent, timeout=PATIENCE).returncode == 9
+    el.recover(tmp_path / "died")
+    (episodes, steps), (closed_episodes, closed_steps) = contents(died), contents(closed)
+    assert_frame_equal(steps, closed_steps)
+    # Only the episode that was going on differs: its process died.
+    assert episodes["end_reason"].to_list() == [*closed_episodes["end_reason"].to_list()[:-1], "interrupted"]
+    assert_frame_equal(episodes.drop("end_reason"), closed_episodes.drop("end_reason"))

@@ -17,7 +17,7 @@ from ...store.common.compatibility import AutoresetMode
 from ...store.dynamic.values import freeze, freeze_value
 from ...store.errors import InvalidArgumentError, RecorderStateError
 from ...store.schema import OpenStore
-from ..rows.arrivals import LiveEpisode
+from ..rows.arrivals import ArrivalBuffer, LiveEpisode
 from ..rows.step_rows import StepRows
 from .callbacks import ENDED_EARLY, INTERRUPTED, StepData, apply_step_callback, continues
 from .env_checks import check_spaces, stated_mode
@@ -119,6 +119,8 @@ class Recorder(EpisodeRecorder[StepRows, LiveEpisode], gymnasium.Wrapper):
             buffer.put_action(row, action)
         try:
             result = self.env.step(action)
+            if row != buffer.count:
+                buffer, row = self._stage_again(episode, action)
             observation, reward, terminated, truncated, info = result
             if self._special:
                 self._record_special(episode, action, result)
@@ -129,7 +131,6 @@ class Recorder(EpisodeRecorder[StepRows, LiveEpisode], gymnasium.Wrapper):
                 and reward.__class__ is float
                 and not (terminated is not False or truncated is not False or info or self._logged)
                 and episode.number == buffer.number
-                and row == buffer.count
             ):
                 seen[row] = observation.tobytes()
                 rewards[row] = reward
@@ -194,6 +195,17 @@ class Recorder(EpisodeRecorder[StepRows, LiveEpisode], gymnasium.Wrapper):
         self._env_done = self._muted = False
         if step.end and not continues(step):
             self._stop(muted=True)
+
+    def _stage_again(self, episode: LiveEpisode, action: Any) -> tuple[ArrivalBuffer, int]:
+        """Put an action into the next row after the environment's step used this recorder itself."""
+        if self._running is not None and self._running is not episode:
+            raise RecorderStateError(
+                "The environment reset its own recorder in the middle of a step, which now belongs to no "
+                "running episode and is not recorded. Hint: call reset() between steps."
+            )
+        buffer = self._rows.room()
+        buffer.put_action(buffer.count, action)
+        return buffer, buffer.count
 
     def _record_special(self, episode: LiveEpisode, action: Any, result: tuple) -> None:
         """Record a step with a callback, or of an environment that may reset itself within the step."""

@@ -28,7 +28,7 @@ from ..session.row_source import ArrivedRows
 _CHUNK_BYTES = 4 << 20
 _MOST_ROWS = 4096
 _FEWEST_ROWS = 16
-_NOT_PLAIN = (None,) * 7
+NOT_PLAIN = (None,) * 7
 
 
 @dataclass(slots=True)
@@ -101,9 +101,9 @@ class ArrivalBuffer:
         self._scalar_reward = not schema.reward_shape
         #: Rows, dtype and shape of actions and of observations, and the rewards, for callers that put small
         #: arrays and a float themselves; None for what only `put_action` and `add_step` take.
-        self.plain: tuple[Any, ...] = (*self._actions.plain, *self._observations.plain, self._reward_numbers)
-        if schema.reward_shape:
-            self.plain = _NOT_PLAIN
+        self.plain: tuple[Any, ...] = NOT_PLAIN
+        if self._scalar_reward:
+            self.plain = (*self._actions.plain, *self._observations.plain, self._reward_numbers)
         self.number = -1
         self._starts: list[tuple[int, int]] = []
 

@@ -23,7 +23,7 @@ from ...store.journal.records import begin_event, end_event
 from ...store.maintenance.reopening import UnfinishedEpisode
 from ..session.row_source import ArrivedRows, JournalRows, RowObserver
 from ..session.session import RunSession
-from .arrivals import ArrivalBuffer, LiveEpisode, check_agents
+from .arrivals import NOT_PLAIN, ArrivalBuffer, LiveEpisode, check_agents
 
 _FIRST_ROWS = 256
 
@@ -142,7 +142,7 @@ class StepRows:
         buffer = self.buffer_class(self._schema, capacity, rows)
         if self._flush_steps is not None and not self.many_agents:
             # Set here, so that a run without the option does nothing for it in any step.
-            buffer.plain = (None,) * 7
+            buffer.plain = NOT_PLAIN
             buffer.add_step = partial(self._add_step, buffer.add_step)  # type: ignore[method-assign]
         return buffer
 
