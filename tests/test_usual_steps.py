@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from polars.testing import assert_frame_equal
 
 import episodelake as el
+from episodelake.writers.recorders.recorder import Recorder
 from waiting import PATIENCE
 
 SEEN = gym.spaces.Box(-np.inf, np.inf, (3,), np.float64)
@@ -321,3 +322,49 @@ def test_a_process_that_dies_leaves_the_same_journal(tmp_path: Path) -> None:
     # Only the episode that was going on differs: its process died.
     assert episodes["end_reason"].to_list() == [*closed_episodes["end_reason"].to_list()[:-1], "interrupted"]
     assert_frame_equal(episodes.drop("end_reason"), closed_episodes.drop("end_reason"))
+
+
+def test_an_interrupt_at_any_line_of_a_step_keeps_whole_rows(tmp_path: Path) -> None:
+    """The struck step counts with its tally or not at all; the steps before it are as they were."""
+    step = Recorder.step.__code__
+    lines = sorted({line for *_, line in step.co_lines() if line is not None} - {step.co_firstlineno})
+    struck: list[int] = []
+    env = Told()
+    store = el.create(tmp_path / "store", env)
+    with store.record(env) as recorder:
+        for reward in (float, Reward):
+            for line in lines:
+                recorder.reset()
+                for t in range(4):
+                    env.coming = np.full(3, t), reward(2**t), False, False, {}
+                    if t == 3:
+                        sys.settrace(_interrupt(line))
+                    try:
+                        recorder.step(np.full(2, t, np.float32))
+                    except KeyboardInterrupt:
+                        struck.append(line)
+                    finally:
+                        sys.settrace(None)
+    assert len(set(struck)) > 20
+    store.refresh()
+    lengths = [len(episode.rewards) for episode in store]
+    assert set(lengths) == {3, 4} and len(lengths) == 2 * len(lines)
+    for episode, length in zip(store, lengths, strict=True):
+        assert episode.rewards.tolist() == [2**t for t in range(length)]
+        assert episode.observations[:, 1].tolist() == [0, *range(length)]
+        assert episode.actions[:, 1].tolist() == list(range(length))
+    episodes = store.episodes.collect()
+    assert episodes["length"].to_list() == lengths
+    assert episodes["episode_return"].to_list() == [2**length - 1 for length in lengths]
+
+
+def _interrupt(line: int) -> Any:
+    def trace(frame: Any, event: str, _: Any) -> Any:
+        if frame.f_code is not Recorder.step.__code__:
+            return None
+        if event == "line" and frame.f_lineno == line:
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        return trace
+
+    return trace
