@@ -423,6 +423,7 @@ def test_callbacks_of_the_recorder_decide_what_counts(tmp_path: Path) -> None:
         counting,
         store,
         episodes=4,
+        seed=0,
         step_callback=third,
         episode_callback=lambda episode: {"label": episode.length},
     )

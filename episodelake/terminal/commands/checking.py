@@ -185,10 +185,11 @@ def health(
     as_json: AsJson = False,
     storage: StorageOptions = None,
 ) -> None:
-    """Look for NaN, dead sensors, saturated actions, outliers, repetitions and broken episodes.
+    """Look for values and episodes that look wrong.
 
-    Each finding counts its episodes. The exit status is 1 if a larger share of the episodes than the
-    threshold has one, or if a finding concerns no episode, such as a journal that waits for recovery.
+    That is NaN, dead sensors, saturated actions, outliers, repetitions and broken episodes. Each finding
+    counts its episodes. The exit status is 1 if a larger share of the episodes than the threshold has one, or
+    if a finding concerns no episode, such as a journal that waits for recovery.
     """
     from ..output.page import emit
     from ..reports.maintenance import health_facts, write_health

@@ -193,11 +193,11 @@ def explore(
     ] = None,
     storage: StorageOptions = None,
 ) -> None:
-    """Explore a store in the browser, on this machine; of a folder of stores, any of them.
+    """Explore a store, or a folder of stores, in the browser.
 
-    Filter episodes, step through them, chart runs, ask in SQL, export a selection. The page reads the
-    store and changes nothing. It follows running writers, unless PATH names a version or a tag.
-    Ctrl-C ends it.
+    Filter episodes, step through them, chart runs, ask in SQL, export a selection. The page is this
+    machine's, reads the store and changes nothing. It follows running writers, unless PATH names a version or
+    a tag. Ctrl-C ends it.
     """
     from ..output.grid import clean
 

@@ -115,7 +115,10 @@ def preview(
 
 @command(app, EXCHANGE, "episodelake published shared/cartpole\nepisodelake published data/cartpole --json")
 def published(target: _Target, as_json: AsJson = False, storage: StorageOptions = None) -> None:
-    """List the published versions at a target; TARGET may be a store, too: then its versions anywhere."""
+    """List the published versions at a target, or of a store.
+
+    Where TARGET is a store, its versions anywhere.
+    """
     from ...publishing.published import published as versions_at
     from ...store.errors import StoreExistsError
     from ..output.page import Page, emit
@@ -134,17 +137,24 @@ def published(target: _Target, as_json: AsJson = False, storage: StorageOptions 
 def unpublish(
     target: _Target,
     tag: Annotated[str, typer.Option(metavar="NAME", help="The name of the version.")],
+    as_json: AsJson = False,
     storage: StorageOptions = None,
 ) -> None:
     """Take a published version back.
 
-    What others have pulled stays with them, and the Hub keeps its history.
+    What others have pulled stays with them, and the Hub keeps its history. JSON has the versions that are
+    left.
     """
+    from ...publishing.published import published as versions_at
     from ...publishing.published import unpublish as take_back
+    from ..output.page import Page, emit
     from ..reports.opening import interruptible, storage_options
 
+    options = storage_options(storage)
     with interruptible(lambda: "Call again to go on."):
-        take_back(target, tag, storage_options=storage_options(storage))
+        take_back(target, tag, storage_options=options)
+        if as_json:
+            emit(versions_at(target, storage_options=options), Page.frame, as_json=True)
 
 
 def _write_publication(page: Page, report: PublishReport) -> None:
