@@ -250,7 +250,7 @@ def _words_of(steps: int) -> str:
 
 
 def table(results: Results) -> str:
-    """Return the Markdown table of a results file: time, then memory, at each size."""
+    """Return the Markdown table of a results file: time, time of processors and memory, at each size."""
     sizes = results.sizes()
     at = {steps: results.at(steps) for steps in sizes}
     heads = [_words_of(steps) for steps in sizes]
@@ -258,9 +258,9 @@ def table(results: Results) -> str:
         "work",
         "unit",
         *heads,
-        f"memory, MB: {heads[0]}",
+        f"processors: {heads[0]}",
         *heads[1:],
-        f"resident, MB: {heads[0]}",
+        f"memory, MB: {heads[0]}",
         *heads[1:],
     ]
     lines = [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}"]
@@ -273,10 +273,11 @@ def table(results: Results) -> str:
     for key, work in WORKS.items():
         if any(key in lines_of for lines_of in at.values()):
             found = [at[steps].get(key) for steps in sizes]
+            time = _time_of(work)
             values = (
-                _time_of(work),
+                time,
+                lambda line, time=time: time({**line, "seconds": line["processor"]}),
                 lambda line: line["memory"] / 1e6,
-                lambda line: line.get("rss", 0) / 1e6,
             )
             cells = [cell(line, value) for value in values for line in found]
             lines.append(f"| {' | '.join([work.name, work.unit, *cells])} |")

@@ -36,6 +36,8 @@ BATCHES = 10_000
 DRAW_SECONDS = 300.0
 #: Of a streaming loader.
 BUFFER = 64 << 20
+#: Of the mapped files: more than the half of what is free that a loader takes by itself.
+COLUMN_BYTES = 40 << 30
 #: Of DuckDB; what a query needs beyond it goes to the disk, up to so much, where DuckDB can do that.
 QUERY_MEMORY, QUERY_DISK = "8GB", "16GB"
 #: What a process may have of its own, so that a query that needs more fails alone.
@@ -269,12 +271,17 @@ def _ask(task: Task, sql: str) -> pl.DataFrame:
         return connection.sql(sql).pl()
 
 
+def mapped_files(task: Task) -> el.Cache:
+    """Return the cache of mapped files in the folder of the columns."""
+    return el.Cache("mmap", folder=task.columns, max_bytes=COLUMN_BYTES)
+
+
 def draw(*, mapped: bool) -> Callable[[Task], int]:
     """Return the work that draws shuffled batches: from mapped files, or streamed through a small buffer."""
 
     def batches(task: Task) -> int:
-        folder = el.Cache("mmap", folder=task.columns) if mapped else el.Cache("stream", buffer_bytes=BUFFER)
-        loader = el.open(task.store).loader(BATCH, shuffle=True, seed=0, cache=folder)
+        cache = mapped_files(task) if mapped else el.Cache("stream", buffer_bytes=BUFFER)
+        loader = el.open(task.store).loader(BATCH, shuffle=True, seed=0, cache=cache)
         drawn, end = 0, time.perf_counter() + DRAW_SECONDS
         for batch in itertools.islice(iter(loader), BATCHES):
             task.check("rewards of a batch", float(batch["reward"].sum()), len(batch["reward"]))
@@ -289,8 +296,7 @@ def draw(*, mapped: bool) -> Callable[[Task], int]:
 
 def decode(task: Task) -> int:
     """Decode all columns of a loader into mapped files, and draw one batch."""
-    cache = el.Cache("mmap", folder=task.columns)
-    next(iter(el.open(task.store).loader(BATCH, shuffle=True, seed=0, cache=cache)))
+    next(iter(el.open(task.store).loader(BATCH, shuffle=True, seed=0, cache=mapped_files(task))))
     return task.steps
 
 

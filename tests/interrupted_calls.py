@@ -10,6 +10,7 @@ again, as from a user who sees no end.
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
@@ -28,6 +29,10 @@ from gymnasium.vector import SyncVectorEnv
 
 import episodelake as el
 from nasty_environments import SmallEnv
+
+# A signal in the first import of one of these may end the process: their own code is not made for it.
+for each in ("deltalake", "duckdb", "pandas", "pyarrow.dataset", "pyarrow.parquet"):
+    importlib.import_module(each)
 
 WHOLE = {
     "observations": np.zeros((51, 3), np.float32),
