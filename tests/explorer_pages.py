@@ -210,6 +210,8 @@ class Visit:
     def filter(self, condition: str) -> None:
         """Type a condition and press Enter."""
         box = self.page.get_by_placeholder("SQL condition")
+        # What is typed before the page is connected may be overwritten by its first state.
+        self.page.wait_for_function("window.did_handshake === true")
         box.fill(condition)
         box.press("Enter")
 
