@@ -113,7 +113,7 @@ def _do(work: str, steps: int, folder: Path, results: Results, limit: float) -> 
         totals, recorded = None, None
         shutil.rmtree(store, ignore_errors=True)
     if work not in ("bare", "record") and totals is None:
-        raise SystemExit(f"there is no store of {steps:,} transitions in {folder}; do not skip `record`")
+        raise SystemExit(f"{folder} has no store of {steps:,} transitions; do not skip `record`")
     line: Line = {"steps": steps, "work": work, "at": time.strftime("%H:%M:%S")}
     if work == "record":
         line["begins"] = recorded is None

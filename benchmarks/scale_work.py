@@ -58,7 +58,7 @@ GROUPS = {
 
 @dataclass
 class Totals:
-    """What a recording's loop saw, counted beside the recorder.
+    """Counts of a recording, kept beside the recorder by the loop that steps the environments.
 
     Attributes:
         observations: the sum of the third element, in the rows of all episodes.

@@ -321,6 +321,8 @@ def _staged(dataset: ForeignDataset, into: str | PathLike[str], *, anew: bool) -
             "Import again; that adds what is missing."
         ) from error
     except Exception as error:
+        if not path.exists():  # it has become the new store
+            raise
         # Where the disk is full, the writer still holds its journal, from which the next call goes on.
         if not isinstance(error, StoreAccessError) and not len(staging.refresh()):
             shutil.rmtree(path, ignore_errors=True)

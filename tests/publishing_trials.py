@@ -226,7 +226,7 @@ def killed_after(seconds: float, work: Callable[[], object]) -> int:
 
 
 def remote_trials(target: Any, kind: str, folder: Path, first: int, step: int, count: int) -> None:
-    """Kill publications, pulls or removals at a target that is no folder."""
+    """Kill publications, pulls or removals on an object store or the Hub."""
 
     def publish(tag: str) -> None:
         el.open(folder / "store").publish(target.url, tag=tag, storage_options=target.options)

@@ -410,6 +410,24 @@ def test_a_new_store_appears_in_one_step(tmp_path: Path, monkeypatch: pytest.Mon
     assert stat.S_IMODE((tmp_path / "empty").stat().st_mode) == 0o700
 
 
+def test_a_new_store_that_is_not_synced_is_not_said_to_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error after the rename names no staging folder, which is gone; the next call finds all there."""
+    source = d4rl_file(tmp_path / "walk.hdf5", [3, 80])
+    with monkeypatch.context() as patched:
+
+        def failing(path: Path) -> None:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+
+        patched.setattr(_import_staging, "sync_path", failing)
+        with pytest.raises(el.errors.StoreAccessError) as raised:
+            el.import_dataset(source, tmp_path / "store")
+    assert "wait in" not in "".join(getattr(raised.value, "__notes__", []))
+    report = el.import_dataset(source, tmp_path / "store")
+    assert (report.episodes, report.present, len(el.open(tmp_path / "store"))) == (0, 2, 2)
+
+
 @pytest.mark.further
 @pytest.mark.parametrize("copied", [True, False])
 def test_an_import_killed_when_all_is_there_is_complete(tmp_path: Path, copied: bool) -> None:

@@ -69,7 +69,7 @@ def test_a_new_version_shows_after_refresh(tmp_path: Path, lake: el.types.Lake, 
 
 
 def test_a_lake_of_the_hub_is_only_read(lake: el.types.Lake, hub: FakeHub) -> None:
-    """What would change it is a clear error, and asks the Hub nothing."""
+    """Each call that would change the lake raises a clear error, and sends no request to the Hub."""
     hub.requests.clear()
     for call in (
         lambda: lake.create("new", "CartPole-v1"),

@@ -69,7 +69,7 @@ class LakePage(Tab):
             self._table.props(
                 'flat bordered dense binary-state-sort :rows-per-page-options="[50, 200, 1000]"'
             )
-            self._table.props('''rows-per-page-label="Rows" no-data-label="There is no store here"''')
+            self._table.props('''rows-per-page-label="Rows" no-data-label="No stores"''')
             self._table.add_slot("body-cell-store", _STORE_CELL)
             self._table.add_slot("body-cell-error", _ERROR_CELL)
             self._table.on(

@@ -24,7 +24,7 @@ class _HubRoot(LocalPlace):
 
     @property
     def local(self) -> Any:
-        """None: it is no folder."""
+        """Return None, as for an object store."""
         return None
 
     def __init__(self, address: str) -> None:

@@ -13,10 +13,10 @@ from __future__ import annotations
 import re
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from functools import partial
+from functools import cache, partial
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -63,8 +63,8 @@ class VacuumReport:
     Attributes:
         files: names relative to the store, sorted.
         bytes: their size.
-        waiting, waiting_bytes: files, and their size, that no tag and not the newest version needs, but a
-            version that was the newest within `older_than`.
+        waiting, waiting_bytes: files, and their size, that a version needs which was the newest within
+            `older_than`, and neither a tag nor the newest version.
         free_at: when the last of these versions is old enough, if nothing is committed until then; None
             where nothing waits.
     """
@@ -106,7 +106,8 @@ def vacuum(
         # Runs that live, or whose journal waits for recovery.
         alive = {folder.name for folder in journal_folders(*store.layout.journal_places)}
         now = _now(store.layout, dry_run=dry_run)
-        needed = _needed(store.layout, now - older_than.total_seconds() if older_than else None)
+        segments = cache(partial(_segments_of, store.layout))
+        needed = _needed(store.layout, now - older_than.total_seconds() if older_than else None, segments)
         grace = max(older_than, _GRACE).total_seconds() if store.layout.root.local is None else None
         doomed = [
             (table, entry)
@@ -123,21 +124,18 @@ def vacuum(
         doomed += _orphans(store.layout, alive, before)
         with abandoned(store.layout, before, dry_run=dry_run) as staged:
             doomed += [(STAGING, entry) for entry in staged]
-            if not dry_run:
-                _delete(store.layout, doomed, progress or (lambda done, total: None))
-        waiting = []
-        if older_than:
-            now_needed, gone = _needed(store.layout, None), {(table, entry.name) for table, entry in doomed}
+            # Before files go: an error here leaves all as it was.
+            lasting = _needed(store.layout, None, segments) if older_than else needed
             waiting = [
                 entry
                 for table, entry in candidates
-                if not _is_needed(table, entry.name, now_needed)
-                and _is_needed(table, entry.name, needed)
-                and (table, entry.name) not in gone
+                if _is_needed(table, entry.name, needed) and not _is_needed(table, entry.name, lasting)
             ]
+            free_at = _free_at(store.layout, needed, older_than) if waiting else None
+            if not dry_run:
+                _delete(store.layout, doomed, progress or (lambda done, total: None))
     names = sorted(f"{table}/{entry.name}" for table, entry in doomed)
     size, waits = sum(entry.size for _, entry in doomed), sum(entry.size for entry in waiting)
-    free_at = _free_at(store.layout, needed, older_than) if waiting else None
     return VacuumReport(tuple(names), size, len(waiting), waits, free_at)
 
 
@@ -145,11 +143,16 @@ def _free_at(layout: Layout, needed: _Needed, older_than: timedelta) -> datetime
     """Return when the newest commit will be `older_than` old; None beyond the calendar."""
     commits = {commit_name(version) for version in needed.newest.values()}
     newest = max(
-        entry.modified
-        for name in TABLES
-        for entry in (layout.table(name) / _LOG).entries()
-        if entry.name in commits
+        (
+            entry.modified
+            for name in TABLES
+            for entry in (layout.table(name) / _LOG).entries()
+            if entry.name in commits
+        ),
+        default=None,
     )
+    if newest is None:  # another process cleaned the log
+        return None
     try:
         return datetime.fromtimestamp(newest, UTC) + older_than
     except OverflowError:
@@ -233,7 +236,14 @@ def _now(layout: Layout, *, dry_run: bool) -> float:
         return now
 
 
-def _needed(layout: Layout, since: float | None) -> _Needed:
+def _needed(layout: Layout, since: float | None, segments: Callable[[str], set[str]]) -> _Needed:
+    """Return what the newest versions, those since a moment, and tags need.
+
+    Args:
+        layout: the store.
+        since: in seconds since 1970; None for the newest versions alone.
+        segments: returns the segments that a file of episodes points at.
+    """
     needed = _Needed()
     for name in TABLES:
         retry_log_read(layout.table(name), partial(_add_table, needed, layout, name, since))
@@ -242,9 +252,13 @@ def _needed(layout: Layout, since: float | None) -> _Needed:
         needed.oldest[EPISODES] = min(needed.oldest[EPISODES], version)
     gone = _vacuumed_before(layout, needed.files[EPISODES])
     for name in sorted(needed.files[EPISODES] - gone):
-        rows = read_parquet(layout.table(EPISODES) / name, ["segment"], dictionaries=["segment"])
-        needed.files[STEPS] |= set(rows.column("segment").unique().to_pylist())
+        needed.files[STEPS] |= segments(name)
     return needed
+
+
+def _segments_of(layout: Layout, name: str) -> set[str]:
+    rows = read_parquet(layout.table(EPISODES) / name, ["segment"], dictionaries=["segment"])
+    return set(rows.column("segment").unique().to_pylist())
 
 
 def _add_table(needed: _Needed, layout: Layout, name: str, since: float | None) -> None:
