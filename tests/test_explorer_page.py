@@ -441,6 +441,25 @@ def test_ticked_rows(explorer: Explorer, store: el.EpisodeStore, visit: Open) ->
     assert re.findall(r'"episode_id": "([^"]+)"', text) == [store[118].id, store[116].id, store[69].id]
 
 
+def test_ticked_rows_that_are_gone(visit: Open, tmp_path: Path) -> None:
+    """An export of ticked rows names those whose episodes were deleted meanwhile, and has the others."""
+    shrinking = make_store(tmp_path / "shrinking", runs=1, episodes=5)
+    with explored(shrinking.path, tmp_path / "out") as explorer:
+        seen = visit(explorer)
+        kept, gone = shrinking[4].id, shrinking[2].id
+        for row in (0, 2):
+            seen.rows.nth(row).get_by_role("checkbox").click()
+            expect(seen.rows.nth(row).get_by_role("checkbox")).to_be_checked()
+        shrinking.delete(f"episode_id = '{gone}'")
+        expect(seen.page.locator("header")).to_contain_text("4 episodes")
+        seen.page.get_by_role("button", name="Export").click()
+        expect(seen.page.get_by_text(f"1 ticked row left out: {gone} is not in the newest")).to_be_visible()
+        with seen.page.expect_download() as download:
+            seen.page.get_by_role("button", name="JSON").click()
+        text = Path(download.value.path()).read_text()
+        assert re.findall(r'"episode_id": "([^"]+)"', text) == [kept]
+
+
 def test_following(browser: Browser, visit: Open, tmp_path: Path) -> None:
     """What another process records appears by itself; what is open and ticked stays."""
     growing = make_store(tmp_path / "growing", runs=1, episodes=5)

@@ -9,8 +9,11 @@ import polars as pl
 from nicegui import run, ui
 
 from .._store import EpisodeStore
+from ..readers.amounts import counted
 from ..store.errors import EpisodelakeError
+from .episode_pane import GONE
 from .episodes_pane import EpisodesPane
+from .moments import text_of
 from .queries import FORMATS, export_folder, ids_as, sql_of_ids
 from .widgets import PageOwner, note
 
@@ -75,7 +78,6 @@ class ExportDialog:
         if marked:
             options["marked"] = f"The rows that are ticked ({len(marked):,})"
         self._what.set_options(options, value="marked" if marked else "list")
-        self._problem.set_text("")
         self._message.set_text("")
         self._tell()
         self._dialog.open()
@@ -92,8 +94,20 @@ class ExportDialog:
 
     def _tell(self) -> None:
         self._sql.set_text(self._query())
+        self._tell_gone()
+
+    def _tell_gone(self) -> None:
+        """Name the ticked rows that exports leave out, since their episodes are gone."""
+        position_of = self.page.shown.episodes.position_of
+        gone = [each for each in self.episodes.marked if position_of(each) is None]
+        if gone and self._what.value == "marked":
+            left = f"{counted(len(gone), 'ticked row')} left out: {text_of(', '.join(gone), 200)} {GONE}"
+            self._problem.set_text(left)
+        else:
+            self._problem.set_text("")
 
     async def _download(self, kind: str) -> None:
+        self._tell_gone()
         text = await run.io_bound(self._text, kind)
         if text is not None:
             ui.download.content(text.encode(), f"episodes.{kind}")
@@ -108,6 +122,7 @@ class ExportDialog:
         return ids_as(episodes.rows(positions), kind)
 
     async def _copy_ids(self) -> None:
+        self._tell_gone()
         ui.clipboard.write(await run.io_bound(self._text, "txt") or "")
         ui.notify("Copied", timeout=1000)
 
@@ -127,7 +142,7 @@ class ExportDialog:
             return
         finally:
             self._save.props(remove="loading")
-        self._problem.set_text("")
+        self._tell_gone()
         self._message.set_text(f"Wrote {count:,} episodes to {target}")
 
 
