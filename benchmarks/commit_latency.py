@@ -53,7 +53,7 @@ def run(setting: Setting) -> list[Row]:
 def build(path: Path, version: int) -> el.EpisodeStore:
     """Make a store at a version, each version with a segment of one short episode."""
     with create(path, "control").writer() as writer:
-        _write(writer)
+        write_short(writer)
     link_segments(Segment.of(path), version)
     store = el.open(path)
     if store.version != version:
@@ -64,7 +64,7 @@ def build(path: Path, version: int) -> el.EpisodeStore:
 def _sealing(writer: el.EpisodeWriter, taken: list[float]) -> Callable[[], float]:
     def median() -> float:
         for _ in range(SEALS):
-            _write(writer)
+            write_short(writer)
             start = time.perf_counter()
             writer.seal()
             taken.append(time.perf_counter() - start)
@@ -73,7 +73,8 @@ def _sealing(writer: el.EpisodeWriter, taken: list[float]) -> Callable[[], float
     return median
 
 
-def _write(writer: el.EpisodeWriter) -> None:
+def write_short(writer: el.EpisodeWriter) -> None:
+    """Write an episode of `STEPS` steps, so that a seal costs little but its commit."""
     writer.write_episode(
         observations=np.zeros((STEPS + 1, 17)),
         actions=np.zeros((STEPS, 6), np.float32),

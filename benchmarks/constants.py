@@ -21,10 +21,10 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 
 import episodelake as el
+from commit_latency import write_short
 from measure import Row, Samples
 from memory import memory_of
 from opening import PER_SEGMENT, build
@@ -37,7 +37,6 @@ LATENCY = 0.05
 WRITERS = (1, 4, 16)
 SECONDS = 20.0
 SEGMENTS = 2_000
-STEPS = 10
 MEMORY_SCRIPT = Path(__file__).resolve().parent / "memory.py"
 
 
@@ -179,7 +178,7 @@ def _writers(setting: Setting) -> list[Row]:
             before = _held()
             for _ in range(opened):
                 writer = stack.enter_context(store.writer(seal_seconds=1e6))
-                _write(writer)
+                write_short(writer)
                 writer.flush()
         after = _held()
     units = ("descriptors", "threads", "kB")
@@ -206,11 +205,11 @@ def _requests(setting: Setting) -> list[Row]:
 
         writer = stack.enter_context(store.writer(seal_seconds=1e6))
         for _ in range(3):
-            _write(writer)
+            write_short(writer)
             writer.seal()
         server.requests()
         for _ in range(10):
-            _write(writer)
+            write_short(writer)
             writer.seal()
         seen = server.requests()
         tenth = Counter({method: count / 10 for method, count in seen.items()})
@@ -259,12 +258,12 @@ def _rate(
 
     def work(number: int) -> None:
         with store.writer(seal_seconds=1e6) as writer:
-            _write(writer)
+            write_short(writer)
             writer.seal()
             ready.wait()
             go.wait()
             while not stop.is_set():
-                _write(writer)
+                write_short(writer)
                 try:
                     writer.seal()
                 except el.errors.ConcurrentCommitError:
@@ -297,16 +296,6 @@ def _create(url: str, server: ObjectServer) -> el.EpisodeStore:
         observation_space=observation_space,
         action_space=action_space,
         storage_options=server.options,
-    )
-
-
-def _write(writer: el.EpisodeWriter) -> None:
-    writer.write_episode(
-        observations=np.zeros((STEPS + 1, 17)),
-        actions=np.zeros((STEPS, 6), np.float32),
-        rewards=np.ones(STEPS),
-        terminations=True,
-        truncations=False,
     )
 
 
