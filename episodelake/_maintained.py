@@ -249,6 +249,57 @@ class MaintainedStore(EpisodeView):
             raise InvalidArgumentError(f"on={on!r}: expected 'episode_id' or {step_keys!r}.")
         self._show_newest()
 
+    def label(self, episodes: int | str | EpisodeView, /, **labels: Any) -> pl.DataFrame:
+        """Write labels of episodes, such as `good=False, note="gripper slipped"`.
+
+        A label is an annotation: a column of `episodes` in frames, queries and filters. Episodes without one
+        have NULL.
+
+        Args:
+            episodes: the position or id of one episode, or a view for all of its episodes.
+            labels: values by name: a boolean, number, text, datetime, or a list of those. None clears a
+                label.
+
+        Returns:
+            The columns `episode_id` and the labels, with the values before; `store.annotate(frame)` undoes
+            the change.
+
+        Raises:
+            EpisodeNotFoundError: there is no such episode.
+            InvalidArgumentError: a name or value cannot be an annotation, or None is given for an unknown
+                label.
+            StoreAccessError, ConcurrentCommitError: nothing was changed, unless the message says that it
+                is committed; call again.
+        """
+        if not labels:
+            raise InvalidArgumentError("There is no label; give some by name, such as good=True.")
+        if isinstance(episodes, EpisodeView):
+            ids = episodes.episodes.select("episode_id").collect()
+        else:
+            ids = pl.DataFrame({"episode_id": [self[episodes].id]})
+        self.refresh()
+        known = self.episodes.collect_schema()
+        unknown = [name for name, value in labels.items() if value is None and name not in known]
+        if unknown:
+            there = ", ".join(name for name in self.annotations.get_column("name")) or "none"
+            raise InvalidArgumentError(
+                f"{unknown[0]}=None: there is no annotation {unknown[0]!r} to clear; there are: {there}."
+            )
+        try:
+            frame = ids.with_columns(
+                pl.lit(value, known[name] if value is None else None).alias(name)
+                for name, value in labels.items()
+            )
+        except (TypeError, ValueError, pl.exceptions.PolarsError) as error:
+            raise InvalidArgumentError(
+                f"{labels!r:.200} cannot be labels: {str(error).partition(chr(10))[0]}. Expected booleans, "
+                "numbers, texts, datetimes or lists of those."
+            ) from error
+        before = self.episodes.select("episode_id", *(name for name in labels if name in known))
+        self.annotate(frame)
+        missing = (pl.lit(None, frame.schema[name]).alias(name) for name in labels if name not in known)
+        return ids.join(before.collect(), on="episode_id", how="left").with_columns(missing)
+
     def map_episodes(
         self,
         function: Callable[[Episode], Any],
@@ -399,6 +450,8 @@ def _arrow_table(frame: Any) -> pa.Table:
             raise InvalidArgumentError(
                 "The frame has a column of Python objects (Object), which no store holds."
             )
+        if isinstance(frame, pl.DataFrame) and pl.Int128 in frame.dtypes:
+            raise InvalidArgumentError("The frame has integers beyond 64 bits, which no store holds.")
         if hasattr(frame, "__arrow_c_stream__"):
             return pa.table(frame)
     except (pl.exceptions.PolarsError, pa.ArrowException) as error:

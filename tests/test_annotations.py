@@ -665,3 +665,65 @@ def test_values_of_another_type_are_refused_and_not_changed(tmp_path: Path, firs
     with pytest.raises(el.errors.InvalidArgumentError, match="label"):
         store.annotate(pl.DataFrame({"episode_id": ids, "label": [second]}))
     assert store[0].annotations == {"label": first} and type(store[0].annotations["label"]) is type(first)
+
+
+def test_labels_of_one_episode_and_of_a_view(store: el.EpisodeStore) -> None:
+    """A label of one episode leaves the others without, one of a view reaches all of its episodes."""
+    store.label(-1, good=False, note="slipped")
+    assert labels(store, "good") == [None, None, None, False]
+    store.label(store[0].id, good=True)
+    store.label(store.filter("length > 3"), note="long", score=np.float32(0.5), tags=["a", "b"])
+    assert labels(store, "good") == [True, None, None, False]
+    assert labels(store, "note") == [None, None, "long", "long"]
+    assert labels(store, "score") == [None, None, 0.5, 0.5]
+    assert labels(store, "tags") == [None, None, ["a", "b"], ["a", "b"]]
+    store.label(-1, note=None)
+    assert labels(store, "note") == [None, None, "long", None]
+    store.label(store.filter("length > 100"), good=True)
+    assert labels(store, "good") == [True, None, None, False]
+
+
+def test_labels_can_be_undone(store: el.EpisodeStore) -> None:
+    """What `label` returns brings back the values before, also where there were none."""
+    store.label(1, good=True)
+    before = store.label(store.filter("length > 2"), good=False, note="x")
+    assert before.to_dict(as_series=False) == {
+        "episode_id": ids_of(store)[1:],
+        "good": [True, None, None],
+        "note": [None] * 3,
+    }
+    assert labels(store, "good") == [None, False, False, False]
+    store.annotate(before)
+    assert labels(store, "good") == [None, True, None, None]
+    assert labels(store, "note") == [None] * 4
+
+
+def test_labels_follow_the_episode_not_its_position(store: el.EpisodeStore) -> None:
+    """An object at an old version labels the episode that it shows, whatever the newest version has there."""
+    old, shown = el.open(store.path), store[0].id
+    store.compact(order_by="length", descending=True)
+    assert store[0].id != shown
+    old.label(0, good=True)
+    assert [one.id for one in store.refresh() if one.annotations["good"]] == [shown]
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({}, "There is no label"),
+        ({"good": None}, "no annotation 'good' to clear; there are: none"),
+        ({"good": {"a": 1}}, "'good' has the type struct"),
+        ({"good": object()}, "cannot be labels"),
+        ({"good": 2**70}, "beyond 64 bits"),
+        ({"length": 3}, "'length' cannot be the name"),
+        ({"length": None}, "'length' cannot be the name"),
+        ({"two words": 3}, "two words"),
+    ],
+)
+def test_labels_that_cannot_be(store: el.EpisodeStore, values: dict[str, Any], said: str) -> None:
+    """Names and values that no annotation can have are refused, and nothing is written."""
+    with pytest.raises(el.errors.InvalidArgumentError, match=said):
+        store.label(0, **values)
+    with pytest.raises(el.errors.EpisodeNotFoundError):
+        store.label(99, good=True)
+    assert el.open(store.path).annotations.height == 0

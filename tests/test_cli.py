@@ -691,3 +691,30 @@ def test_plain_page_sets_tables_with_spaces_on_request(capsys: pytest.CaptureFix
     """A page for people without a terminal aligns its columns."""
     Page(tabs=False).table(Grid.of(("name", "n"), [("a", 1), ("bcdef", 20)], (False, True)))
     assert capsys.readouterr().out == "name    n\na       1\nbcdef  20\n"
+
+
+def test_labels(tmp_path: Path) -> None:
+    """`label` takes an id, a position, a short id or a condition, and prints the values before."""
+    path = tmp_path / "store"
+    with el.create(path, gymnasium.make("CartPole-v1")).writer(run="first") as writer:
+        for length in (2, 4, 3):
+            writer.write_episode(
+                observations=np.zeros((length + 1, 4), np.float32),
+                actions=np.zeros(length, np.int64),
+                rewards=np.ones(length),
+                terminations=True,
+                truncations=False,
+            )
+    rows = json.loads(printed("label", path, "-1", "good=false", "note=gripper slipped", "--json"))
+    assert [(row["good"], row["note"]) for row in rows] == [(None, None)]
+    printed("label", path, "first/0", "good=true", "score=0.5")
+    assert [
+        row["good"] for row in json.loads(printed("label", path, "--filter", "good", "good=null", "--json"))
+    ] == [True]
+    values = [episode.annotations for episode in el.open(path)]
+    assert values[0] == {"good": None, "note": None, "score": 0.5}
+    assert values[2] == {"good": False, "note": "gripper slipped", "score": None}
+    assert "before the labels" in refused(2, "label", path, "good=true")
+    assert "expected KEY=VALUE" in refused(2, "label", path, "0", "good")
+    assert "There is no label" in refused(1, "label", path, "0")
+    assert "no episode at position 7" in refused(1, "label", path, "7", "good=true")

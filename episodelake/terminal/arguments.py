@@ -5,9 +5,11 @@ A PATH is a folder or a URL, optionally with `@` and a version or a tag.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from contextlib import suppress
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -104,6 +106,19 @@ def column_names(given: Sequence[str] | None) -> list[str] | None:
     if not given:
         return None
     return [name.strip() for part in given for name in part.split(",") if name.strip()]
+
+
+def keyed_values(given: Sequence[str], hint: str = "--option") -> dict[str, Any]:
+    """Return repeated `KEY=VALUE`; a value that is JSON, such as a number, is not a text."""
+    options: dict[str, Any] = {}
+    for each in given:
+        key, separator, value = each.partition("=")
+        if not key or not separator:
+            raise typer.BadParameter(f"{each!r}: expected KEY=VALUE.", param_hint=hint)
+        options[key] = value
+        with suppress(ValueError):
+            options[key] = json.loads(value.lower() if value.lower() in ("true", "false") else value)
+    return options
 
 
 class Table(StrEnum):

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,6 +18,7 @@ from ..arguments import (
     StorageOptions,
     StorePath,
     WritablePath,
+    keyed_values,
 )
 from ..command import EXCHANGE, app, command
 from ..completion import complete_formats
@@ -127,7 +126,7 @@ def import_(
             on_changed=on_changed.value,
             name=name,
             env=env,
-            metadata=_options_of(metadata or (), "--metadata"),
+            metadata=keyed_values(metadata or (), "--metadata"),
             last_observation=last_observation.value,
             cast=cast.value,
             trust=trust,
@@ -181,7 +180,7 @@ def export(
             overwrite=overwrite,
             strict=strict,
             progress=True,
-            **_options_of(option or ()),
+            **keyed_values(option or ()),
         )
     emit(report, _write_export, as_json=as_json)
 
@@ -282,16 +281,3 @@ def _write_export(page: Page, report: ExportReport) -> None:
         ]
     )
     _write_lost(page, report.lost)
-
-
-def _options_of(given: Sequence[str], hint: str = "--option") -> dict[str, Any]:
-    """Return repeated `KEY=VALUE`; a value that is JSON, such as a number, is not a text."""
-    options: dict[str, Any] = {}
-    for each in given:
-        key, separator, value = each.partition("=")
-        if not key or not separator:
-            raise typer.BadParameter(f"{each!r}: expected KEY=VALUE.", param_hint=hint)
-        options[key] = value
-        with suppress(ValueError):
-            options[key] = json.loads(value.lower() if value.lower() in ("true", "false") else value)
-    return options

@@ -10,7 +10,15 @@ from typing import Annotated
 
 import typer
 
-from ..arguments import AsJson, StorageOptions, StorePath, WritablePath
+from ..arguments import (
+    AsJson,
+    Condition,
+    StorageOptions,
+    StorePath,
+    WritablePath,
+    episode_key,
+    keyed_values,
+)
 from ..command import KEEP, ReportingGroup, app, command
 from ..completion import complete_columns, complete_tags
 
@@ -272,6 +280,51 @@ def annotations_command(path: StorePath, as_json: AsJson = False, storage: Stora
         columns = open_store_at(path, storage).annotations
     grid = Page().grid(columns)
     emit(columns, table_or_note(grid, "The store has no annotations."), as_json=as_json)
+
+
+@command(
+    app,
+    KEEP,
+    """\
+episodelake label data/cartpole 12 good=false note="gripper slipped"
+episodelake label data/cartpole --filter "length < 15" good=false
+episodelake label data/cartpole 12 note=null              (clear a label)""",
+    context_settings={"ignore_unknown_options": True},
+)
+def label(
+    path: WritablePath,
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[EPISODE] NAME=VALUE...",
+            help="An episode's id or position, unless --filter chooses; then the labels. Values are JSON, or "
+            "text.",
+        ),
+    ],
+    condition: Condition = None,
+    as_json: AsJson = False,
+    storage: StorageOptions = None,
+) -> None:
+    """Write labels of episodes: annotations such as good=false, which filters and queries know.
+
+    Prints the values before.
+    """
+    from ..output.page import Page, emit
+    from ..reports.episode_report import find_episode
+    from ..reports.opening import Explored, interruptible, open_newest, unchanged
+
+    key, given = (None, words) if condition is not None else (words[0], words[1:])
+    if key is not None and "=" in key:
+        raise typer.BadParameter("Name an episode before the labels, or give --filter.", param_hint="EPISODE")
+    labels = keyed_values(given, "NAME=VALUE")
+    position_or_id = episode_key(key) if key is not None else None
+    with interruptible(unchanged):
+        store = open_newest(path, storage)
+        if position_or_id is None:
+            episodes = store.filter(str(condition))
+        else:
+            episodes = find_episode(Explored(store), position_or_id).id
+        emit(store.label(episodes, **labels), Page.frame, as_json=as_json)
 
 
 cache = typer.Typer(
