@@ -305,9 +305,9 @@ def label(
     as_json: AsJson = False,
     storage: StorageOptions = None,
 ) -> None:
-    """Write labels of episodes: annotations such as good=false, which filters and queries know.
+    """Write labels of episodes, such as good=false.
 
-    Prints the values before.
+    A label is an annotation, which filters and queries know. Prints the values before.
     """
     from ..output.page import Page, emit
     from ..reports.episode_report import find_episode
