@@ -349,6 +349,7 @@ def recover(
     storage_options: Mapping[str, str] | None = None,
     journals: str | PathLike[str] | None = None,
     other_hosts: bool = False,
+    progress: bool | Progress = False,
 ) -> list[RecoveredRun]:
     """Seal what dead writers left in their journals; live writers are not touched.
 
@@ -363,6 +364,7 @@ def recover(
             deleted or replaced while a writer lived; None for the store's own.
         other_hosts: recover also what was left on such hosts. No writer and no maintenance may run there: the
             run of a live writer ends with an error, and what it records afterwards is lost.
+        progress: True for a bar on the terminal, or a function called with the journals done and all of them.
 
     Raises:
         StoreNotFoundError, FormatVersionError, CorruptStoreError: as for `open`.
@@ -377,4 +379,5 @@ def recover(
     if journals is not None:
         layout = replace(layout, journals=user_path(journals).absolute(), former_journals=None)
     store = StoreHandle(layout, manifest)
-    return recover_store(store, other_hosts=other_hosts)
+    with progress_meter(progress, "Recovering", "journals") as report:
+        return recover_store(store, other_hosts=other_hosts, progress=report)

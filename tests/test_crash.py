@@ -173,8 +173,10 @@ def assert_true(episode: el.Episode, length: int = LENGTH) -> None:
 def test_recovery_finds_all_that_was_journalled(dead: Path) -> None:
     """A killed writer's finished episodes are whole, its unfinished one is interrupted with all its rows."""
     assert len(el.open(dead)) == 0
-    recovered = el.recover(dead)
-    assert [(found.episodes, found.interrupted, found.steps) for found in recovered] == [(3, 1, 105)]
+    calls: list[tuple[int, int]] = []
+    recovered = el.recover(dead, progress=lambda done, total: calls.append((done, total)))
+    assert [(run.episodes, run.interrupted, run.steps) for run in recovered] == [(3, 1, 105)]
+    assert calls == [(1, 1)]
     assert_idle_recovered(dead)
     last = el.open(dead)[2]
     assert list(last.policy["step"]) == list(range(25))

@@ -262,3 +262,10 @@ def test_null_states_have_no_entropy(tmp_path: Path) -> None:
     """A state that is NULL at times gives NULL."""
     measured = fill(tmp_path / "store").quality(state="CASE WHEN t = 0 THEN NULL ELSE t END")
     assert measured["behavioural_entropy"].item() is None
+
+
+def test_progress_counts_passes(store: el.EpisodeStore) -> None:
+    """The progress is called with growing numbers, up to all passes."""
+    calls: list[tuple[int, int]] = []
+    store.quality(progress=lambda done, total: calls.append((done, total)))
+    assert calls == [(done, 4) for done in range(5)]

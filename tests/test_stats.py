@@ -408,3 +408,12 @@ def test_parts_of_what_a_transition_has(tmp_path: Path, folder: Path) -> None:
         assert np.all(column.count == 5) and np.all(column.minimum >= 1), name
     found = el.Normalize.from_stats(stats, ["action.arm"], "range").by["action.arm"]
     assert found[0].tolist() == [2.0, 3.0]
+
+
+def test_progress_counts_columns(store: el.EpisodeStore, folder: Path) -> None:
+    """The progress is called before each column and at the end, whether values are cached or measured."""
+    calls: list[tuple[int, int]] = []
+    columns = ["reward", "observation"]
+    for _ in range(2):
+        store.stats(columns, cache_folder=folder, progress=lambda done, total: calls.append((done, total)))
+    assert calls == [(0, 2), (1, 2), (2, 2)] * 2

@@ -13,6 +13,7 @@ from os import PathLike
 import numpy as np
 
 from ...store.common.arguments import real_number
+from ...store.common.progress import Progress, progress_meter
 from ...store.errors import InvalidArgumentError
 from ...store.names import is_observation
 from ...store.schema import ACTION, OBSERVATION, REWARD
@@ -249,6 +250,7 @@ def stats(
     cache_folder: str | PathLike[str] | None = None,
     agent: str | None = None,
     group: str | None = None,
+    progress: bool | Progress = False,
 ) -> Stats:
     """Exact statistics of columns: count, mean, standard deviation, extremes and true quantiles.
 
@@ -264,6 +266,8 @@ def stats(
             the user's cache directory. One that cannot be written to is a `RuntimeWarning`.
         agent, group: measure the rows of one agent, or of all agents of a group; a store of several
             agents needs one of them.
+        progress: True for a bar on the terminal, or a function called with the columns measured so far and
+            all of them.
 
     Raises:
         InvalidArgumentError: there is no such column (the message names those that are), a probability
@@ -278,13 +282,17 @@ def stats(
     selection = select(snapshot, positions, agent, group)
     cache, source = StatsCache(cache_folder), ColumnSource(context.blocks, selection, ())
     columns_stats = {}
-    for column in _columns(snapshot, selection, columns):
-        key = cache_key(snapshot, selection.pointers, column, asked)
-        measured = cache.load(key)
-        if measured is None:
-            measured = measure(source, column, asked)
-            cache.save(key, measured)
-        columns_stats.update((each.name, each) for each in measured)
+    chosen = _columns(snapshot, selection, columns)
+    with progress_meter(progress, "Measuring", "columns") as report:
+        for done, column in enumerate(chosen):
+            report(done, len(chosen))
+            key = cache_key(snapshot, selection.pointers, column, asked)
+            measured = cache.load(key)
+            if measured is None:
+                measured = measure(source, column, asked)
+                cache.save(key, measured)
+            columns_stats.update((each.name, each) for each in measured)
+        report(len(chosen), len(chosen))
     return Stats(columns_stats)
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import pyarrow as pa
 
 from ...store.card import MAX_SCORE, MIN_SCORE, reference_scores
 from ...store.common.arguments import discount_factor, real_number, suggest, whole_number
+from ...store.common.progress import Progress, progress_meter
 from ...store.errors import InvalidArgumentError
 from ...store.manifest import read_card
 from ...store.schema import StepSchema
@@ -68,6 +70,7 @@ def quality(
     neighbours: int = 10,
     samples: int = 2000,
     seed: int = 0,
+    progress: bool | Progress = False,
 ) -> pl.DataFrame:
     """Measure how good these episodes are to learn from.
 
@@ -85,6 +88,8 @@ def quality(
         alpha, neighbours: of the entropy; from 0 and from 2 (a state is its own nearest neighbour).
         samples: how many states of each group the entropy is estimated from, drawn with `seed`.
         seed: the same seed and the same episodes give the same entropy.
+        progress: True for a bar on the terminal, or a function called with the passes over the episodes done
+            and all of them.
 
     Returns:
         One row for each group, after the columns `by`:
@@ -122,11 +127,20 @@ def quality(
         raise InvalidArgumentError("The view has no episode, so there is nothing to measure.")
     columns = (by,) if isinstance(by, str) else tuple(by)
     measures = _Measures(context, state, columns)
+    passes = (
+        partial(measures.returns, gamma, span),
+        partial(measures.coverage, context if reference is None else reference.context),
+        measures.repetition,
+        partial(measures.entropy, alpha, neighbours, samples, seed),
+    )
+    frames = []
+    with progress_meter(progress, "Measuring", "passes") as report:
+        for measure in passes:
+            report(len(frames), len(passes))
+            frames.append(measure())
+        report(len(frames), len(passes))
     return (
-        measures.returns(gamma, span)
-        .join(measures.coverage(context if reference is None else reference.context), on="group")
-        .join(measures.repetition(), on="group")
-        .join(measures.entropy(alpha, neighbours, samples, seed), on="group")
+        reduce(lambda joined, frame: joined.join(frame, on="group"), frames)
         .sort("group")
         .unnest("group")
         .rename({f"_{place}": name for place, name in enumerate(columns)})

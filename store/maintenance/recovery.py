@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from ..common.progress import Progress
 from ..dynamic.column_groups import METADATA, merge_rows
 from ..dynamic.columns import align_to_schema
 from ..dynamic.values import dump_json
@@ -71,22 +72,27 @@ class RecoveredRun:
     torn_bytes: int
 
 
-def recover(store: StoreHandle, *, other_hosts: bool = False) -> list[RecoveredRun]:
+def recover(
+    store: StoreHandle, *, other_hosts: bool = False, progress: Progress | None = None
+) -> list[RecoveredRun]:
     """Seal the journals of dead writers, then mend the tables if a maintenance operation died.
 
     Args:
         other_hosts: also what was left on hosts whose locks do not reach this one.
+        progress: called with the journals done and all of them.
 
     Raises:
         StoreAccessError, ConcurrentCommitError, CorruptStoreError: see `recover_journals` and `settle`.
     """
-    recovered = recover_journals(store, other_hosts=other_hosts)
+    recovered = recover_journals(store, other_hosts=other_hosts, progress=progress)
     if other_hosts or store.layout.is_unfinished():
         settle(store, other_hosts=other_hosts)
     return recovered
 
 
-def recover_journals(store: StoreHandle, *, other_hosts: bool = False) -> list[RecoveredRun]:
+def recover_journals(
+    store: StoreHandle, *, other_hosts: bool = False, progress: Progress | None = None
+) -> list[RecoveredRun]:
     """Seal the journals of all dead writers of a store; journals of live writers are left alone.
 
     Only a journal whose own bytes are damaged is set aside. Where anything else fails (a table that is
@@ -99,6 +105,7 @@ def recover_journals(store: StoreHandle, *, other_hosts: bool = False) -> list[R
 
     Args:
         other_hosts: recover also the journals of such hosts; no writer may be alive there.
+        progress: called with the journals done and all of them.
 
     Raises:
         StoreAccessError, ConcurrentCommitError: something could not be read or committed; the journal stays.
@@ -106,11 +113,14 @@ def recover_journals(store: StoreHandle, *, other_hosts: bool = False) -> list[R
             stays; the others are recovered.
     """
     recovered, troubles = [], []
-    for directory in _journals_with_locks(store.layout, troubles):
+    journals = _journals_with_locks(store.layout, troubles)
+    report = progress or (lambda done, total: None)
+    for done, directory in enumerate(journals, 1):
         with _reported(directory, troubles):
             lock = FileLock.acquire(lock_path(directory), other_hosts=other_hosts)
             if lock is not None:
                 recovered.append(_recover_locked(store, directory, lock))
+        report(done, len(journals))
     if troubles:
         raise CorruptStoreError(" ".join(dict.fromkeys(troubles)))
     return [run for run in recovered if run is not None]

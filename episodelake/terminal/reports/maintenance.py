@@ -173,7 +173,7 @@ def recover_runs(path: str, storage: Sequence[str] | None, *, other_hosts: bool,
     """Seal the journals of dead writers; see `episodelake recover`."""
     with warnings.catch_warnings(record=True) as left:
         warnings.simplefilter("always", RuntimeWarning)
-        runs = recover(path, storage_options=storage_options(storage), other_hosts=other_hosts)
+        runs = recover(path, storage_options=storage_options(storage), other_hosts=other_hosts, progress=True)
     for warning in left:
         report_warning(str(warning.message))
     none = "Nothing was recovered." if left else "Nothing to recover: no dead writer left a journal."

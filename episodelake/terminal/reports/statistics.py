@@ -217,7 +217,7 @@ def _view_figures(
     leaves = {_unescaped(name): name for name in known if name.partition(".")[0] in _ROOTS}
     # A space is decoded and measured as a whole.
     asked = None if columns is None else [_root(name) for name in columns]
-    rows = view.stats(asked, quantiles=QUANTILES).frame().to_dicts()
+    rows = view.stats(asked, quantiles=QUANTILES, progress=True).frame().to_dicts()
     named = [{**row, "column": leaves.get(row["column"], row["column"])} for row in rows]
     return [
         row
