@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, overload
 
 import numpy as np
@@ -179,6 +180,27 @@ class EpisodeView(DescribedView, FeedingView):
     def plot(self) -> Plots:
         """Interactive charts of these episodes: `store.plot.returns()` and others; see `Plots`."""
         return Plots(self.context)
+
+    def report(self, file: str | PathLike[str], *, progress: bool | Progress = False) -> Path:
+        """Write a report on these episodes: one HTML file without scripts, which loads nothing.
+
+        It has the card, the findings of `health`, and the charts of returns, lengths, actions and visited
+        states. A part that cannot be read is replaced by the reason.
+
+        Args:
+            file: its path; a file that is there is replaced.
+            progress: as for `health`, which takes the longest.
+
+        Returns:
+            The path of the file.
+
+        Raises:
+            MissingPackageError: Altair or vl-convert-python is not installed.
+            StoreAccessError: the file cannot be written.
+        """
+        from .charts.report import write_report
+
+        return write_report(self, file, progress)
 
     @property
     def to(self) -> Conversions:

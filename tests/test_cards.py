@@ -282,7 +282,7 @@ def test_drawings_are_well_formed(values: list[float], counts: list[int]) -> Non
         html.line_chart(array, label="<a&b>"),
         html.line_chart(array, stepped=True),
         html.lines_chart([[*enumerate(values)]], band=[(x, y - 1, y + 1) for x, y in enumerate(values)]),
-        html.bar_chart(counts),
+        html.bar_chart(counts, (min(values, default=0.0), max(values, default=1.0))),
     ):
         root = ElementTree.fromstring(drawing)
         width, height = float(root.get("width", "nan")), float(root.get("height", "nan"))

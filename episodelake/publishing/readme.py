@@ -94,5 +94,6 @@ def chart(context: ReadContext) -> str:
     values = values[np.isfinite(values)]
     counts, edges = np.histogram(values, bins=_BINS) if len(values) else (np.zeros(1), np.zeros(2))
     words = {"length": "length", "episode_return": "return"}[name]
-    span = f"from {html.number(float(edges[0]))} to {html.number(float(edges[-1]))}"
-    return html.bar_chart(counts.astype(int).tolist(), label=f"How often each {words} is, {span}")
+    ends = float(edges[0]), float(edges[-1])
+    span = f"from {html.number(ends[0])} to {html.number(ends[1])}"
+    return html.bar_chart(counts.astype(int).tolist(), ends, label=f"How often each {words} is, {span}")

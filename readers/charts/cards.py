@@ -306,12 +306,12 @@ def _charts(bench: Workbench) -> str:
         counts[each["bin"]] += each["episodes"]
     span = f"from {html.number(low)} to {html.number(high)}"
     line, words = _over_time(bench, series, f"{title} over time, {span}")
-    bars = html.bar_chart(counts, label=f"How often each return is, {span}")
+    bars = html.bar_chart(counts, (low, high), label=f"How often each return is, {span}")
     caption = '<span class="el-dim">{}</span>'
     return html.row(
         [
             html.part(f"{title} over time", line + caption.format(words)),
-            html.part("How often each return is", bars + caption.format(html.text(span))),
+            html.part("How often each return is", bars),
         ]
     )
 
@@ -325,13 +325,13 @@ def _over_time(bench: Workbench, series: Series, label: str) -> tuple[str, str]:
     if series.total == 1:
         line = [(place, each["value"]) for place, each in enumerate(means)]
         band = [(place, each["low"], each["high"]) for place, each in enumerate(means)]
-        chart = html.lines_chart([line], band=band, label=label)
+        chart = html.lines_chart([line], band=band, label=label, scale=True)
         return chart, "mean, and 10 % to 90 %, in the order of ends"
     names = series.names[:_RUNS]
     lines = [[(each["x"], each["value"]) for each in means if each["series"] == name] for name in names]
     left = f" The {_RUNS} largest of {series.total:,} runs." if series.total > _RUNS else ""
     keys = " ".join(f"{html.color_key(index)}&nbsp;{html.text(name, 40)}" for index, name in enumerate(names))
-    return html.lines_chart(lines, label=label), f"mean by episode of each run: {keys}.{left}"
+    return html.lines_chart(lines, label=label, scale=True), f"mean by episode of each run: {keys}.{left}"
 
 
 def _runs(bench: Workbench) -> str:

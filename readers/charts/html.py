@@ -183,6 +183,8 @@ def frames_part(episode: EpisodeData, column: str, title: str) -> str:
 
 
 _PAD = 3.0
+#: The width of a scale, and the size of its numbers.
+_SCALE, _TEXT = 48, 10
 
 
 def line_chart(
@@ -211,6 +213,7 @@ def lines_chart(
     height: int = 80,
     label: str = "",
     stepped: bool = False,
+    scale: bool = False,
 ) -> str:
     """Several lines on one scale, each in the colour of its number.
 
@@ -218,6 +221,7 @@ def lines_chart(
         lines: pairs of a place, from 0, and a value; a line breaks where that is not finite.
         band: a place with the lowest and the highest value there, drawn behind the lines.
         width, height, label, stepped: as for `line_chart`.
+        scale: write the lowest and the highest value of the scale beside it.
     """
     edge = [(x, low) for x, low, _ in band] + [(x, high) for x, _, high in reversed(band)]
     bottom, top = span_of([np.array([value for _, value in line], np.float64) for line in (*lines, edge)])
@@ -228,7 +232,18 @@ def lines_chart(
     for index, line in enumerate(lines):
         points = _points(line, count, bottom, top, width, height)
         body += _line(points, _path(points, stepped=stepped), index)
-    return _svg(width, height, label, body)
+    if not scale:
+        return _svg(width, height, label, body)
+    ticks = _scale_text(_SCALE - 4, _TEXT, "end", top) + _scale_text(_SCALE - 4, height - _PAD, "end", bottom)
+    return _svg(width + _SCALE, height, label, f'{ticks}<g transform="translate({_SCALE})">{body}</g>')
+
+
+def _scale_text(x: float, y: float, anchor: str, value: float) -> str:
+    # Grey is readable on white and on black, also where the drawing is a picture of its own.
+    return (
+        f'<text x="{x:g}" y="{y:g}" text-anchor="{anchor}" font-size="{_TEXT}" '
+        f'font-family="sans-serif" fill="#808080">{text(number(value))}</text>'
+    )
 
 
 def color_key(index: int) -> str:
@@ -239,8 +254,8 @@ def color_key(index: int) -> str:
     )
 
 
-def bar_chart(counts: Sequence[int], *, label: str = "") -> str:
-    """Bars beside each other, from 0."""
+def bar_chart(counts: Sequence[int], edges: tuple[float, float], *, label: str = "") -> str:
+    """Bars beside each other, from 0, with the largest count and the values at both ends as a scale."""
     top = max([*counts, 1])
     width, height = 300, 80
     each = (width - 2 * _PAD) / max(len(counts), 1)
@@ -250,10 +265,16 @@ def bar_chart(counts: Sequence[int], *, label: str = "") -> str:
         # Small counts stay visible.
         tall = max(tall, 1.0) if count else 0.0
         bars.append(
-            f'<rect x="{_PAD + index * each:.1f}" y="{height - _PAD - tall:.1f}" '
+            f'<rect x="{_SCALE + _PAD + index * each:.1f}" y="{height - _PAD - tall:.1f}" '
             f'width="{max(each - 1, 0.5):.1f}" height="{tall:.1f}" fill="{PALETTE[0]}"/>'
         )
-    return _svg(width, height, label, "".join(bars))
+    below = height + _TEXT
+    bars += [
+        _scale_text(_SCALE - 4, _TEXT, "end", top),
+        _scale_text(_SCALE + _PAD, below, "start", edges[0]),
+        _scale_text(_SCALE + width - _PAD, below, "end", edges[1]),
+    ]
+    return _svg(width + _SCALE, below + 4, label, "".join(bars))
 
 
 def share_bar(share: float, color: str) -> str:

@@ -1,9 +1,10 @@
-"""Commands that compare and check: `replay | diff | verify | health`."""
+"""Commands that compare and check: `replay | diff | verify | health | report`."""
 
 from __future__ import annotations
 
 import contextlib
 import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -205,4 +206,35 @@ def health(
         storage,
         lambda opened: opened.chosen(condition).health(ignore=column_names(ignore) or (), progress=True),
         report,
+    )
+
+
+@command(
+    app,
+    CHECK,
+    """\
+episodelake report data/cartpole --filter "number > 900" -o late.html
+episodelake report data/cartpole -o report.html""",
+)
+def report(
+    path: StorePath,
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", metavar="FILE", help="The HTML file; one that is there is replaced."),
+    ],
+    condition: Condition = None,
+    storage: StorageOptions = None,
+) -> None:
+    """Write a report: one HTML file with figures, health and charts.
+
+    It has no scripts and loads nothing, so it can be sent to others.
+    """
+    from ..output.page import Page
+    from ..reports.opening import explored_steps
+
+    explored_steps(
+        path,
+        storage,
+        lambda opened: opened.chosen(condition).report(output, progress=True),
+        lambda written: Page().note(f"Wrote {written}."),
     )

@@ -1,0 +1,106 @@
+"""A report: one HTML file with the card, the health and the charts of some episodes.
+
+It has no scripts and loads nothing, so it can be sent by mail or kept beside a paper.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ...store.common.optional_packages import EXPLORE, require
+from ...store.common.progress import Progress
+from ...store.errors import NothingToDrawError
+from ...store.files import guard_access, user_path
+from ..measures.health import KINDS
+from . import html
+
+if TYPE_CHECKING:
+    from ..view import EpisodeView
+    from .chart import AnyChart
+
+_STYLE = """<style>
+:root { color-scheme: light dark }
+body { margin: 24px auto; max-width: 928px; padding: 0 16px; background: Canvas; color: CanvasText;
+  font: 14px/1.5 system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif }
+h1 { font-size: 22px; overflow-wrap: anywhere } h2 { font-size: 17px; margin-top: 28px }
+figure { margin: 12px 0; overflow-x: auto } figure svg { overflow: visible }
+</style>"""
+
+
+def write_report(view: EpisodeView, file: str | PathLike[str], progress: bool | Progress) -> Path:
+    """Write the page and return its path; see `EpisodeView.report`."""
+    require("altair", "A report", EXPLORE)
+    require("vl_convert", "A report", EXPLORE)
+    path = user_path(file)
+    with guard_access("write the report", path):
+        path.parent.stat()  # a folder that is missing is reported before the work, not after it
+    page = _page(view, progress).encode()
+    with guard_access("write the report", path):
+        path.write_bytes(page)
+    return path
+
+
+def _page(view: EpisodeView, progress: bool | Progress) -> str:
+    snapshot = view.context.snapshot
+    name = html.text(snapshot.layout.root.name or snapshot.layout.root)
+    charts: tuple[tuple[str, Callable[[], AnyChart]], ...] = (
+        ("The returns", view.plot.returns),
+        ("The distribution of returns", view.plot.return_histogram),
+        ("The lengths", view.plot.lengths),
+        ("The actions", view.plot.actions),
+        ("The visited states", view.plot.visitation),
+    )
+    body = [
+        f"<h1>{name}</h1>",
+        view._repr_html_(),
+        "<h2>Health</h2>",
+        html.shown_part("The health", lambda: _health(view, progress)),
+        "<h2>Charts</h2>",
+        *(
+            html.shown_part(what, lambda draw=draw, number=number: _figure(draw, number))
+            for number, (what, draw) in enumerate(charts)
+        ),
+    ]
+    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{name}</title>'
+    return (
+        f'<!doctype html>\n<html lang="en"><head>{head}{_STYLE}</head><body>{"".join(body)}</body></html>\n'
+    )
+
+
+def _figure(draw: Callable[[], AnyChart], number: int) -> str:
+    """Return a chart as inline SVG; nothing where there is nothing to draw."""
+    try:
+        chart = draw()
+    except NothingToDrawError:
+        return ""
+    drawing = io.StringIO()
+    chart.save(drawing, "svg")
+    # Every drawing names its clips clip0, clip1 and so on; in one page they must differ.
+    own = re.sub(r'(\bid="|url\(#)', rf"\1chart{number}-", drawing.getvalue())
+    return f"<figure>{own}</figure>"
+
+
+def _health(view: EpisodeView, progress: bool | Progress) -> str:
+    report = view.health(progress=progress)
+    if report.ok:
+        return f"<p>{html.text(report)}</p>"
+    rows = [
+        (
+            html.code(row["kind"]),
+            html.text(row["message"]),
+            html.number(row["episodes"]),
+            html.code(row["first"]) if row["first"] else "",
+        )
+        for row in report.frame().iter_rows(named=True)
+    ]
+    share = f"<p>{report.share:.1%} of the episodes have a finding.</p>"
+    listed = html.table(("kind", "finding", "episodes", "first episode"), rows, (2,))
+    kinds = html.facts(
+        (kind, html.text(KINDS[kind])) for kind in dict.fromkeys(f.kind for f in report.findings)
+    )
+    return f'{share}<div class="episodelake-card">{listed}{html.part("Kinds of findings", kinds)}</div>'

@@ -1,0 +1,106 @@
+"""Reports: one HTML file that needs nothing else, and what stands in it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Discrete
+
+import episodelake as el
+from picture_stores import HOSTILE, Page, is_harmless, scores
+from test_cli import no_terminal, printed, refused
+from test_health import sick
+
+__all__ = ["no_terminal", "sick"]
+
+
+def report(view: el.EpisodeView, folder: Path) -> Page:
+    """The report, taken apart; it has to be harmless and to load nothing."""
+    file = view.report(folder / "report.html")
+    assert file == folder / "report.html"
+    text = file.read_text("utf-8")
+    page = Page(text.removeprefix("<!doctype html>"))
+    assert is_harmless(page)
+    assert not {
+        name for name, value in page.attributes if name in ("src", "href") and "data:" not in value[:5]
+    }
+    names = [value for name, value in page.attributes if name == "id"]
+    assert len(set(names)) == len(names)
+    assert {place for place in re.findall(r"url\(([^)]*)\)", text)} <= {f"#{name}" for name in names}
+    assert "@import" not in text
+    return page
+
+
+def test_findings_and_charts_stand_in_it(sick: el.EpisodeStore, tmp_path: Path) -> None:
+    """Each finding has its message and first episode; charts are drawings in the page."""
+    page = report(sick, tmp_path)
+    for row in sick.health().frame().iter_rows(named=True):
+        assert row["message"] in page.text
+        assert row["first"] is None or row["first"] in page.text
+    assert f"{sick.health().share:.1%} of the episodes" in page.text
+    assert {"svg", "h1"} <= set(page.tags) and page.tags.count("h1") == 1
+    assert ("lang", "en") in page.attributes
+    assert "Return of each episode by run" in page.text and "cannot be shown" not in page.text
+
+
+def test_a_view_reports_on_its_own_episodes(tmp_path: Path) -> None:
+    """Counts and charts are those of the view; a view without episodes has a report, too."""
+    store = scores(tmp_path / "store", {"a": [1.0, 2.0, 3.0], "b": [50.0]})
+    chosen = store.filter("episode_return < 3")
+    assert "2 episodes" in report(chosen, tmp_path).text
+    empty = report(store.filter("length < 0"), tmp_path)
+    assert "0 episodes" in empty.text and "cannot be shown" not in empty.text
+
+
+def test_what_a_store_names_is_text(tmp_path: Path) -> None:
+    """Names of folders and runs run nothing."""
+    store = scores(tmp_path / "<img src=x onerror=alert(1)>", {name: [1.0, 2.0] for name in HOSTILE})
+    page = report(store, tmp_path)
+    assert "img" not in page.tags
+    assert "<img src=x onerror=alert(1)>" in page.text
+
+
+def test_what_is_damaged_is_named_and_the_rest_is_shown(sick: el.EpisodeStore, tmp_path: Path) -> None:
+    """Steps that cannot be read leave the card and the charts of episodes."""
+    copy = shutil.copytree(sick.path, tmp_path / "copy")
+    for file in (copy / "steps").glob("*.parquet"):
+        file.write_bytes(b"x")
+    page = report(el.open(copy), tmp_path)
+    assert "The health cannot be shown." in page.text
+    assert "Return of each episode by run" in page.text
+
+
+def test_objectives_have_a_report(tmp_path: Path) -> None:
+    """A store of vector rewards has panels instead of returns."""
+    store = el.create(
+        tmp_path / "store", observation_space=Box(0, 1, (2,)), action_space=Discrete(2), reward_shape=(2,)
+    )
+    with store.writer() as writer:
+        writer.write_episode(
+            observations=np.zeros((4, 2), np.float32),
+            actions=np.zeros(3, np.int64),
+            rewards=np.ones((3, 2)),
+            terminations=True,
+            truncations=False,
+        )
+    assert "cannot be shown" not in report(store.refresh(), tmp_path).text
+
+
+def test_the_command_writes_it(tmp_path: Path) -> None:
+    """`episodelake report` replaces the file, and a folder that is missing is named before the work."""
+    path = tmp_path / "store"
+    el.collect(
+        gymnasium.make("CartPole-v1"), None, el.create(path, gymnasium.make("CartPole-v1")), episodes=2
+    )
+    file = tmp_path / "report.html"
+    file.write_text("old")
+    assert printed("report", path, "-o", file) == ""
+    assert "2 episodes" in Page(file.read_text("utf-8").removeprefix("<!doctype html>")).text
+    assert "No such file" in refused(1, "report", path, "-o", tmp_path / "missing" / "report.html")
+    with pytest.raises(el.errors.StoreAccessError, match="missing"):
+        el.open(path).report(tmp_path / "missing" / "report.html")
