@@ -16,11 +16,12 @@ from ...store.common.optional_packages import EXPLORE, require
 from ...store.common.progress import Progress
 from ...store.errors import NothingToDrawError
 from ...store.files import guard_access, user_path
-from ..measures.health import KINDS
+from ..context import ContextView
+from ..measures.health import KINDS, health
 from . import html
+from .plots import Plots
 
 if TYPE_CHECKING:
-    from ..view import EpisodeView
     from .chart import AnyChart
 
 _STYLE = """<style>
@@ -32,32 +33,32 @@ figure { margin: 12px 0; overflow-x: auto } figure svg { overflow: visible }
 </style>"""
 
 
-def write_report(view: EpisodeView, file: str | PathLike[str], progress: bool | Progress) -> Path:
-    """Write the page and return its path; see `EpisodeView.report`."""
+def write_report(view: ContextView, card: str, file: str | PathLike[str], progress: bool | Progress) -> Path:
+    """Write the page, with a card as HTML, and return its path; see `EpisodeView.report`."""
     require("altair", "A report", EXPLORE)
     require("vl_convert", "A report", EXPLORE)
     path = user_path(file)
     with guard_access("write the report", path):
         path.parent.stat()  # a folder that is missing is reported before the work, not after it
-    page = _page(view, progress).encode()
+    page = _page(view, card, progress).encode()
     with guard_access("write the report", path):
         path.write_bytes(page)
     return path
 
 
-def _page(view: EpisodeView, progress: bool | Progress) -> str:
-    snapshot = view.context.snapshot
+def _page(view: ContextView, card: str, progress: bool | Progress) -> str:
+    snapshot, plot = view.context.snapshot, Plots(view.context)
     name = html.text(snapshot.layout.root.name or snapshot.layout.root)
     charts: tuple[tuple[str, Callable[[], AnyChart]], ...] = (
-        ("The returns", view.plot.returns),
-        ("The distribution of returns", view.plot.return_histogram),
-        ("The lengths", view.plot.lengths),
-        ("The actions", view.plot.actions),
-        ("The visited states", view.plot.visitation),
+        ("The returns", plot.returns),
+        ("The distribution of returns", plot.return_histogram),
+        ("The lengths", plot.lengths),
+        ("The actions", plot.actions),
+        ("The visited states", plot.visitation),
     )
     body = [
         f"<h1>{name}</h1>",
-        view._repr_html_(),
+        card,
         "<h2>Health</h2>",
         html.shown_part("The health", lambda: _health(view, progress)),
         "<h2>Charts</h2>",
@@ -85,8 +86,8 @@ def _figure(draw: Callable[[], AnyChart], number: int) -> str:
     return f"<figure>{own}</figure>"
 
 
-def _health(view: EpisodeView, progress: bool | Progress) -> str:
-    report = view.health(progress=progress)
+def _health(view: ContextView, progress: bool | Progress) -> str:
+    report = health(view, progress=progress)
     if report.ok:
         return f"<p>{html.text(report)}</p>"
     rows = [
