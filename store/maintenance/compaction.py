@@ -10,6 +10,7 @@ import contextlib
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -75,7 +76,7 @@ def compact(
         _compact_runs(operation, unified.get(RUNS))
         _rewrite(operation, old, new, unified, shuffled=order_by is not None, progress=progress)
         after = _sizes(operation)
-    episodes = sum(segment.rows.num_rows for segment in new)
+    episodes = sum(file.rows for file in old)
     return CompactReport(len(before), len(after), sum(before.values()), sum(after.values()), episodes)
 
 
@@ -105,7 +106,7 @@ def _rewrite(
     freed = freed_segments(operation, old)
     episodes = unified.get(EPISODES)
     if episodes is not None:
-        new = [replace(segment, rows=episodes.rows(segment.rows)) for segment in new]
+        new = [replace(segment, rows=partial(_unified_rows, segment, episodes)) for segment in new]
     schema = unified[STEPS].schema if STEPS in unified else None
     written = write_segments(operation, new, shuffled=shuffled, progress=progress, unified=schema)
     added = list(written.episodes)
@@ -116,6 +117,10 @@ def _rewrite(
         old = [*old, *touched]
     if added or not unified.keys().isdisjoint((STEPS, EPISODES)):
         operation.commit((written.steps, freed), (added, old), unified=unified)
+
+
+def _unified_rows(segment: NewSegment, episodes: Unification) -> pa.Table:
+    return episodes.rows(segment.rows())
 
 
 def _sizes(operation: Operation) -> dict[str, int]:
@@ -129,13 +134,14 @@ def _joined(
     old: list[TableFile] = []
     new: list[NewSegment] = []
     for group in _groups(operation, segment_bytes):
+        segment = NewSegment.joining(operation, group)
         if (
             len(group) > 1
-            or _has_hidden_rows(operation, group)
+            or _has_hidden_rows(operation, group, segment.steps)
             or not touched.isdisjoint(operation.segments_of(group))
         ):
             old += group
-            new.append(NewSegment(operation.read_episodes(group), group[0].moment))
+            new.append(segment)
     return old, new
 
 
@@ -154,13 +160,11 @@ def _groups(operation: Operation, segment_bytes: float) -> Iterator[list[TableFi
         yield group
 
 
-def _has_hidden_rows(operation: Operation, group: Sequence[TableFile]) -> bool:
-    """Return whether the segments of some files have rows that no episode of theirs points at."""
+def _has_hidden_rows(operation: Operation, group: Sequence[TableFile], steps: int) -> bool:
+    """Return whether the segments of some files have rows that none of the episodes' `steps` rows is."""
     there = {file.name: file.rows for file in operation.tables.steps.files()}
-    rows = operation.read_episodes(group, ["segment", "row_count"])
-    names = set(rows.column("segment").to_pylist())
-    listed = sum(there.get(name, 0) for name in names)
-    return len(names) > len(group) or int(rows.column("row_count").to_numpy().sum()) != listed
+    names = operation.segments_of(group)
+    return len(names) > len(group) or steps != sum(there.get(name, 0) for name in names)
 
 
 def _sorted(
@@ -198,10 +202,10 @@ def _sorted(
         len(edges) > len(old)
         and not touched
         and (np.diff(order.to_numpy().astype(np.int64)) > 0).all()
-        and not _has_hidden_rows(operation, old)
+        and not _has_hidden_rows(operation, old, int(rows.column("row_count").to_numpy().sum()))
     ):
         return [], []
-    return old, [NewSegment(rows.slice(low, high - low), None) for low, high in parts]
+    return old, [NewSegment.of(rows.slice(low, high - low), None) for low, high in parts]
 
 
 def _compact_runs(operation: Operation, unified: Unification | None) -> None:

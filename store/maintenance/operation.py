@@ -115,7 +115,8 @@ class Operation:
 
     def segments_of(self, files: Sequence[TableFile]) -> set[str]:
         """Return the names of the steps files that some files of the episodes table point at."""
-        return set(self.read_episodes(files, ["segment"]).column("segment").unique().to_pylist())
+        columns = (self.read_episodes([file], ["segment"]).column("segment") for file in files)
+        return {name for column in columns for name in column.unique().to_pylist()}
 
     def rewritten(
         self, files: Sequence[TableFile], change: Callable[[TableFile, pa.Table], pa.Table]

@@ -164,7 +164,7 @@ def _rename_recorded(operation: Operation, names: Mapping[str, str], progress: P
         return
     tables.steps.ensure_columns([column.with_name(_renamed(column.name, names)) for column in columns])
     old = [file for file in tables.episodes.files() if touched & operation.segments_of([file])]
-    segments = [NewSegment(operation.read_episodes([file]), file.moment) for file in old]
+    segments = [NewSegment.joining(operation, [file]) for file in old]
     freed = freed_segments(operation, old)
     written = write_segments(
         operation, segments, shuffled=False, progress=progress, change=lambda rows: _changed(rows, names)

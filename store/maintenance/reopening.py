@@ -305,8 +305,10 @@ def _set_apart(store: StoreHandle, ids: Collection[str]) -> None:
                 continue
             old.append(file)
             if not hit.all():
-                new.append(NewSegment(rows.filter(pa.array(~hit)), file.moment))
-            new += [NewSegment(rows.slice(place, 1), file.moment) for place in np.flatnonzero(hit).tolist()]
+                new.append(NewSegment.of(rows.filter(pa.array(~hit)), file.moment))
+            new += [
+                NewSegment.of(rows.slice(place, 1), file.moment) for place in np.flatnonzero(hit).tolist()
+            ]
         if old:
             freed = freed_segments(operation, old)
             written = write_segments(operation, new, shuffled=False, progress=None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -31,12 +32,26 @@ class NewSegment:
     """A segment to be written.
 
     Attributes:
-        rows: rows of the episodes table in their new order; they point at old segments.
+        rows: returns rows of the episodes table in their new order; they point at old segments.
+        steps: how many rows of steps they point at.
         moment: its place in the order of files; None for the end.
     """
 
-    rows: pa.Table
+    rows: Callable[[], pa.Table]
+    steps: int
     moment: int | None
+
+    @staticmethod
+    def of(rows: pa.Table, moment: int | None) -> NewSegment:
+        """Return the segment of rows that are in memory."""
+        return NewSegment(lambda: rows, int(rows.column("row_count").to_numpy().sum()), moment)
+
+    @staticmethod
+    def joining(operation: Operation, files: Sequence[TableFile]) -> NewSegment:
+        """Return the segment of all episodes of some files, which are read when it is written."""
+        counts = (operation.read_episodes([file], ["row_count"]).column("row_count") for file in files)
+        steps = sum(int(each.to_numpy().sum()) for each in counts)
+        return NewSegment(partial(operation.read_episodes, files), steps, files[0].moment)
 
 
 @dataclass(frozen=True)
@@ -56,13 +71,13 @@ def write_segments(
     unified: pa.Schema | None = None,
     change: Callable[[pa.Table], pa.Table] | None = None,
 ) -> Written:
-    """Write new segments; nothing is committed.
+    """Write new segments; nothing is committed. Memory holds the episodes of one, or of all shuffled ones.
 
     Args:
         operation: the operation that commits them.
         segments: what to write.
         shuffled: whether the rows come in an order that has nothing to do with where they lie.
-        progress: called with the rows written so far and all rows.
+        progress: called with the rows of steps written so far and all of them.
         unified: columns of the steps table with other kinds, which the new segments get.
         change: returns rows of steps as the new segments have them, with other names of columns.
 
@@ -70,38 +85,90 @@ def write_segments(
         CorruptStoreError: an old file is damaged.
         StoreAccessError: a new file could not be written; those before it are removed.
     """
-    if not segments:
-        return Written((), ())
-    made: list[Place] = []
+    work = _Writing(
+        operation,
+        annotation_files(operation),
+        counting(progress, sum(segment.steps for segment in segments)),
+        unified,
+        change,
+        [],
+    )
+    together = [segments] if shuffled and segments else [[segment] for segment in segments]
     try:
-        names = [operation.next_name() for _ in segments]
-        old = pa.concat_tables([segment.rows for segment in segments])
-        pointers = pointers_of(old, operation.store.layout.root)
-        bucket = np.repeat(np.arange(len(segments)), [segment.rows.num_rows for segment in segments])
-        listed: dict[str, tuple[int, dict[str, int]]] = {}
-        sources = list(aligned_files(operation, pointers.segments))
-        counted = counting(progress, int(pointers.row_count.sum()) * len(sources))
-        for aligned, folder in sources:
-            columns = None
-            if unified is not None and aligned is sources[0][0]:
-                columns = columns_of(operation, aligned, unified)
-            with _ordered(aligned, pointers, bucket, shuffled=shuffled) as rows_of:
-                for index, name in enumerate(names):
-                    counts = pointers.row_count[bucket == index]
-                    made.append(folder / name)
-                    rows = counted(rows_of(index))
-                    if change is not None and aligned is sources[0][0]:
-                        schema = change(aligned.columns.empty_table()).schema
-                        written = write_rows(folder / name, aligned, map(change, rows), counts, schema)
-                    else:
-                        written = write_aligned(operation, folder / name, aligned, rows, counts, columns)
-                    listed.setdefault(name, written)
-        return _listed(operation, segments, names, listed, made)
+        written = [work.write(part, shuffled=shuffled) for part in together]
     except BaseException:
-        for place in made:
+        for place in work.made:
             with contextlib.suppress(OSError):
                 place.remove()
         raise
+    return Written(
+        tuple(file for part in written for file in part.steps),
+        tuple(file for part in written for file in part.episodes),
+    )
+
+
+@dataclass(frozen=True)
+class _Writing:
+    """Writes segments; its fields are as for `write_segments`.
+
+    Attributes:
+        annotations: the files of the step annotations.
+        counted: reports the rows of steps that pass.
+        made: the files made so far.
+    """
+
+    operation: Operation
+    annotations: AnnotationFiles
+    counted: Callable[[Iterator[pa.Table]], Iterator[pa.Table]]
+    unified: pa.Schema | None
+    change: Callable[[pa.Table], pa.Table] | None
+    made: list[Place]
+
+    def write(self, segments: Sequence[NewSegment], *, shuffled: bool) -> Written:
+        """Write some segments together."""
+        operation = self.operation
+        names = [operation.next_name() for _ in segments]
+        tables = [segment.rows() for segment in segments]
+        pointers = pointers_of(pa.concat_tables(tables), operation.store.layout.root)
+        bucket = np.repeat(np.arange(len(tables)), [rows.num_rows for rows in tables])
+        steps, *beside = aligned_files(operation, pointers.segments, self.annotations)
+        with _ordered(steps[0], pointers, bucket, shuffled=shuffled) as rows_of:
+            counts = [pointers.row_count[bucket == index] for index in range(len(names))]
+            listed = [
+                self._write_steps(steps[1] / name, steps[0], self.counted(rows_of(index)), counts[index])
+                for index, name in enumerate(names)
+            ]
+        for aligned, folder in beside:
+            with _ordered(aligned, pointers, bucket, shuffled=shuffled) as rows_of:
+                for index, name in enumerate(names):
+                    self.made.append(folder / name)
+                    write_rows(folder / name, aligned, rows_of(index), counts[index])
+        return self._list(segments, tables, names, listed)
+
+    def _write_steps(
+        self, target: Place, aligned: AlignedFiles, rows: Iterator[pa.Table], counts: np.ndarray
+    ) -> tuple[int, dict[str, int]]:
+        self.made.append(target)
+        if self.change is not None:
+            schema = self.change(aligned.columns.empty_table()).schema
+            return write_rows(target, aligned, map(self.change, rows), counts, schema)
+        columns = None if self.unified is None else columns_of(self.operation, aligned, self.unified)
+        return write_aligned(self.operation, target, aligned, rows, counts, columns)
+
+    def _list(
+        self,
+        segments: Sequence[NewSegment],
+        tables: Sequence[pa.Table],
+        names: Sequence[str],
+        listed: Sequence[tuple[int, dict[str, int]]],
+    ) -> Written:
+        """Write the episodes files, which point at the new segments."""
+        steps, episodes = [], []
+        for segment, rows, name, written in zip(segments, tables, names, listed, strict=True):
+            steps.append(new_steps_file(name, rows.column("episode_id"), written))
+            self.made.append(self.operation.episodes_place(name))
+            episodes.append(self.operation.write_episodes(name, pointing_at(rows, name), segment.moment))
+        return Written(tuple(steps), tuple(episodes))
 
 
 def write_aligned(
@@ -137,7 +204,9 @@ def _ordered(
         yield rows.bucket
 
 
-def aligned_files(operation: Operation, segments: tuple[str, ...]) -> Iterator[tuple[AlignedFiles, Place]]:
+def aligned_files(
+    operation: Operation, segments: tuple[str, ...], files: AnnotationFiles
+) -> Iterator[tuple[AlignedFiles, Place]]:
     """Yield what lies beside each other: the steps, then each annotation that one of the segments has.
 
     With them comes the folder for its new files.
@@ -145,7 +214,6 @@ def aligned_files(operation: Operation, segments: tuple[str, ...]) -> Iterator[t
     layout = operation.store.layout
     folder = layout.table(STEPS)
     yield AlignedFiles(lambda name: folder / name, operation.tables.steps.schema, segments), folder
-    files = annotation_files(operation)
     for annotation in files.annotations.values():
         places = {name: files.find(annotation.name, name) for name in segments}
         if any(place is not None for place in places.values()):
@@ -157,23 +225,6 @@ def aligned_files(operation: Operation, segments: tuple[str, ...]) -> Iterator[t
 def annotation_files(operation: Operation) -> AnnotationFiles:
     """Return the files of the step annotations of the newest version."""
     return AnnotationFiles(operation.store.layout, operation.annotations)
-
-
-def _listed(
-    operation: Operation,
-    segments: Sequence[NewSegment],
-    names: Sequence[str],
-    written: dict[str, tuple[int, dict[str, int]]],
-    made: list[Place],
-) -> Written:
-    """Write the episodes files, which point at the new segments."""
-    steps, episodes = [], []
-    for segment, name in zip(segments, names, strict=True):
-        steps.append(new_steps_file(name, segment.rows.column("episode_id"), written[name]))
-        rows = pointing_at(segment.rows, name)
-        made.append(operation.episodes_place(name))
-        episodes.append(operation.write_episodes(name, rows, segment.moment))
-    return Written(tuple(steps), tuple(episodes))
 
 
 def pointing_at(rows: pa.Table, name: str) -> pa.Table:
@@ -238,13 +289,23 @@ def affected(operation: Operation, wanted: pa.Array) -> tuple[list[TableFile], l
     columns = ["row_count", *(["agents"] if operation.store.schema.groups else [])]
     gone = [operation.read_episodes([], columns)]
     for file in operation.tables.episodes.files():
-        ids = operation.read_episodes([file], ["episode_id"]).column("episode_id")
-        hit = pc.call_function("is_in", [ids], pc.SetLookupOptions(wanted)).to_numpy()
+        hit = _contained(operation.read_episodes([file], ["episode_id"]), wanted)
         if not hit.any():
             continue
-        rows = operation.read_episodes([file])
-        gone.append(rows.take(pa.array(np.flatnonzero(hit))).select(columns))
+        rows = operation.read_episodes([file], columns)
+        gone.append(rows.filter(pa.array(hit)))
         old.append(file)
         if not hit.all():
-            new.append(NewSegment(rows.take(pa.array(np.flatnonzero(~hit))), file.moment))
+            steps = int(rows.column("row_count").to_numpy()[~hit].sum())
+            new.append(NewSegment(partial(_without, operation, file, wanted), steps, file.moment))
     return old, new, pa.concat_tables(gone)
+
+
+def _contained(rows: pa.Table, wanted: pa.Array) -> np.ndarray:
+    """Return a mask of the episodes with one of these ids."""
+    return pc.call_function("is_in", [rows.column("episode_id")], pc.SetLookupOptions(wanted)).to_numpy()
+
+
+def _without(operation: Operation, file: TableFile, wanted: pa.Array) -> pa.Table:
+    rows = operation.read_episodes([file])
+    return rows.filter(pa.array(~_contained(rows, wanted)))
