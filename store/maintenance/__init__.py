@@ -14,7 +14,8 @@
     vacuum.py       deletes files that no retained version needs
     artifacts.py    artifacts and saved environments in all of these
     verification.py faults, and their repair
-    checks.py       one check each, of files; episode_checks.py, of episodes; step_checks.py, of steps
+    checks.py       one check each, of files; episode_checks.py, of episodes; step_checks.py, of steps;
+                    segment_checks.py leads through groups of episodes and their segments
 
 Each operation writes new files first, then commits `steps`, then `episodes`; a crash leaves files that no
 version shows. Only vacuum deletes.

@@ -7,8 +7,7 @@ columns that follow from the steps against the stored ones, and a repair writes 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Iterator
-from copy import copy
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -30,12 +29,12 @@ _MOST_ROWS = 1 << 40
 
 @dataclass
 class Episodes:
-    """The episodes of a version as columns, and what is found out about them.
+    """Episodes as columns, and what is known about them.
 
     Attributes:
         rows: the columns that are checked; only rows of files that can be read.
         files, file: names relative to the store, and for each row the index of its file there.
-        complete: whether all files could be read.
+        objectives: the number of rewards of a step.
         last_missing: whose last observation is missing.
         sound: which have a segment and rows that belong to no other episode.
         quiet: of which a fault is known already that would show again in their steps.
@@ -50,7 +49,6 @@ class Episodes:
     rows: pa.Table
     files: tuple[str, ...]
     file: np.ndarray
-    complete: bool
     objectives: int
     last_missing: np.ndarray
     lanes: Lanes | None = None
@@ -69,16 +67,26 @@ class Episodes:
         self.returns = np.zeros((lanes, self.objectives))
         self.flags = np.zeros((lanes, 2), bool)
         self.env_steps = np.zeros(count, np.int64)
-        self.ids: pa.Array = self.rows.column("episode_id").combine_chunks()
 
-    def unread(self) -> Episodes:
-        """Return the same episodes before anything is known of their steps."""
-        fresh = copy(self)
-        for name in ("whole", "returns", "flags", "env_steps"):
-            known = getattr(self, name)
-            # Unlike those of `zeros_like`, pages that are not used take neither memory nor time.
-            setattr(fresh, name, np.zeros(known.shape, known.dtype))
-        return fresh
+    @staticmethod
+    def of(parts: Sequence[EpisodesFile], schema: StepSchema) -> Episodes:
+        """Return the episodes of some files."""
+        standard = _checked_columns(schema)
+        rows = pa.concat_tables([standard.empty_table(), *(part.rows for part in parts)]).combine_chunks()
+        return Episodes(
+            rows,
+            tuple(part.name for part in parts),
+            np.repeat(np.arange(len(parts)), np.array([part.rows.num_rows for part in parts], np.int64)),
+            schema.reward_shape[0] if schema.reward_shape else 1,
+            np.concatenate([np.zeros(0, bool), *(part.last_missing for part in parts)]),
+            lanes_of(rows, schema.groups) if schema.groups else None,
+        )
+
+    @property
+    def ids(self) -> pa.Array:
+        """The id of each."""
+        chunks = self.rows.column("episode_id").chunks
+        return chunks[0] if chunks else pa.array([], pa.string())
 
     @property
     def lane_counts(self) -> np.ndarray:
@@ -107,32 +115,40 @@ class Episodes:
             findings.add(kind, self.files[index], message, examples, len(where), mend)
 
 
-def read_episodes(listing: Listing, schema: StepSchema, findings: Findings) -> Episodes:
-    """Read all files of the episodes table, every page of them; damaged ones are reported and left out."""
+def _checked_columns(schema: StepSchema) -> pa.Schema:
     names = (*_COLUMNS, *((*LANE_COLUMNS, RETURNS) if schema.groups else ()))
-    standard = pa.schema([schema.episodes.field(name) for name in names])
-    tables, files, counts = [standard.empty_table()], [], []
-    missing = [np.zeros(0, bool)]
-    complete = True
-    for name, listed in listing.files.items():
-        place, file = listing.place / name, listing.file(name)
-        parquet = check_file(place, file, listed, findings)
-        usable = parquet is not None and check_columns(parquet, file, listing, schema.episodes, findings)
-        read = list(read_groups(parquet, place, file, findings)) if parquet is not None else []
-        groups = [group for group in read if group is not None]
-        if not usable or len(groups) < len(read):
-            complete = False
-            continue
-        check_as_readers(listing, name, findings)
-        tables += [group.select(names).cast(standard) for group in groups]
-        missing += [_last_missing(group) for group in groups]
-        files.append(file)
-        counts.append(sum(group.num_rows for group in groups))
-    owner = np.repeat(np.arange(len(files)), counts)
-    objectives = schema.reward_shape[0] if schema.reward_shape else 1
-    rows = pa.concat_tables(tables)
-    lanes = lanes_of(rows, schema.groups) if schema.groups else None
-    return Episodes(rows, tuple(files), owner, complete, objectives, np.concatenate(missing), lanes)
+    return pa.schema([schema.episodes.field(name) for name in names])
+
+
+@dataclass(frozen=True)
+class EpisodesFile:
+    """A file of the episodes table.
+
+    Attributes:
+        name: relative to the store.
+        rows: the columns that are checked.
+        last_missing: as in `Episodes`.
+    """
+
+    name: str
+    rows: pa.Table
+    last_missing: np.ndarray
+
+
+def read_file(listing: Listing, name: str, schema: StepSchema, findings: Findings) -> EpisodesFile | None:
+    """Read a file of the episodes table, every page of it; None if it is damaged, which is a fault."""
+    standard = _checked_columns(schema)
+    place, file = listing.place / name, listing.file(name)
+    parquet = check_file(place, file, listing.files[name], findings)
+    usable = parquet is not None and check_columns(parquet, file, listing, schema.episodes, findings)
+    read = list(read_groups(parquet, place, file, findings)) if parquet is not None else []
+    groups = [group for group in read if group is not None]
+    if not usable or len(groups) < len(read):
+        return None
+    check_as_readers(listing, name, findings)
+    tables = [standard.empty_table(), *(group.select(standard.names).cast(standard) for group in groups)]
+    missing = [np.zeros(0, bool), *map(_last_missing, groups)]
+    return EpisodesFile(file, pa.concat_tables(tables), np.concatenate(missing))
 
 
 def _last_missing(rows: pa.Table) -> np.ndarray:
@@ -144,11 +160,16 @@ def _last_missing(rows: pa.Table) -> np.ndarray:
 
 
 def check_ids(
-    episodes: Episodes, runs: set[str] | None, excused: Collection[str], findings: Findings
+    episodes: Episodes,
+    again: np.ndarray,
+    runs: set[str] | None,
+    excused: Collection[str],
+    findings: Findings,
 ) -> None:
     """Each id is there once and follows from run and number; the run is known.
 
     Args:
+        again: which have the id of an earlier one: bool, one for each.
         runs: the runs that there are; None if that is not known.
         excused: runs that may be missing, since their recovery has not come to an end.
     """
@@ -158,10 +179,6 @@ def check_ids(
     expected = pc.call_function("binary_join_element_wise", [run, number, pa.scalar("/")])
     equal = pc.call_function("equal", [episodes.ids, expected]).fill_null(False).to_numpy()
     episodes.tell(findings, "episode", ~equal, "The id is not made of run_id and number")
-    codes = episodes.ids.dictionary_encode().indices.fill_null(-1).to_numpy(zero_copy_only=False)
-    again = np.ones(len(codes), bool)
-    again[np.unique(codes, return_index=True)[1]] = False
-    again &= codes >= 0
     episodes.tell(findings, "episode", again, "The episode is there more than once")
     if runs is not None:
         known = pa.array([*runs, *excused], pa.string())

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -45,10 +45,10 @@ from .checks import (
     read_listing,
     read_runs,
 )
-from .episode_checks import Derived, check_ids, check_pointers, compare, read_episodes
+from .episode_checks import Episodes
 from .operation import Operation, Progress, is_maintenance_file, reconcile
 from .recovery import recover_journals
-from .segment_checks import SegmentChecks, beside
+from .segment_checks import EpisodeGroup, EpisodeGroups, Packed, SegmentChecks, beside, read_episode_groups
 from .tags import read_tag, tag_files
 
 __all__ = ["Fault", "VerifyReport", "verify"]
@@ -122,7 +122,7 @@ class _Inspection:
         locked: whether the caller keeps other maintenance out.
 
     Attributes:
-        episodes: the episodes; none if their table's log cannot be read.
+        corrected: as in `Checked`, of all segments.
     """
 
     def __init__(self, store: StoreHandle, findings: Findings, engine: Engine, *, locked: bool) -> None:
@@ -130,7 +130,8 @@ class _Inspection:
         self.findings = findings
         schema = store.schema
         self._standard = {EPISODES: schema.episodes, STEPS: schema.steps, RUNS: RUNS_SCHEMA}
-        self.episodes = read_episodes(self._blank(EPISODES), schema, findings)
+        self.corrected: dict[str, pa.Table] = {}
+        self._episodes = EpisodeGroups((), False, 0, 0)
         self._steps = self._blank(STEPS)
         self._annotations = AnnotationFiles(store.layout, {})
         self._engine = engine
@@ -151,13 +152,11 @@ class _Inspection:
         self._take()
         self._check_segments(progress or (lambda done, total: None))
         self._check_tags()
-        compare(self.episodes, self.findings)
 
     def report(self) -> VerifyReport:
         """Return the report."""
-        episodes = self.episodes
-        steps = int((episodes.numbers("row_count") - episodes.lane_counts)[episodes.sound].sum())
-        return VerifyReport(episodes.rows.num_rows, steps, self.findings.files, self.findings.faults())
+        episodes = self._episodes
+        return VerifyReport(episodes.episodes, episodes.steps, self.findings.files, self.findings.faults())
 
     def _take(self) -> None:
         """Read the logs and the episodes of the newest version.
@@ -197,12 +196,10 @@ class _Inspection:
             check_bundles(layout, read[2], runs, findings)
         self._read |= {episodes.file(name) for name in episodes.files}
         self._annotations = self._read_annotations(episodes, findings)
-        self.episodes = read_episodes(episodes, self.store.schema, findings)
-        self.episodes.complete &= read[0] is not None
-        check_ids(self.episodes, known, recovering, findings)
-        check_pointers(self.episodes, findings)
+        groups = read_episode_groups(episodes, self.store.schema, known, recovering, findings)
+        self._episodes = replace(groups, complete=groups.complete and read[0] is not None)
         agreed = read[1] is None or self._check_listing(findings)
-        return agreed and known is not None and self.episodes.complete
+        return agreed and known is not None and self._episodes.complete
 
     def _read_annotations(self, episodes: Listing, findings: Findings) -> AnnotationFiles:
         layout = self.store.layout
@@ -223,8 +220,7 @@ class _Inspection:
 
     def _check_listing(self, findings: Findings) -> bool:
         """Return whether `steps` lists the segments of the episodes, and no leftover of maintenance."""
-        episodes, steps = self.episodes, self._steps
-        pointed = set(episodes.rows.column("segment").filter(pa.array(episodes.sound)).unique().to_pylist())
+        steps, pointed = self._steps, self._episodes.segments
         lost = sorted(pointed - steps.files.keys())
         stray = [name for name in steps.files if name not in pointed and is_maintenance_file(name)]
         # Those that are not there are reported as missing.
@@ -235,20 +231,24 @@ class _Inspection:
         for name in lost:
             message = "Episodes point at it, and the table steps does not list it."
             findings.add("listing", steps.file(name), message, mend="listing")
-        for name in stray if episodes.complete else ():
+        for name in stray if self._episodes.complete else ():
             message = "The table steps lists it, and no episode points at it."
             findings.add("listing", steps.file(name), message, mend="listing")
         return not lost and not stray
 
     def _check_segments(self, progress: Progress) -> None:
         """Read every steps file that is listed or pointed at, and the annotations beside it."""
-        checks = SegmentChecks(self.store, self._steps, self.episodes, self._annotations)
-        names = list(dict.fromkeys([*self._steps.files, *checks.segments]))
-        for done, (_, checked) in enumerate(self._engine.run(checks, names), 1):
+        checks = SegmentChecks(self.store, self._steps, self._annotations, self._episodes.complete)
+        groups, pointed = self._episodes.groups, self._episodes.segments
+        none = Packed.of(Episodes.of([], self.store.schema))
+        strays = [EpisodeGroup(none, (name,)) for name in self._steps.files if name not in pointed]
+        done, total = 0, len(pointed) + len(strays)
+        for _, checked in self._engine.run(checks, [*groups, *strays]):
             self.findings.absorb(checked.findings)
             self._read |= checked.files
-            checked.bring_to(self.episodes)
-            progress(done, len(names))
+            self.corrected |= checked.corrected
+            done += checked.segments
+            progress(done, total)
 
     def _check_tags(self) -> None:
         """Check that the version of each tag opens and that all its files can be read."""
@@ -327,18 +327,16 @@ def _mend(operation: Operation, inspection: _Inspection) -> None:
 
 def _mend_episodes(operation: Operation, inspection: _Inspection) -> None:
     """Write episodes files anew with what follows from the steps; every episode keeps its position."""
-    findings, episodes = inspection.findings, inspection.episodes
-    wrong = findings.waiting("derived")
-    columns = Derived.of(episodes).columns(episodes)
+    findings, tables = inspection.findings, inspection.corrected
     listed = {f"{EPISODES}/{file.name}": file for file in operation.tables.episodes.files()}
-    old = [listed[file] for file in sorted(wrong & listed.keys())]
+    old = [listed[file] for file in sorted(tables.keys() & listed.keys())]
 
     def corrected(file: TableFile, rows: pa.Table) -> pa.Table:
-        own = episodes.file == episodes.files.index(f"{EPISODES}/{file.name}")
+        columns = tables[f"{EPISODES}/{file.name}"]
         changed = {}
-        for name, values in columns.items():
-            values = values.filter(pa.array(own))
-            whole = pc.call_function("and", [pa.array(episodes.whole[own]), values.is_valid()])
+        for name in columns.drop_columns(["whole"]).column_names:
+            values = columns.column(name).combine_chunks()
+            whole = pc.call_function("and", [columns.column("whole").combine_chunks(), values.is_valid()])
             changed[name] = pc.call_function("if_else", [whole, values, rows.column(name)])
         return with_columns(rows, changed)
 
