@@ -597,12 +597,19 @@ def test_a_folder_of_stores_names_them(example: Example) -> None:
 
 @given(hnp.arrays(np.float64, st.integers(0, 100)), st.integers(1, 40))
 def test_sparkline_takes_any_numbers(values: np.ndarray, width: int) -> None:
-    """A sparkline is as long as it may be and has gaps exactly where nothing is finite."""
+    """A sparkline is as long as it may be and has marks exactly where nothing is finite."""
     line = sparkline(values, width)
     assert len(line) == min(len(values), width)
-    assert set(line) <= {" ", *BLOCKS.levels}
+    assert set(line) <= {BLOCKS.odd, *BLOCKS.levels}
     if len(values) <= width:
-        assert [glyph == " " for glyph in line] == [not np.isfinite(value) for value in values]
+        assert [glyph == BLOCKS.odd for glyph in line] == [not np.isfinite(value) for value in values]
+
+
+def test_sparklines_of_one_span_are_comparable() -> None:
+    """A series that stays low beside others is low, and one without a finite value is all marks."""
+    assert sparkline(np.array([1.0, 2.0]), 8, BLOCKS, (0.0, 14.0)) == "▁▂"
+    assert sparkline(np.array([14.0, np.nan, 7.0]), 8, BLOCKS, (0.0, 14.0)) == "█x▅"
+    assert sparkline(np.array([np.nan, np.inf]), 8, BLOCKS, (0.0, 14.0)) == "xx"
 
 
 def test_histogram_gives_whole_numbers_their_own_bars() -> None:

@@ -795,3 +795,40 @@ def test_without_altair_the_error_says_what_to_install(
     for call in (store.plot.returns, store.plot.visitation, store[0].plot):
         with pytest.raises(el.errors.MissingPackageError, match=r"pip install 'episodelake\[explore\]'"):
             call()
+
+
+def test_a_clipped_axis_ends_at_quantiles_and_marks_what_lies_beyond(tmp_path: Path) -> None:
+    """Points beyond are crosses at the edge; the other points, and nothing else, are points."""
+    values = [*map(float, range(200)), 1e6, -1e6]
+    chart = scores(tmp_path / "store", {"run": values}).plot.returns(scale="clipped")
+    low, high = np.quantile(values, [0.01, 0.99])
+    domains = re.findall(r'"domain": \[(-?[\d.e+]+), (-?[\d.e+]+)\]', as_json(chart))
+    assert domains
+    for bottom, top in domains:
+        assert (float(bottom), float(top)) == pytest.approx((low, high))
+    points = [row["value"] for row in rows_of(chart, "circle")]
+    crosses = [row["value"] for row in rows_of(chart, "point")]
+    assert sorted(points + crosses) == sorted(values)
+    assert all(low <= value <= high for value in points)
+    assert not any(low <= value <= high for value in crosses)
+    assert {row["value"] > 0 for row in rows_of(chart, "point") if row["above"]} == {True}
+    assert f"from {low:.4g} to {high:.4g}, the 1 % and 99 % quantiles" in as_json(chart)
+    assert f'"label": "{1e6:.6g}"' in as_json(chart)
+
+
+def test_a_log_axis_takes_negative_values_and_says_so(tmp_path: Path) -> None:
+    """The scale is linear near 0; other scales are refused; lengths have them, too."""
+    store = scores(tmp_path / "store", {"run": [-1e5, -1.0, 0.0, 1.0, 1e5]})
+    for chart in (store.plot.returns(scale="log"), store.plot.lengths(over="episodes", scale="log")):
+        assert '"type": "symlog"' in as_json(chart) and "y axis: logarithmic" in as_json(chart)
+        assert len(rows_of(chart, "circle")) == 5
+        drawn(chart)
+    with pytest.raises(el.errors.InvalidArgumentError, match="scale"):
+        store.plot.returns(scale="sqrt")
+
+
+def test_a_clipped_axis_of_equal_values_is_whole(tmp_path: Path) -> None:
+    """Where the quantiles are equal, nothing is clipped."""
+    chart = scores(tmp_path / "store", {"run": [3.0] * 300 + [9.0]}).plot.returns(scale="clipped")
+    assert "quantiles" not in as_json(chart)
+    assert 9.0 in {row["value"] for row in rows_of(chart, "circle")}

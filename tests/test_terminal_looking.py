@@ -499,9 +499,18 @@ def test_info_of_a_store_without_a_card_has_none(cartpole: RawStore) -> None:
     assert rows["size"] == f"{report['bytes']} bytes in {report['files']} files"
 
 
-def test_lines_of_many_runs_say_that_each_has_its_own_scale(cartpole: RawStore) -> None:
-    """Where there is but one line there is nothing to compare it with."""
-    assert "Each line has a scale of its own" in call("plot", cartpole.path, "returns").stderr
+def test_lines_of_many_runs_have_one_scale(cartpole: RawStore) -> None:
+    """A line says how its run compares with the others; a single one has nothing to compare it with."""
+    result = call("plot", cartpole.path, "returns")
+    assert "All lines have the same scale." in result.stderr
+    rows = said("plot", cartpole.path, "returns")
+    lowest = min(min(row["points"]) for row in rows)
+    lines = {row[0]: row[1] for row in map(lambda line: line.split("\t"), result.stdout.splitlines()[1:])}
+    assert {"▁" in lines[row["run"]] for row in rows if min(row["points"]) == lowest} == {True}
+    assert len({row["highest"] for row in rows}) > 1
+    for row in rows:
+        if min(row["points"]) > (lowest + max(max(each["points"]) for each in rows)) / 2:
+            assert "▁" not in lines[row["run"]]
     one = call("plot", cartpole.path, "returns", "--filter", "run_id LIKE 'left%'")
     assert (one.exit_code, one.stderr) == (0, "")
 

@@ -29,7 +29,7 @@ class Plots:
     def __init__(self, context: ReadContext) -> None:
         self._context = context
 
-    def returns(self, over: str = "episodes", by: str | None = None) -> AnyChart:
+    def returns(self, over: str = "episodes", by: str | None = None, *, scale: str = "linear") -> AnyChart:
         """Return the return of episodes over the course of their runs.
 
         Args:
@@ -37,6 +37,8 @@ class Plots:
             by: what gets a colour of its own: "run" (the default), "agent" (the default for several agents),
                 or a column of the tables episodes or runs, such as "end_reason" or "metadata.algo". The
                 twelve with the most episodes are drawn.
+            scale: of the y axis: "linear"; "log", which is linear near 0, so that it takes negative values;
+                or "clipped" to the 1 % and 99 % quantiles, where crosses at the edge are values beyond.
 
         Returns:
             A line of means with a band from the 10 % to the 90 % quantile, and up to 2,000 single episodes.
@@ -46,20 +48,21 @@ class Plots:
         require("altair", _PURPOSE, EXPLORE)
         from .returns import draw_over_time
 
-        return draw_over_time(self._context, "return", over, by)
+        return draw_over_time(self._context, "return", over, by, scale)
 
-    def lengths(self, over: str | None = None, by: str | None = None) -> AnyChart:
+    def lengths(self, over: str | None = None, by: str | None = None, *, scale: str = "linear") -> AnyChart:
         """Return how long episodes are, in steps.
 
         Args:
             over: None for a histogram; or what the x axis counts, as for `returns`.
             by: as for `returns`; of a histogram the end reason if it is not given.
+            scale: of the y axis, as for `returns`; a histogram has a linear one.
         """
         require("altair", _PURPOSE, EXPLORE)
         if over is not None:
             from .returns import draw_over_time
 
-            return draw_over_time(self._context, "length", over, by)
+            return draw_over_time(self._context, "length", over, by, scale)
         from .returns import draw_distribution
 
         return draw_distribution(self._context, "length", by or "end_reason", None)

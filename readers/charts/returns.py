@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from ..context import ReadContext
 from ..sql.text import literal
 from .chart import AnyChart, color_channel, finished, only, stacked, title_of, tooltip_of, values_of
 from .series import (
+    DRAWN,
     FITS,
     LARGEST,
     VALUED,
@@ -39,9 +41,10 @@ OVER = {
 _UNITS = {"return": "return (sum of rewards)", "length": "length (steps)"}
 
 
-def draw_over_time(context: ReadContext, what: str, over: str, by: str | None) -> AnyChart:
+def draw_over_time(context: ReadContext, what: str, over: str, by: str | None, scale: str) -> AnyChart:
     """Return the chart; see `Plots.returns` and `Plots.lengths`."""
     one_of("over", over, OVER)
+    one_of("scale", scale, SCALES)
     with Workbench(context, steps=False) as bench:
         series = episode_series(bench, what, by)
         many = series.largest > 2 * _SMALLEST_BIN
@@ -53,7 +56,50 @@ def draw_over_time(context: ReadContext, what: str, over: str, by: str | None) -
         lines = means_over(bench, OVER[over][0], stretches)
         points = _points(bench, over, lines)
         wild = _wild(bench, over, series)
-    return _drawn(series, what, over, _Marks(lines, points, wild), bins)
+        limits = _limits(bench) if scale == "clipped" else {}
+    marks = _Marks(lines, points, wild).clipped(limits)
+    return _drawn(series, what, over, marks, _Shape(bins, scale, limits))
+
+
+#: How the y axis may run.
+SCALES = ("linear", "log", "clipped")
+_CLIPPED = (0.01, 0.99)
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """The number of stretches (0 for none), the scale of the y axis, and where it ends in each panel."""
+
+    bins: int
+    scale: str
+    limits: dict[str, tuple[float, float]]
+
+    def y(self, panel: str) -> alt.Scale:
+        """Return the scale of a panel."""
+        if self.scale == "log":
+            return alt.Scale(type="symlog", zero=False, padding=4)
+        if panel in self.limits:
+            return alt.Scale(domain=list(self.limits[panel]), nice=False, zero=False, padding=4)
+        return alt.Scale(zero=False, padding=4)
+
+    @property
+    def notes(self) -> list[str]:
+        """Return the sentences about the y axis."""
+        if self.scale == "log":
+            return ["y axis: logarithmic away from 0, linear near it"]
+        return [
+            f"y axis{', ' * bool(panel)}{panel}: from {low:.4g} to {high:.4g}, the 1 % and 99 % quantiles"
+            for panel, (low, high) in self.limits.items()
+        ]
+
+
+def _limits(bench: Workbench) -> dict[str, tuple[float, float]]:
+    """Return the quantiles of each panel that a clipped axis ends at; none where they are equal."""
+    rows = bench.rows(
+        f"SELECT panel, quantile_cont(value, {list(_CLIPPED)}) AS ends FROM {DRAWN} GROUP BY 1 "
+        "ORDER BY len(panel), panel"
+    )
+    return {row["panel"]: tuple(row["ends"]) for row in rows if row["ends"][0] < row["ends"][1]}
 
 
 _EPISODE = "episode_id AS episode, run, length, end_reason, seed::VARCHAR AS seed"
@@ -93,20 +139,36 @@ class _Marks:
         """Return those of a panel."""
         return _Marks(only(self.lines, panel), only(self.points, panel), only(self.wild, panel))
 
+    def clipped(self, limits: dict[str, tuple[float, float]]) -> _Marks:
+        """Return marks whose points beyond the limits of their panel are crosses at its edge."""
 
-def _drawn(series: Series, what: str, over: str, marks: _Marks, bins: int) -> AnyChart:
+        def side(row: dict[str, Any]) -> int:
+            low, high = limits.get(row["panel"], (-math.inf, math.inf))
+            return (row["value"] > high) - (row["value"] < low)
+
+        beyond = [
+            {**row, "label": f"{row['value']:.6g}", "above": side(row) > 0}
+            for row in self.points
+            if side(row)
+        ]
+        return _Marks(self.lines, [row for row in self.points if not side(row)], [*self.wild, *beyond])
+
+
+def _drawn(series: Series, what: str, over: str, marks: _Marks, shape: _Shape) -> AnyChart:
+    bins, shown = shape.bins, len(marks.points) + sum("value" in row for row in marks.wild)
     legend = alt.selection_point(fields=["series"], bind="legend", name="legend")
     panels = [
-        _line_panel(_Axes(series, what, over, panel, bins), legend, marks.only(panel))
+        _line_panel(_Axes(series, what, over, panel, shape), legend, marks.only(panel))
         for panel in series.panels
     ]
     values = "value" if len(series.panels) > 1 else "episode"
     subtitle = [
         counted(series.count, values)
         + (f"; line: mean of {_stretches(series, bins)}, band: 10 % to 90 %" if bins else ""),
-        f"points: {len(marks.points):,} of them: the extremes, others drawn by hash of the episode id"
-        if len(marks.points) < series.count
+        f"points: {shown:,} of them: the extremes, others drawn by hash of the episode id"
+        if shown < series.count
         else "",
+        *shape.notes,
         *series.notes,
         "crosses at the edge: those that are not drawn" if marks.wild else "",
     ]
@@ -129,7 +191,7 @@ class _Axes:
     what: str
     over: str
     panel: str
-    bins: int
+    shape: _Shape
 
     @property
     def x(self) -> alt.X:
@@ -143,7 +205,7 @@ class _Axes:
     def y(self, field: str) -> alt.Y:
         """Return the vertical channel of a field."""
         title = _UNITS[self.what] + (f", {self.panel}" if self.panel else "")
-        return alt.Y(f"{field}:Q", title=title, scale=alt.Scale(zero=False, padding=4))
+        return alt.Y(f"{field}:Q", title=title, scale=self.shape.y(self.panel))
 
     @property
     def color(self) -> Any:
@@ -159,7 +221,7 @@ def _line_panel(axes: _Axes, legend: Any, marks: _Marks) -> Any:
         axes.x,
         axes.y("value"),
         axes.color,
-        opacity=seen.then(alt.value(0.45 if axes.bins else 0.9)).otherwise(alt.value(0.04)),
+        opacity=seen.then(alt.value(0.45 if axes.shape.bins else 0.9)).otherwise(alt.value(0.04)),
         tooltip=tooltip_of(
             *(("episode", "episode"), ("series", by), ("value", what), ("length", "length (steps)")),
             *(("end_reason", "end reason"), ("seed", "seed")),
@@ -173,7 +235,7 @@ def _line_panel(axes: _Axes, legend: Any, marks: _Marks) -> Any:
         opacity=seen.then(alt.value(1)).otherwise(alt.value(0.08)),
         tooltip=tooltip_of(("series", by), ("value", f"mean {what}"), ("episodes", "episodes")),
     )
-    if not axes.bins:
+    if not axes.shape.bins:
         return alt.layer(single, line, *_edge(axes, marks.wild)).properties(width=WIDTH, height=HEIGHT)
     band = means.mark_area(clip=True).encode(
         axes.x,
@@ -186,8 +248,10 @@ def _line_panel(axes: _Axes, legend: Any, marks: _Marks) -> Any:
 
 
 def _edge(axes: _Axes, wild: list[dict[str, Any]]) -> list[Any]:
-    """Return crosses for values that fit no axis: large ones at the upper edge, others at the lower."""
-    above = [row for row in wild if row["label"] in ("inf", f">{LARGEST:g}")]
+    """Return crosses for values that fit no axis or not this one: large ones at the upper edge, others at
+    the lower.
+    """
+    above = [row for row in wild if row.get("above", row["label"] in ("inf", f">{LARGEST:g}"))]
     below = [row for row in wild if row not in above]
     return [
         alt.Chart(values_of(rows))

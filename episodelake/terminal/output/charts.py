@@ -16,16 +16,18 @@ class Glyphs:
         levels: from the lowest mark to a full cell.
         rule: draws a base line.
         cut: stands where text was left out.
+        odd: stands for NaN and infinities.
     """
 
     levels: str
     rule: str
     cut: str
+    odd: str
 
 
-BLOCKS = Glyphs("▁▂▃▄▅▆▇█", "─", "…")
-BLOCKS_PLAIN = Glyphs("▁▂▃▄▅▆▇█", "-", "…")
-ASCII = Glyphs("_.:-=+*#", "-", "~")
+BLOCKS = Glyphs("▁▂▃▄▅▆▇█", "─", "…", "x")
+BLOCKS_PLAIN = Glyphs("▁▂▃▄▅▆▇█", "-", "…", "x")
+ASCII = Glyphs("_.:-=+*#", "-", "~", "x")
 
 
 @dataclass(frozen=True)
@@ -45,22 +47,35 @@ class Histogram:
     counts: Mapping[str, str]
 
 
-def sparkline(values: np.ndarray, width: int, glyphs: Glyphs = BLOCKS) -> str:
-    """Draw a series as one line of at most `width` characters, from its smallest to its largest value.
+def means(values: np.ndarray, width: int) -> np.ndarray:
+    """Return a series as at most `width` means of equal stretches; NaN where they have no finite value."""
+    if len(values) > width:
+        values = np.array([_finite_mean(part) for part in stretches(values, width)])
+    return values.astype(np.float64)
 
-    A longer series is drawn as means of equal stretches. NaN and infinities leave gaps; a constant series
+
+def sparkline(
+    values: np.ndarray, width: int, glyphs: Glyphs = BLOCKS, span: tuple[float, float] | None = None
+) -> str:
+    """Draw a series as one line of at most `width` characters.
+
+    A longer series is drawn as means of equal stretches. NaN and infinities are marked; a constant series
     is a line at half height.
+
+    Args:
+        values: shape (n,).
+        width: in characters.
+        glyphs: what to draw with.
+        span: the values at the bottom and the top; None for the smallest and the largest mean.
 
     >>> sparkline(np.arange(8.0), 8)
     '▁▂▃▄▅▆▇█'
     """
-    if len(values) > width:
-        values = np.array([_finite_mean(part) for part in stretches(values, width)])
-    values = values.astype(np.float64)
+    values = means(values, width)
     finite = np.isfinite(values)
     if not finite.any():
-        return " " * len(values)
-    low, high = values[finite].min(), values[finite].max()
+        return glyphs.odd * len(values)
+    low, high = span or (values[finite].min(), values[finite].max())
     top = len(glyphs.levels) - 1
     if low == high:
         steps = np.full(len(values), top // 2)
@@ -68,7 +83,9 @@ def sparkline(values: np.ndarray, width: int, glyphs: Glyphs = BLOCKS) -> str:
         # Halves first: the span of two finite numbers need not be finite.
         shares = (np.where(finite, values, low) / 2 - low / 2) / (high / 2 - low / 2)
         steps = np.rint(shares * top).astype(int)
-    return "".join(glyphs.levels[step] if seen else " " for step, seen in zip(steps, finite, strict=True))
+    return "".join(
+        glyphs.levels[step] if seen else glyphs.odd for step, seen in zip(steps, finite, strict=True)
+    )
 
 
 def stretches(values: np.ndarray, count: int) -> list[np.ndarray]:

@@ -34,7 +34,7 @@ from ...store.common.optional_packages import EXPLORE, require
 from ...store.errors import InvalidArgumentError, NothingToDrawError
 from ...store.layout import EPISODES
 from ...store.schema import ACTION
-from ..output.charts import histogram, sparkline, stretches
+from ..output.charts import histogram, means, sparkline, stretches
 from ..output.exporting import check_target, replaced, report_file
 from ..output.grid import NARROWEST, Grid, number_text
 from ..output.page import Page
@@ -151,10 +151,12 @@ class RunSeries:
 
     Attributes:
         name: the run; of several objectives, which one too.
+        panel: the objective; empty where there is one.
         values: float64.
     """
 
     name: str
+    panel: str
     values: np.ndarray
 
 
@@ -177,7 +179,7 @@ def drawn_series(view: EpisodeView, what: str) -> list[RunSeries]:
         )
     parts = pl.DataFrame(rows).partition_by("run_id", "panel", maintain_order=True, as_dict=True)
     return [
-        RunSeries(f"{run} [{panel.rpartition(' ')[2]}]" if panel else run, part["value"].to_numpy())
+        RunSeries(f"{run} [{panel.rpartition(' ')[2]}]" if panel else run, panel, part["value"].to_numpy())
         for (run, panel), part in parts.items()
     ]
 
@@ -189,7 +191,8 @@ def time_drawing(series: Sequence[RunSeries]) -> Drawing:
     def draw(page: Page) -> None:
         _write_over_time(page, series, rows)
         if len(series) > 1:
-            page.note("Each line has a scale of its own, from the lowest to the highest of its row.")
+            several = any(each.panel for each in series)
+            page.note(f"All lines{' of an objective' * several} have the same scale.")
         _note_unbounded(page, rows)
 
     return Drawing(rows, draw)
@@ -197,10 +200,15 @@ def time_drawing(series: Sequence[RunSeries]) -> Drawing:
 
 def _write_over_time(page: Page, series: Sequence[RunSeries], rows: Sequence[Mapping[str, Any]]) -> None:
     drawn = "over time" if _is_narrow(page) else "from first to last episode"
+    width = _line_width(page)
+    panels = {each.panel for each in series}
+    spans = {
+        panel: _scale([each.values for each in series if each.panel == panel], width) for panel in panels
+    }
     cells = [
         (
             row["run"],
-            sparkline(each.values, _line_width(page), page.glyphs),
+            sparkline(each.values, width, page.glyphs, spans[each.panel]),
             row["episodes"],
             *(page.number(row[name]) for name in ("lowest", "mean", "highest")),
         )
@@ -209,6 +217,13 @@ def _write_over_time(page: Page, series: Sequence[RunSeries], rows: Sequence[Map
     headers = ("run", drawn, "episodes", "lowest", "mean", "highest")
     grid = Grid.of(headers, cells, (False, False, True, True, True, True))
     page.table(replace(grid, first=(drawn, *(name for name in headers if name != drawn)), chart=drawn))
+
+
+def _scale(lines: Sequence[np.ndarray], width: int) -> tuple[float, float] | None:
+    """Return the lowest and the highest mean that is drawn; None where there is none."""
+    drawn = np.concatenate([means(values, width) for values in lines])
+    finite = drawn[np.isfinite(drawn)]
+    return (float(finite.min()), float(finite.max())) if len(finite) else None
 
 
 def _is_narrow(page: Page) -> bool:
