@@ -39,11 +39,11 @@ def hash_words(*words: int) -> int:
     return int(state[0])
 
 
-#: SplitMix64: Steele, Lea and Flood 2014.
-_GAMMA = np.uint64(0x9E3779B97F4A7C15)
-_ROUND_1 = np.uint64(30), np.uint64(0xBF58476D1CE4E5B9)
-_ROUND_2 = np.uint64(27), np.uint64(0x94D049BB133111EB)
-_LAST_SHIFT = np.uint64(31)
+#: SplitMix64: Steele, Lea and Flood 2014. Numpy converts scalars at each use, arrays without dimensions not.
+_GAMMA = np.array(0x9E3779B97F4A7C15, np.uint64)
+_ROUND_1 = np.array(30, np.uint64), np.array(0xBF58476D1CE4E5B9, np.uint64)
+_ROUND_2 = np.array(27, np.uint64), np.array(0x94D049BB133111EB, np.uint64)
+_LAST_SHIFT, _MANTISSA_SHIFT = np.array(31, np.uint64), np.array(11, np.uint64)
 
 
 def mix64(values: np.ndarray) -> np.ndarray:
@@ -61,7 +61,7 @@ def uniforms(key: int, counters: np.ndarray) -> np.ndarray:
     number.
     """
     mixed = mix64(mix64(counters.astype(np.uint64)) ^ np.uint64(key))
-    return (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return (mixed >> _MANTISSA_SHIFT).astype(np.float64) * 2.0**-53
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ largest is 1.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from .orders import hash_words, uniforms
 
 _CHILDREN = 16
 #: So many nodes are searched in one go.
-_UPPERMOST = 4096
+_UPPERMOST = 8192
 
 
 class SumTree:
@@ -42,7 +43,7 @@ class SumTree:
             self._least.append(_in_nodes(least, np.inf))
             totals, least = _sums(_columns(self._levels[-1])), self._least[-1].min(axis=1)
         self._top, self._top_least = totals, least
-        #: The running sum of the uppermost nodes, until a value changes.
+        #: Zero and the running sum of the uppermost nodes, until a value changes.
         self._reached: np.ndarray | None = None
 
     def __len__(self) -> int:
@@ -57,11 +58,11 @@ class SumTree:
     @property
     def total(self) -> float:
         """The sum of all values."""
-        return float(self._running()[-1]) if len(self._top) else 0.0
+        return float(self._running()[-1])
 
     def _running(self) -> np.ndarray:
         if self._reached is None:
-            self._reached = self._top.cumsum()
+            self._reached = np.concatenate([[0.0], self._top]).cumsum()
         return self._reached
 
     @property
@@ -101,17 +102,21 @@ class SumTree:
         """
         reached = self._running()
         wanted = _below(fractions * reached[-1], reached[-1])
-        places = reached.searchsorted(wanted, side="right")
-        wanted -= np.where(places > 0, reached.take(places - 1), 0.0)
+        places = reached[1:].searchsorted(wanted, side="right")
+        wanted -= reached.take(places)
         # A column for each place: the sums before each child, and after the last.
         sums = np.zeros((_CHILDREN + 1, len(fractions)))
+        neighbours = list(itertools.pairwise(sums))
         columns = np.arange(len(fractions))
         for level in reversed(self._levels):
-            level.take(places, axis=0).cumsum(axis=1, out=sums[1:].T)
+            sums[1:] = level.take(places, axis=0).T
+            # Faster than numpy's `cumsum`, which waits for each sum before it adds to it.
+            for before, until in neighbours:
+                np.add(before, until, until)
             # What the level above left over may be rounded up to the whole sum of the node.
             wanted = _below(wanted, sums[-1])
-            child = (sums[1:] <= wanted).sum(axis=0)
-            wanted -= sums.take(child * len(columns) + columns)
+            child = (sums[1:-1] <= wanted).sum(axis=0)
+            wanted -= sums[child, columns]
             places = places * _CHILDREN + child
         return places
 
@@ -320,7 +325,9 @@ def checked_update(units: Any, priorities: Any, count: int) -> tuple[np.ndarray,
             f"There are {len(places)} units, and priorities of the shape {values.shape} and the dtype "
             f"{values.dtype}; expected one number for each unit: the shape {places.shape}."
         )
-    if places.min() < 0 or places.max() >= count:
+    numbers = places.astype(np.int64)
+    # Without their signs negative numbers are beyond any count.
+    if numbers.view(np.uint64).max() >= count:
         number = int(np.flatnonzero((places < 0) | (places >= count))[0])
         raise InvalidArgumentError(
             f"There is no unit {places[number]} (number {number} of {len(places)}): units go from 0 to "
@@ -334,7 +341,7 @@ def checked_update(units: Any, priorities: Any, count: int) -> tuple[np.ndarray,
             f"{values[wrong[0]]}; {len(wrong)} are like that. Expected finite numbers from 0 on, such as the "
             "absolute TD errors. No priority was changed."
         )
-    return places.astype(np.int64), values.astype(np.float64)
+    return numbers, values.astype(np.float64)
 
 
 def _array(name: str, values: Any) -> np.ndarray:
