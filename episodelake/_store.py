@@ -34,6 +34,7 @@ from .store.snapshot import Snapshot
 if TYPE_CHECKING:
     import polars as pl
 
+    from ._exploring import Explorer
     from .store.maintenance.merging import MergeReport
     from .store.maintenance.recovery import RecoveredRun
 
@@ -82,6 +83,35 @@ class EpisodeStore(RecordingStore, SavingStore, MaintainedStore):
         snapshot, damaged = intact(self.context.snapshot, steps=steps)
         self._show(snapshot)
         return damaged
+
+    def explore(
+        self,
+        *,
+        browser: bool = False,
+        height: int = 760,
+        storage_options: Mapping[str, str] | None = None,
+    ) -> Explorer:
+        """Start the explorer; in a notebook its page appears below the cell.
+
+        A process of its own serves the page, to this machine and this user alone, and ends with `stop()` or
+        with this process. It follows running writers; a store opened at an older version stays there.
+
+        Args:
+            browser: also open the page in the browser.
+            height: of the page in the notebook, in pixels.
+            storage_options: how to reach a store on an object store.
+
+        Raises:
+            MissingPackageError: a package of the extra `explore` is not installed.
+            InvalidArgumentError: the height is no whole number from 1, or `browser` neither True nor False.
+            StoreAccessError, CorruptStoreError: the store cannot be read.
+            ComputationError: the process ended before its page answered.
+        """
+        from ._exploring import start
+
+        browser = flag("browser", browser)
+        version = None if self.context.snapshot.newest else self.version
+        return start(self.url, version, browser=browser, height=height, storage_options=storage_options)
 
     def published(self, *, storage_options: Mapping[str, str] | None = None) -> pl.DataFrame:
         """Return the published versions of this store, wherever they are; columns as for `el.published`.

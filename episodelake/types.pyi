@@ -1,5 +1,6 @@
 """The names of `episodelake.types`, for type checkers; `types.py` loads them on first use."""
 
+from ._exploring import Explorer
 from ._importing import ImportReport
 from ._mapping import MapReport
 from ._saved import Artifacts
@@ -50,6 +51,7 @@ __all__ = [
     "EpisodeRow",
     "EpisodeSummary",
     "ExportReport",
+    "Explorer",
     "Fault",
     "Finding",
     "FollowingLoader",

@@ -2,11 +2,14 @@
 
 import asyncio
 import email.message
+import http.client
 import http.cookiejar
 import re
 import shutil
 import socket
+import subprocess
 import sys
+import time
 import types
 import urllib.request
 from collections.abc import MutableMapping
@@ -22,6 +25,7 @@ from episodelake.explorer import server
 from episodelake.explorer.gate import Gate, new_token
 from episodelake.explorer.server import USUAL_PORT, Options, hosts_of, is_loopback, listen, serve
 from episodelake.terminal.app import app
+from waiting import PATIENCE
 
 
 @pytest.fixture(scope="module")
@@ -231,3 +235,75 @@ def test_command_with_a_lake(store: el.EpisodeStore, tmp_path: Path, monkeypatch
         result = CliRunner().invoke(app, ["explore", str(tmp_path / name), "--no-browser"])
         assert result.exit_code == 1 and re.search("no store|not a store", result.stderr)
     assert len(served) == 2
+
+
+# In a notebook
+
+
+def visit(url: str) -> http.client.HTTPResponse:
+    """The answer behind the gate: with the path and the cookie that the first visit gets."""
+    with urllib.request.urlopen(url, timeout=PATIENCE) as welcome:
+        (path,) = re.findall(r"url=(/[^/]+/)\"", welcome.read().decode())
+        cookie = welcome.headers["set-cookie"].partition(";")[0]
+    root = url.partition("/?")[0]
+    return urllib.request.urlopen(
+        urllib.request.Request(f"{root}{path}", headers={"Cookie": cookie}), timeout=PATIENCE
+    )
+
+
+def refuses(url: str) -> bool:
+    """Whether nothing answers at an address any more."""
+    try:
+        urllib.request.urlopen(url, timeout=PATIENCE).close()
+    except OSError:
+        return True
+    return False
+
+
+def test_an_explorer_in_a_process_of_its_own(tmp_path: Path) -> None:
+    """`store.explore()` shows the page in a frame; `stop` ends it, and so does the end of our process."""
+    path = tmp_path / "lake" / "store"
+    el.create(path, observation_space=Discrete(2), action_space=Discrete(2))
+    script = (
+        "import sys, episodelake as el\n"
+        "explorers = [el.open(sys.argv[1]).explore(), el.lake(sys.argv[2]).explore(height=300)]\n"
+        "for each in explorers: print(each.url, flush=True)\n"
+        "assert 'height=\"300\"' in explorers[1]._repr_html_()\n"
+        "explorers[0].stop()\n"
+        "assert 'ended' in repr(explorers[0]) and 'ended' in explorers[0]._repr_html_()\n"
+        "print('stopped', flush=True)\n"
+        "sys.stdin.read()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(path), str(path.parent)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as notebook:
+        assert notebook.stdout is not None
+        first, second, said = (notebook.stdout.readline().strip() for _ in range(3))
+        assert said == "stopped"
+        assert refuses(first)
+        page = visit(second)
+        assert page.status == 200
+        assert (
+            "frame-ancestors http://localhost:* http://127.0.0.1:*" in page.headers["content-security-policy"]
+        )
+        notebook.kill()
+    deadline = time.monotonic() + PATIENCE
+    while not refuses(second):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_what_no_process_can_explore_is_refused(store: el.EpisodeStore, tmp_path: Path) -> None:
+    """A store that is gone and bad arguments are errors of the caller."""
+    with pytest.raises(el.errors.InvalidArgumentError, match="height"):
+        store.explore(height=0)
+    with pytest.raises(el.errors.InvalidArgumentError, match="browser"):
+        store.explore(browser="yes")  # type: ignore[arg-type]
+    gone = el.open(shutil.copytree(store.path, tmp_path / "gone"))
+    shutil.rmtree(gone.path)
+    (tmp_path / "gone").write_text("a file")
+    with pytest.raises(el.errors.EpisodelakeError, match="gone"):
+        gone.explore()

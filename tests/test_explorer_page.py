@@ -1,5 +1,6 @@
 """The explorer in a real, headless Chromium: `make test-explorer`."""
 
+import functools
 import http.client
 import http.server
 import re
@@ -766,6 +767,25 @@ def test_other_ports_and_sites(explorer: Explorer, browser: Browser) -> None:
         context.close()
         other.shutdown()
     assert sent and not any(sent)
+
+
+def test_a_frame_in_a_notebook(store: el.EpisodeStore, browser: Browser, tmp_path: Path) -> None:
+    """What `store.explore()` shows in a notebook is the page, and a page of another host cannot frame it."""
+    started = store.explore()
+    (tmp_path / "index.html").write_text(started._repr_html_())
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with http.server.ThreadingHTTPServer(("", 0), handler) as notebook:
+        threading.Thread(target=notebook.serve_forever, daemon=True).start()
+        port = notebook.server_address[1]
+        with browser.new_context() as context:
+            page = context.new_page()
+            page.goto(f"http://localhost:{port}/")
+            expect(page.frame_locator("iframe").locator(".brand")).to_be_visible()
+            page.goto(f"http://{socket.gethostbyname(socket.gethostname())}:{port}/")
+            page.wait_for_timeout(1_000)
+            expect(page.frame_locator("iframe").locator(".brand")).to_have_count(0)
+        notebook.shutdown()
+    started.stop()
 
 
 def test_interrupt(store: el.EpisodeStore, visit: Open, tmp_path: Path) -> None:

@@ -37,9 +37,11 @@ _FOREIGN = "This is not an address of this page.\n"
 _POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; "
     "style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; font-src 'self' data:; "
-    "connect-src 'self' {sockets}; frame-ancestors 'none'; base-uri 'self'; "
+    "connect-src 'self' {sockets}; frame-ancestors {frames}; base-uri 'self'; "
     "form-action 'self'; object-src 'none'"
 )
+
+_FRAMES = "http://localhost:* http://127.0.0.1:*"
 
 
 def new_token() -> str:
@@ -55,15 +57,24 @@ class Gate:
         token: the token; `/?token=...` sets the cookie and leads to the page.
         port: where the server listens; cookies of several explorers do not overwrite each other.
         hosts: the names and addresses under which the page may be asked for, without port.
+        framed: pages of this machine may show the page in a frame. Browsers then send the cookie if the
+            other page has the same host name.
     """
 
     def __init__(
-        self, application: Application, token: str, port: int, hosts: Iterable[str] = LOOPBACK
+        self,
+        application: Application,
+        token: str,
+        port: int,
+        hosts: Iterable[str] = LOOPBACK,
+        *,
+        framed: bool = False,
     ) -> None:
         self._application = application
         self._token = token
         self._secret = new_token()
         self._path = f"/{new_token()}"
+        self._frames = _FRAMES if framed else "'none'"
         self._cookie = f"episodelake-{port}"
         self._hosts = {name for host in hosts for name in (host.lower(), f"{host.lower()}:{port}")}
 
@@ -108,7 +119,7 @@ class Gate:
 
     def _guarded(self, send: Send, host: str) -> Send:
         """Answers get headers that keep the browser from reaching elsewhere."""
-        policy = _POLICY.format(sockets=f"ws://{host}")
+        policy = _POLICY.format(sockets=f"ws://{host}", frames=self._frames)
         added = [
             (b"content-security-policy", policy.encode("latin-1")),
             (b"referrer-policy", b"no-referrer"),

@@ -39,6 +39,7 @@ class Options:
         browser: open the page in the browser.
         exports: the folder below which the page may write new stores.
         pinned: show one version, and look for no newer one.
+        framed: pages of this machine may show it in a frame, as a notebook does.
     """
 
     host: str = "127.0.0.1"
@@ -47,6 +48,7 @@ class Options:
     browser: bool = True
     exports: Path = Path()
     pinned: bool = False
+    framed: bool = False
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,8 @@ def serve(opened: EpisodeStore | Lake, options: Options, ready: Callable[[Addres
         port = listening.getsockname()[1]
         watch = LakeWatch(opened) if isinstance(opened, Lake) else Watch(opened, pinned=options.pinned)
         address = Address(
-            f"http://{_in_url(options.host)}:{port}/?token={token}", not is_loopback(options.host)
+            f"http://{'localhost' if options.framed else _in_url(options.host)}:{port}/?token={token}",
+            not is_loopback(options.host),
         )
         server = _server(watch, options, token, port)
 
@@ -237,7 +240,7 @@ def _server(watch: Watch | LakeWatch, options: Options, token: str, port: int) -
         show_welcome_message=False,
         reconnect_timeout=20,
     )
-    return _Server(Gate(application, token, port, hosts_of(options.host)))
+    return _Server(Gate(application, token, port, hosts_of(options.host), framed=options.framed))
 
 
 _ICON = (

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import duckdb
 import polars as pl
@@ -31,6 +31,9 @@ from .moving import TRASH, empty_trash, move
 from .shared import SharedEnvironments
 from .tables import LakeQueries, LakeSnapshot, lazy_table
 from .walk import checked_name, find_stores, look_at, place_of
+
+if TYPE_CHECKING:
+    from .._exploring import Explorer
 
 _Answer = TypeVar("_Answer")
 
@@ -110,6 +113,13 @@ class Lake(SharedEnvironments):
     def url(self) -> str:
         """The absolute path of its folder, or its URL."""
         return str(self._root)
+
+    def explore(self, *, browser: bool = False, height: int = 760) -> Explorer:
+        """Start the explorer of these stores; arguments and errors are those of `EpisodeStore.explore`."""
+        from .._exploring import start
+
+        browser = flag("browser", browser)
+        return start(self.url, None, browser=browser, height=height, storage_options=self._options)
 
     @property
     def _look(self) -> _Look:

@@ -1,0 +1,63 @@
+"""The process behind `store.explore()`: takes a request on standard input, answers with the page's address.
+
+It ends when standard input does, and so with the process that began it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from .._store import EpisodeStore, open_store
+from ..lakes.lake import Lake
+from ..lakes.opening import lake
+from ..store.errors import EpisodelakeError, StoreNotFoundError
+from .server import Address, Options, serve
+
+
+def _opened(request: dict[str, Any]) -> EpisodeStore | Lake:
+    """Open the store of a request, or the lake if there is no store."""
+    url, options = request["url"], request["storage_options"] or None
+    try:
+        return open_store(url, version=request["version"], storage_options=options)
+    except StoreNotFoundError:
+        return lake(url, storage_options=options)
+
+
+def _answer(**values: str) -> None:
+    print(json.dumps(values), flush=True)
+
+
+def _end_with_input() -> None:
+    sys.stdin.read()
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def main() -> None:
+    """Serve the page until standard input ends."""
+    request = json.loads(sys.stdin.readline())
+    options = Options(
+        port=0,
+        browser=request["browser"],
+        exports=Path(request["exports"]),
+        pinned=request["version"] is not None,
+        framed=True,
+    )
+
+    def ready(address: Address) -> None:
+        _answer(url=address.url)
+        threading.Thread(target=_end_with_input, daemon=True).start()
+
+    try:
+        serve(_opened(request), options, ready)
+    except EpisodelakeError as error:
+        _answer(error=str(error), kind=type(error).__name__)
+
+
+if __name__ == "__main__":
+    main()
