@@ -20,7 +20,7 @@ class Explorer:
     """A running explorer; a notebook shows its page. It ends with `stop`, or with this process.
 
     Attributes:
-        url: the address of the page on this machine, with its token. Whoever has it can read the store.
+        url: the address of the page on this machine, with its token, which is all that opens it.
     """
 
     def __init__(self, process: subprocess.Popen[str], url: str, height: int) -> None:
