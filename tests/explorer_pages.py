@@ -92,6 +92,29 @@ def make_long_store(path: Path) -> el.EpisodeStore:
     return store.refresh()
 
 
+def make_sick_store(path: Path) -> el.EpisodeStore:
+    """Four runs of two algorithms, with NaN in two episodes and an outlier."""
+    store = el.create(path, observation_space=Box(-9, 9, (2,), np.float32), action_space=Discrete(4))
+    rng = np.random.default_rng(1)
+    for run in range(4):
+        with store.writer(run=f"run{run}", metadata={"algo": "ppo" if run % 2 else "dqn"}) as writer:
+            for number in range(30):
+                observations = rng.normal(0, 1, (13, 2)).astype(np.float32)
+                rewards = rng.normal(number / 10, 1, 12)
+                if (run, number) in ((0, 3), (2, 7)):
+                    observations[4, 1] = np.nan
+                if (run, number) == (1, 5):
+                    rewards[0] = 1e6
+                writer.write_episode(
+                    observations=observations,
+                    actions=rng.integers(0, 4, 12),
+                    rewards=rewards,
+                    terminations=number % 3 > 0,
+                    truncations=number % 3 == 0,
+                )
+    return store.refresh()
+
+
 @dataclass
 class Explorer:
     """A running `episodelake explore`.

@@ -32,6 +32,7 @@ from explorer_pages import (
     explored,
     launched,
     make_long_store,
+    make_sick_store,
     make_store,
     pixels,
     settle,
@@ -80,10 +81,12 @@ def visit(browser: Browser) -> Iterator[Open]:
     """Opens a page; whatever goes wrong on it in the background fails the test."""
     visits: list[Visit] = []
 
-    def opened(explorer: Explorer, **options: object) -> Visit:
+    def opened(explorer: Explorer, pane: str | None = "Episodes", **options: object) -> Visit:
         context = browser.new_context(viewport={"width": 1500, "height": 1000}, **options)  # type: ignore[arg-type]
         found = Visit(context.new_page(), explorer.origin)
         found.page.goto(explorer.url)
+        if pane is not None:
+            found.page.get_by_role("tab", name=pane).click()
         visits.append(found)
         return found
 
@@ -106,6 +109,47 @@ def test_it_opens(explorer: Explorer, store: el.EpisodeStore, visit: Open) -> No
     assert colours(seen.canvas(".overview")) > 20
     assert re.fullmatch(re.escape(explorer.origin) + "/[^/?]{32}/", seen.page.url)
     expect(seen.page.locator("header")).to_contain_text("120 episodes · 3 runs")
+
+
+def test_the_overview(visit: Open, tmp_path: Path) -> None:
+    """The first screen has amounts, findings, curves and ends; findings and ends list their episodes."""
+    sick = make_sick_store(tmp_path / "sick")
+    with explored(sick.path, tmp_path / "out") as explorer:
+        seen = visit(explorer, pane=None)
+        page = seen.page
+        frame = sick.episodes.collect()
+        facts = page.locator(".about-facts")
+        for text in (
+            f"{len(frame):,}",
+            f"{frame['length'].sum():,}",
+            f"{frame['episode_return'].median():.6g}",
+        ):
+            expect(facts.get_by_text(text, exact=True).first).to_be_visible()
+        for place in (
+            ".part:has(.smoothing)",
+            ".beside-curve .part:nth-child(2)",
+            ".beside-curve .part:last-child",
+        ):
+            expect(seen.canvas(place)).to_be_visible()
+        report = sick.health()
+        expect(page.locator(".finding")).to_have_count(len(report.findings))
+        curve = page.locator(".part:has(.smoothing) .chart-place")
+        settle(page)
+        before = curve.screenshot()
+        page.get_by_label("Colour").click()
+        page.get_by_role("option", name="run.algo").click()
+        wait_until(lambda: curve.screenshot() != before, "another curve")
+        assert crowded(page) == [] and unnamed(page) == []
+        for finding in report.findings[:2]:
+            page.locator(".finding", has_text=finding.message).click()
+            expect(seen.count).to_contain_text(f"of {len(finding.positions)}")
+            assert set(seen.column("#")) == {str(position) for position in finding.positions}
+            page.get_by_role("tab", name="Overview").click()
+        page.locator(".end-row", has_text="truncated").click()
+        ended = int((frame["end_reason"] == "truncated").sum())
+        expect(seen.count).to_contain_text(f"of {ended}")
+        expect(page.get_by_placeholder("SQL condition")).to_have_value("end_reason = 'truncated'")
+        seen.leave()
 
 
 def test_filter(explorer: Explorer, store: el.EpisodeStore, visit: Open) -> None:

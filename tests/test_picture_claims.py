@@ -28,7 +28,7 @@ from claimed_stores import (
 )
 
 gymnasium.register_envs(ale_py)
-CHARTS = ("returns", "lengths", "return_histogram", "actions", "visitation")
+CHARTS = ("returns", "learning_curve", "lengths", "return_histogram", "actions", "visitation")
 
 
 @pytest.fixture(scope="module")

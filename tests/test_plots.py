@@ -35,7 +35,7 @@ from plain_agents import play_parallel, random_policy
 from real_environments import NUMBERED_SPACES
 
 RETURNS = {"ppo": [float(number) for number in range(40)], "dqn": [-1.5, 0.25, 7.0]}
-CHARTS = ("returns", "lengths", "return_histogram", "actions", "visitation")
+CHARTS = ("returns", "learning_curve", "lengths", "return_histogram", "actions", "visitation")
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ columns on axes that fit their types.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +20,7 @@ from ..store.errors import InvalidArgumentError
 from .listing import SeriesColors
 
 _HIGHEST = 170
+_TALL = 330
 CURSOR = "cursor"
 BRUSH = "brush"
 #: Beside the panels of an episode a legend would take the room of the lines.
@@ -72,15 +73,60 @@ def overview_spec(name: str, view: EpisodeView, colors: SeriesColors) -> dict[st
         NothingToDrawError: the view has no episodes.
     """
     brushable = _brushable(view)
+    specification = _adapted(OVERVIEWS[name].draw(view), colors)
+    specification = _changed(specification, _brushed) if brushable else specification
+    return {**specification, "usermeta": {"brush": brushable}}
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A learning curve, by the arguments of `view.plot.learning_curve`."""
+
+    what: str = "return"
+    over: str = "episodes"
+    by: str = "run"
+    smooth: int = 0
+    band: str = "episodes"
+
+
+#: The distributions of an overview.
+DISTRIBUTIONS = {
+    "Returns": lambda view: view.plot.return_histogram(by="end_reason", scale="clipped"),
+    "Lengths": lambda view: view.plot.lengths(scale="clipped"),
+}
+
+
+def curve_spec(curve: Curve, view: EpisodeView, colors: SeriesColors) -> dict[str, Any]:
+    """Return the specification of a learning curve; see `distribution_spec`."""
+    return _still(view.plot.learning_curve(**asdict(curve)), colors, _TALL)
+
+
+def distribution_spec(name: str, view: EpisodeView, colors: SeriesColors) -> dict[str, Any]:
+    """Return the specification of one of `DISTRIBUTIONS`, whose notes are in its usermeta.
+
+    Raises:
+        NothingToDrawError: the view has no episodes, or none with finite values.
+    """
+    return _still(DISTRIBUTIONS[name](view), colors)
+
+
+def _still(chart: Any, colors: SeriesColors, height: int = _HIGHEST) -> dict[str, Any]:
+    """Return a chart without zooming, which would catch the wheel of a page that scrolls."""
+    specification = _changed(_adapted(chart, colors), lambda part: _resized(part, height))
+    notes = chart.title.subtitle
+    kept = [each for each in specification.get("params", []) if each["name"] != "zoom"]
+    return {**specification, "params": kept, "usermeta": {"notes": notes}}
+
+
+def _adapted(chart: Any, colors: SeriesColors) -> dict[str, Any]:
+    """Return a chart for the page: without title, not too high, in the colours of its series."""
 
     def recoloured(part: dict[str, Any]) -> dict[str, Any]:
         if part.get("field") != "series" or "domain" not in part.get("scale", {}):
             return part
         return {**part, "scale": {**part["scale"], "range": colors.of(part["scale"]["domain"])}}
 
-    specification = _changed(_compact(OVERVIEWS[name].draw(view).to_dict()), recoloured)
-    specification = _changed(specification, _brushed) if brushable else specification
-    return {**specification, "usermeta": {"brush": brushable}}
+    return _changed(_compact(chart.to_dict()), recoloured)
 
 
 def _changed(part: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Any:
@@ -117,6 +163,10 @@ def _compact(specification: dict[str, Any]) -> dict[str, Any]:
     """Remove titles, which the page shows, and limit heights."""
     kept = {key: value for key, value in specification.items() if key != "title"}
     return {**_changed(kept, _lower), "padding": 4}
+
+
+def _resized(part: dict[str, Any], height: int) -> dict[str, Any]:
+    return {**part, "height": height} if isinstance(part.get("height"), int) else part
 
 
 def _lower(part: dict[str, Any]) -> dict[str, Any]:

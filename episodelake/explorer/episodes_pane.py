@@ -10,6 +10,7 @@ from typing import Any
 from nicegui import run, ui
 from nicegui.events import GenericEventArguments
 
+from ..readers.amounts import counted
 from ..readers.sql.text import literal
 from ..store.errors import EpisodelakeError
 from .charts import OVERVIEWS, conditions_of, overview_spec
@@ -84,6 +85,10 @@ class EpisodesPane:
             self._runs.on_value_change(self._filter)
             with icon_button("view_column", "Columns").mark("columns"), ui.menu().props("auto-close=false"):
                 self._column_choice()
+        self._about_chip = ui.chip(removable=True, icon="rule", color="primary")
+        self._about_chip.props("dense outline size=12px").mark("about-chip")
+        self._about_chip.on("remove", lambda: self.choose(replace(self.choice, ids=None, about="")))
+        self._about_chip.set_visibility(False)
         self._problem = note("problem w-full").mark("filter-problem")
 
     def _column_choice(self) -> None:
@@ -258,6 +263,14 @@ class EpisodesPane:
         if await self._take(wanted, self.brushed):
             await self.chart()
 
+    async def choose(self, wanted: Choice) -> None:
+        """Show the episodes of a choice that was not typed."""
+        self._first = 0
+        if await self._take(wanted, []):
+            self._input.value = " AND ".join(wanted.conditions)
+            self._runs.value = list(wanted.run_ids)
+            await self.chart()
+
     async def _take(self, wanted: Choice, brushed: list[str]) -> bool:
         """Show other episodes; an invalid condition changes nothing and is reported."""
         together = replace(wanted, conditions=tuple(filter(None, (*wanted.conditions, *brushed))))
@@ -271,6 +284,10 @@ class EpisodesPane:
         self._problem.set_text("")
         self.choice, self.brushed, self.positions = wanted, brushed, positions
         self._tell_brush()
+        self._about_chip.set_visibility(wanted.ids is not None)
+        self._about_chip.set_text(
+            f"{wanted.about.replace(':', ' of ')}: {counted(len(wanted.ids or ()), 'episode')}"
+        )
         self._show()
         return True
 

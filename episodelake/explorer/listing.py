@@ -25,6 +25,7 @@ from ..readers.view import EpisodeView
 from ..store.card import known_entries
 from ..store.errors import CorruptStoreError, EpisodelakeError, QueryError
 from ..store.journal.run_journal import journal_runs
+from .checkup import Checkup
 
 #: No column of a user begins with an underscore.
 POSITION = "_position"
@@ -43,12 +44,16 @@ class Choice:
         run_ids: the runs to show; none for all.
         sort: the column to sort by.
         descending: largest first. NULL comes last either way.
+        ids: the only episodes to show; None for all.
+        about: the name of these in addresses and on the page.
     """
 
     conditions: tuple[str, ...] = ()
     run_ids: tuple[str, ...] = ()
     sort: str = POSITION
     descending: bool = True
+    ids: tuple[str, ...] | None = None
+    about: str = ""
 
     @property
     def where(self) -> str:
@@ -56,6 +61,8 @@ class Choice:
         parts = [condition.strip() for condition in self.conditions if condition.strip()]
         if self.run_ids:
             parts.append(f"run_id IN ({', '.join(map(literal, self.run_ids))})")
+        if self.ids is not None:
+            parts.append(f"episode_id IN ({', '.join(map(literal, self.ids)) or 'NULL'})")
         # On a line of its own, so that a comment at the end of a condition hides nothing.
         return parts[0] if len(parts) == 1 else " AND ".join(f"({part}\n)" for part in parts)
 
@@ -86,6 +93,13 @@ class Run:
     run_id: str
     label: str
     episodes: int
+
+
+_MOST_GROUPS = 50
+
+
+def _few(values: pl.Series) -> bool:
+    return not values.dtype.is_nested() and 1 < values.n_unique() <= _MOST_GROUPS
 
 
 @dataclass
@@ -127,6 +141,17 @@ class EpisodeList:
         filled = [name for name in names if name in always or self.frame[name].null_count() < len(self)]
         middle = [name for name in filled if name not in first and name not in last]
         return [name for name in (*first, *middle, *last) if name in filled]
+
+    @cached_property
+    def groups(self) -> list[str]:
+        """The columns and keys of runs' metadata that have a few values, to group episodes by."""
+        runs = self.store.runs.collect()
+        of_runs = [name for name in runs.columns if name.startswith("metadata.") and _few(runs[name])]
+        own = [name for name in self.columns if name.startswith("metadata.") or name == "env_index"]
+        return [
+            *(f"run.{name.removeprefix('metadata.')}" for name in of_runs),
+            *(name for name in ("end_reason", *own) if _few(self.frame[name])),
+        ]
 
     def sortable(self, column: str) -> bool:
         """Return whether the list can be sorted by a column: not by lists."""
@@ -175,6 +200,8 @@ class EpisodeList:
         ]
         if choice.run_ids:
             filters.append((choice.run_ids, pl.col("run_id").is_in(choice.run_ids)))
+        if choice.ids is not None:
+            filters.append((choice.ids, pl.col("episode_id").is_in(choice.ids)))
         mask = None
         for key, condition in filters:
             kept = self._cached(key, lambda condition=condition: self._kept(condition))
@@ -345,6 +372,23 @@ class Watch:
         self._lock = threading.Lock()
         self._earliest = 0.0
         self.written = False
+        self._checkup: Checkup | None = None
+
+    def checkup(self) -> Checkup:
+        """Return the health of the version that is shown, or of one before while the checkups take long."""
+        last, shown = self._checkup, self.shown.store
+        if last is None or (
+            last.version != shown.version
+            and last.ended is not None
+            and time.monotonic() - last.ended > REST * last.seconds
+        ):
+            self._checkup = last = Checkup(shown, last)
+        return last
+
+    def close(self) -> None:
+        """Stop what runs in the background."""
+        if self._checkup is not None:
+            self._checkup.stop()
 
     def _rest(self, store: EpisodeStore) -> Shown:
         """Return a store without its damaged files of episodes or runs."""
@@ -430,5 +474,10 @@ class LakeWatch:
                 watch = Watch(self.lake[name])
             self._watches[name] = watch
             while len(self._watches) > _KEPT_STORES:
-                del self._watches[next(iter(self._watches))]
+                self._watches.pop(next(iter(self._watches))).close()
             return watch
+
+    def close(self) -> None:
+        """Stop what runs in the background."""
+        for watch in self._watches.values():
+            watch.close()

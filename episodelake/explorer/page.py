@@ -5,6 +5,7 @@ One `Page` per open browser tab. It holds the choice; the panes show it and call
 
 from __future__ import annotations
 
+import importlib
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,8 +24,9 @@ from .episode_pane import GONE
 from .episodes_pane import EpisodesPane
 from .export_dialog import ExportDialog
 from .lake_page import STORE_PATH, LakePage
-from .listing import PAUSE, LakeWatch, Shown, Watch
+from .listing import PAUSE, Choice, LakeWatch, Shown, Watch
 from .moments import text_of
+from .overview_pane import OverviewPane
 from .player import Player
 from .sql_pane import SqlPane
 from .widgets import BUNDLE_PATH, Tab, note, path_label, vega_bundle
@@ -44,9 +46,9 @@ def add_page(application: fastapi.FastAPI, watch: Watch | LakeWatch, exports: Pa
 
     pages: weakref.WeakSet[Page] = weakref.WeakSet()
     # A running query would delay the end of the process.
-    app.on_shutdown(lambda: [page.leave() for page in list(pages)])
-    # Load the bundle while the browser starts.
-    app.on_startup(lambda: run.io_bound(vega_bundle))
+    app.on_shutdown(lambda: [each.close() for each in (watch, *list(pages))])
+    # Load what draws while the browser starts.
+    app.on_startup(lambda: run.io_bound(_warm_up))
 
     if isinstance(watch, LakeWatch):
         _add_lake(watch, lambda store, name: pages.add(Page(store, exports, watch.lake, name)))
@@ -55,6 +57,11 @@ def add_page(application: fastapi.FastAPI, watch: Watch | LakeWatch, exports: Pa
     @ui.page("/")
     def index() -> None:
         pages.add(Page(watch, exports))
+
+
+def _warm_up() -> None:
+    vega_bundle()
+    importlib.import_module("altair")
 
 
 def _add_lake(lake: LakeWatch, show: Callable[[Watch, str], None]) -> None:
@@ -92,10 +99,12 @@ class Page(Tab):
         ui.add_css("".join(f".end.{end}::before {{ background: {END_COLORS[end]} }}" for end in END_COLORS))
         self._header()
         with (
-            ui.tab_panels(self.tabs, value="episodes", keep_alive=True)
+            ui.tab_panels(self.tabs, value="overview", keep_alive=True)
             .classes("explorer-body")
             .props("animated=false")
         ):
+            with ui.tab_panel("overview").classes("explorer-panel"):
+                self.overview = OverviewPane(self)
             with ui.tab_panel("episodes").classes("explorer-panel"):
                 self._episodes_tab()
             with ui.tab_panel("sql").classes("explorer-panel"):
@@ -106,19 +115,13 @@ class Page(Tab):
         # Space presses the button that was clicked last, so it is left to that.
         ui.keyboard(on_key=self._space_key)
         self._timer = ui.timer(PAUSE, self._follow)
-        ui.context.client.on_delete(self.leave)
+        ui.context.client.on_delete(self.close)
         self._tell_version()
         self._tell_writers()
         self._tell_problem()
-        ui.timer(0.05, self._begin, once=True)
-
-    def _begin(self) -> None:
-        """Open the first episode, so that the page never starts empty."""
-        if not self.player.panes:
-            self.episodes.move(0)
 
     def _header(self) -> None:
-        first: Any = "episodes"
+        first: Any = "overview"
         with ui.element("header").classes("explorer-header"):
             ui.label("Episodelake").classes("brand")
             if self.lake is not None:
@@ -134,6 +137,7 @@ class Page(Tab):
             with ui.tabs(value=first, on_change=self._tab_changed).props(
                 "dense no-caps inline-label"
             ) as self.tabs:
+                ui.tab("overview", "Overview", icon="insights")
                 ui.tab("episodes", "Episodes", icon="view_list")
                 ui.tab("sql", "SQL", icon="terminal")
             ui.button("Export", icon="ios_share", on_click=lambda: self.export.open()).props(
@@ -183,6 +187,16 @@ class Page(Tab):
         self.show_list()
         self.episodes.show_ids(ids)
 
+    async def show_where(self, condition: str) -> None:
+        """Let the list show the episodes that fulfil an SQL condition."""
+        self.show_list()
+        await self.episodes.choose(Choice((condition,)))
+
+    async def show_finding(self, name: str) -> None:
+        """Let the list show the episodes of a finding."""
+        self.show_list()
+        await self.episodes.choose(Choice(ids=self.watch.checkup().ids(name), about=name))
+
     # Following
 
     async def _follow(self) -> None:
@@ -196,6 +210,7 @@ class Page(Tab):
         self.shown = shown
         self._tell_version()
         await self.episodes.renew()
+        await self.overview.renew()
         self.player.renew()
         if self.sql is not None:
             self.sql.renew()
@@ -225,6 +240,8 @@ class Page(Tab):
     # Small things
 
     def _tab_changed(self) -> None:
+        if self.tabs.value == "episodes" and not self.player.panes:
+            self.episodes.move(0)  # The pane never starts empty.
         if self.tabs.value == "sql" and self.sql is None:
             with self.sql_place:
                 self.sql = SqlPane(self)
@@ -248,7 +265,7 @@ class Page(Tab):
         if pressed and self.tabs.value == "episodes":
             self.player.toggle_play()
 
-    def leave(self) -> None:
+    def close(self) -> None:
         """Stop background work when the tab closes."""
         if self.sql is not None:
             self.sql.close()

@@ -186,3 +186,11 @@ class PageOwner(Protocol):
     def show_ids(self, ids: Sequence[str]) -> None:
         """Let the list show some episodes, by id."""
         ...
+
+    async def show_where(self, condition: str) -> None:
+        """Let the list show the episodes that fulfil an SQL condition."""
+        ...
+
+    async def show_finding(self, name: str) -> None:
+        """Let the list show the episodes of a finding."""
+        ...

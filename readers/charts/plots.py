@@ -35,8 +35,8 @@ class Plots:
         Args:
             over: what the x axis counts: "episodes" of the run, its "steps", or "time".
             by: what gets a colour of its own: "run" (the default), "agent" (the default for several agents),
-                or a column of the tables episodes or runs, such as "end_reason" or "metadata.algo". The
-                twelve with the most episodes are drawn.
+                or a column of the tables episodes or runs, such as "end_reason" or "metadata.level"; a key of
+                the runs' metadata is "run.algo". The twelve with the most episodes are drawn.
             scale: of the y axis: "linear"; "log", which is linear near 0, so that it takes negative values;
                 or "clipped" to the 1 % and 99 % quantiles, where crosses at the edge are values beyond.
 
@@ -50,13 +50,42 @@ class Plots:
 
         return draw_over_time(self._context, "return", over, by, scale)
 
+    def learning_curve(
+        self,
+        over: str = "episodes",
+        by: str | None = None,
+        *,
+        what: str = "return",
+        smooth: int = 0,
+        band: str = "episodes",
+    ) -> AnyChart:
+        """Return how returns change over training, by run or by group of runs.
+
+        Args:
+            over, by: as for `returns`; `by="run.algo"` puts the runs of an algorithm into one curve.
+            what: "return" or "length".
+            smooth: draw means of so many neighbouring stretches on each side, 0 to 50.
+            band: "episodes": the line is the median of the episodes of a stretch, the band is from their 10 %
+                to their 90 % quantile. "runs": the line is the interquartile mean of the runs' medians, the
+                band its 95 % interval by bootstrap over the runs, always the same; of a single run it has no
+                width.
+
+        Returns:
+            Up to 100 stretches of each series. Single episodes are not drawn, so outliers do not flatten the
+            curves.
+        """
+        require("altair", _PURPOSE, EXPLORE)
+        from .learning import draw_learning_curve
+
+        return draw_learning_curve(self._context, what, over, by, smooth, band)
+
     def lengths(self, over: str | None = None, by: str | None = None, *, scale: str = "linear") -> AnyChart:
         """Return how long episodes are, in steps.
 
         Args:
             over: None for a histogram; or what the x axis counts, as for `returns`.
             by: as for `returns`; of a histogram the end reason if it is not given.
-            scale: of the y axis, as for `returns`; a histogram has a linear one.
+            scale: of the y axis, as for `returns`; of a histogram as for `return_histogram`.
         """
         require("altair", _PURPOSE, EXPLORE)
         if over is not None:
@@ -65,20 +94,24 @@ class Plots:
             return draw_over_time(self._context, "length", over, by, scale)
         from .returns import draw_distribution
 
-        return draw_distribution(self._context, "length", by or "end_reason", None)
+        return draw_distribution(self._context, "length", by or "end_reason", None, scale)
 
-    def return_histogram(self, by: str | None = None, bins: int | None = None) -> AnyChart:
+    def return_histogram(
+        self, by: str | None = None, bins: int | None = None, *, scale: str = "linear"
+    ) -> AnyChart:
         """Return how often each return occurs: bars side by side for few whole returns, else outlines by
         series.
 
         Args:
             by: as for `returns`.
             bins: about how many; None for 40. Edges are round numbers.
+            scale: "linear"; or "clipped": where a few values are far from the others, they are counted in the
+                outer bars, and the subtitle says so. "log" is for lines only: histograms stay linear.
         """
         require("altair", _PURPOSE, EXPLORE)
         from .returns import draw_distribution
 
-        return draw_distribution(self._context, "return", by, bins)
+        return draw_distribution(self._context, "return", by, bins, scale)
 
     def actions(self, by: str | None = None, column: str | None = None) -> AnyChart:
         """Return how often each action is taken: shares of discrete actions, histograms of continuous ones.
@@ -112,5 +145,6 @@ class Plots:
     def __repr__(self) -> str:
         """Return the charts that there are."""
         return (
-            f"Plots of {len(self._context)} episodes: returns, lengths, return_histogram, actions, visitation"
+            f"Plots of {len(self._context)} episodes: returns, learning_curve, lengths, return_histogram, "
+            "actions, visitation"
         )

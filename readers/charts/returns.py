@@ -58,7 +58,7 @@ def draw_over_time(context: ReadContext, what: str, over: str, by: str | None, s
         wild = _wild(bench, over, series)
         limits = _limits(bench) if scale == "clipped" else {}
     marks = _Marks(lines, points, wild).clipped(limits)
-    return _drawn(series, what, over, marks, _Shape(bins, scale, limits))
+    return _drawn(series, what, over, marks, Shape(bins, scale, limits))
 
 
 #: How the y axis may run.
@@ -67,7 +67,7 @@ _CLIPPED = (0.01, 0.99)
 
 
 @dataclass(frozen=True)
-class _Shape:
+class Shape:
     """The number of stretches (0 for none), the scale of the y axis, and where it ends in each panel."""
 
     bins: int
@@ -154,11 +154,11 @@ class _Marks:
         return _Marks(self.lines, [row for row in self.points if not side(row)], [*self.wild, *beyond])
 
 
-def _drawn(series: Series, what: str, over: str, marks: _Marks, shape: _Shape) -> AnyChart:
+def _drawn(series: Series, what: str, over: str, marks: _Marks, shape: Shape) -> AnyChart:
     bins, shown = shape.bins, len(marks.points) + sum("value" in row for row in marks.wild)
     legend = alt.selection_point(fields=["series"], bind="legend", name="legend")
     panels = [
-        _line_panel(_Axes(series, what, over, panel, shape), legend, marks.only(panel))
+        _line_panel(Axes(series, what, over, panel, shape), legend, marks.only(panel))
         for panel in series.panels
     ]
     values = "value" if len(series.panels) > 1 else "episode"
@@ -184,14 +184,14 @@ def _stretches(series: Series, bins: int) -> str:
 
 
 @dataclass(frozen=True)
-class _Axes:
+class Axes:
     """Channels that the layers of a panel share."""
 
     series: Series
     what: str
     over: str
     panel: str
-    shape: _Shape
+    shape: Shape
 
     @property
     def x(self) -> alt.X:
@@ -213,7 +213,7 @@ class _Axes:
         return color_channel("series", title_of(self.series.by), self.series.names)
 
 
-def _line_panel(axes: _Axes, legend: Any, marks: _Marks) -> Any:
+def _line_panel(axes: Axes, legend: Any, marks: _Marks) -> Any:
     seen = alt.when(legend)
     what, by = axes.what, title_of(axes.series.by)
     single = alt.Chart(values_of(marks.points)).mark_circle(size=22, clip=True)
@@ -247,7 +247,7 @@ def _line_panel(axes: _Axes, legend: Any, marks: _Marks) -> Any:
     return alt.layer(band, single, line, *_edge(axes, marks.wild)).properties(width=WIDTH, height=HEIGHT)
 
 
-def _edge(axes: _Axes, wild: list[dict[str, Any]]) -> list[Any]:
+def _edge(axes: Axes, wild: list[dict[str, Any]]) -> list[Any]:
     """Return crosses for values that fit no axis or not this one: large ones at the upper edge, others at
     the lower.
     """
@@ -275,15 +275,25 @@ _MOST_TICKS = 20
 _SCALE = alt.Scale(zero=False, nice=False, padding=6)
 
 
-def draw_distribution(context: ReadContext, what: str, by: str | None, bins: int | None) -> AnyChart:
+def draw_distribution(
+    context: ReadContext, what: str, by: str | None, bins: int | None, scale: str
+) -> AnyChart:
     """Return the chart; see `Plots.return_histogram` and `Plots.lengths`."""
+    one_of("scale", scale, SCALES)
+    clip = scale == "clipped"
     about = BINS if bins is None else whole_number("bins", bins, 1, MOST_BINS)
     with Workbench(context, steps=False) as bench:
         series = episode_series(bench, what, by)
-        counts = {panel: count_bins(bench, panel, about) for panel in series.panels}
+        counts = {panel: count_bins(bench, panel, about, clip=clip) for panel in series.panels}
+    clipped = [
+        f"the axis ends at {bins.edges(0)[0]:g} and {bins.edges(bins.count - 1)[1]:g}, values from "
+        f"{low:g} to {high:g} stand in the outer bars"
+        for bins, (low, high), _ in counts.values()
+        if low < bins.edges(0)[0] or high > bins.edges(bins.count - 1)[1]
+    ]
     panels = [_bar_panel(series, what, panel, bins, rows) for panel, (bins, _, rows) in counts.items()]
     values = "value" if len(series.panels) > 1 else "episode"
-    subtitle = [counted(series.count, values), *series.notes]
+    subtitle = [counted(series.count, values), *series.notes, *clipped]
     return finished(stacked(panels), f"{what.capitalize()} of episodes by {title_of(series.by)}", subtitle)
 
 

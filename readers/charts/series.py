@@ -106,9 +106,9 @@ WILD = (
     f"WHEN isinf(value) THEN if(value > 0, 'inf', '-inf') ELSE if(value > 0, '>', '<-') || '{LARGEST:g}' END"
 )
 FITS = f"isfinite(value) AND abs(value) <= {LARGEST}"
-#: Views of a bench: all values, and those of the largest series that fit an axis. As tables they would hold
-#: columns that a chart of a million episodes does not need.
-VALUED, DRAWN = "valued", "drawn"
+#: Views of a bench: all values, those of the largest series that fit an axis, and these by stretch. As tables
+#: they would hold columns that a chart of a million episodes does not need.
+VALUED, DRAWN, PLACED = "valued", "drawn", "placed"
 RUN, AGENT = "run", "agent"
 RETURN, LENGTH = "return", "length"
 
@@ -285,35 +285,49 @@ def value_episodes(bench: Workbench, what: str, by: str) -> None:
 def means_over(bench: Workbench, x: str, stretches: str) -> list[dict[str, Any]]:
     """Means and quantiles of equal stretches of each series in `DRAWN`.
 
-    Each series has stretches of its own: a short run beside a long one would else have a single one.
-
     Args:
-        bench: with the table.
-        x: an expression over it: what is divided into stretches.
-        stretches: an expression for how many; `n` is the number of values. NULL draws every value.
+        bench, x, stretches: as for `place_values`.
 
     Returns:
         Rows of series, panel, x (mean), value (mean), low and high (10 % and 90 %), episodes (count), and
         lowest_id and highest_id: the episodes with the extremes.
     """
-    place = f"least(floor((x - low) / greatest(high - low, 1) * {stretches}), {stretches} - 1)"
-    bench.rows(
-        f"CREATE OR REPLACE TEMP TABLE placed AS SELECT episode_id, series, panel, value, {x} AS x "
-        f"FROM {DRAWN}"
-    )
+    place_values(bench, x, stretches)
     return bench.rows(
         f"SELECT series, panel, avg(x)::DOUBLE AS x, avg(value / 4) * 4 AS value, "
         "quantile_cont(value, 0.1) AS low, quantile_cont(value, 0.9) AS high, count(*) AS episodes, "
         "arg_min(episode_id, value) AS lowest_id, arg_max(episode_id, value) AS highest_id "
-        f"FROM (SELECT episode_id, series, panel, value, x, coalesce({place}, x) AS place FROM placed "
-        "JOIN (SELECT series, panel, min(x) AS low, max(x) AS high, count(*) AS n FROM placed "
-        "GROUP BY series, panel) USING (series, panel)) "
-        "GROUP BY series, panel, place ORDER BY series, panel, x"
+        f"FROM {PLACED} GROUP BY series, panel, place ORDER BY series, panel, x"
+    )
+
+
+def place_values(bench: Workbench, x: str, stretches: str) -> None:
+    """Make the view `PLACED`: the values of `DRAWN` with x and place, the stretch of their series.
+
+    Each series has stretches of its own: a short run beside a long one would else have a single one.
+
+    Args:
+        bench: with the table.
+        x: an expression over it: what is divided into stretches.
+        stretches: an expression for how many; `n` is the number of values, `runs` that of their runs.
+            NULL draws every value.
+    """
+    place = f"least(floor((x - low) / greatest(high - low, 1) * {stretches}), {stretches} - 1)"
+    bench.rows(
+        f"CREATE OR REPLACE TEMP TABLE at_x AS SELECT episode_id, run_id, series, panel, value, {x} AS x "
+        f"FROM {DRAWN}"
+    )
+    bench.rows(
+        f"CREATE OR REPLACE TEMP VIEW {PLACED} AS "
+        f"SELECT at_x.*, coalesce({place}, x) AS place FROM at_x "
+        "JOIN (SELECT series, panel, min(x) AS low, max(x) AS high, count(*) AS n, "
+        "count(DISTINCT run_id) AS runs FROM at_x "
+        "GROUP BY series, panel) USING (series, panel)"
     )
 
 
 def count_bins(
-    bench: Workbench, panel: str, about: int, table: str = DRAWN
+    bench: Workbench, panel: str, about: int, table: str = DRAWN, *, clip: bool = False
 ) -> tuple[Bins, tuple[float, float], list[dict[str, Any]]]:
     """Count the episodes in each bin of a histogram, by series.
 
@@ -322,6 +336,7 @@ def count_bins(
         panel: one of it.
         about: how many bins there should be.
         table: `DRAWN`, or `VALUED` for all series.
+        clip: the first and the last bin hold what is beyond them, where a few values are far from the others.
 
     Returns:
         The bins, the lowest and the highest value, and rows of series, panel, bin, episodes (count) and share
@@ -329,10 +344,15 @@ def count_bins(
     """
     chosen = f"panel = '{panel}' AND {FITS}"
     (span,) = bench.rows(
-        f"SELECT min(value) AS low, max(value) AS high, bool_and(value = round(value)) AS whole FROM {table} "
-        f"WHERE {chosen}"
+        f"SELECT min(value) AS low, max(value) AS high, bool_and(value = round(value)) AS whole, "
+        f"quantile_cont(value, [0.01, 0.99]) AS usual FROM {table} WHERE {chosen}"
     )
-    bins = bins_for(span["low"], span["high"], about, whole=span["whole"])
+    low, high = span["low"], span["high"]
+    if clip:
+        least, most = span["usual"]
+        room = (most - least) / 2
+        low, high = max(low, least - room), min(high, most + room)
+    bins = bins_for(low, high, about, whole=span["whole"])
     return (
         bins,
         (span["low"], span["high"]),
@@ -384,6 +404,14 @@ def label_episodes(bench: Workbench, by: str) -> tuple[tuple[str, ...], str]:
     return tuple(row["name"] for row in sizes[:MOST_SERIES]), note
 
 
+def run_column(snapshot: Snapshot, name: str) -> str | None:
+    """Return the column of `runs` that a name means: itself, or `run.` and a key of metadata or a column."""
+    columns = snapshot.runs_schema.names
+    key = name.removeprefix(f"{RUN}.")
+    meant = (f"metadata.{key}", key) if key != name else (name,)
+    return next((each for each in meant if each in columns), None)
+
+
 def _labels(snapshot: Snapshot, by: str) -> tuple[str, str]:
     """Return SQL for the name of an episode's series, and for the column of `runs` that it needs.
 
@@ -400,8 +428,9 @@ def _labels(snapshot: Snapshot, by: str) -> tuple[str, str]:
         return "NULL", ""
     if by in snapshot.episodes_schema.names:
         return f"coalesce(episodes.{quote(by)}::VARCHAR, 'NULL')", ""
-    if by in snapshot.runs_schema.names:
-        return "coalesce(of_run, 'NULL')", f", {quote(by)}::VARCHAR AS of_run"
+    own = run_column(snapshot, by)
+    if own is not None:
+        return "coalesce(of_run, 'NULL')", f", {quote(own)}::VARCHAR AS of_run"
     known = [RUN, *([AGENT] if snapshot.schema.groups else []), *snapshot.episodes_schema.names]
     meant = suggest(by, [*known, *snapshot.runs_schema.names])
     raise InvalidArgumentError(

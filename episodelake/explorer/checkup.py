@@ -1,0 +1,74 @@
+"""Health of a version for the page: computed once in the background, and stopped with the server."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from .._store import EpisodeStore
+from ..readers.measures.health import Finding, HealthReport
+from ..store.errors import EpisodelakeError
+
+
+class _StoppedError(Exception):
+    """Ends a checkup from within."""
+
+
+class Checkup:
+    """The findings of one version.
+
+    Args:
+        store: pinned at the version.
+        before: the checkup of an older version, whose report stands until this one is done.
+
+    Attributes:
+        version: the version that is checked.
+        report: the newest report; None before the first.
+        problem: why there is none; empty if there is.
+        share: how much of the episodes has been read, 0 to 1.
+        ended: when it ended, in seconds of `time.monotonic`; None while it runs.
+        seconds: how long it took.
+    """
+
+    def __init__(self, store: EpisodeStore, before: Checkup | None = None) -> None:
+        self.version = store.version
+        self.report: HealthReport | None = before.report if before else None
+        self.problem, self.share = "", 0.0
+        self.ended: float | None = None
+        self.seconds = 0.0
+        self._stopped = False
+        threading.Thread(target=self._run, args=[store], daemon=True, name="episodelake-health").start()
+
+    def _run(self, store: EpisodeStore) -> None:
+        started = time.monotonic()
+        try:
+            self.report = store.health(progress=self._read)
+        except EpisodelakeError as error:
+            self.problem = str(error)
+        except _StoppedError:
+            pass
+        self.ended = time.monotonic()
+        self.seconds = self.ended - started
+
+    def _read(self, done: int, total: int) -> None:
+        if self._stopped:
+            raise _StoppedError
+        self.share = done / max(total, 1)
+
+    def stop(self) -> None:
+        """End it at the next part of the episodes."""
+        self._stopped = True
+
+    def ids(self, name: str) -> tuple[str, ...]:
+        """Return the ids of the episodes of a finding, by its name; none where there is no such finding."""
+        if self.report is None:
+            return ()
+        kind, _, column = name.partition(":")
+        affected = self.report.affected
+        chosen = affected.filter((affected["kind"] == kind) & (affected["column"] == column))
+        return tuple(chosen["episode_id"].unique(maintain_order=True))
+
+
+def name_of(finding: Finding) -> str:
+    """Return the name of a finding in addresses, such as `nan:observation`."""
+    return f"{finding.kind}:{finding.column}" if finding.column else finding.kind

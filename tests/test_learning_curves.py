@@ -1,0 +1,120 @@
+"""Learning curves: what they draw, computed again by plain loops and SciPy."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import trim_mean
+
+import episodelake as el
+from episodelake.readers.charts.learning import interquartile_band
+from picture_stores import rows_of, scores, told
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> el.EpisodeStore:
+    """Five runs of 160 episodes, of two kinds; one episode has a return far from all others."""
+    rng = np.random.default_rng(5)
+    returns = {f"run{k}": rng.normal(np.arange(160) / 20 + k, 1).round(3).tolist() for k in range(5)}
+    returns["run2"][80] = 1e7
+    kinds = {f"run{k}": "odd" if k % 2 else "even" for k in range(5)}
+    return scores(tmp_path_factory.mktemp("curves") / "store", returns, **kinds)
+
+
+def curve(store: el.EpisodeStore, **options: Any) -> dict[str, list[dict[str, Any]]]:
+    """The rows of the lines of a learning curve, by series."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in rows_of(store.plot.learning_curve(**options), "line"):
+        found.setdefault(row["series"], []).append(row)
+    return found
+
+
+def returns_of(store: el.EpisodeStore, name: str) -> np.ndarray:
+    """The returns of a run, in its order."""
+    return np.array([episode.episode_return for episode in store if episode.run_id.startswith(name)])
+
+
+def test_medians_and_quantiles_of_episodes(store: el.EpisodeStore) -> None:
+    """Each stretch has the median and the quantiles of its episodes, and every episode is in one."""
+    rows = curve(store)
+    assert set(rows) == {f"run{k}" for k in range(5)}
+    for name, line in rows.items():
+        values, place = returns_of(store, name), np.minimum(np.arange(160) * 20 // 159, 19)
+        parts = [values[place == each] for each in range(20)]
+        assert [row["episodes"] for row in line] == [len(part) for part in parts]
+        for key, quantile in (("low", 0.1), ("value", 0.5), ("high", 0.9)):
+            assert [row[key] for row in line] == pytest.approx(
+                [np.quantile(part, quantile) for part in parts]
+            )
+
+
+def test_groups_of_runs_have_bootstrap_bands(store: el.EpisodeStore) -> None:
+    """A group's line is the interquartile mean of its runs' medians, within its band, and not the outlier."""
+    rows = curve(store, by="run.algo", band="runs")
+    assert {name: line[0]["runs"] for name, line in rows.items()} == {"even": 3, "odd": 2}
+    for name, runs in (("even", (0, 2, 4)), ("odd", (1, 3))):
+        place = np.minimum(np.arange(160) * 20 // 159, 19)
+        values = [returns_of(store, f"run{k}") for k in runs]
+        medians = [[np.median(each[place == at]) for at in range(20)] for each in values]
+        assert [row["value"] for row in rows[name]] == pytest.approx(trim_mean(medians, 0.25, axis=0))
+        assert all(row["low"] <= row["value"] <= row["high"] < 100 for row in rows[name])
+        assert [row["episodes"] for row in rows[name]] == [
+            len(runs) * int((place == k).sum()) for k in range(20)
+        ]
+    assert rows == curve(store, by="run.algo", band="runs")
+
+
+def test_bands_cover_what_they_claim() -> None:
+    """Of many draws of runs around a known mean, about 95 % of the intervals contain it."""
+    rng = np.random.default_rng(0)
+    draws = [interquartile_band(rng.normal(3, 1, (30, 4))) for _ in range(100)]
+    covered = np.mean([(low <= 3) & (high >= 3) for low, _, high in draws])
+    assert 0.88 < covered < 0.99
+    low, value, high = interquartile_band(np.array([[1.0, 2.0]]))
+    assert low.tolist() == value.tolist() == high.tolist() == [1.0, 2.0]
+
+
+def test_runs_of_different_lengths(tmp_path: Path) -> None:
+    """Where a run has ended, the others go on alone."""
+    store = scores(tmp_path / "store", {"long": [1.0] * 80, "short": [5.0] * 40}, long="a", short="a")
+    line = curve(store, by="run.algo", band="runs")["a"]
+    assert [row["value"] for row in line if row["x"] < 35] == [3.0] * sum(row["x"] < 35 for row in line)
+    assert [row["value"] for row in line if row["x"] > 45] == [1.0] * sum(row["x"] > 45 for row in line)
+    assert {row["runs"] for row in line} == {1, 2}
+
+
+def test_smoothing(store: el.EpisodeStore) -> None:
+    """Smoothing draws the mean of neighbours, at the ends of those that there are; the subtitle says so."""
+    plain, smooth = curve(store)["run1"], curve(store, smooth=2)["run1"]
+    values = [row["value"] for row in plain]
+    means = [np.mean(values[max(k - 2, 0) : k + 3]) for k in range(len(values))]
+    assert [row["value"] for row in smooth] == pytest.approx(means)
+    assert "mean of 5 neighbouring stretches" in told(store.plot.learning_curve(smooth=2))
+
+
+def test_an_outlier_leaves_the_axis(store: el.EpisodeStore) -> None:
+    """The axis holds all lines; a band that one episode blows up ends at its edge."""
+    panel = store.plot.learning_curve().to_dict()["layer"][1]
+    low, high = panel["encoding"]["y"]["scale"]["domain"]
+    values = [row["value"] for line in curve(store).values() for row in line]
+    assert low <= min(values) and max(values) <= high < 100
+
+
+def test_clipped_histograms(store: el.EpisodeStore) -> None:
+    """Outer bars hold what is far away, and the subtitle says how far; without outliers nothing changes."""
+    chart = store.plot.return_histogram(by="end_reason", scale="clipped")
+    bars = rows_of(chart, "rect")
+    assert sum(row["episodes"] for row in bars) == 800 and max(row["to"] for row in bars) < 100
+    assert "1e+07 stand in the outer bars" in told(chart)
+    calm = store.filter("episode_return < 1000")
+    assert told(calm.plot.lengths(scale="clipped")) == told(calm.plot.lengths())
+
+
+@pytest.mark.parametrize("options", [{"band": "mean"}, {"smooth": -1}, {"what": "reward"}, {"over": "t"}])
+def test_bad_arguments(store: el.EpisodeStore, options: dict[str, Any]) -> None:
+    """An unknown choice is an error that names the argument."""
+    with pytest.raises(el.errors.InvalidArgumentError, match=next(iter(options))):
+        store.plot.learning_curve(**options)
+    with pytest.raises(el.errors.InvalidArgumentError, match=r"run\.algorithm"):
+        store.plot.learning_curve(by="run.algorithm")
