@@ -158,9 +158,10 @@ def end_reason_of(terminated: bool, truncated: bool, otherwise: EndReason) -> En
 
 def add_in_order(total: float | list[float], rewards: np.ndarray) -> float | list[float]:
     """Add rewards, shape (n,) or (n, k), to a return one after the other, as a plain loop would."""
+    sums = np.zeros((len(rewards) + 1, *rewards.shape[1:]))
     # The sum of a lane or a recovered episode begins with 0.0, whatever the shape of its rewards.
-    start = np.broadcast_to(total, (1, *rewards.shape[1:]))
-    return np.cumsum(np.concatenate([start, rewards], dtype=np.float64), axis=0)[-1].tolist()
+    sums[0], sums[1:] = total, rewards
+    return np.cumsum(sums, axis=0, out=sums)[-1].tolist()
 
 
 def team_flags(agents: Sequence[AgentRecord]) -> tuple[bool, bool]:

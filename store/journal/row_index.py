@@ -26,7 +26,7 @@ from .reading import PartReader
 #: A stretch of a batch is read whole, rows of others included, if at least this share of it is wanted.
 _DENSE = 0.5
 #: A piece of so many bytes is worth the trouble of a batch of its own.
-_LARGE_BYTES = 64 << 10
+_LARGE_BYTES = 32 << 10
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from ...store.dynamic.values import load_object
 from ...store.errors import CorruptStoreError, EpisodelakeError, InvalidArgumentError, SpaceMismatchError
 from ...store.names import EPISODE, EPISODE_ID, FLAGS, REWARD, STEP
 from ...store.schema import STEP_ROW, StepSchema
-from ...store.spaces.arrow import plain_array, plain_table
+from ...store.spaces.arrow import flat_array, plain_array, plain_table
 from ..rows.arrivals import with_dynamic_columns
 from .arrow_kinds import as_kind, python_values
 
@@ -249,7 +249,7 @@ class ArrowRows:
         rewards = self._schema.reward.decode([leaf.adopt(stated[REWARD].drop_null())])
         flags = [self._flags(piece, name, columns[name], acted) for name in FLAGS]
         outcomes = Outcomes(rewards, *(each[piece.edges[1:] - 2] for each in flags))
-        masked = [pa.array(each, mask=~acted) for each in flags]
+        masked = [flat_array(each, pa.bool_(), acted) for each in flags]
         return outcomes, [*made, leaf.spread(rewards, acted), *masked]
 
     @staticmethod

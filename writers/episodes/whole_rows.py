@@ -36,6 +36,7 @@ from ...store.journal.episodes import (
 )
 from ...store.journal.records import begin_and_end_events
 from ...store.schema import JOURNAL_KIND, JOURNAL_NUMBER, LATE_ROW, RESET_ROW, STEP_ROW, StepSchema
+from ...store.spaces.arrow import flat_array
 from ...store.spaces.codec import slice_batch
 from ..rows.arrivals import LiveEpisode, with_dynamic_columns
 from ..rows.step_rows import StepRows
@@ -124,7 +125,7 @@ class WholeBlock:
             *self._observations.arrays(0, stop, self._observed[:stop]),
             *self._actions.arrays(0, stop, acted),
             *self._rewards.arrays(0, stop, acted),
-            *(pa.array(flags[:stop], mask=~acted) for flags in (self._terminated, self._truncated)),
+            *(flat_array(flags[:stop], pa.bool_(), acted) for flags in (self._terminated, self._truncated)),
         ]
         families = zip(columns, self._dynamic, strict=True)
         dynamic = [column_set.columns(rows, 0, stop) for column_set, rows in families]

@@ -22,6 +22,7 @@ from ...store.errors import InvalidArgumentError
 from ...store.journal.episodes import AgentRecord, EpisodeFacts
 from ...store.names import ACTION, OBSERVATION, REWARD, TERMINATED, TRUNCATED
 from ...store.schema import LATE_ROW, RESET_ROW, STEP_ROW, StepSchema, StoreHandle
+from ...store.spaces.arrow import flat_array
 from ...store.spaces.fixed import FixedBuffer
 from ..session.row_source import ArrivedRows
 
@@ -281,8 +282,8 @@ class ArrivalBuffer:
         arrays += self._observations.arrays(start, stop, observed)
         arrays += self._actions.arrays(start, stop, stepped)
         arrays += self._rewards.arrays(start, stop, stepped)
-        absent = None if stepped is None else ~stepped
-        arrays += [pa.array(flags[start:stop], mask=absent) for flags in (self._terminated, self._truncated)]
+        flags = self._terminated, self._truncated
+        arrays += [flat_array(each[start:stop], pa.bool_(), stepped) for each in flags]
         families = zip(columns, (self._infos, self._policies, self._extras), strict=False)
         dynamic = [column_set.columns(rows, start, stop) for column_set, rows in families]
         batch = with_dynamic_columns(pa.record_batch(arrays, self._schema.journal), dynamic)

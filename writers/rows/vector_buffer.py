@@ -30,6 +30,7 @@ from ...store.journal.episodes import Begins, Ends
 from ...store.journal.packed_columns import gathered
 from ...store.names import ACTION, OBSERVATION, REWARD, TERMINATED, TRUNCATED
 from ...store.schema import LATE_ROW, STEP_ROW, StepSchema
+from ...store.spaces.arrow import flat_array
 from ...store.spaces.fixed import FixedBuffer
 from ..session.row_source import ArrivedRows
 from .arrivals import with_dynamic_columns
@@ -282,8 +283,8 @@ class VectorBuffer:
         arrays += self.observations.gather(rows, observed)
         arrays += self.actions.gather(rows, stepped)
         arrays += self.rewards.gather(rows, stepped)
-        absent = None if stepped is None else ~stepped
-        arrays += [pa.array(flags[rows], mask=absent) for flags in (self.terminated, self.truncated)]
+        flags = self.terminated, self.truncated
+        arrays += [flat_array(each[rows], pa.bool_(), stepped) for each in flags]
         # A call that is not complete may have put values of rows behind these.
         positions = np.full(self.capacity - start, -1, np.int64)
         positions[order] = np.arange(len(order))
