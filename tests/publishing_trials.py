@@ -2,8 +2,9 @@
 
 Run as a script: `publishing_trials.py KIND FOLDER FIRST STEP COUNT`. A trial is a forked child that kills
 itself with SIGKILL at one of the events that Python reports of it (a file opened, renamed, removed, ...).
-On an object store and the Hub (KIND begins with `s3-` or `hub-`) a timer kills it, the more often the finer:
-after FIRST, FIRST + STEP, ... thousandths of the time that the work takes. Prints a line for each trial.
+On an object store and the Hub (KIND begins with `s3-`, `proxy-` or `hub-`) a timer kills it after FIRST,
+FIRST + STEP, ... thousandths of the time that the work takes. With `proxy-` the object store is behind a
+proxy that loses, cuts, spoils and stalls some requests. Prints a line for each trial.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import hashlib
 import importlib
 import json
 import os
+import random
 import shutil
 import signal
 import sys
@@ -29,10 +31,16 @@ import episodelake._pulling
 import episodelake.publishing.publishing
 from conformance import new_url
 from fake_hub import Dataset, FakeHub
-from object_server import BUCKET, ObjectServer, shared_server
+from object_server import BUCKET, FaultyProxy, ObjectServer, Rule, shared_server
 from waiting import await_end
 
 _EVENTS = ("open", "os.", "shutil.", "tempfile.", "fcntl.")
+#: Exit codes of a child: an error of the library, and any other.
+_REFUSED, _FAILED = 4, 3
+#: As many bytes as a pipe takes before anybody reads.
+_PIPE_BYTES = 60_000
+_OUTCOMES = {0: "ended", _REFUSED: "refused"}
+_ACTIONS = ("lose request", "cut request", "lose answer", "cut answer", "spoil answer", "stall")
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -54,18 +62,33 @@ def version_is_whole(version: Path) -> bool:
 
 
 def in_child(work: Callable[[], object]) -> int:
-    """Do something in a forked child; its exit code, negative for a signal."""
+    """Do something in a forked child; its exit code, negative for a signal.
+
+    This process imports what the child imported, so that the next one starts with it.
+    """
+    known = set(sys.modules)
+    reading, writing = os.pipe()
     child = os.fork()
     if not child:
-        code = 3
+        code = _FAILED
         try:
             work()
+            os.write(writing, " ".join(sys.modules.keys() - known).encode()[:_PIPE_BYTES])
             code = 0
+        except el.errors.EpisodelakeError as error:
+            print(error, file=sys.stderr)
+            code = _REFUSED
         except BaseException:
             traceback.print_exc()
         finally:
             os._exit(code)
-    return await_end(child)
+    os.close(writing)
+    code = await_end(child)
+    with open(reading, encoding="utf-8") as names:
+        for name in names.read().split():
+            with contextlib.suppress(ImportError):
+                importlib.import_module(name)
+    return code
 
 
 def killed_at(event: int, work: Callable[[], object]) -> int:
@@ -102,7 +125,7 @@ def publish_trial(folder: Path, event: int) -> str:
         assert version_is_whole(target / "v1")
     assert not [path for path in target.iterdir() if path.name.endswith(".unfinished")]
     shutil.rmtree(target / "v2")
-    return f"{'killed' if code else 'ended'} {len(shown)}"
+    return f"{_OUTCOMES.get(code, 'killed')} {len(shown)}"
 
 
 def unpublish_trial(folder: Path, event: int) -> str:
@@ -122,7 +145,7 @@ def unpublish_trial(folder: Path, event: int) -> str:
     if shown == ["v1", "v2"]:
         assert code == -signal.SIGKILL and in_child(lambda: el.unpublish(target, "v2")) == 0
     assert [path.name for path in target.iterdir() if not path.name.endswith(".lock")] == ["v1"]
-    return f"{'killed' if code else 'ended'} {len(shown)}"
+    return f"{_OUTCOMES.get(code, 'killed')} {len(shown)}"
 
 
 def pull_trial(
@@ -147,23 +170,39 @@ def pull_trial(
 
     code = kill(pull)
     there = (target / "store.json").exists()
-    assert there or code < 0
+    assert there or code < 0 or code == _REFUSED
     if not there:
         assert not target.exists() and in_child(pull) == 0
     assert where is not None or version_is_whole(target)
     assert in_child(whole) == 0
     assert [path.name for path in target.parent.iterdir() if not path.name.endswith(".lock")] == ["store"]
     shutil.rmtree(folder / "got")
-    return f"{'killed' if code else 'ended'} {int(there)}"
+    return f"{_OUTCOMES.get(code, 'killed')} {int(there)}"
 
 
 class Bucket:
-    """A target on an object store."""
+    """A target on an object store, which `options` reach; behind a proxy if there is one."""
 
-    def __init__(self, server: ObjectServer) -> None:
-        self.server, self.url = server, f"{new_url()}/out"
-        self.options: dict[str, str] | None = server.storage_options()
+    def __init__(self, server: ObjectServer, proxy: FaultyProxy | None = None) -> None:
+        self.server, self.proxy, self.url = server, proxy, f"{new_url()}/out"
         self._prefix = self.url.removeprefix(f"s3://{BUCKET}/")
+
+    @property
+    def options(self) -> dict[str, str] | None:
+        """What clients need to reach it."""
+        if self.proxy is None:
+            return self.server.storage_options()
+        return self.proxy.storage_options(timeout="1s", max_retries="3", retry_timeout="4s")
+
+    def disturb(self, number: int) -> None:
+        """Let the proxy spoil some requests of a trial; none with a negative number."""
+        if self.proxy is not None:
+            source = random.Random(number)
+            rules = [
+                Rule(source.choice(_ACTIONS), source.choice(("GET", "PUT", ".*")), skip=skip)  # type: ignore[arg-type]
+                for skip in source.sample(range(30), 4 if number >= 0 else 0)
+            ]
+            self.proxy.rules(*rules)
 
     def files(self) -> dict[str, bytes]:
         """All objects."""
@@ -190,8 +229,10 @@ class HubTarget:
     """A dataset of a Hub on loopback."""
 
     def __init__(self, hub: FakeHub) -> None:
-        self.hub, self.url = hub, "hf://lab/numbers"
-        self.options: dict[str, str] | None = None
+        self.hub, self.url, self.options = hub, "hf://lab/numbers", None
+
+    def disturb(self, number: int) -> None:
+        """See `Bucket`; the Hub has no proxy."""
 
     def files(self) -> Dataset:
         """The whole dataset."""
@@ -225,57 +266,72 @@ def killed_after(seconds: float, work: Callable[[], object]) -> int:
     return in_child(work_until)
 
 
-def remote_trials(target: Any, kind: str, folder: Path, first: int, step: int, count: int) -> None:
+def remote_trials(
+    target: Bucket | HubTarget, kind: str, folder: Path, first: int, step: int, count: int
+) -> None:
     """Kill publications, pulls or removals on an object store or the Hub."""
 
     def publish(tag: str) -> None:
         el.open(folder / "store").publish(target.url, tag=tag, storage_options=target.options)
 
+    def publish_second() -> None:
+        publish("v2")
+
     def unpublish() -> None:
         with contextlib.suppress(el.errors.VersionNotFoundError):
             el.unpublish(target.url, "v2", storage_options=target.options)
 
-    def timed(work: Callable[[], object]) -> float:
+    def pull() -> None:
+        el.pull(target.url, folder / "all", storage_options=target.options)
+
+    def seconds_of(work: Callable[[], object]) -> float:
         began = time.monotonic()
         assert in_child(work) == 0
         return time.monotonic() - began
 
-    timed(lambda: publish("v1"))
-    one = target.files()
-    needed = timed(lambda: publish("v2"))
-    both = target.files()
-    if kind == "pull":
-        target.restore(one)
-        needed = timed(lambda: el.pull(target.url, folder / "all", storage_options=target.options))
-    elif kind == "unpublish":
-        needed = timed(unpublish)
+    assert in_child(lambda: publish("v1")) == 0 and in_child(pull) == 0
+    shutil.rmtree(folder / "all")
+    one: Any = target.files()
+    needed = {"publish": seconds_of(publish_second)}
+    both: Any = target.files()
+    needed["unpublish"] = seconds_of(unpublish)
+    target.restore(one)
+    needed["pull"] = seconds_of(pull)
     for number in range(count):
-        seconds = needed * (first + step * number) / 1000
+        kill = functools.partial(killed_after, needed[kind] * (first + step * number) / 1000)
+
+        def disturbed(work: Callable[[], object], number: int = number, kill: Any = kill) -> int:
+            target.disturb(number)
+            code = kill(work)
+            target.disturb(-1)
+            return code
+
         if kind == "pull":
-            kill = functools.partial(killed_after, seconds)
-            print(pull_trial(folder, kill, None, target.url, target.options), flush=True)
+            print(pull_trial(folder, disturbed, None, target.url, target.options), flush=True)
             continue
         target.restore(one if kind == "publish" else both)
-        work = functools.partial(publish, "v2") if kind == "publish" else unpublish
-        code = killed_after(seconds, work)
+        work = publish_second if kind == "publish" else unpublish
+        code = disturbed(work)
         shown = target.versions()
         assert sorted(shown) in (["v1"], ["v1", "v2"]) and all(map(is_whole, shown.values()))
         done = len(shown) == (2 if kind == "publish" else 1)
-        assert done or code == -signal.SIGALRM
+        assert done or code in (-signal.SIGALRM, _REFUSED)
         if not done or kind == "unpublish":
             assert in_child(work) == 0
         after = target.versions()
         assert len(after) == (2 if kind == "publish" else 1) and all(map(is_whole, after.values()))
         if kind == "unpublish" and isinstance(target, Bucket):
             assert {name for name in target.files() if name[:3] == "v2/"} <= {"v2/store.unfinished"}
-        print(f"{'killed' if code else 'ended'} {len(shown)}", flush=True)
+        print(f"{_OUTCOMES.get(code, 'killed')} {len(shown)}", flush=True)
 
 
 if __name__ == "__main__":
     kind, folder, first, step, count = sys.argv[1], Path(sys.argv[2]), *map(int, sys.argv[3:])
     where, _, work = kind.rpartition("-")
-    if where == "s3":
-        remote_trials(Bucket(shared_server()), work, folder, first, step, count)
+    if where in ("s3", "proxy"):
+        server = shared_server()
+        proxy = FaultyProxy(server) if where == "proxy" else None
+        remote_trials(Bucket(server, proxy), work, folder, first, step, count)
     elif where == "hub":
         hub = FakeHub()
         os.environ.update(HF_ENDPOINT=hub.url, HF_TOKEN="hf_lab", HF_HUB_DISABLE_XET="1")

@@ -250,8 +250,13 @@ def test_a_pull_takes_over_what_is_its_own_alone(tmp_path: Path) -> None:
     assert files_of(tmp_path / ".other.unfinished") == {"mine.txt": b"left"}
 
 
+REMOTE, WORKS = ("s3", "proxy", "hub"), ("publish", "pull", "unpublish")
+
+
 def trials(tmp_path: Path, kind: str, first: int, step: int, count: int) -> list[str]:
     """Run trials in a process of their own; a line for each."""
+    if kind.startswith("hub-"):
+        pytest.importorskip("huggingface_hub")
     numbered_store(tmp_path / "store", [2, 3, 4, 5, 6], seal_every=2).publish(tmp_path / "out", tag="v1")
     script = Path(__file__).with_name("publishing_trials.py")
     words = [sys.executable, str(script), kind, str(tmp_path), *map(str, (first, step, count))]
@@ -261,18 +266,36 @@ def trials(tmp_path: Path, kind: str, first: int, step: int, count: int) -> list
 
 
 @pytest.mark.further
-@pytest.mark.parametrize(("kind", "step"), [("publish", 300), ("pull", 50), ("part", 220)])
+@pytest.mark.parametrize(
+    ("kind", "step"),
+    [
+        ("publish", 110),
+        ("pull", 40),
+        ("part", 110),
+        ("unpublish", 10),
+        ("proxy-publish", 300),
+    ],
+)
 def test_whoever_is_killed_leaves_the_old_or_the_new(tmp_path: Path, kind: str, step: int) -> None:
-    """A publication or pull that is killed shows nothing new, or all of it; the next call finishes it."""
+    """A publication, pull or removal that is killed shows the old or the new; the next call finishes it."""
     lines = trials(tmp_path, kind, 20, step, 3)
-    assert len(lines) == 3 and any(line.startswith("killed") for line in lines)
+    assert len(lines) == 3 and lines[0].startswith("killed")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "count"), [("publish", 400), ("pull", 200), ("part", 400)])
-def test_kills_at_every_step(tmp_path: Path, kind: str, count: int) -> None:
+@pytest.mark.parametrize(
+    ("kind", "count", "step"),
+    [
+        ("publish", 340, 1),
+        ("pull", 110, 1),
+        ("part", 340, 1),
+        ("unpublish", 60, 1),
+        *((f"{where}-{work}", 40, 28) for where in REMOTE for work in WORKS),
+    ],
+)
+def test_kills_at_every_step(tmp_path: Path, kind: str, count: int, step: int) -> None:
     """The same at a thousand points."""
-    lines = trials(tmp_path, kind, 1, 2, count)
+    lines = trials(tmp_path, kind, 1, step, count)
     assert len(lines) == count and lines[0].startswith("killed")
 
 
