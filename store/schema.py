@@ -256,6 +256,11 @@ def check_stored_type(table: object, column: pa.Field) -> None:
         )
 
 
+#: Schemas that `checked_schema` has compared with a standard, by identity.
+_checked: dict[int, tuple[pa.Schema, pa.Schema]] = {}
+_MOST_CHECKED = 256
+
+
 def checked_schema(table: object, schema: pa.Schema, standard: pa.Schema) -> pa.Schema:
     """Return the columns of a table.
 
@@ -268,6 +273,10 @@ def checked_schema(table: object, schema: pa.Schema, standard: pa.Schema) -> pa.
         CorruptStoreError: a standard column is missing or has another type; a column has a type that no store
             has; a kind does not fit its type.
     """
+    # Stores with the same columns share the object of them; a lake has thousands.
+    done = _checked.get(id(schema))
+    if done is not None and done[0] is schema and done[1].equals(standard, check_metadata=True):
+        return schema
     known = {column.name: column.type for column in schema}
     for column in standard:
         if known.get(column.name) != column.type:
@@ -283,6 +292,9 @@ def checked_schema(table: object, schema: pa.Schema, standard: pa.Schema) -> pa.
                 f"The column {column.name!r} of {table} has the type {column.type}, but its kind "
                 f"{kind!r} has {kinds.physical_type(kind)}. The table's log is damaged."
             )
+    if len(_checked) >= _MOST_CHECKED:
+        _checked.clear()
+    _checked[id(schema)] = schema, standard
     return schema
 
 

@@ -20,6 +20,7 @@ from typing import Any
 import deltalake
 import duckdb
 import numpy as np
+import obstore
 import polars as pl
 import pyarrow.fs
 import pytest
@@ -28,7 +29,9 @@ from typer.testing import CliRunner
 
 import episodelake as el
 from conformance import FolderBackend, ObjectBackend, all_of, assert_numbered, fill
-from episodelake.store.files.objects import arrow_files
+from episodelake.store.files import locate
+from episodelake.store.files.objects import arrow_files, as_os_errors
+from episodelake.store.files.remote import RemotePlace
 from episodelake.terminal.app import app
 from object_fixtures import backend, one_proxy, proxy, spool
 from object_server import BUCKET, FaultyProxy, ObjectServer, Rule, new_url, shared_server
@@ -659,6 +662,74 @@ def test_an_azure_account_is_needed() -> None:
     """A URL without an account, which no option names either, is refused by name."""
     with pytest.raises(el.errors.InvalidArgumentError, match="account"):
         arrow_files("az://container/store", {})
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "blob", "dfs"),
+    [
+        ("https://account.blob.core.cloud.example", ".blob.core.cloud.example", ".dfs.core.cloud.example"),
+        ("http://127.0.0.1:10000/account", "127.0.0.1:10000", "127.0.0.1:10000"),
+    ],
+    ids=["host", "path"],
+)
+def test_an_azure_endpoint_leads_pyarrow_there(endpoint: str, blob: str, dfs: str) -> None:
+    """An account in the host or in the path of an endpoint, as emulators have it, is that of pyarrow."""
+    files, _ = arrow_files("az://container/store", {**ACCOUNT, "azure_storage_endpoint": endpoint})
+    scheme = endpoint.partition(":")[0]
+    expected = pyarrow.fs.AzureFileSystem(
+        "account",
+        account_key="a2V5",
+        blob_storage_authority=blob,
+        blob_storage_scheme=scheme,
+        dfs_storage_authority=dfs,
+        dfs_storage_scheme=scheme,
+    )
+    assert files.equals(expected)
+
+
+def test_an_option_that_pyarrow_lacks_is_refused_by_name(backend: ObjectBackend) -> None:
+    """SQL refuses such an option as our own error when it is asked, not as one of DuckDB."""
+    fill(backend.create(), [1])
+    backend.storage_options = {**(backend.storage_options or {}), "aws_unsigned_payload": "true"}
+    with pytest.raises(el.errors.InvalidArgumentError, match="option 'unsigned_payload'"):
+        backend.open().sql("select 1 from steps")
+
+
+class NoSuffixes:
+    """An obstore object that, as Azure, refuses ranges that are counted from the end."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def get(self, key: str, *, options: dict[str, Any] | None = None) -> Any:
+        """As obstore's."""
+        if "suffix" in ((options or {}).get("range") or {}):
+            raise obstore.exceptions.NotSupportedError("Azure does not support suffix range requests")
+        return self._store.get(key, options=options)
+
+
+def test_services_without_ranges_from_the_end_are_read(
+    backend: ObjectBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Azure has none; ends of files are read there all the same, and so are stores."""
+    fill(backend.create(), range(3))
+    plain = RemotePlace._store.fget  # type: ignore[attr-defined]
+    monkeypatch.setattr(RemotePlace, "_store", property(lambda place: NoSuffixes(plain(place))))
+    assert_numbered(backend.open(), range(3))
+    place = locate(backend.at("tail"), backend.storage_options)
+    for data in (b"", b"short", b"longer than eight"):
+        place.write(data)
+        assert place.read_tail(8) == (data[-8:], len(data))
+
+
+@pytest.mark.parametrize("code", ["NoSuchBucket", "ContainerNotFound"])
+def test_codes_of_a_missing_bucket(code: str) -> None:
+    """Each service has its own code for a bucket that is not there."""
+    with pytest.raises(FileNotFoundError, match="there is no such bucket"), as_os_errors("az://lab"):
+        raise obstore.exceptions.GenericError(f"status code: 404 <Code>{code}</Code>")
 
 
 def test_no_other_place_is_asked_than_the_one_named() -> None:

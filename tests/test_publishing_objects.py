@@ -163,6 +163,20 @@ def test_a_killed_upload_shows_nothing(tmp_path: Path, backend: ObjectBackend, e
             break
 
 
+@pytest.mark.parametrize("action", ["lose answer", "lose request"])
+def test_a_lost_deletion_fails_no_publication(
+    tmp_path: Path, backend: ObjectBackend, proxy: FaultyProxy, action: str
+) -> None:
+    """Deletions are repeated as other requests are: a version that shows was published without an error."""
+    store = numbered_store(tmp_path / "store", [2])
+    proxy.rules(Rule(action, "POST", "delete", times=2))  # type: ignore[arg-type]
+    store.publish(backend.at("out"), tag="v1", storage_options=proxy.storage_options())
+    assert len(proxy.touched()) == 2 and "store.unfinished" not in backend.files("out/v1")
+    proxy.rules(Rule(action, "POST", "delete", times=2))  # type: ignore[arg-type]
+    el.unpublish(backend.at("out"), "v1", storage_options=proxy.storage_options())
+    assert len(proxy.touched()) == 2 and backend.files("out/v1") == ["store.unfinished"]
+
+
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("action", ["lose answer", "cut answer", "spoil answer", "lose request"])
 def test_a_shaky_connection_gives_the_right_bytes(

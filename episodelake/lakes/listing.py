@@ -14,7 +14,13 @@ import pyarrow as pa
 
 from ..readers.damaged_files import check_readable, name_damaged
 from ..readers.replaying.run_envs import RunEnv
-from ..store.errors import CorruptStoreError, EpisodelakeError, StoreNotFoundError, StoreUnavailableError
+from ..store.errors import (
+    CorruptStoreError,
+    EpisodelakeError,
+    InvalidArgumentError,
+    StoreNotFoundError,
+    StoreUnavailableError,
+)
 from ..store.files import Place
 from ..store.files.access import access_error, is_passing
 from ..store.layout import EPISODES, RUNS, Layout
@@ -179,7 +185,8 @@ def _counted(layout: Layout, entries: Mapping[str, Entry]) -> dict[str, Entry]:
     try:
         steps, envs = _figures(LakeSnapshot(layout, snapshots))
     except (duckdb.Error, pa.ArrowException, OSError, EpisodelakeError) as error:
-        if isinstance(error, StoreUnavailableError):
+        # An option of the call says nothing about a store.
+        if isinstance(error, StoreUnavailableError | InvalidArgumentError):
             raise
         if is_passing(error):
             raise access_error(f"Could not read the stores of {layout.root}", error, layout.root) from error

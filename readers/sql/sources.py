@@ -139,6 +139,9 @@ class Sources:
         #: Functions of the connection by the column whose overflow they read.
         self._functions: dict[tuple[str, str], str] = {}
         self.through_arrow = through_arrow or confined or snapshot.layout.root.local is None
+        if snapshot.layout.root.local is None:
+            # Now, and not as an error of DuckDB's in the first query: refuse options that pyarrow lacks.
+            snapshot.layout.root.filesystem()
         self._keep = keep
         self._paths: set[str] = set()
         #: The names of files that the connection reads through Arrow.

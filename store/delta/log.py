@@ -189,6 +189,8 @@ _END = re.compile(rb'"episodelake\.crc32": "([0-9a-f]{8})"\}\}')
 _END_BYTES = len('"episodelake.crc32": "01234567"}}')
 _TAIL_BYTES = len('01234567"}}')
 _LARGEST_HINT = 1 << 20
+#: Without the guess of an encoding for each line.
+_decoded = json.JSONDecoder().decode
 _READERS = 8
 _COMMIT = re.compile(r"[0-9]{20}\.json")
 _CHECKPOINT = re.compile(r"[0-9]{20}\.checkpoint\.parquet")
@@ -248,6 +250,11 @@ def commit_fits(table: str, version: int, data: bytes) -> bool:
     end = _END.fullmatch(data[-_END_BYTES:])
     name = commit_name(version)
     return end is not None and int(end[1], 16) == file_sum(table, name, data[:-_TAIL_BYTES])
+
+
+def has_checksum(data: bytes) -> bool:
+    """Return whether a commit has a checksum, which `read_commit` then compared."""
+    return _KEY_BYTES in data
 
 
 def file_sum(table: str, name: str, data: bytes) -> int:
@@ -330,7 +337,7 @@ def read_commit(table: Place, version: int, *, summed: bool = True) -> bytes:
     place = commit_place(table, version)
     with guard_access("read", place):
         data = place.read(LARGEST)
-    if (summed or _KEY_BYTES in data) and not commit_fits(table.name, version, data):
+    if (summed or has_checksum(data)) and not commit_fits(table.name, version, data):
         raise changed_error(place, data)
     return data
 
@@ -381,7 +388,7 @@ def commit_actions(table: Place, version: int, data: bytes) -> list[dict[str, An
         CorruptStoreError: it is no list of JSON objects.
     """
     with reading_commit(table, version):
-        return [dict(json.loads(line)) for line in data.splitlines()]
+        return [dict(_decoded(line.decode())) for line in data.splitlines()]
 
 
 def changed_error(place: Place, data: bytes = b"") -> CorruptStoreError:

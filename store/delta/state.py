@@ -31,11 +31,11 @@ from .log import (
     checkpoint_name,
     checkpoints_of,
     commit_actions,
-    commit_fits,
     commit_place,
     commits_of,
     find_commit,
     first_version,
+    has_checksum,
     read_commits,
     reading_commit,
 )
@@ -306,7 +306,7 @@ def _open_log(table: Place, version: int | None) -> tuple[LogState, bool]:
     for number, data in zip(
         range(start + 1, wanted + 1), read_commits(table, range(start + 1, wanted + 1)), strict=True
     ):
-        if not commit_fits(table.name, number, data):
+        if not has_checksum(data):
             foreign.append((commit_place(table, number), data))
         state.add_commit(data)
     # A table that another program upgraded has commits without our checksums.

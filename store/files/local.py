@@ -166,17 +166,22 @@ class LocalPlace(Place):
         root: the folder above it that the place was reached from; None if it is the root itself.
     """
 
-    def __init__(self, path: Path, root: Path | None = None) -> None:
-        self._path = path
-        self._root = path if root is None else root
+    def __init__(self, path: Path | str, root: Path | None = None) -> None:
+        # Thousands of places are only joined and read: paths are parsed when they are needed.
+        self._text = str(path)
+        self._root = self._path if root is None else root
+
+    @functools.cached_property
+    def _path(self) -> Path:
+        return Path(self._text)
 
     def __truediv__(self, name: str) -> LocalPlace:
         """See `Place`."""
-        return LocalPlace(self._path / name, self._root)
+        return LocalPlace(os.path.join(self._text, name), self._root)
 
     def __str__(self) -> str:
         """Return the absolute path."""
-        return str(self._path)
+        return self._text
 
     def __eq__(self, other: object) -> bool:
         """Return whether both name the same path."""
@@ -204,11 +209,11 @@ class LocalPlace(Place):
 
     def exists(self) -> bool:
         """See `Place`."""
-        return state_of(self._path) is not None
+        return state_of(self._text) is not None
 
     def size(self) -> int:
         """See `Place`."""
-        return os.path.getsize(self._path)
+        return os.path.getsize(self._text)
 
     def _check_inside(self) -> None:
         """Refuse to write below a folder that is a link, or where files cannot be locked."""
@@ -224,7 +229,7 @@ class LocalPlace(Place):
     def check_plain(self) -> None:
         """See `Place`."""
         try:
-            mode = os.lstat(self._path).st_mode
+            mode = os.lstat(self._text).st_mode
         except FileNotFoundError:
             return
         if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
@@ -232,7 +237,7 @@ class LocalPlace(Place):
 
     def read(self, most: int | None = None) -> bytes:
         """See `Place`."""
-        with open(_open_plain(self._path), "rb") as file:
+        with open(_open_plain(self._text), "rb") as file:
             size = os.fstat(file.fileno()).st_size
             if most is not None and size > most:
                 raise oversized_error(self, size, most)
@@ -327,7 +332,7 @@ class LocalPlace(Place):
     def names(self) -> list[str]:
         """See `Place`."""
         try:
-            return sorted(os.listdir(self._path))
+            return sorted(os.listdir(self._text))
         except FileNotFoundError:
             return []
 
@@ -335,7 +340,7 @@ class LocalPlace(Place):
         """See `Place`."""
         folders: list[str] = []
         files: list[str] = []
-        with contextlib.suppress(FileNotFoundError), os.scandir(self._path) as entries:
+        with contextlib.suppress(FileNotFoundError), os.scandir(self._text) as entries:
             for entry in entries:
                 if entry.is_dir(follow_symlinks=False):
                     folders.append(entry.name)
@@ -362,7 +367,7 @@ def _raise_unless_absent(error: OSError) -> None:
         raise error
 
 
-def _open_plain(path: Path) -> int:
+def _open_plain(path: str | Path) -> int:
     """Open a file for reading; a link, which may lead out of the store, or a pipe is none."""
     try:
         descriptor = open_plain(path)

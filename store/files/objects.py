@@ -24,6 +24,9 @@ from .access import error_text
 #: Answers that repeating the request does not change.
 _REJECTED = re.compile(r"status code: (?!408|409|429)(4\d\d|501)\b")
 
+#: S3 and Google; Azure.
+_NO_BUCKET = re.compile("NoSuchBucket|ContainerNotFound")
+
 _PREFIXES = ("aws_", "google_", "azure_storage_", "azure_")
 _S3_NAMES = {
     "access_key_id": "access_key",
@@ -63,7 +66,7 @@ def as_os_errors(place: object) -> Iterator[None]:
     try:
         yield
     except (exceptions.NotFoundError, FileNotFoundError) as error:
-        what = "bucket" if "NoSuchBucket" in str(error) else "object"
+        what = "bucket" if _NO_BUCKET.search(str(error)) else "object"
         raise FileNotFoundError(errno.ENOENT, f"there is no such {what}", str(place)) from error
     except (exceptions.AlreadyExistsError, exceptions.PreconditionError) as error:
         raise FileExistsError(errno.EEXIST, "the object exists already", str(place)) from error
@@ -71,7 +74,7 @@ def as_os_errors(place: object) -> Iterator[None]:
         reason = f"the object store refused: {error_text(error)}"
         raise PermissionError(errno.EACCES, reason, str(place)) from error
     except (exceptions.BaseError, NotImplementedError) as error:
-        if "NoSuchBucket" in str(error):
+        if _NO_BUCKET.search(str(error)):
             raise FileNotFoundError(errno.ENOENT, "there is no such bucket", str(place)) from error
         unsupported = isinstance(error, exceptions.NotSupportedError | NotImplementedError)
         if unsupported or _REJECTED.search(str(error)):
@@ -164,12 +167,39 @@ def _azure(options: Mapping[str, str], url: str) -> tuple[pyarrow.fs.FileSystem,
         path = f"{container}{parts.path}"
         settings.setdefault("account_name", host.partition(".")[0])
     account = settings.setdefault("account_name", os.environ.get("AZURE_STORAGE_ACCOUNT_NAME"))
-    if not account or options.get("endpoint"):
+    if not account:
         raise InvalidArgumentError(
-            f"SQL cannot reach {url}: it needs the storage option azure_storage_account_name, and knows no "
-            "azure_storage_endpoint. Read with Polars: episodes, steps and filter take every option."
+            f"SQL cannot reach {url}: it needs the storage option azure_storage_account_name. "
+            "Read with Polars: episodes, steps and filter take every option."
         )
-    return pyarrow.fs.AzureFileSystem(**settings), path
+    endpoint = options.get("endpoint") or os.environ.get("AZURE_STORAGE_ENDPOINT")
+    return pyarrow.fs.AzureFileSystem(**settings, **_azure_endpoint(endpoint, account)), path
+
+
+def _azure_endpoint(endpoint: str | None, account: str) -> dict[str, str]:
+    """Return the settings for a service at another address than Azure's own.
+
+    Raises:
+        InvalidArgumentError: the address has the account neither as its first name nor as its path.
+    """
+    if not endpoint:
+        return {}
+    parts = urlsplit(endpoint)
+    if parts.netloc.startswith(f"{account}."):
+        blob = parts.netloc.removeprefix(account)
+    elif parts.path.strip("/") == account:
+        blob = parts.netloc
+    else:
+        raise InvalidArgumentError(
+            f"SQL cannot reach the azure_storage_endpoint {endpoint!r}: expected https://{account}.HOST or "
+            f"https://HOST/{account}. Read with Polars: episodes, steps and filter take every option."
+        )
+    return {
+        "blob_storage_authority": blob,
+        "blob_storage_scheme": parts.scheme,
+        "dfs_storage_authority": blob.replace(".blob.", ".dfs.", 1),
+        "dfs_storage_scheme": parts.scheme,
+    }
 
 
 def _truth(options: Mapping[str, str], name: str) -> bool:

@@ -14,7 +14,7 @@ import re
 import secrets
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -28,7 +28,7 @@ from .place import CHUNK_BYTES, Entry, Place, oversized_error
 _FLAGS = ("allow_http", "allow_invalid_certificates")
 _CLIENT_KEYS = (*_FLAGS, "connect_timeout", "timeout", "proxy_url", "user_agent")
 _RETRIES = {"max_retries": 6, "retry_timeout": timedelta(seconds=60)}
-_CREATIONS = 6
+_ATTEMPTS = 6
 #: Pieces of one object that are on their way, and in memory, at a time.
 _UPLOADS = 3
 _PAUSE_SECONDS = 0.1
@@ -120,6 +120,19 @@ def _seconds(text: str) -> float:
     return float(match.group(1))
 
 
+def _repeated(request: Callable[[], None]) -> None:
+    """Make a request again while connections are lost: obstore repeats no conditional puts and deletions."""
+    for attempt in range(_ATTEMPTS):
+        try:
+            return request()
+        except (PermissionError, FileExistsError, FileNotFoundError):
+            raise
+        except OSError as error:
+            if error.errno == errno.ENOTSUP or attempt == _ATTEMPTS - 1:
+                raise
+        time.sleep(_PAUSE_SECONDS * 2**attempt)
+
+
 class RemotePlace(Place):
     """An object, or a prefix of objects."""
 
@@ -198,9 +211,18 @@ class RemotePlace(Place):
 
     def read_tail(self, count: int) -> tuple[bytes, int]:
         """See `Place`."""
+        from obstore.exceptions import NotSupportedError
+
         with as_os_errors(self):
-            answer = self._store.get(self._key, options={"range": {"suffix": count}})
-            return bytes(answer.bytes()), int(answer.meta["size"])
+            try:
+                answer = self._store.get(self._key, options={"range": {"suffix": count}})
+                return bytes(answer.bytes()), int(answer.meta["size"])
+            except NotSupportedError:
+                # Azure has no ranges that are counted from the end.
+                size = int(self._store.head(self._key)["size"])
+                start = max(0, size - count)
+                tail = self._store.get_range(self._key, start=start, end=size) if size else b""
+                return bytes(tail), size
 
     def write(self, data: bytes | Iterator[bytes], *, exclusive: bool = False) -> None:
         """See `Place`; an exclusive write is a conditional put, and many pieces are a multipart upload."""
@@ -221,22 +243,16 @@ class RemotePlace(Place):
 
     def _create(self, data: bytes) -> None:
         """Put conditionally. Retry if the answer was lost; our own object is then no rival's."""
-        for attempt in range(_CREATIONS):
+
+        def put() -> None:
             try:
                 with as_os_errors(self):
                     self._store.put(self._key, data, mode="create", use_multipart=False)
-                return
-            except PermissionError:
-                raise
             except FileExistsError:
-                if self.read() == data:
-                    return
-                raise
-            except OSError as error:
-                final = isinstance(error, FileNotFoundError) or error.errno == errno.ENOTSUP
-                if final or attempt == _CREATIONS - 1:
+                if self.read() != data:
                     raise
-                time.sleep(_PAUSE_SECONDS * 2**attempt)
+
+        _repeated(put)
 
     def check_exclusive(self) -> None:
         """See `Place`; two conditional puts of an object of its own, which is removed afterwards."""
@@ -315,8 +331,12 @@ class RemotePlace(Place):
 
     def remove(self) -> None:
         """See `Place`."""
-        with contextlib.suppress(FileNotFoundError), as_os_errors(self):
-            self._store.delete(self._key)
+
+        def delete() -> None:
+            with contextlib.suppress(FileNotFoundError), as_os_errors(self):
+                self._store.delete(self._key)
+
+        _repeated(delete)
 
     def make_folder(self) -> None:
         """See `Place`; an object store has no folders."""
