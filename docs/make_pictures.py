@@ -166,28 +166,50 @@ def ran(command: list[str], folder: Path) -> str:
     return written.decode().replace("\r\n", "\n")
 
 
+#: Of the recording of the explorer: the size of the page, and of each picture.
+PAGE = {"width": 1280, "height": 900}
+SHOWN = (960, 675)
+
+
 def make_explorer(store: el.EpisodeStore) -> None:
-    """The explorer's page with an episode that is opened, in light and in dark."""
-    from playwright.sync_api import sync_playwright
+    """A recording of the explorer: the overview, the longest episodes, and one of them that plays."""
+    from playwright.sync_api import Page, sync_playwright
 
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # a replay is drawn without a screen
+    pictures: list[Image.Image] = []
+    times: list[int] = []
+
+    def take(page: Page, milliseconds: int) -> None:
+        shot = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
+        pictures.append(shot.resize(SHOWN, Image.Resampling.LANCZOS))
+        times.append(milliseconds)
+
     with explored(store) as address, sync_playwright() as playwright:
         chromium = os.environ.get("EPISODELAKE_CHROMIUM") or shutil.which("chromium")
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        for theme in ("light", "dark"):
-            page = browser.new_page(viewport={"width": 1440, "height": 1000}, color_scheme=theme)
-            page.goto(address)
-            for place in (".overview", ".first"):
-                page.locator(f"{place} canvas").first.wait_for(timeout=60_000)
-            page.get_by_text("Render a replay").click()
-            page.locator("img.frame").first.wait_for(timeout=60_000)
-            slider = page.locator(".timeline .q-slider")
-            size = slider.bounding_box()
-            slider.click(position={"x": 0.9 * (size["width"] if size else 100), "y": 10})
-            page.wait_for_timeout(3_000)
-            keep(Image.open(io.BytesIO(page.screenshot())), f"explorer-{theme}")
-            page.close()
+        page = browser.new_page(viewport=PAGE, color_scheme="light")
+        page.goto(address)
+        page.get_by_text("Health").first.wait_for(timeout=60_000)
+        page.wait_for_timeout(6_000)
+        take(page, 3_000)
+        page.get_by_role("tab", name="Episodes").click()
+        page.locator(".first canvas").first.wait_for(timeout=60_000)
+        page.wait_for_timeout(2_000)
+        take(page, 1_500)
+        page.get_by_text("Render a replay").click()
+        page.locator("img.frame").first.wait_for(timeout=60_000)
+        page.wait_for_timeout(2_000)
+        slider = page.locator(".timeline .q-slider")
+        size = slider.bounding_box()
+        for share in np.linspace(0.02, 0.98, 24):
+            slider.click(position={"x": float(share) * (size["width"] if size else 100), "y": 10})
+            page.wait_for_timeout(700)
+            take(page, 120)
+        times[-1] = 1_500
         browser.close()
+    first, *others = pictures
+    target = FIGURES / "explorer.webp"
+    first.save(target, save_all=True, append_images=others, duration=times, loop=0, quality=70, method=6)
 
 
 @contextlib.contextmanager
