@@ -311,7 +311,8 @@ def test_a_process_that_dies_leaves_the_same_journal(tmp_path: Path) -> None:
     died = el.create(tmp_path / "died", Walk("numbers", "push", float))
     script = (
         "import os, sys, test_usual_steps as t, episodelake as el\n"
-        "t.record(el.open(sys.argv[1]), 'numbers', 'push', float).flush()\n"
+        "recorder = t.record(el.open(sys.argv[1]), 'numbers', 'push', float)\n"
+        "recorder.flush()\n"
         "os._exit(9)\n"
     )
     command = [sys.executable, "-c", script, str(tmp_path / "died")]
