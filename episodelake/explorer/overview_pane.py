@@ -185,7 +185,9 @@ class OverviewPane:
 
     async def _changed(self) -> None:
         chosen = {name: toggle.value for name, toggle in self._toggles.items()}
-        await self.choose(replace(self.curve, by=self._by.value, smooth=int(self._smooth.value), **chosen))
+        await self.choose(
+            replace(self.curve, by=self._by.value, smooth=int(self._smooth.value or 0), **chosen)
+        )
 
     async def choose(self, curve: Curve) -> None:
         """Draw another learning curve."""

@@ -138,7 +138,7 @@ def run_demo(page: Page, path: Path, episodes: int) -> bool:
         page.line(f"{task.env_id}: how often each return occurs", "bold")
         returns = stores[task.name].query(RETURNS)
         series = [
-            RunSeries(policy, returns.filter(policy=policy)["episode_return"].to_numpy())
+            RunSeries(policy, "", returns.filter(policy=policy)["episode_return"].to_numpy())
             for policy in POLICIES
         ]
         histogram_drawing(series).write(page)
