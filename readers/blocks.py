@@ -218,7 +218,7 @@ class Block:
             arrays = [_single(self._column(name)) for name in names]
             valid = self.stepped if of_transitions else self.observed(codec)
             if valid is not None:
-                arrays = [_without_nulls(array, valid) for array in arrays]
+                arrays = [without_nulls(array, valid) for array in arrays]
             self._keep(self._decoded, codec.root, codec.decode(arrays))
         return self._decoded[codec.root]
 
@@ -322,7 +322,7 @@ def is_numeric(kind: pa.DataType) -> bool:
     return pa.types.is_integer(inner) or pa.types.is_floating(inner) or pa.types.is_boolean(inner)
 
 
-def _without_nulls(array: pa.Array | pa.ChunkedArray, valid: np.ndarray) -> pa.Array | pa.ChunkedArray:
+def without_nulls(array: pa.Array | pa.ChunkedArray, valid: np.ndarray) -> pa.Array | pa.ChunkedArray:
     """Return the rows of an array that are valid; lists that stand in one chunk keep their memory."""
     if isinstance(array, pa.ListArray) and array.null_count == len(array) - np.count_nonzero(valid):
         starts = values_of(array.offsets)

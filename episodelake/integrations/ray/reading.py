@@ -17,10 +17,12 @@ from ray.data import Dataset
 from ray.data.extensions import ArrowTensorArray, ArrowVariableShapedTensorArray
 
 from ..._store import open_store
+from ...readers.blocks import without_nulls
 from ...readers.columns.mapped import Cache
 from ...readers.columns.selection import select
 from ...readers.columns.specs import check_names
 from ...readers.columns.tree import leaves
+from ...readers.episodes import iterate_blocks
 from ...readers.loading.config import LoaderConfig
 from ...readers.loading.feed import Batches, Shard
 from ...readers.loading.feeding import chosen_episodes
@@ -31,8 +33,9 @@ from ...readers.loading.windows import Episodes, unpadded
 from ...readers.tasks import Address
 from ...readers.view import EpisodeView
 from ...store.errors import InvalidArgumentError
+from ...store.layout import STEPS
 from ...store.names import ACTION, EPISODE, LENGTH, OBSERVATION, REWARD
-from ...store.spaces.arrow import plain_table
+from ...store.spaces.arrow import plain_table, values_of
 from ...store.spaces.fixed import FixedNode
 from .datasource import BLOCK_BYTES, Reading, check_columns, dataset_of, refuse_memory
 
@@ -44,25 +47,51 @@ _NO_COLUMN = "__bsp_stub"
 
 def _step_rows(last: bool, view: EpisodeView, first: int, columns: Sequence[str]) -> Iterator[pa.Table]:
     """Yield the steps of a view, a table for all."""
-    frame = view.steps if last else view.transitions
     if not columns:
         yield pa.table({_NO_COLUMN: pa.nulls(int(_row_counts(view, last).sum()))})
         return
-    table = plain_table(frame.select(columns).collect().to_arrow())
-    for name, leaf in _fixed_leaves(view).items():
-        if name in columns:
-            table = table.set_column(columns.index(name), name, _tensor(table.column(name), leaf))
-    yield table
+    fixed = {name: leaf for name, leaf in _fixed_leaves(view).items() if name in columns}
+    tables = []
+    for rows in _stored_rows(last, view, columns):
+        for name, leaf in fixed.items():
+            rows = rows.set_column(columns.index(name), name, _tensor(rows.column(name), leaf))
+        tables.append(rows)
+    yield pa.concat_tables(tables)
+
+
+def _stored_rows(last: bool, view: EpisodeView, columns: Sequence[str]) -> Iterator[pa.Table]:
+    """Yield the steps of a view as the files have them, a row group at a time."""
+    snapshot = view.context.snapshot
+    added, shown = snapshot.annotation_files.annotations, snapshot.shown_schema(STEPS)
+    stored = [shown.field(name) for name in columns if name not in added]
+    overflow = snapshot.overflow(STEPS)
+    for block, members in iterate_blocks(view.context):
+        rows = block.shown(stored, overflow, 0, block.count)
+        for name in columns:
+            if name in added:
+                rows = rows.append_column(name, block.added(snapshot, added[name], 0, block.count))
+        chosen = np.zeros(block.count, bool)
+        for _, start, count in members:
+            chosen[start : start + count] = True
+        if not last:
+            chosen &= block.stepped
+        rows = rows.select(columns)
+        yield rows if chosen.all() else rows.filter(pa.array(chosen))
 
 
 def _tensor(column: pa.ChunkedArray, leaf: FixedNode) -> pa.Array:
     """Return a column in the shape and dtype of its space; where it is NULL, tensors are zero."""
-    valid = column.is_valid().to_numpy()
-    stored = column.drop_null().combine_chunks()
-    values = leaf.decode([stored if stored.type == leaf.fields[0].type else leaf.adopt(stored)])
-    if not valid.all():
-        values, some = np.zeros((len(valid), *leaf.shape), leaf.native), values
-        values[valid] = some
+    valid = values_of(column.is_valid())
+    if column.null_count:
+        chunks = [without_nulls(chunk, values_of(chunk.is_valid())) for chunk in column.chunks]
+        column = pa.chunked_array(chunks, column.type)
+    values = leaf.decode([column])
+    if not len(values):
+        values = np.zeros((len(valid), *leaf.shape), leaf.native)
+    elif len(values) < len(valid):
+        # Faster than to fill an array by a mask.
+        values = np.take(values, np.cumsum(valid) - 1, axis=0)
+        values[~valid] = 0
     if leaf.shape:
         return ArrowTensorArray.from_numpy(values)
     return pa.array(values, mask=~valid)
