@@ -71,10 +71,12 @@ class StoreDatasource(Datasource):
         total, row_bytes = int(reading.rows.sum()), reading.row_bytes
         if tasks is None:
             capacity = min(max(-(-total // _TASKS), _TASK_BYTES // row_bytes), BLOCK_BYTES // row_bytes)
+            edges = _row_group_edges(view, reading.rows, capacity)
         else:
             capacity = -(-total // tasks)
+            edges = np.arange(len(view))
         #: The episodes of each task. They do not depend on the cluster, so neither do rows and blocks.
-        self.parts = groups_of(reading.rows, max(capacity, 1))
+        self.parts = _joined(edges, reading.rows, max(capacity, 1))
 
     def get_name(self) -> str:
         """Return the name of the tasks."""
@@ -126,6 +128,31 @@ class StoreDatasource(Datasource):
         )
         metadata = BlockMetadata(count, count * self._row_bytes, None, None)
         return ReadTask(read, metadata, per_task_row_limit=limit)
+
+
+def _row_group_edges(view: EpisodeView, rows: np.ndarray, capacity: int) -> np.ndarray:
+    """Return the places of episodes at which tasks may begin, so that no two decode the same row group.
+
+    Segments with more rows than the capacity are cut at their row groups, others are not.
+    """
+    blocks = view.context.blocks
+    chosen = blocks.snapshot.pointers.chosen(view.positions)
+    begins = np.flatnonzero(np.diff(chosen.segment, prepend=-1))
+    edges = []
+    for begin, end in zip(begins.tolist(), [*begins[1:].tolist(), len(rows)], strict=True):
+        edges.append(np.array([begin]))
+        if int(rows[begin:end].sum()) > capacity:
+            starts = blocks.file(chosen.segments[chosen.segment[begin]]).starts
+            group = np.searchsorted(starts, chosen.row_start[begin:end], side="right")
+            edges.append(begin + 1 + np.flatnonzero(np.diff(group)))
+    return np.concatenate(edges)
+
+
+def _joined(edges: np.ndarray, rows: np.ndarray, capacity: int) -> list[slice]:
+    """Return groups of about `capacity` rows that begin at some of the edges."""
+    bounds = [*edges.tolist(), len(rows)]
+    groups = groups_of(np.add.reduceat(rows, edges), capacity) if len(edges) else []
+    return [slice(bounds[group.start], bounds[group.stop]) for group in groups]
 
 
 def _blocks(
