@@ -134,7 +134,8 @@ class TableRows:
             yield from self._named_batches([name for name in columns if name != FILE], columns, size)
             return
         if isinstance(self._data, pa.Table):
-            yield from self._data.select(columns).to_batches(max_chunksize=size)
+            # Makes no batch before it is asked for: the first rows may be all that is looked at.
+            yield from self._data.select(columns).to_reader(size)
             return
         fragments = self._fragments()
         if fragments is not None and all(_is_plain(fragment, columns) for fragment in fragments):
