@@ -194,24 +194,10 @@ def joined(tables: Sequence[pa.Table]) -> pa.Table:
     """
     if not tables:
         return pa.table({_ID: pa.array([], pa.string())})
-    fields = []
-    for field in tables[0].schema:
-        first: dict[pa.DataType, str] = {}
-        for table in tables:
-            kind = table.schema.field(field.name).type
-            if not pa.types.is_null(kind):
-                first.setdefault(kind, table.column(_ID)[0].as_py())
-        if any(kind != _EMPTY_LIST and pa.types.is_list(kind) for kind in first):
-            first.pop(_EMPTY_LIST, None)
-        kind = widened(list(first)) if first else field.type
-        if kind is None:
-            (one, here), (other, there), *_ = first.items()
-            raise InvalidArgumentError(
-                f"The values of {field.name!r} have the type {one} in the episode {here!r}, and {other} in "
-                f"{there!r}. Nothing was committed. Return one type."
-            )
-        fields.append((field.name, kind))
-    schema = pa.schema(fields)
+    types = _Types()
+    for table in tables:
+        types.add(table)
+    schema = pa.schema([(field.name, types.common(field.name) or field.type) for field in tables[0].schema])
     try:
         return pa.concat_tables([table.cast(schema) for table in tables])
     except pa.ArrowInvalid as error:
@@ -219,6 +205,39 @@ def joined(tables: Sequence[pa.Table]) -> pa.Table:
             f"The values have integers and doubles, and not all integers are exact as doubles: {error}. "
             "Nothing was committed. Return one type."
         ) from error
+
+
+class _Types:
+    """The types of the values so far, each with the first episode that has it."""
+
+    def __init__(self) -> None:
+        self._first: dict[str, dict[pa.DataType, str]] = {}
+
+    def add(self, table: pa.Table) -> None:
+        """Note the types of the values of some episodes.
+
+        Raises:
+            InvalidArgumentError: they and those before have no type in common.
+        """
+        for field in table.schema if table.num_rows else ():
+            if not pa.types.is_null(field.type):
+                own = self._first.setdefault(field.name, {})
+                own.setdefault(field.type, table.column(_ID)[0].as_py())
+                self.common(field.name)
+
+    def common(self, name: str) -> pa.DataType | None:
+        """Return the type for all values of a column; None if all are None."""
+        first = dict(self._first.get(name, {}))
+        if any(kind != _EMPTY_LIST and pa.types.is_list(kind) for kind in first):
+            first.pop(_EMPTY_LIST, None)
+        kind = widened(list(first)) if first else None
+        if first and kind is None:
+            (one, here), (other, there), *_ = first.items()
+            raise InvalidArgumentError(
+                f"The values of {name!r} have the type {one} in the episode {here!r}, and {other} in "
+                f"{there!r}. Nothing was committed. Return one type."
+            )
+        return kind
 
 
 def _check_types(table: pa.Table, known: Mapping[str, pa.DataType]) -> None:
@@ -286,11 +305,15 @@ class MapJob:
             known = set(folder.names())
             names = [f"{group[0]}-{group[-1]}.arrow" for group in groups]
             missing = [place for place, name in enumerate(names) if name not in known]
+            types = _Types()
+            for name in known.intersection(names):
+                types.add(_read(folder / name))
             total = sum(map(len, groups))
             done = resumed = total - sum(len(groups[place]) for place in missing)
             progress(done, total)
             for place, table in engine.run(function(address), [groups[each] for each in missing]):
                 _check_types(table, known_types)
+                types.add(table)
                 _write(folder / names[missing[place]], table)
                 done += len(groups[missing[place]])
                 progress(done, total)

@@ -128,6 +128,25 @@ def test_types_that_differ(store: el.EpisodeStore) -> None:
     assert store.refresh().version == version and len(store.annotations) == 2
 
 
+def test_types_that_differ_are_reported_with_the_second_one(store: el.EpisodeStore) -> None:
+    """A job ends when an episode has another type than one before, in this call or in that it resumes."""
+    calls: list[str] = []
+
+    def second_differs(one: Any) -> Any:
+        calls.append(one.id)
+        return "x" if len(calls) == 2 else 0.5
+
+    with pytest.raises(el.errors.InvalidArgumentError, match=r"double in the episode .*, and string in"):
+        store.map_episodes(second_differs, "bad", of="episode", job_id="a")
+    assert len(calls) < len(LENGTHS)
+    calls.clear()
+    with pytest.raises(el.errors.InvalidArgumentError, match=r"double in the episode .*, and string in"):
+        store.map_episodes(lambda one: calls.append(one.id) or "x", "bad", of="episode", job_id="a")
+    assert len(calls) < len(LENGTHS)
+    store.map_episodes(lambda one: 0.5, "bad", of="episode", job_id="a")
+    assert store.refresh().episodes.collect()["bad"].to_list() == [0.5] * len(LENGTHS)
+
+
 def test_lists_without_values_and_masked_values(store: el.EpisodeStore) -> None:
     """Empty lists take the type of the others; what a mask hides is NULL; scalars may be arrays."""
     values = {
