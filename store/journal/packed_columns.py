@@ -286,10 +286,11 @@ def plain_bytes(batch: pa.RecordBatch, size: int) -> int:
     """Return how many bytes a batch that takes `size` bytes in the journal would take there without
     packing.
     """
-    for column, array in zip(batch.schema, batch.columns, strict=True):
-        if column.type == PACKED:
-            ends = _offsets(array)
-            size += (len(array) - array.null_count) * packed_bytes(column) - int(ends[-1] - ends[0])
+    for index, kind in enumerate(batch.schema.types):
+        if kind == PACKED:
+            array, ends = batch.column(index), _offsets(batch.column(index))
+            values = len(array) - array.null_count
+            size += values * packed_bytes(batch.schema.field(index)) - int(ends[-1] - ends[0])
     return size
 
 

@@ -8,7 +8,6 @@ for each row and little for each piece; the rows stay in the mapped journal. It 
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -203,23 +202,25 @@ class RowIndex:
         readers: Iterable[PartReader], lanes: LaneColumns, bulk: Iterable[pa.RecordBatch] = ()
     ) -> RowIndex:
         """Find the rows of some lanes in all batches of the given parts, and in batches of finished rows."""
-        wanted = _Wanted(lanes)
-        runs: list[RowSpans] = []
-        parts: list[tuple[np.ndarray, ...]] = []
-        # Batches in memory may be many and small, so they are searched together.
-        in_memory = [RowSpans.of(batch, finished=True) for batch in bulk]
-        groups = itertools.chain(([each] for each in spans_of_parts(readers)), [in_memory])
-        for some in filter(None, groups):
-            numbers, agents, starts, stops, lates = (
-                np.concatenate([getattr(each, name) for each in some])
-                for name in ("numbers", "agents", "starts", "stops", "lates")
-            )
-            owners, hits = wanted.among(numbers, agents)
-            sizes = [len(each.numbers) for each in some]
-            used, batches = np.unique(np.repeat(np.arange(len(some)), sizes)[hits], return_inverse=True)
-            parts.append((owners, batches + len(runs), starts[hits], stops[hits], lates[hits]))
-            runs += [some[index] for index in used.tolist()]
-        return _indexed(runs, parts, len(lanes))
+        every = [*spans_of_parts(readers), *(RowSpans.of(batch, finished=True) for batch in bulk)]
+        # Batches may be many and small, so they are searched together.
+        numbers, agents, starts, stops, lates = (
+            np.concatenate([np.zeros(0, bool), *(getattr(each, name) for each in every)])
+            for name in ("numbers", "agents", "starts", "stops", "lates")
+        )
+        owners, hits = _Wanted(lanes).among(numbers, agents)
+        order = np.argsort(owners, kind="stable")
+        owners, hits = owners[order], hits[order]
+        sizes = np.array([len(each.numbers) for each in every], np.int64)
+        used, batches = np.unique(np.repeat(np.arange(len(every)), sizes)[hits], return_inverse=True)
+        pieces = Pieces([every[index] for index in used.tolist()], batches, starts[hits], stops[hits])
+        counts = np.bincount(owners, pieces.stops - pieces.starts, len(lanes)).astype(np.int64)
+        first = np.searchsorted(owners, np.arange(len(lanes) + 1))
+        ends_late, finished = np.zeros((2, len(lanes)), bool)
+        some = np.flatnonzero(np.diff(first))
+        ends_late[some] = lates[hits][first[some + 1] - 1]
+        finished[some] = np.array([each.finished for each in pieces.runs], bool)[batches[first[some]]]
+        return RowIndex(pieces, first, counts, ends_late, finished)
 
     def cut(self, steps_rows: np.ndarray) -> RowIndex:
         """Return an index of the first steps rows of each lane only.
@@ -278,19 +279,3 @@ class _Wanted:
         at = np.searchsorted(self._keys, keys).clip(max=len(self._keys) - 1)
         hits = np.flatnonzero(known & (self._keys[at] == keys))
         return self._order[at[hits]], hits
-
-
-def _indexed(runs: list[RowSpans], parts: list[tuple[np.ndarray, ...]], lanes: int) -> RowIndex:
-    nothing = (np.zeros(0, np.int64),) * 4 + (np.zeros(0, bool),)
-    owners, batches, starts, stops, lates = (
-        np.concatenate(each) for each in zip(nothing, *parts, strict=True)
-    )
-    order = np.argsort(owners, kind="stable")
-    owners, batches, sizes, lates = owners[order], batches[order], (stops - starts)[order], lates[order]
-    counts = np.bincount(owners, sizes, lanes).astype(np.int64)
-    first = np.searchsorted(owners, np.arange(lanes + 1))
-    ends_late, finished = np.zeros((2, lanes), bool)
-    some = np.flatnonzero(np.diff(first))
-    ends_late[some] = lates[first[some + 1] - 1]
-    finished[some] = np.array([each.finished for each in runs], bool)[batches[first[some]]]
-    return RowIndex(Pieces(runs, batches, starts[order], stops[order]), first, counts, ends_late, finished)
