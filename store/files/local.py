@@ -237,11 +237,14 @@ class LocalPlace(Place):
 
     def read(self, most: int | None = None) -> bytes:
         """See `Place`."""
-        with open(_open_plain(self._text), "rb") as file:
-            size = os.fstat(file.fileno()).st_size
+        descriptor = _open_plain(self._text)
+        try:
+            size = os.fstat(descriptor).st_size
             if most is not None and size > most:
                 raise oversized_error(self, size, most)
-            return file.read()
+            return pread(descriptor, size, 0)
+        finally:
+            os.close(descriptor)
 
     def chunks(self) -> Iterator[bytes]:
         """See `Place`."""
