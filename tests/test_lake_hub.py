@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 import episodelake as el
+from episodelake.terminal.app import app
+from episodelake.terminal.reports import lakes
 from fake_hub import FakeHub
 from real_environments import numbered_store, values_of
 from test_publishing_hub import cache, hub
+from waiting import PATIENCE
 
 __all__ = ["cache", "hub"]
 
@@ -53,6 +59,30 @@ def test_datasets_of_an_organisation_are_stores(lake: el.types.Lake, hub: FakeHu
     assert el.lake("hf://lab/").stores().equals(frame) and not asked(hub, "/resolve/")
     assert values_of(lake["short"]) == [0, 1] and [p for p in asked(hub, "/steps/") if p.endswith(".parquet")]
     assert "short" in lake and "other" not in lake and "none" not in lake and "../x" not in lake
+
+
+def test_commands_take_an_organisation(lake: el.types.Lake) -> None:
+    """`episodelake lake` lists and asks the datasets of an organisation, and `explore` opens it as a lake."""
+    listed = CliRunner().invoke(app, ["lake", "hf://lab", "--json"])
+    assert [row["store"] for row in json.loads(listed.stdout)] == ["long", "short"]
+    text = "select store, sum(length) from episodes group by 1 order by 1"
+    asked = CliRunner().invoke(app, ["lake", "hf://lab", "--sql", text])
+    assert asked.stdout.splitlines()[1:3] == ["long\t90", "short\t5"]
+    assert lakes.open_store_or_lake("hf://lab", None).url == lake.url
+    assert len(lakes.open_store_or_lake("hf://lab/short", None)) == 2
+    with pytest.raises(el.errors.StoreNotFoundError, match="no published datasets at hf://nobody"):
+        lakes.open_store_or_lake("hf://nobody", None)
+
+
+@pytest.mark.further
+def test_the_explorer_of_an_organisation(lake: el.types.Lake) -> None:
+    """Its process opens the lake, and the page answers."""
+    pytest.importorskip("nicegui")
+    explorer = lake.explore()
+    try:
+        assert b"Episodelake" in urllib.request.urlopen(explorer.url, timeout=PATIENCE).read()
+    finally:
+        explorer.stop()
 
 
 def test_a_new_version_shows_after_refresh(tmp_path: Path, lake: el.types.Lake, hub: FakeHub) -> None:

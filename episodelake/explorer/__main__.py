@@ -15,7 +15,7 @@ from typing import Any
 
 from .._store import EpisodeStore, open_store
 from ..lakes.lake import Lake
-from ..lakes.opening import lake
+from ..lakes.opening import is_organisation, lake
 from ..store.errors import EpisodelakeError, StoreNotFoundError
 from .server import Address, Options, serve
 
@@ -23,6 +23,8 @@ from .server import Address, Options, serve
 def _opened(request: dict[str, Any]) -> EpisodeStore | Lake:
     """Open the store of a request, or the lake if there is no store."""
     url, options = request["url"], request["storage_options"] or None
+    if is_organisation(url):
+        return lake(url)
     try:
         return open_store(url, version=request["version"], storage_options=options)
     except StoreNotFoundError:

@@ -50,7 +50,7 @@ class HubLake(Lake):
     def __init__(self, address: str, storage_options: Mapping[str, str] | None) -> None:
         self._organisation = address.removeprefix(SCHEME).rstrip("/")
         refuse_options(address, storage_options)
-        if not ORGANISATION.fullmatch(self._organisation):
+        if not is_organisation(address):
             raise InvalidArgumentError(
                 f"{address!r:.200} is no lake: expected hf://organisation. episodelake.open takes a dataset."
             )
@@ -90,6 +90,12 @@ class HubLake(Lake):
 
     create = rename = delete = vacuum = _refuse
     save_environment = environments = make_env = delete_environment = _refuse
+
+
+def is_organisation(address: str) -> bool:
+    """Return whether an address is one of an organisation of the Hub, which is a lake and never a store."""
+    name = address.removeprefix(SCHEME).rstrip("/")
+    return address.startswith(SCHEME) and ORGANISATION.fullmatch(name) is not None
 
 
 def lake(root: str | PathLike[str], *, storage_options: Mapping[str, str] | None = None) -> Lake:

@@ -10,7 +10,7 @@ import polars as pl
 
 from ..._store import EpisodeStore
 from ...lakes.lake import Lake, session_of
-from ...lakes.opening import lake
+from ...lakes.opening import is_organisation, lake
 from ...readers.amounts import counted
 from ...store.errors import InvalidArgumentError, StoreNotFoundError
 from ..output.exporting import Export, write_result
@@ -31,6 +31,13 @@ def open_store_or_lake(path: str, storage: Sequence[str] | None) -> EpisodeStore
     Raises:
         StoreNotFoundError, VersionNotFoundError: there is neither.
     """
+    if is_organisation(path):
+        opened = open_lake(path, storage)
+        if not opened.stores().height:
+            raise StoreNotFoundError(
+                f"There are no published datasets at {path} that you may see (`hf auth login`, or HF_TOKEN)."
+            )
+        return opened
     try:
         return open_store_at(path, storage)
     except StoreNotFoundError as missing:
