@@ -450,6 +450,18 @@ def test_own_step_columns_come_back(tmp_path: Path, layout: str) -> None:
         )
 
 
+@pytest.mark.parametrize(("first", "other", "names"), [("\r\n", "\n", "LF"), ("\n", "\r\n", "CRLF")])
+def test_mixed_line_ends_are_named(tmp_path: Path, first: str, other: str, names: str) -> None:
+    """A CSV file whose lines end in two ways is refused by its first line of the other kind."""
+    rows = ["episode,step,obs,action,reward,done", "0,0,1.0,1,0.5,0", "0,1,2.0,0,0.5,1", "1,0,1.0,1,0.5,1"]
+    text = rows[0] + first + rows[1] + first + rows[2] + other + rows[3] + first
+    (tmp_path / "log.csv").write_bytes(text.encode())
+    expected = rf"log\.csv: line 3 ends with {names}, the lines before with"
+    with pytest.raises(el.errors.DatasetError, match=expected) as caught:
+        el.import_dataset(tmp_path / "log.csv", tmp_path / "store")
+    assert len(str(caught.value)) < 300 + len(str(tmp_path))
+
+
 @pytest.mark.further
 def test_a_store_goes_out_to_csv(tmp_path: Path) -> None:
     """Polars reads the numbers that the store holds; a view in another order keeps its order."""

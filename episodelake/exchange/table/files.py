@@ -109,7 +109,12 @@ def query_of(connection: duckdb.DuckDBPyConnection, kind: str | None, files: Fil
     call = f"read_{'csv' if kind == 'csv' else 'json'}([{', '.join(map(_quoted, files.paths))}], "
     call += f"hive_partitioning=false, union_by_name=true, filename='{_FILE}', sample_size={sample}, "
     call += f"auto_type_candidates={_CSV_TYPES}" if kind == "csv" else "format='newline_delimited'"
-    relation = connection.sql(f"FROM {call})")
+    try:
+        relation = connection.sql(f"FROM {call})")
+    except duckdb.InvalidInputException:
+        if kind == "csv":
+            _check_line_ends(files)
+        raise
     types = dict(zip(relation.columns, map(str, relation.types), strict=True))
     if kind != "csv":
         texts = {name: _NOT_IN_JSON.sub("VARCHAR", each) for name, each in types.items() if name != _FILE}
@@ -120,6 +125,24 @@ def query_of(connection: duckdb.DuckDBPyConnection, kind: str | None, files: Fil
         return f"SELECT {columns} FROM {call})"
     start = len(str(files.base.absolute())) + 2
     return f"SELECT {columns}, substr({_FILE}, {start}) AS {FILE} FROM {call})"
+
+
+def _check_line_ends(files: Files) -> None:
+    """Refuse CSV files that mix line ends, of which DuckDB only says that it detects no dialect.
+
+    Raises:
+        DatasetError: names the first file and line that differs.
+    """
+    for path in files.paths:
+        with open(path, "rb") as lines:
+            first = next(lines, b"").endswith(b"\r\n")
+            for number, line in enumerate(lines, 2):
+                if line.endswith(b"\n") and line.endswith(b"\r\n") != first:
+                    before, here = ("CRLF", "LF") if first else ("LF", "CRLF")
+                    raise DatasetError(
+                        f"{path}: line {number} ends with {here}, the lines before with {before}. Write one "
+                        "of them throughout, as `dos2unix` does."
+                    )
 
 
 def check_rounded(connection: duckdb.DuckDBPyConnection, kind: str, files: Files, written: str) -> None:
