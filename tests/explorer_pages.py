@@ -283,6 +283,31 @@ def unnamed(page: Page) -> list[str]:
     )
 
 
+def misplaced(page: Page) -> list[str]:
+    """What breaks the outline of a page: headings, lists of facts, fields and scrolled parts."""
+    return page.evaluate(
+        """() => {
+            const faults = [];
+            const inView = (each) => each.checkVisibility();
+            const shown = (all) => [...document.querySelectorAll(all)].filter(inView);
+            const levels = shown("h1, h2, h3, h4, h5").map((each) => Number(each.tagName[1]));
+            if (levels.filter((level) => level === 1).length !== 1) faults.push("h1: " + levels);
+            levels.forEach((level, i) => i && level > levels[i - 1] + 1 && faults.push("skipped: " + levels));
+            for (const list of shown("dl"))
+                for (const part of list.children)
+                    if (!["DT", "DD", "DIV"].includes(part.tagName)) faults.push("in dl: " + part.tagName);
+            for (const field of shown("input:not([type=hidden]), textarea, [role=textbox], [role=dialog]"))
+                if (!(field.ariaLabel || field.labels?.length || field.placeholder || field.closest("label")))
+                    faults.push("no name: " + field.outerHTML.slice(0, 200));
+            for (const part of shown("*"))
+                if (part.scrollHeight > part.clientHeight + 1 && getComputedStyle(part).overflowY === "auto"
+                    && part.tabIndex < 0 && !part.querySelector("a, button, input, [tabindex]"))
+                    faults.push("cannot be scrolled by keys: " + part.className);
+            return faults;
+        }"""
+    )
+
+
 def crowded(page: Page) -> list[str]:
     """What leaves the page sideways, and neighbours in a line of the page that lie over each other."""
     return page.evaluate(

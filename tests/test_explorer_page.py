@@ -34,6 +34,7 @@ from explorer_pages import (
     make_long_store,
     make_sick_store,
     make_store,
+    misplaced,
     pixels,
     settle,
     unnamed,
@@ -107,7 +108,8 @@ def test_it_opens(explorer: Explorer, store: el.EpisodeStore, visit: Open) -> No
     expect(seen.canvas(".overview")).to_be_visible()
     expect(seen.page.locator(".episode-id")).to_have_text(store[-1].id)
     assert colours(seen.canvas(".overview")) > 20
-    assert re.fullmatch(re.escape(explorer.origin) + "/[^/?]{32}/", seen.page.url)
+    assert re.fullmatch(re.escape(explorer.origin) + "/[^/?]{32}/([?]pane=episodes.*)?", seen.page.url)
+    assert explorer.url.partition("token=")[2] not in seen.page.url
     expect(seen.page.locator("header")).to_contain_text("120 episodes · 3 runs")
 
 
@@ -179,6 +181,75 @@ def test_filter(explorer: Explorer, store: el.EpisodeStore, visit: Open) -> None
     expect(seen.count).to_contain_text("of 40")
     assert {text.partition("/")[0] for text in seen.column("episode")} == {"seed1"}
     expect(seen.page.locator("header")).to_contain_text("40 of 120 episodes · 1 of 3 runs")
+
+
+def test_addresses(explorer: Explorer, store: el.EpisodeStore, visit: Open) -> None:
+    """The address has what the tab shows: a new tab opens the same, and back and forward go through it."""
+    seen = visit(explorer)
+    page = seen.page
+    expect(page).to_have_title(re.compile("lake.*Episodelake"))
+    expect(page.locator(".episode-id")).to_have_text(store[-1].id)
+    page.wait_for_url(re.compile("episode=.*000039"))
+    seen.filter("length = 5 and episode_return > 60")
+    page.wait_for_url(re.compile("where=length"))
+    page.get_by_role("button", name="return", exact=True).click()
+    page.wait_for_url(re.compile("sort=-?episode_return"))
+    wanted = seen.column("#")
+    seen.open_row(2)
+    page.keyboard.press("ArrowRight")
+    page.wait_for_url(re.compile("t=1"))
+    opened = page.locator(".episode-id").inner_text()
+    other = page.context.new_page()
+    other.goto(page.url)
+    copy = Visit(other, explorer.origin)
+    expect(other.locator(".timeline .t")).to_contain_text("t = 1 ")
+    expect(other.locator(".episode-id")).to_have_text(opened)
+    expect(other.get_by_placeholder("SQL condition")).to_have_value("length = 5 and episode_return > 60")
+    wait_until(lambda: copy.column("#") == wanted, "the same list")
+    while "where" in page.url:
+        before = page.url
+        page.go_back()
+        page.wait_for_url(lambda url, before=before: url != before)
+        expect(page.get_by_placeholder("SQL condition")).to_be_visible()
+    expect(seen.count).to_contain_text("of 120")
+    page.go_forward()
+    page.wait_for_url(re.compile("where=length"))
+    wait_until(lambda: "of 120" not in seen.count.inner_text(), "the filter again")
+
+
+def test_keys_and_names(explorer: Explorer, visit: Open) -> None:
+    """Everything can be reached by keys and has a name: heads sort, and a row is one stop."""
+    seen = visit(explorer)
+    page = seen.page
+    expect(page.locator(".episode-id")).to_be_visible()
+    assert page.locator("html").get_attribute("lang") == "en-US"
+    head = page.locator("th", has=page.get_by_role("button", name="length", exact=True))
+    head.get_by_role("button").focus()
+    for key in ("Enter", "Space"):
+        before = head.get_attribute("aria-sort")
+        page.keyboard.press(key)
+        wait_until(lambda before=before: head.get_attribute("aria-sort") != before, "another order")
+        values = [int(text) for text in seen.column("length")]
+        assert values == sorted(values, reverse=head.get_attribute("aria-sort") == "descending")
+    stops = (
+        "tr => [...tr.querySelectorAll('a, button, input, [tabindex]')].filter(e => e.tabIndex >= 0).length"
+    )
+    assert {row.evaluate(stops) for row in seen.rows.all()[:5]} == {1}
+    seen.rows.nth(2).locator("button.open").focus()
+    page.keyboard.press("Space")
+    expect(seen.rows.nth(2).get_by_role("checkbox")).to_be_checked()
+    page.keyboard.press("Enter")
+    expect(seen.rows.nth(2)).to_have_class(re.compile("open-a"))
+    expect(seen.rows.nth(2).locator("button.open")).to_be_focused()
+    page.keyboard.press("Tab")
+    expect(seen.rows.nth(3).locator("button.open")).to_be_focused()
+    for tab in ("Overview", "Episodes", "SQL"):
+        page.get_by_role("tab", name=tab).click()
+        expect(page.locator(".q-tab-panel h2, .q-tab-panel .bar").first).to_be_visible()
+        settle(page)
+        assert misplaced(page) == []
+    page.get_by_role("button", name="Export").click()
+    expect(page.get_by_role("dialog", name="Export")).to_be_visible()
 
 
 def test_nothing_fulfils_the_filter(explorer: Explorer, visit: Open) -> None:
@@ -916,7 +987,7 @@ def listed_stores(seen: Visit) -> dict[str, list[str]]:
 def test_a_lake(lake: Path, tmp_path: Path, visit: Open) -> None:
     """Its stores are listed with their amounts; a click opens one, and a link leads back."""
     with explored(lake, tmp_path / "exports") as found:
-        seen = visit(found)
+        seen = visit(found, pane=None)
         page = seen.page
         expect(page.locator(".episodes-table tbody tr:has(.mono)")).to_have_count(3)
         frame = el.lake(lake).stores()
@@ -936,18 +1007,21 @@ def test_a_lake(lake: Path, tmp_path: Path, visit: Open) -> None:
         page.get_by_placeholder("Part of a name").fill("cartpole")
         expect(page.locator(".episodes-table tbody tr:has(.mono)")).to_have_count(1)
         page.get_by_role("link", name=HOSTILE_NAME).click()
+        page.get_by_role("tab", name="Episodes").click()
         expect(page.locator(".episode-id")).to_be_visible()
         expect(page.locator("header")).to_contain_text(HOSTILE_NAME)
         page.get_by_role("link", name="All stores").click()
         page.locator("td", has_text="120").first.click()
         expect(page.locator("header")).to_contain_text("120 episodes · 3 runs")
+        page.get_by_role("tab", name="Episodes").click()
         expect(seen.canvas(".overview")).to_be_visible()
         assert not crowded(page)
-        page.go_back()
+        page.get_by_role("link", name="All stores").click()
         page.get_by_role("link", name="damaged").click()
         expect(page.locator(".banner")).to_contain_text("store.json")
         expect(page.locator(".episodes-table tbody tr:has(.mono)")).to_have_count(3)
         page.get_by_role("link", name="pixels/three").click()
+        page.get_by_role("tab", name="Episodes").click()
         expect(seen.rows).to_have_count(50)
         seen.filter("episode_return > 38")
         high = sum(episode.episode_return > 38 for episode in el.open(lake / "pixels/three"))
@@ -960,13 +1034,13 @@ def test_a_lake(lake: Path, tmp_path: Path, visit: Open) -> None:
 def test_a_lake_that_changes(lake: Path, tmp_path: Path, visit: Open) -> None:
     """New stores and episodes show, a deleted store is named by its page, and another takes its name."""
     with explored(lake, tmp_path / "exports") as found:
-        seen = visit(found)
+        seen = visit(found, pane=None)
         expect(seen.page.locator(".episodes-table tbody tr:has(.mono)")).to_have_count(3)
         make_long_store(lake / "a new one")
         expect(seen.page.get_by_role("link", name="a new one")).to_be_visible()
         expect(seen.page.locator("header")).to_contain_text("4 stores · 122 episodes")
         seen.page.get_by_role("link", name="a new one").click()
-        expect(seen.page.locator(".episode-id")).to_be_visible()
+        expect(seen.page.locator(".about-facts")).to_be_visible()
         el.lake(lake).delete("a new one")
         expect(seen.page.locator(".banner")).to_contain_text("cannot be read, so this stays as it was")
         make_store(lake / "a new one", runs=1, episodes=7)
@@ -984,7 +1058,7 @@ def test_the_gate_of_a_lake(lake: Path, tmp_path: Path, visit: Open) -> None:
     make_long_store(tmp_path / "secret")
     (lake / "link").symlink_to(tmp_path / "secret")
     with explored(lake, tmp_path / "exports") as found:
-        seen = visit(found)
+        seen = visit(found, pane=None)
         expect(seen.page.locator(".episodes-table tbody tr:has(.mono)")).to_have_count(3)
         inside = seen.page.url
         for name in (

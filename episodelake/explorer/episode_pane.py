@@ -287,8 +287,10 @@ def facts_list(parts: Mapping[str, Mapping[str, str]]) -> str:
     lines = []
     for title, pairs in parts.items():
         if pairs:
-            lines.append(f"<h4>{html.escape(title)}</h4>")
+            lines += [f'<p class="facts-title">{html.escape(title)}</p><dl class="facts">']
             lines += [
                 f"<dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd>" for name, value in pairs.items()
             ]
-    return f'<dl class="facts">{"".join(lines)}</dl>'
+            lines.append("</dl>")
+    # It scrolls, so it takes the focus of the keyboard.
+    return f'<div class="facts-list" tabindex="0" role="group" aria-label="Values">{"".join(lines)}</div>'

@@ -17,7 +17,7 @@ from .charts import OVERVIEWS, conditions_of, overview_spec
 from .episode_pane import facts_list
 from .listing import POSITION, Choice
 from .moments import text_of
-from .widgets import Drawing, PageOwner, icon_button, note
+from .widgets import HEAD_CELL, Drawing, PageOwner, icon_button, note
 
 ROWS_OF_A_PAGE = 50
 #: Columns that a list of episodes shows unless others are chosen; metadata comes in between.
@@ -29,8 +29,12 @@ _LABELS = {
     "started_at": "started (UTC)",
 }
 # NiceGUI renders such cells again at every change of the page, so they use plain elements.
-_ID_CELL = """<td class="text-left" :title="props.row._id"><span class="mono">{{ props.value }}</span>
-  <button class="beside" :aria-label="'Open beside: ' + props.value" title="Open beside"
+_ID_CELL = """<td class="text-left" :title="props.row._id">
+  <button class="open mono" :data-keep="props.row._id"
+  @click.stop="() => $parent.$emit('open', props.row)"
+  @keydown.space.stop.prevent="() => (props.selected = !props.selected)"
+  @keydown.b.stop="() => $parent.$emit('beside', props.row)">{{ props.value }}</button>
+  <button class="beside" tabindex="-1" :aria-label="'Open beside: ' + props.value" title="Open beside"
   @click.stop="() => $parent.$emit('beside', props.row)">
   <i class="material-icons" aria-hidden="true">vertical_split</i></button></td>"""
 _ALL_TICKED = """<button role="checkbox" class="tick" aria-label="Tick all rows of the page"
@@ -38,7 +42,7 @@ _ALL_TICKED = """<button role="checkbox" class="tick" aria-label="Tick all rows 
   <i class="material-icons" aria-hidden="true">check_box{{ props.selected ? "" : "_outline_blank" }}</i>
   </button>"""
 _TICKED = _ALL_TICKED.replace(
-    'aria-label="Tick all rows of the page"', """:aria-label="'Tick ' + props.row._id\""""
+    'aria-label="Tick all rows of the page"', """tabindex="-1" :aria-label="'Tick ' + props.row._id\""""
 )
 _END_CELL = """<td class="text-left"><span :class="['end', props.value]">{{ props.value }}</span></td>"""
 _CHART_PAUSE = 4.0
@@ -148,11 +152,13 @@ class EpisodesPane:
         table.props(''':table-row-class-fn="row => row._open" rows-per-page-label="Rows"''')
         table.classes("episodes-table").mark("episodes")
         table.add_slot("header-selection", _ALL_TICKED)
+        table.add_slot("header-cell", HEAD_CELL)
         table.add_slot("body-selection", _TICKED)
         table.add_slot("body-cell-episode_id", _ID_CELL)
         table.add_slot("body-cell-end_reason", _END_CELL)
         table.on("request", self._request)
         table.on("rowClick", self._clicked, [[], ["_id", POSITION], None])
+        table.on("open", lambda event: self._opened(event.args["_id"]))
         table.on("beside", self._beside_clicked)
         self._table_place = table
 
@@ -263,10 +269,12 @@ class EpisodesPane:
         if await self._take(wanted, self.brushed):
             await self.chart()
 
-    async def choose(self, wanted: Choice) -> None:
+    async def choose(self, wanted: Choice, brushed: Sequence[str] = ()) -> None:
         """Show the episodes of a choice that was not typed."""
+        if (wanted, list(brushed)) == (self.choice, self.brushed):
+            return
         self._first = 0
-        if await self._take(wanted, []):
+        if await self._take(wanted, list(brushed)):
             self._input.value = " AND ".join(wanted.conditions)
             self._runs.value = list(wanted.run_ids)
             await self.chart()
@@ -323,7 +331,10 @@ class EpisodesPane:
             self._show()
 
     def _clicked(self, event: GenericEventArguments) -> None:
-        self.page.open_episode(event.args[1]["_id"])
+        self._opened(event.args[1]["_id"])
+
+    def _opened(self, episode_id: str) -> None:
+        self.page.open_episode(episode_id)
         self.page.look_at_player()
 
     def _beside_clicked(self, event: GenericEventArguments) -> None:

@@ -29,7 +29,10 @@ class ExportDialog:
     def __init__(self, page: PageOwner, episodes: EpisodesPane) -> None:
         self.page = page
         self.episodes = episodes
-        with ui.dialog() as self._dialog, ui.card().classes("w-[640px] max-w-full gap-3"):
+        with (
+            ui.dialog().props("aria-label=Export") as self._dialog,
+            ui.card().classes("w-[640px] max-w-full gap-3"),
+        ):
             ui.label("Export").classes("text-base font-semibold")
             self._what = (
                 ui.radio({"list": ""}, value="list", on_change=self._tell).props("dense").mark("what")

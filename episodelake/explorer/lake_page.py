@@ -11,7 +11,7 @@ from nicegui import run, ui
 from ..readers.amounts import counted
 from .listing import PAUSE, LakeWatch
 from .moments import text_of
-from .widgets import Tab, note, path_label
+from .widgets import HEAD_CELL, Tab, note, path_label
 
 STORE_PATH = "/store"
 _COLUMNS = {
@@ -70,6 +70,7 @@ class LakePage(Tab):
                 'flat bordered dense binary-state-sort :rows-per-page-options="[50, 200, 1000]"'
             )
             self._table.props('''rows-per-page-label="Rows" no-data-label="No stores"''')
+            self._table.add_slot("header-cell", HEAD_CELL)
             self._table.add_slot("body-cell-store", _STORE_CELL)
             self._table.add_slot("body-cell-error", _ERROR_CELL)
             self._table.on(

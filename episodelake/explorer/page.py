@@ -5,11 +5,16 @@ One `Page` per open browser tab. It holds the choice; the panes show it and call
 
 from __future__ import annotations
 
+import asyncio
 import importlib
+import json
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import parse_qs, quote
 
 import fastapi
 import numpy as np
@@ -20,6 +25,7 @@ from ..lakes.lake import Lake
 from ..readers.charts.theme import END_COLORS
 from ..readers.episode import Episode
 from ..store.errors import EpisodelakeError
+from .address import OVERVIEW, Address
 from .episode_pane import GONE
 from .episodes_pane import EpisodesPane
 from .export_dialog import ExportDialog
@@ -115,6 +121,13 @@ class Page(Tab):
         # Space presses the button that was clicked last, so it is left to that.
         ui.keyboard(on_key=self._space_key)
         self._timer = ui.timer(PAUSE, self._follow)
+        self._address: Address | None = None
+        request = ui.context.client.request
+        first = Address.of(parse_qs(request.url.query if request else ""))
+        ui.timer(0.05, partial(self.go, first), once=True)
+        ui.timer(PAUSE / 8, self._keep_address)
+        ui.on("moved", lambda event: self.go(Address.of(parse_qs(str(event.args)[1:]))))
+        ui.run_javascript("addEventListener('popstate', () => emitEvent('moved', location.search))")
         ui.context.client.on_delete(self.close)
         self._tell_version()
         self._tell_writers()
@@ -127,7 +140,7 @@ class Page(Tab):
             if self.lake is not None:
                 with ui.link("\N{LEFTWARDS ARROW} All stores", "./").classes("muted").mark("lake"):
                     ui.tooltip(text_of(self.lake.url))
-            path_label(self.shown.store.url, self.name)
+            self._title = path_label(self.shown.store.url, self.name)
             self._amounts = ui.label().classes("muted")
             with ui.element("div").classes("live"):
                 with ui.element("span").classes("dot") as self._dot:
@@ -140,11 +153,37 @@ class Page(Tab):
                 ui.tab("overview", "Overview", icon="insights")
                 ui.tab("episodes", "Episodes", icon="view_list")
                 ui.tab("sql", "SQL", icon="terminal")
+            self._copy_button()
             ui.button("Export", icon="ios_share", on_click=lambda: self.export.open()).props(
                 "flat dense no-caps"
             ).mark("export")
             self.dark_button()
         self._banner = note("problem banner").mark("banner")
+
+    def _copy_button(self) -> None:
+        """Add the button that copies what the tab shows, as code."""
+        with ui.button("Copy as", icon="content_copy").props("flat dense no-caps").mark("copy-as"), ui.menu():
+            for name in ("Python", "SQL", "Command", "Link"):
+                ui.menu_item(name, partial(self._copy, name))
+
+    def _copy(self, kind: str) -> None:
+        if kind == "Link":
+            ui.run_javascript("navigator.clipboard.writeText(location.href)")
+        else:
+            ui.clipboard.write(self.code(kind))
+        ui.notify("Copied", timeout=1000)
+
+    def code(self, kind: str) -> str:
+        """Return what the tab shows as Python, SQL or a command."""
+        address, query = self.address, self.episodes.chosen.sql
+        url = self.shown.store.url
+        match kind:
+            case "Python":
+                return address.python(url, query)
+            case "SQL":
+                return address.sql(query)
+            case _:
+                return address.command(url, query)
 
     def _episodes_tab(self) -> None:
         with ui.splitter(value=46, limits=(25, 75)).classes("explorer-split") as splitter:
@@ -195,7 +234,72 @@ class Page(Tab):
     async def show_finding(self, name: str) -> None:
         """Let the list show the episodes of a finding."""
         self.show_list()
-        await self.episodes.choose(Choice(ids=self.watch.checkup().ids(name), about=name))
+        await self.episodes.choose(await self._with_finding(Choice(), name))
+
+    async def _with_finding(self, choice: Choice, name: str) -> Choice:
+        """Return a choice with the episodes of a finding, once the health of the store is known."""
+        while (checkup := self.watch.checkup()).report is None and not checkup.problem:
+            await asyncio.sleep(PAUSE / 10)
+        return replace(choice, ids=checkup.ids(name), about=name)
+
+    # The address
+
+    @property
+    def address(self) -> Address:
+        """State of this tab, as its URL has it."""
+        choice, ids = self.episodes.choice, [*self.player.ids, "", ""]
+        return Address(
+            pane=self.tabs.value or OVERVIEW,
+            where=" AND ".join(choice.conditions),
+            brush=tuple(self.episodes.brushed),
+            runs=choice.run_ids,
+            finding=choice.about,
+            sort=("-" if choice.descending else "") + choice.sort,
+            episode=ids[0],
+            beside=ids[1],
+            t=self.player.t,
+            signals=tuple(self.player.signals),
+            query=self.sql.text if self.sql else "",
+            curve=self.overview.curve,
+        )
+
+    async def go(self, address: Address) -> None:
+        """Show what an address says. What is not there any more is left out."""
+        self._address = None
+        try:
+            choice = address.choice
+            if address.finding:
+                choice = await self._with_finding(choice, address.finding)
+            await self.overview.choose(address.curve)
+            await self.episodes.choose(choice, address.brush)
+            self._open(address)
+            self.tabs.set_value(address.pane)
+            if self.sql is not None:
+                self.sql.write(address.query)
+        finally:
+            self._address = self.address
+
+    def _open(self, address: Address) -> None:
+        """Open the episodes of an address at its step, with its signals."""
+        ids = [each for each in (address.episode, address.beside) if each]
+        if ids and (ids, list(address.signals)) != (self.player.ids, self.player.signals):
+            self.player.signals = list(address.signals)
+            for place, each in enumerate(ids):
+                self.open_episode(each, beside=place > 0, t=address.t)
+        elif ids:
+            self.player.jump(address.t)
+
+    def _keep_address(self) -> None:
+        """Write what the tab shows into the address bar. A new step alone adds nothing to go back to."""
+        now, last = self.address, self._address
+        if last is None or now == last or self.player.playing:
+            return
+        self._address = now
+        way = "replaceState" if replace(now, t=last.t) == last else "pushState"
+        query = "&".join(filter(None, (self.name and f"name={quote(self.name, safe='')}", now.text)))
+        ui.run_javascript(
+            f"history.{way}(null, '', location.pathname + {json.dumps('?' + query if query else '')})"
+        )
 
     # Following
 

@@ -68,6 +68,15 @@ class Player:
         episodes = [*episodes, episode] if beside else [episode, *episodes]
         self._build(episodes, t=(self.t if beside else 0) if t is None else max(t, 0))
 
+    @property
+    def playing(self) -> bool:
+        """Whether steps go by themselves."""
+        return self._timer.active
+
+    def jump(self, t: int) -> None:
+        """Move the slider to a step."""
+        self._slider.set_value(t)
+
     def tell(self, problem: str) -> None:
         """Say why an episode cannot be opened; those that are open stay."""
         self._problem.set_text(problem)

@@ -238,6 +238,7 @@ def _server(watch: Watch | LakeWatch, options: Options, token: str, port: int) -
         favicon=_ICON,
         dark=None,
         show_welcome_message=False,
+        language="en-US",
         reconnect_timeout=20,
     )
     return _Server(Gate(application, token, port, hosts_of(options.host), framed=options.framed))

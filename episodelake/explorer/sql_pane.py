@@ -30,6 +30,7 @@ EXAMPLES = {
     "FROM transitions GROUP BY t ORDER BY t LIMIT 1000",
     "Steps with NaN rewards": "SELECT episode_id, t, reward FROM transitions WHERE isnan(reward)",
 }
+_FIRST = "Return by run"
 
 
 #: Gives the editor completions beside the keywords of its language; a dotted name completes as a whole first.
@@ -47,7 +48,8 @@ const source = (context) => {
   return { from, options: names, validFor: /^\\w*$/ };
 };
 const data = CM.EditorState.languageData.of(() => [{ autocomplete: source }]);
-element.editor.dispatch({ effects: CM.StateEffect.appendConfig.of(data) });
+const named = element.editor.constructor.contentAttributes.of({ "aria-label": "SQL query" });
+element.editor.dispatch({ effects: CM.StateEffect.appendConfig.of([data, named]) });
 """
 
 
@@ -78,7 +80,7 @@ class SqlPane:
     def _editor(self) -> None:
         tables = "Tables: episodes, steps, transitions, runs. Ctrl-Enter runs the query."
         with ui.element("div").classes("sql-text card"):
-            self._text = ui.codemirror(EXAMPLES["Return by run"], language="SQL", line_wrapping=True)
+            self._text = ui.codemirror(EXAMPLES[_FIRST], language="SQL", line_wrapping=True)
             self._text.style("height: 150px").mark("sql")
             self.recolour()
             for key in ("ctrl", "meta"):
@@ -129,6 +131,16 @@ class SqlPane:
         self._table.classes("episodes-table result-table").style("flex: none").mark("result")
         self._table.set_visibility(False)
         self._table.on("rowClick", self._clicked, [[], ["_episode", "_t"], None])
+
+    @property
+    def text(self) -> str:
+        """The query that stands in the box; empty for the one that stood there first."""
+        text = self._text.value or ""
+        return "" if text == EXAMPLES[_FIRST] else text
+
+    def write(self, query: str) -> None:
+        """Put a query into the box, without running it."""
+        self._text.set_value(query or EXAMPLES[_FIRST])
 
     def recolour(self) -> None:
         """Take the colours of the page."""

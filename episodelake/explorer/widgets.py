@@ -29,11 +29,20 @@ const tell = () => {
 new MutationObserver(tell).observe(document.body, { attributeFilter: ["class"] });
 tell();
 """
+#: Cells of NiceGUI's slots are made anew with each change, which would take the focus from their buttons.
+_KEEP_FOCUS = """
+let kept = null;
+addEventListener("focusin", (event) => (kept = event.target.dataset.keep ?? null));
+new MutationObserver(() => {
+  if (kept && document.activeElement === document.body)
+    document.querySelector(`[data-keep="${CSS.escape(kept)}"]`)?.focus();
+}).observe(document.body, { childList: true, subtree: true });
+"""
 _STYLE = Path(__file__).with_name("style.css")
 _COLORS = {
-    "primary": "#0f766e",
+    "primary": "#0b625b",
     "secondary": "#475569",
-    "accent": "#0f766e",
+    "accent": "#0b625b",
     "positive": "#2f9e5f",
     "negative": "#e0524c",
     "warning": "#e07b1a",
@@ -52,6 +61,7 @@ class Tab:
         ui.add_css(_STYLE)
         ui.on("dark", self.darkened)
         ui.run_javascript(_TELL_DARK)
+        ui.run_javascript(_KEEP_FOCUS)
 
     def dark_button(self) -> None:
         """Add the button that makes the page dark or light."""
@@ -86,10 +96,24 @@ def note(classes: str = "muted") -> ui.label:
     return label.bind_visibility_from(label, "text", backward=bool)
 
 
-def path_label(url: str, name: str = "") -> None:
-    """Add the name of a store or a lake to the header; by default the last part of its URL."""
-    with ui.label(text_of(name or url.rstrip("/").rpartition("/")[2])).classes("store-path"):
+def path_label(url: str, name: str = "") -> str:
+    """Add the name of a store or a lake to the header, and return it; by default the last part of its URL."""
+    title = text_of(name or url.rstrip("/").rpartition("/")[2])
+    with ui.element("h1").classes("store-path"):
+        ui.label(title)
         ui.tooltip(text_of(url))
+    ui.page_title(f"{title} \N{MIDDLE DOT} Episodelake")
+    return title
+
+
+#: Heads of columns that sort by a click or by a key, and say how the table is sorted.
+HEAD_CELL = """<th :class="[props.col.__thClass, 'text-' + props.col.align]"
+  :aria-sort="!props.col.__thClass.includes('sorted') ? null
+    : props.col.__thClass.includes('sort-desc') ? 'descending' : 'ascending'">
+  <button v-if="props.col.sortable" class="sort" :data-keep="'sort ' + props.col.name"
+  @click="() => props.sort(props.col)">{{ props.col.label }}
+  <i class="material-icons" aria-hidden="true">arrow_upward</i></button>
+  <span v-else>{{ props.col.label }}</span></th>"""
 
 
 BUNDLE_PATH = "/vega.js"

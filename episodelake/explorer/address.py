@@ -1,0 +1,139 @@
+"""Addresses of the page: what a tab shows, as the query of its URL; and the same as code to copy."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from urllib.parse import urlencode
+
+from .charts import Curve
+from .listing import POSITION, Choice
+
+OVERVIEW, EPISODES, SQL = "overview", "episodes", "sql"
+PANES = (OVERVIEW, EPISODES, SQL)
+_MOST_PARTS = 200
+_CURVE = {each.name: each.default for each in fields(Curve)}
+
+
+@dataclass(frozen=True)
+class Address:
+    """State of a tab, as its URL has it.
+
+    Attributes:
+        pane: one of `PANES`.
+        where: the typed condition.
+        brush: conditions of the chart's brush.
+        runs: the ids of the chosen runs.
+        finding: the name of the finding whose episodes are listed.
+        sort: the column to sort by, with a minus for largest first.
+        episode, beside: the ids of the open episodes.
+        t: the step that is shown.
+        signals: what is drawn of them.
+        query: the text of the SQL box.
+        curve: the learning curve.
+    """
+
+    pane: str = OVERVIEW
+    where: str = ""
+    brush: tuple[str, ...] = ()
+    runs: tuple[str, ...] = ()
+    finding: str = ""
+    sort: str = f"-{POSITION}"
+    episode: str = ""
+    beside: str = ""
+    t: int = 0
+    signals: tuple[str, ...] = ()
+    query: str = ""
+    curve: Curve = field(default_factory=Curve)
+
+    @property
+    def text(self) -> str:
+        """The query of the URL; what has its default is left out.
+
+        >>> Address(pane="episodes", where="length > 3", t=7).text
+        'pane=episodes&where=length+%3E+3&t=7'
+        """
+        own = {each.name: getattr(self, each.name) for each in fields(self)[:-1]}
+        plain = {name: value for name, value in own.items() if value != getattr(_PLAIN, name)}
+        curve = {name: value for name, value in asdict(self.curve).items() if value != _CURVE[name]}
+        return urlencode({**plain, **curve}, doseq=True)
+
+    @classmethod
+    def of(cls, query: Mapping[str, list[str]]) -> Address:
+        """Return the address of a parsed query; what has no meaning is left out."""
+        known = {name: values[:_MOST_PARTS] for name, values in query.items() if values}
+        several = {name: tuple(known[name]) for name in ("brush", "runs", "signals") if name in known}
+        texts = ("where", "finding", "sort", "episode", "beside", "query")
+        single = {name: known[name][0] for name in texts if name in known}
+        pane = known.get("pane", [OVERVIEW])[0]
+        curve = {
+            name: _number(known[name][0]) if name == "smooth" else known[name][0]
+            for name in _CURVE
+            if name in known
+        }
+        return cls(
+            pane=pane if pane in PANES else OVERVIEW,
+            t=_number(known.get("t", ["0"])[0]),
+            curve=Curve(**curve),
+            **single,
+            **several,
+        )
+
+    @property
+    def choice(self) -> Choice:
+        """The choice of the list, without the episodes of a finding."""
+        conditions = (self.where,) if self.where else ()
+        sort = self.sort.removeprefix("-")
+        return Choice(conditions, self.runs, sort, self.sort.startswith("-"))
+
+    def python(self, url: str, sql: str) -> str:
+        """Return Python that gives what the pane shows.
+
+        Args:
+            url: of the store, with its version.
+            sql: the query of the list.
+        """
+        lines = ["import episodelake as el", "", f"store = el.open({url!r})"]
+        if self.pane == OVERVIEW:
+            curve = ", ".join(f"{key}={value!r}" for key, value in asdict(self.curve).items())
+            lines.append(f"store.plot.learning_curve({curve})")
+            lines.append("store.health()")
+        elif self.pane == SQL:
+            lines.append(f"store.sql({self.query!r}).pl()")
+        else:
+            lines.append(f"episodes = store.sql({sql!r}).pl()")
+            lines += [f"episode = store[{self.episode!r}]"] if self.episode else []
+        return "\n".join(lines) + "\n"
+
+    def sql(self, sql: str) -> str:
+        """Return SQL for what the pane shows; see `python`."""
+        if self.pane == OVERVIEW:
+            return (
+                "SELECT end_reason, count(*) AS episodes, median(episode_return) AS median_return,\n"
+                "    median(length) AS median_length\nFROM episodes GROUP BY ALL ORDER BY episodes DESC\n"
+            )
+        return self.query if self.pane == SQL else f"{sql}\n"
+
+    def command(self, url: str, sql: str) -> str:
+        """Return a command line for what the pane shows; see `python`."""
+        words = ["episodelake", "sql", url, self.sql(sql).strip()]
+        if self.pane == OVERVIEW:
+            words = ["episodelake", "health", url]
+        if self.pane == EPISODES and not (self.finding or self.runs or self.brush):
+            words = ["episodelake", "ls", url]
+            words += ["--filter", self.where] if self.where else []
+            sort = self.sort.removeprefix("-")
+            words += ["--order-by", sort] if sort != POSITION else []
+            words += ["--descending"] if sort != POSITION and self.sort.startswith("-") else []
+        lines = [shlex.join(words)]
+        if self.pane == EPISODES and self.episode:
+            lines.append(shlex.join(["episodelake", "show", url, self.episode]))
+        return "\n".join(lines) + "\n"
+
+
+_PLAIN = Address()
+
+
+def _number(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 16 else 0

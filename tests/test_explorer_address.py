@@ -1,0 +1,89 @@
+"""Addresses of the explorer's page, and the code that it copies: parsed, run, and compared."""
+
+import json
+import shlex
+from typing import Any
+from urllib.parse import parse_qs
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import episodelake as el
+from episodelake.explorer.address import Address
+from episodelake.explorer.charts import Curve
+from episodelake.explorer.listing import Choice
+from picture_stores import scores
+from test_cli import call
+
+TEXTS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)
+ADDRESSES = st.builds(
+    Address,
+    pane=st.sampled_from(["overview", "episodes", "sql"]),
+    where=TEXTS,
+    brush=st.lists(TEXTS).map(tuple),
+    runs=st.lists(TEXTS).map(tuple),
+    finding=TEXTS,
+    sort=TEXTS,
+    episode=TEXTS,
+    beside=TEXTS,
+    t=st.integers(0, 10**9),
+    signals=st.lists(TEXTS).map(tuple),
+    query=TEXTS,
+    curve=st.builds(Curve, by=TEXTS, smooth=st.integers(0, 50), band=st.sampled_from(["episodes", "runs"])),
+)
+
+
+@given(address=ADDRESSES)
+def test_addresses_come_back(address: Address) -> None:
+    """What a tab shows is what its address says, whatever the texts."""
+    assert Address.of(parse_qs(address.text, keep_blank_values=True)) == address
+
+
+@pytest.mark.parametrize("query", ["pane=nowhere", "t=-3&smooth=x", "t=" + "9" * 40, "t=%D9%A3", "x=y&pane="])
+def test_bad_addresses(query: str) -> None:
+    """What has no meaning is left out."""
+    assert Address.of(parse_qs(query)) == Address()
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> el.EpisodeStore:
+    """Two runs with returns from 0 to 29."""
+    path = tmp_path_factory.mktemp("address") / "store"
+    return scores(path, {"a": [float(k) for k in range(30)], "b": [5.0, 7.0]})
+
+
+def lines_of(command: str) -> str:
+    """What a command prints."""
+    return call(*shlex.split(command)[1:]).stdout
+
+
+def test_code_gives_what_the_list_shows(store: el.EpisodeStore) -> None:
+    """Python, SQL and the command of the list have its episodes in its order, and the open one."""
+    episode = store[3].id
+    address = Address(pane="episodes", where="episode_return > 25", sort="-episode_return", episode=episode)
+    query = address.choice.sql
+    wanted = [store[k].id for k in (29, 28, 27, 26)]
+    names: dict[str, Any] = {}
+    exec(address.python(store.url, query), names)
+    assert names["episodes"]["episode_id"].to_list() == wanted and names["episode"].id == episode
+    assert store.sql(address.sql(query)).pl()["episode_id"].to_list() == wanted
+    listed, shown = address.command(store.url, query).splitlines()
+    assert [each["episode_id"] for each in json.loads(lines_of(listed + " --json"))] == wanted
+    assert episode in lines_of(shown)
+
+
+@pytest.mark.parametrize("address", [Address(), Address(pane="sql", query="SELECT 'it''s' AS x, 1 AS y")])
+def test_code_of_other_panes_runs(store: el.EpisodeStore, address: Address) -> None:
+    """Copied code of the overview and of the SQL box runs as it is."""
+    exec(address.python(store.url, ""), {})
+    assert len(store.sql(address.sql("")).fetchall()) > 0
+    assert lines_of(address.command(store.url, "")) != ""
+
+
+def test_a_brush_is_copied_as_sql(store: el.EpisodeStore) -> None:
+    """What `ls` has no option for is a query."""
+    choice = Choice(("episode_return > 3", "length = 1"), sort="length")
+    address = Address(pane="episodes", where="episode_return > 3", brush=("length = 1",), sort="length")
+    printed = lines_of(address.command(store.url, choice.sql).strip() + " --csv")
+    assert len(printed.splitlines()) == 1 + len(store.filter("episode_return > 3 and length = 1"))
