@@ -102,6 +102,8 @@ def positioned_episodes(snapshot: Snapshot, positions: np.ndarray | None) -> pl.
         return table_frame(snapshot, EPISODES).with_row_index(POSITION)
     # Only the files with these rows: another one may be damaged, and takes its time.
     ends = np.cumsum([file.rows for file in snapshot.episode_files], dtype=np.int64)
+    if len(positions) and (np.diff(positions) == 1).all():
+        return _neighbours(snapshot, int(positions[0]), len(positions), ends)
     used, holders = np.unique(np.searchsorted(ends, positions, side="right"), return_inverse=True)
     files = [snapshot.episode_files[index] for index in used]
     sizes = np.array([file.rows for file in files], np.int64)
@@ -111,6 +113,16 @@ def positioned_episodes(snapshot: Snapshot, positions: np.ndarray | None) -> pl.
     rows = pl.Series(positions - skipped[holders], dtype=frame.collect_schema()[_ROW])
     order = pl.LazyFrame({POSITION: pl.Series(positions, dtype=rows.dtype), _ROW: rows})
     return order.join(frame, on=_ROW, how="left", maintain_order="left").drop(_ROW)
+
+
+def _neighbours(snapshot: Snapshot, first: int, count: int, ends: np.ndarray) -> pl.LazyFrame:
+    """Return `count` episodes from a position on, with the column `POSITION`: no join is needed."""
+    low, high = np.searchsorted(ends, [first, first + count - 1], side="right").tolist()
+    files = snapshot.episode_files[low : high + 1]
+    begin = int(ends[low]) - files[0].rows
+    frame = table_frame(snapshot, EPISODES, files).with_row_index(POSITION, begin)
+    whole = first == begin and first + count == ends[high]
+    return frame if whole else frame.slice(first - begin, count)
 
 
 def collect_episodes(snapshot: Snapshot, frame: pl.LazyFrame) -> pl.DataFrame:

@@ -77,9 +77,11 @@ def blocks_of(source: ColumnSource, counts: np.ndarray, *, group_rows: int, sort
     segment, start = segment[episodes], start[episodes]
     groups = np.zeros(len(episodes), np.int64)
     file_rows = np.array([file.rows for file in snapshot.step_files])
-    for number in np.unique(segment):
+    by_segment = np.argsort(segment, kind="stable")
+    firsts = np.flatnonzero(np.diff(segment[by_segment], prepend=-1))
+    for here in np.split(by_segment, firsts[1:]) if len(firsts) else ():
+        number = int(segment[here[0]])
         if file_rows[number] * _SMALL_PART > group_rows:
-            here = segment == number
             starts = reader.file(pointers.segments[number]).starts
             groups[here] = np.searchsorted(starts, start[here], side="right")
     begins = (segment[1:] != segment[:-1]) | (groups[1:] != groups[:-1])
