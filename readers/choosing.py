@@ -26,11 +26,11 @@ from .context import Parameters, ReadContext, SqlCondition, refresh_hint
 from .damaged_files import check_plan, name_damaged, steps_places
 from .frames import POSITION, collect_episodes, episodes_frame, positioned_episodes
 from .sql.advice import advice
-from .sql.connections import add_macros, add_steps, create_view, macros_for
+from .sql.connections import add_macros, add_steps, create_view, macros_for, with_run
 from .sql.macros import TRANSITIONS, WITH_NEXT
 from .sql.session import QuerySession, check_text, plain_parameters, plan_with, refuse_rounded
 from .sql.sources import Sources, run_interruptible
-from .sql.text import named_words
+from .sql.text import named_words, names_run_keys
 
 _CHOSEN = "_chosen"
 #: Behind the error of `end_reason = truncated`, which compares two columns.
@@ -137,11 +137,14 @@ def _fulfilling(
     condition, parameters = asked.text, plain_parameters(asked.parameters)
     # Raises if it is anything but one expression, which is then safe within brackets.
     duckdb.SQLExpression(condition)
-    result = connection.execute(f"SELECT ({condition}\n) AS kind FROM _positioned LIMIT 0", parameters)
+    rows = "_positioned"
+    if names_run_keys(condition):
+        rows = f"({with_run(snapshot, 'FROM _positioned', f'FROM {RUNS}')}) AS {EPISODES}"
+    result = connection.execute(f"SELECT ({condition}\n) AS kind FROM {rows} LIMIT 0", parameters)
     kind = str(result.description[0][1]) if result.description else ""
     if kind != "BOOLEAN":
         raise QueryError(f"The condition {condition!r} gives {kind}; expected a comparison or other BOOLEAN.")
-    query = f"SELECT {POSITION} FROM _positioned WHERE ({condition}\n)"
+    query = f"SELECT {POSITION} FROM {rows} WHERE ({condition}\n)"
     check_plan(snapshot, partial(plan_with, connection, parameters, query), tables, segments)
     return np.asarray(connection.execute(query, parameters).fetchnumpy()[POSITION], np.int64)
 

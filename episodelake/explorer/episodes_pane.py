@@ -15,7 +15,7 @@ from ..readers.sql.text import literal
 from ..store.errors import EpisodelakeError
 from .charts import OVERVIEWS, conditions_of, overview_spec
 from .episode_pane import facts_list
-from .listing import POSITION, Choice
+from .listing import POSITION, RUN_KEY, Choice
 from .moments import text_of
 from .widgets import HEAD_CELL, Drawing, PageOwner, icon_button, note
 
@@ -97,7 +97,13 @@ class EpisodesPane:
 
     def _column_choice(self) -> None:
         names = self.page.shown.episodes.columns
-        self._columns = [name for name in names if name not in _LEFT_OUT]
+        # Keys that all runs share tell nothing in a list.
+        groups = self.page.shown.episodes.groups
+        self._columns = [
+            name
+            for name in names
+            if name not in _LEFT_OUT and (name in groups or not name.startswith(RUN_KEY))
+        ]
         boxes = {}
 
         def changed() -> None:

@@ -20,6 +20,7 @@ import polars as pl
 from .._store import EpisodeStore
 from ..lakes.lake import Lake
 from ..readers.charts.theme import END_COLORS, PALETTE, shown
+from ..readers.choosing import sorted_positions
 from ..readers.sql.text import literal, quote
 from ..readers.view import EpisodeView
 from ..store.card import known_entries
@@ -29,6 +30,8 @@ from .checkup import Checkup
 
 #: No column of a user begins with an underscore.
 POSITION = "_position"
+#: How columns of the runs' metadata begin.
+RUN_KEY, METADATA = "run.", "metadata."
 #: The places of steps in files, which the list does not show.
 _HIDDEN = ("segment", "row_start", "row_count")
 _KEPT_ARRAYS = 8
@@ -73,7 +76,9 @@ class Choice:
         if self.sort == POSITION:
             return f"SELECT * FROM episodes{where}"
         way = "DESC" if self.descending else "ASC"
-        return f"SELECT * FROM episodes{where}\nORDER BY {quote(self.sort)} {way} NULLS LAST"
+        key = self.sort.removeprefix(RUN_KEY)
+        sort = quote(key) if key == self.sort else f"run.{quote(key)}"
+        return f"SELECT * FROM episodes{where}\nORDER BY {sort} {way} NULLS LAST"
 
     def sorted_by(self, column: str, descending: bool) -> Choice:
         """Return the same episodes in another order."""
@@ -116,6 +121,14 @@ class EpisodeList:
 
     def __post_init__(self) -> None:
         frame = self.store.episodes.drop(_HIDDEN, strict=False).collect()
+        runs = self.store.runs.collect()
+        keys = {
+            name: RUN_KEY + name.removeprefix(METADATA)
+            for name in runs.columns
+            if name.startswith(METADATA) and not runs[name].dtype.is_nested()
+        }
+        runs = runs.select("run_id", *keys).rename(keys)
+        frame = frame.join(runs, on="run_id", how="left", maintain_order="left") if keys else frame
         self.frame = frame.with_row_index(POSITION)
 
     def __len__(self) -> int:
@@ -145,13 +158,9 @@ class EpisodeList:
     @cached_property
     def groups(self) -> list[str]:
         """The columns and keys of runs' metadata that have a few values, to group episodes by."""
-        runs = self.store.runs.collect()
-        of_runs = [name for name in runs.columns if name.startswith("metadata.") and _few(runs[name])]
-        own = [name for name in self.columns if name.startswith("metadata.") or name == "env_index"]
-        return [
-            *(f"run.{name.removeprefix('metadata.')}" for name in of_runs),
-            *(name for name in ("end_reason", *own) if _few(self.frame[name])),
-        ]
+        own = [name for name in self.columns if name.startswith((RUN_KEY, METADATA)) or name == "env_index"]
+        own.sort(key=lambda name: not name.startswith(RUN_KEY))
+        return [name for name in (*own, "end_reason") if _few(self.frame[name])]
 
     def sortable(self, column: str) -> bool:
         """Return whether the list can be sorted by a column: not by lists."""
@@ -216,9 +225,7 @@ class EpisodeList:
     def _order(self, column: str, descending: bool) -> np.ndarray:
         if not self.sortable(column):
             raise QueryError(f"The list cannot be sorted by {column!r}, which holds lists.")
-        return self._cached(
-            (column, descending), lambda: self.store.sort(column, descending=descending).positions
-        )
+        return self._cached((column, descending), lambda: sorted_positions(self.frame[column], descending))
 
     def _cached(self, key: Any, make: Callable[[], np.ndarray]) -> np.ndarray:
         """Return an array by a key; the least recently used ones are dropped."""

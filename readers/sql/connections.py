@@ -21,10 +21,12 @@ from ..damaged_files import check_readable, steps_places
 from ..frames import collect_episodes, episodes_frame
 from .macros import TRANSITIONS, WITH_NEXT, Macro, macros_of, statements, with_following
 from .sources import Sources, null_column, run_interruptible
-from .text import is_whole, literal
+from .text import is_whole, literal, quote
 
 _CHOSEN = "_chosen_episodes"
 _POSITION = "_position"
+#: The column of `with_run`, and how columns of metadata begin.
+RUN, METADATA = "run", "metadata."
 #: Most episodes whose rows a connection keeps in memory.
 _MOST_KEPT = 2_000_000
 _macros: WeakKeyDictionary[Snapshot, tuple[Macro, ...]] = WeakKeyDictionary()
@@ -43,6 +45,7 @@ def connect(
     check_steps: bool = True,
     through_arrow: bool = False,
     with_next: bool = False,
+    run_keys: bool = False,
     words: Collection[str] | None = None,
 ) -> duckdb.DuckDBPyConnection:
     """Open an in-memory DuckDB with the views on some episodes, and the macros.
@@ -57,6 +60,7 @@ def connect(
             its connections can do without.
         through_arrow: read files through Arrow, which checks pages, where DuckDB would read them itself.
         with_next: let `transitions` have the columns of `transitions_with_next`.
+        run_keys: give `episodes` the column `run`, a STRUCT of the name and the metadata of its run.
         words: create only the macros of these names; `add_macros` creates others. None for all.
 
     Raises:
@@ -91,6 +95,8 @@ def connect(
                 body = f"SELECT * FROM ({body}) SEMI JOIN {EPISODES} USING (run_id)"
             if keep_rows and name not in keep:
                 body = _kept(connection, name, body)
+            if run_keys and name == EPISODES:
+                body = with_run(snapshot, body, sources.table(RUNS))
             create_view(snapshot, connection, name, body)
         if steps:
             choice = f"SEMI JOIN {_CHOSEN} USING (episode_id)" if chosen else ""
@@ -102,6 +108,24 @@ def connect(
         return connection
 
     return run_interruptible(connected)
+
+
+def with_run(snapshot: Snapshot, episodes: str, runs: str) -> str:
+    """Return a query for rows of episodes with the column `run`: the name and the metadata of each run.
+
+    A column of episodes that is called so stays as it is.
+    """
+    if RUN in snapshot.episodes_schema.names:
+        return episodes
+    columns = snapshot.runs_schema.names
+    keys = {"name": "name"} | {
+        name.removeprefix(METADATA): name for name in columns if name.startswith(METADATA)
+    }
+    fields = ", ".join(f"{literal(key)}: {quote(name)}" for key, name in keys.items())
+    return (
+        f"SELECT * FROM ({episodes}) LEFT JOIN (SELECT run_id, {{{fields}}} AS {RUN} FROM ({runs})) "
+        "USING (run_id)"
+    )
 
 
 def _register_chosen(

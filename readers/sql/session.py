@@ -30,7 +30,7 @@ from .advice import advice
 from .connections import add_macros, connect, macros_for, step_columns
 from .macros import TRANSITIONS, WITH_NEXT, next_columns
 from .sources import run_interruptible
-from .text import explained, identifiers, named_words, opens_query, star_without
+from .text import explained, identifiers, named_words, names_run_keys, opens_query, star_without
 
 _LIST_AS_NUMBER = re.compile(r"cast \(\w+(?:\[\])+ -> DOUBLE\)")
 _EXACT_IN_DOUBLE = 2**53
@@ -236,10 +236,15 @@ class QuerySession:
         return self._connect(None)
 
     def _connect(
-        self, words: Collection[str] | None, *, with_next: bool = False, through_arrow: bool = False
+        self,
+        words: Collection[str] | None,
+        *,
+        with_next: bool = False,
+        through_arrow: bool = False,
+        run_keys: bool = False,
     ) -> duckdb.DuckDBPyConnection:
         """Return a connection with the macros that are named in a query; None for all."""
-        options = (with_next, through_arrow)
+        options = (with_next, through_arrow, run_keys)
         if options not in self._connections:
             for table in (RUNS, EPISODES):
                 self._context.snapshot.places(table)
@@ -250,6 +255,7 @@ class QuerySession:
                 check_steps=False,
                 through_arrow=through_arrow,
                 with_next=with_next,
+                run_keys=run_keys,
                 words=(),
             )
         add_macros(self._connections[options], words)
@@ -276,7 +282,8 @@ class QuerySession:
             following = next_columns(step_columns(snapshot)).values()
             asked = star_without(text, TRANSITIONS, following) if with_next else text
             words = named_words(text)
-            connection = self._connect(words, with_next=with_next)
+            run_keys = names_run_keys(text)
+            connection = self._connect(words, with_next=with_next, run_keys=run_keys)
             in_parts = _in_parts(connection, text)
             tables = self._tables_read(text)
             if STEPS in tables:
@@ -289,7 +296,9 @@ class QuerySession:
             if plan and parameters is None:
                 plan = partial(self._known_plan, asked, plan)
             if relation is not None and not check_plan(snapshot, plan, tables, segments, may_decline=True):
-                through_arrow = self._connect(words, with_next=with_next, through_arrow=True)
+                through_arrow = self._connect(
+                    words, with_next=with_next, through_arrow=True, run_keys=run_keys
+                )
                 relation = through_arrow.sql(asked, params=parameters)
         except duckdb.Error as error:
             name_damaged(snapshot, error, self._tables_read(text), segments)

@@ -89,6 +89,27 @@ def identifiers(text: str) -> frozenset[str]:
     return frozenset(word.strip('"').replace('""', '"') for word in words)
 
 
+#: What a name that stands behind it is an alias of.
+_RELATIONS = {"runs", "episodes", "steps", "transitions", "transitions_with_next", ")"}
+
+
+def names_run_keys(text: str) -> bool:
+    """Return whether a query names keys of runs, as in `run.algo`; not where `run` is a relation of its own.
+
+    >>> names_run_keys("SELECT run.algo FROM episodes"), names_run_keys("SELECT run.name FROM runs AS run")
+    (True, False)
+    """
+    if "run" not in text.casefold():
+        return False
+    words = ["", "", *(word.text.strip('"') for word in _words(text)), ""]
+    places = [at for at, word in enumerate(words) if word == "run" and words[at - 1] != "."]
+    for at in places:
+        behind = words[at - 2] if words[at - 1] == "as" else words[at - 1]
+        if behind in _RELATIONS or words[at - 1] in ("with", "recursive"):
+            return False
+    return any(words[at + 1] == "." for at in places)
+
+
 def star_without(text: str, table: str, columns: Iterable[str]) -> str:
     """Return a query whose `*` leaves some columns of a table out, wherever that is read directly.
 
