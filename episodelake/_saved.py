@@ -104,15 +104,13 @@ class Artifacts:
         records.remove(names)
 
 
-class SavingStore(EpisodeView):
-    """The part of an open store that keeps environments and artifacts by themselves."""
-
-    handle: StoreHandle
+class SavesEnvironments:
+    """The part of an open store, or of a lake, that keeps environments."""
 
     @property
-    def artifacts(self) -> Artifacts:
-        """The named artifacts of the store."""
-        return Artifacts(self.handle.layout)
+    def _environments_in(self) -> Layout:
+        """Where they are kept."""
+        raise NotImplementedError
 
     def save_environment(
         self,
@@ -127,8 +125,8 @@ class SavingStore(EpisodeView):
     ) -> SavedEnvironment:
         """Keep an environment by itself, so that `make_env(name)` makes it again.
 
-        It may have other spaces than the store. If the same content has this name already, nothing is saved;
-        a description and a difficulty that are given replace those of before.
+        It may have other spaces than the episodes. If the same content has this name already, nothing is
+        saved; a description and a difficulty that are given replace those of before.
 
         Args:
             env: a Gymnasium environment with a spec, as `gymnasium.make` gives it.
@@ -143,9 +141,40 @@ class SavingStore(EpisodeView):
             InvalidArgumentError: an argument is not valid, or a file cannot be kept.
             StoreAccessError: the store cannot be written.
         """
-        return save_environment(
-            self.handle.layout, env, name, description, difficulty, version, files, packages
-        )
+        from .readers.replaying.env_recipe import read_recipe
+        from .readers.replaying.run_envs import of_saved
+        from .writers.session.environment import keep_env
+
+        name = checked_name(name)
+        number = 1 if version is None else checked_version(version)
+        for key, text in {"description": description, "difficulty": difficulty}.items():
+            if not isinstance(text, str | None):
+                raise InvalidArgumentError(f"{key}={text!r:.200}: expected a text or None.")
+        kept = keep_env(self._environments_in, env, files, packages)
+        if kept.env_spec is None or kept.env_bundle is None:
+            raise EnvUnavailableError(
+                f"{type(env).__name__} has no spec. Register its class with gymnasium.register, and make it "
+                "by its id with gymnasium.make."
+            )
+        texts = (kept.env_spec, kept.versions, kept.env_bundle)
+        saved = SavedEnvironment(name, number, description, difficulty, now_text(), *texts)
+        read_recipe(of_saved(saved), f"The environment {name!r}", Path(), {})
+        return save(self._environments_in, saved, chosen=version is not None)
+
+
+class SavingStore(SavesEnvironments, EpisodeView):
+    """The part of an open store that keeps environments and artifacts by themselves."""
+
+    handle: StoreHandle
+
+    @property
+    def _environments_in(self) -> Layout:
+        return self.handle.layout
+
+    @property
+    def artifacts(self) -> Artifacts:
+        """The named artifacts of the store."""
+        return Artifacts(self.handle.layout)
 
     def delete_environment(self, name: str) -> None:
         """Delete a saved environment: all versions of a name, or that of `name@version`.
@@ -156,38 +185,6 @@ class SavingStore(EpisodeView):
             InvalidArgumentError: there is none.
         """
         delete_environment(self.handle.layout, name)
-
-
-def save_environment(
-    layout: Layout,
-    env: Any,
-    name: str,
-    description: str | None,
-    difficulty: str | None,
-    version: int | None,
-    files: Mapping[str, str | PathLike[str]] | None,
-    packages: Sequence[str],
-) -> SavedEnvironment:
-    """Keep an environment in a store or in a lake; see `SavingStore.save_environment`."""
-    from .readers.replaying.env_recipe import read_recipe
-    from .readers.replaying.run_envs import of_saved
-    from .writers.session.environment import keep_env
-
-    name = checked_name(name)
-    number = 1 if version is None else checked_version(version)
-    for key, text in {"description": description, "difficulty": difficulty}.items():
-        if not isinstance(text, str | None):
-            raise InvalidArgumentError(f"{key}={text!r:.200}: expected a text or None.")
-    kept = keep_env(layout, env, files, packages)
-    if kept.env_spec is None or kept.env_bundle is None:
-        raise EnvUnavailableError(
-            f"{type(env).__name__} has no spec. Register its class with gymnasium.register, and make it "
-            "by its id with gymnasium.make."
-        )
-    texts = (kept.env_spec, kept.versions, kept.env_bundle)
-    saved = SavedEnvironment(name, number, description, difficulty, now_text(), *texts)
-    read_recipe(of_saved(saved), f"The environment {name!r}", Path(), {})
-    return save(layout, saved, chosen=version is not None)
 
 
 def delete_environment(layout: Layout, name: str) -> None:

@@ -123,8 +123,9 @@ def lake(root: str | PathLike[str], *, storage_options: Mapping[str, str] | None
         else:
             store = place if (place / MANIFEST).exists() else None
     if store is not None:
+        within = "is a store" if str(store) == str(place) else f"lies in the store {store}"
         raise InvalidArgumentError(
-            f"{place} is the store {store}, or lies in it, and no lake. Open it with episodelake.open, or "
-            "give the folder above it."
+            f"{place} {within}. A lake is the folder above stores: give that, or open the store with "
+            "episodelake.open."
         )
     return Lake(place, storage_options)

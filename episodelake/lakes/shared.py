@@ -6,20 +6,19 @@ They lie below the lake's root in `.lake`, as those of a store do in the store.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from os import PathLike
+from collections.abc import Iterable, Iterator
 from typing import Any, Self
 
 import gymnasium
 import polars as pl
 
-from .._saved import delete_environment, save_environment
+from .._saved import SavesEnvironments, delete_environment
 from .._store import EpisodeStore
 from ..readers.amounts import counted
 from ..readers.described import saved_environments
 from ..readers.replaying.environment import remake_env
 from ..readers.replaying.run_envs import of_saved, run_envs
-from ..store.common.arguments import flag
+from ..store.common.arguments import flag, suggest
 from ..store.environments.artifacts import KeptFile
 from ..store.environments.records import Records, SavedEnvironment, split_version
 from ..store.environments.saving import find_saved
@@ -33,7 +32,7 @@ from .tables import LakeSnapshot
 _FOLDER = ".lake"
 
 
-class SharedEnvironments:
+class SharedEnvironments(SavesEnvironments):
     """The part of a lake that keeps environments."""
 
     _root: Place
@@ -55,26 +54,12 @@ class SharedEnvironments:
         raise NotImplementedError
 
     @property
-    def _shared(self) -> Layout:
+    def _environments_in(self) -> Layout:
         return lake_layout(self._root / _FOLDER)
-
-    def save_environment(
-        self,
-        env: Any,
-        *,
-        name: str,
-        description: str | None = None,
-        difficulty: str | None = None,
-        version: int | None = None,
-        files: Mapping[str, str | PathLike[str]] | None = None,
-        packages: Sequence[str] = (),
-    ) -> SavedEnvironment:
-        """Keep an environment for all stores of the lake; see `EpisodeStore.save_environment`."""
-        return save_environment(self._shared, env, name, description, difficulty, version, files, packages)
 
     def environments(self) -> pl.DataFrame:
         """Return the saved environments of the lake, with the columns of `EpisodeStore.environments`."""
-        return saved_environments(self._shared)
+        return saved_environments(self._environments_in)
 
     def make_env(
         self,
@@ -98,14 +83,18 @@ class SharedEnvironments:
         trust, strict = flag("trust", trust), flag("strict", strict)
         options: dict[str, Any] = {"trust": trust, "strict": strict, "render_mode": render_mode}
         run = of_saved(self._saved(name))
-        return remake_env(LakeSnapshot(self._shared, {}), run, stacklevel=2, changes=changes, **options)
+        return remake_env(
+            LakeSnapshot(self._environments_in, {}), run, stacklevel=2, changes=changes, **options
+        )
 
     def _saved(self, name: str) -> SavedEnvironment:
-        saved = find_saved(self._shared, name) if isinstance(name, str) else None
+        saved = find_saved(self._environments_in, name) if isinstance(name, str) else None
         if saved is None:
-            known = ", ".join(map(repr, self.environments()["name"].unique().sort()[:10])) or "none"
+            known = self.environments()["name"].unique().sort().to_list()
+            listed = ", ".join(map(repr, known[:10])) or "none"
             raise InvalidArgumentError(
-                f"The lake {self._root} has no saved environment {name!r}. Its environments: {known}."
+                f"The lake {self._root} has no saved environment {name!r}.{suggest(str(name), known)} "
+                f"Its environments: {listed}."
             )
         return saved
 
@@ -129,9 +118,9 @@ class SharedEnvironments:
         newest, deleted = self._saved(name), 0
         if flag("episodes", episodes):
             one = split_version(name)[1] is not None
-            chosen = [newest] if one else Records(self._shared, SavedEnvironment).of(newest.name)
+            chosen = [newest] if one else Records(self._environments_in, SavedEnvironment).of(newest.name)
             deleted = self._delete_episodes({_content(each.env_spec, each.files) for each in chosen})
-        delete_environment(self._shared, name)
+        delete_environment(self._environments_in, name)
         return deleted
 
     def _delete_episodes(self, contents: set[str]) -> int:
@@ -158,7 +147,7 @@ class SharedEnvironments:
 
     def _clean_shared(self) -> None:
         """Delete the files that no saved environment needs."""
-        shared = self._shared
+        shared = self._environments_in
         with guard_access("delete", shared.artifacts):
             for entry in orphans(shared, (), set(), float("inf")):
                 (shared.artifacts / entry.name).remove()

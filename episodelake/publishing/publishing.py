@@ -189,9 +189,10 @@ class _Publication:
         note_target(self.view.context.snapshot.layout.root, str(self.root))
 
     def _taken(self) -> StoreExistsError:
+        before = "" if self.root.local is not None else ", or had one that was taken back"
         return StoreExistsError(
-            f"{self.root} has a version {self.tag!r} already, or had one that was taken back. A published "
-            "version never changes: choose another tag."
+            f"{self.root} has a version {self.tag!r} already{before}. A published version never changes: "
+            "choose another tag."
         )
 
     @contextlib.contextmanager

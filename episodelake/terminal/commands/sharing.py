@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -10,6 +11,8 @@ from ..arguments import AsJson, Condition, StorageOptions, StorePath
 from ..command import EXCHANGE, app, command
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from ...readers.publish_report import PublishReport
     from ..output.page import Page
 
@@ -147,14 +150,19 @@ def unpublish(
     """
     from ...publishing.published import published as versions_at
     from ...publishing.published import unpublish as take_back
-    from ..output.page import Page, emit
+    from ..output.page import emit
     from ..reports.opening import interruptible, storage_options
 
     options = storage_options(storage)
     with interruptible(lambda: "Call again to go on."):
         take_back(target, tag, storage_options=options)
-        if as_json:
-            emit(versions_at(target, storage_options=options), Page.frame, as_json=True)
+        left = versions_at(target, storage_options=options)
+    emit(left, partial(_write_left, tag=tag, target=target), as_json=as_json)
+
+
+def _write_left(page: Page, left: pl.DataFrame, tag: str, target: str) -> None:
+    """Say what was taken back, and which versions are left."""
+    page.note(f"{target} has no version {tag} any more; there are {', '.join(left['tag']) or 'no others'}.")
 
 
 def _write_publication(page: Page, report: PublishReport) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 
 import polars as pl
 
@@ -56,7 +57,8 @@ def write_stores(page: Page, stores: pl.DataFrame, url: str) -> None:
     readable = stores.filter(pl.col("error").is_null())
     if readable.height:
         page.frame(readable.select(_SHOWN))
-    page.note(f"{counted(readable.height, 'store')} in {url}.")
+    missing = "" if "://" in url or Path(url).exists() else ", which does not exist"
+    page.note(f"{counted(readable.height, 'store')} in {url}{missing}.")
     for name, error in broken.select("store", "error").iter_rows():
         report_warning(f"{name} cannot be read: {error}")
 
