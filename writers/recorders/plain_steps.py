@@ -60,14 +60,13 @@ class PlainSteps:
         block.rewards.put_many(row, to_numpy(rewards), count)
         block.terminated[rows] = terminated
         block.truncated[rows] = truncated
-        returns = self._returns + block.reward_values[rows]
+        returns = np.add(self._returns, block.reward_values[rows], out=block.returns[rows])
         done = terminated | truncated
         if self._any_reset:
             # A reset is no transition, whatever came with it.
             block.kinds[rows][self._resets] = RESET_ROW
             returns[self._resets] = 0.0
             done = done > self._resets
-        block.returns[rows] = returns
         self._moments.append(time.time_ns() // 1000)
         self._returns, self._resets, self._any_reset = returns, done, _SET in done.tobytes()
         self.stop = row + count

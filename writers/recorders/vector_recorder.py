@@ -252,13 +252,13 @@ class VectorRecorder(EnvsRecorder, VectorWrapper):
         recording = self._recording
         if self._mode is AutoresetMode.DISABLED and recording.state.restart is not None:
             self._check_reset(recording.state.restart.tolist())
-        plain = recording.plain
-        if plain is not None and plain.block.capacity - plain.stop >= 2 * self.num_envs:
+        plain, count = recording.plain, recording.num_envs
+        if plain is not None and plain.block.capacity - plain.stop >= 2 * count:
             block, row = plain.block, plain.stop
         else:
             block = recording.block()
             row = block.count
-        block.actions.put_many(row, to_numpy(actions), self.num_envs)
+        block.actions.put_many(row, to_numpy(actions), count)
         return block
 
     def _check_reset(self, waiting: list[int]) -> None:

@@ -27,6 +27,7 @@ from ..rows.vector_buffer import DynamicEntry, VectorBuffer, owned_values
 FINAL = ("final_obs", "_final_obs", "final_info", "_final_info")
 
 InfoLeaf = tuple[tuple[Any, ...], np.ndarray, np.ndarray | None]
+_BOOL = np.dtype(np.bool_)
 
 
 def to_numpy(values: Any) -> Any:
@@ -73,7 +74,7 @@ def flags(values: Any, shape: tuple[int, ...], name: str) -> np.ndarray:
         raise SpaceMismatchError(
             f"{name} has shape {array.shape}; expected {shape}, one flag for each environment."
         )
-    return as_flags(name, array)
+    return array if array.dtype is _BOOL else as_flags(name, array)
 
 
 def single(space: gymnasium.Space, values: Any, env: int) -> Any:
