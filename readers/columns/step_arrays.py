@@ -85,7 +85,7 @@ def _opened(descriptor: Any, slots: dict[str, Tree]) -> SharedColumns:
 
 
 _LARGE = 4 << 20
-#: Rows are decoded a few at a time, with about so many bytes.
+#: Rows are decoded a few at a time, with about so many bytes; not thriftily, with twice as many.
 _PART_BYTES = 1 << 20
 
 #: Makes memory of so many bytes.
@@ -152,15 +152,20 @@ class ColumnSource:
         """Bytes of a decoded row."""
         return sum(row_bytes(column.template) for column in self.columns)
 
-    def fill(self, arrays: Mapping[str, Tree], pool: Executor) -> None:
-        """Read the columns into arrays; `pool` decodes the row groups.
+    def fill(self, arrays: Mapping[str, Tree], pool: Executor, *, thrifty: bool = False) -> None:
+        """Read the columns into arrays.
+
+        Args:
+            arrays: of all columns, by name.
+            pool: decodes the row groups.
+            thrifty: decode smaller parts, and return memory to the system after each row group.
 
         Raises:
             CorruptStoreError: a file is damaged.
         """
         blocks, index, columns = self.blocks, self.index, self.columns
         fields = list(dict.fromkeys(name for column in columns for name in column.fields))
-        most = max(1, _PART_BYTES // max(1, self.row_bytes))
+        most = max(1, _PART_BYTES * (1 if thrifty else 2) // max(1, self.row_bytes))
         pieces = _pieces(self)
         # Few row groups leave threads free, which then decode columns in parallel.
         threads = len(pieces) < (os.cpu_count() or 1)
@@ -178,6 +183,9 @@ class ColumnSource:
                 part.hold(table)
                 write(part, _within(rows, low, low + table.num_rows))
                 low += table.num_rows
+            if thrifty:
+                # Arrow's pool would keep more for each thread than a thread needs at a time.
+                pa.default_memory_pool().release_unused()
 
         def write(block: Block, rows: list[tuple[int, int, int]]) -> None:
             if grouped and rows:
@@ -237,14 +245,12 @@ def read_arrays(
     Raises:
         CorruptStoreError: a file is damaged.
     """
-    if pool is None:
-        with ThreadPoolExecutor(os.cpu_count() or 1, "episodelake loading") as own:
-            arrays = read_arrays(source, into, own)
-        # The threads' memory for decoding, more than the columns themselves, goes back to the system.
-        pa.default_memory_pool().release_unused()
-        return arrays
     arrays = empty_arrays(source.columns, source.index.rows, large_pages) if into is None else dict(into)
-    source.fill(arrays, pool)
+    if pool is not None:
+        source.fill(arrays, pool)
+    else:
+        with ThreadPoolExecutor(os.cpu_count() or 1, "episodelake loading") as own:
+            source.fill(arrays, own, thrifty=True)
     return StepArrays(source.index, arrays)
 
 

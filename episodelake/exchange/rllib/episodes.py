@@ -140,10 +140,11 @@ class EpisodesDataset(ForeignDataset):
             file = parquet_file(path)
             for group in range(file.num_row_groups):
                 for row in range(file.metadata.row_group(group).num_rows):
-                    state = self._state(path, group, row)
+                    state = self._state(path, group, row, whole=not self._chunks)
                     yield _Chunk(path, group, row, int(state["t_started"]), int(state["t"])), state
 
-    def _state(self, path: Path, group: int, row: int) -> dict[str, Any]:
+    def _state(self, path: Path, group: int, row: int, *, whole: bool = True) -> dict[str, Any]:
+        """Return the state of a chunk; unless it is `whole`, arrays stay packed, which is faster."""
         if self._cached is None or self._cached[0] != (path, group):
             file = parquet_file(path)
             check_groups(f"{path}, row group {group}", file.metadata, [group])
@@ -152,8 +153,10 @@ class EpisodesDataset(ForeignDataset):
         place = f"{path}, row {row}"
         decode = partial(_decoded, place=place)
         with reading(place, "has no state of an episode"):
-            state = self._msgpack.unpackb(self._cached[1][row], object_hook=decode, strict_map_key=False)
-            return {**state, "id_": state["id_"], "t_started": state["t_started"], "t": state["t"]}
+            hook = decode if whole else None
+            state = self._msgpack.unpackb(self._cached[1][row], object_hook=hook, strict_map_key=False)
+            facts = {name: state[name] for name in ("id_", "t_started", "t")}
+            return {**state, **{k: decode(v) if isinstance(v, dict) else v for k, v in facts.items()}}
 
     def _space(self, state: Mapping[str, Any], name: str, path: Path) -> Space:
         stated = state[f"_{name}_space"] or state[f"{name}s"]["space"]
