@@ -11,6 +11,7 @@ import hashlib
 import math
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import fields
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,6 +25,11 @@ from .formats import ForeignEpisode
 
 #: 128 bits.
 _DIGITS = 32
+
+
+_PLAIN = frozenset({str, bool, int, float, type(None)})
+#: Numpy builds the text of a dtype anew each time. Records may be equal and have different texts.
+_text_of = lru_cache(str)
 
 
 class _Unknown(Exception):
@@ -42,10 +48,12 @@ def content_digest(episode: ForeignEpisode) -> str | None:
 
 
 def _add(digest: Any, value: Any) -> None:
-    if isinstance(value, np.ndarray) and value.dtype != object:
-        digest.update(f"a{value.dtype}{value.shape}".encode())
+    if isinstance(value, np.ndarray) and value.dtype.kind != "O":
+        kind = value.dtype if value.dtype.fields else _text_of(value.dtype)
+        digest.update(f"a{kind}{value.shape}".encode())
         digest.update(np.ascontiguousarray(value).reshape(-1).view(np.uint8))
-    elif isinstance(value, Mapping):
+    # Asking for the type first saves what an abstract class takes to answer.
+    elif type(value) not in _PLAIN and isinstance(value, Mapping):
         digest.update(b"m%d" % len(value))
         for key, part in value.items():
             _add(digest, key)
