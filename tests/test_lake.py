@@ -188,8 +188,8 @@ def test_a_store_or_a_file_is_no_lake(root: Path) -> None:
     """The error says what it is instead."""
     (root / "file").write_text("")
     for path, words in (
-        (root / "empty", "is the store"),
-        (root / "empty/steps", "lies in it"),
+        (root / "empty", "is a store"),
+        (root / "empty/steps", "lies in the store"),
         (root / "file", "is a file"),
     ):
         with pytest.raises(el.errors.InvalidArgumentError, match=words):
@@ -856,7 +856,7 @@ def test_the_command_lists_and_asks(root: Path, tmp_path_factory: pytest.TempPat
     call("lake", root, "--sql", "FROM runs", "--parquet", file)
     assert pl.read_parquet(file).height == 2
     assert "Nearest: length" in refused(1, "lake", root, "--sql", "SELECT lenght FROM episodes")
-    assert "is the store" in refused(1, "lake", root / "empty")
+    assert "is a store" in refused(1, "lake", root / "empty")
 
 
 def test_the_command_names_broken_stores(root: Path) -> None:
