@@ -884,6 +884,21 @@ def test_files_that_are_vacuumed_meanwhile(store: el.EpisodeStore, monkeypatch: 
     assert store.verify().faults == ()
 
 
+def test_episodes_of_two_files_are_compared(store: el.EpisodeStore) -> None:
+    """An id that another file has, too, and rows that belong to an episode of another file are faults."""
+    mine = pq.read_table(store.path / first_file(store, "episodes")).slice(0, 1).to_pylist()[0]
+    (other,) = [path.name for path in (store.path / "episodes").glob("b-*.parquet")]
+    rewrite(
+        store, f"episodes/{other}", both(*(put(name, 0, mine[name]) for name in ("segment", "row_start")))
+    )
+    again = {name: put(name, 1, mine[name]) for name in ("episode_id", "run_id", "number")}
+    rewrite(store, f"episodes/{other}", both(*again.values()))
+    faults = {(fault.kind, fault.file): fault.message for fault in store.verify().faults}
+    assert f"{mine['episode_id']!r}" in faults["episode", f"episodes/{other}"]
+    assert "more than once" in faults["episode", f"episodes/{other}"]
+    assert "rows of another episode" in faults["pointer", f"episodes/{other}"]
+
+
 # Repair
 
 MENDABLE = ["length", "return", "no return", "nan return", "flag", "no flag", "reason of a terminated one"]

@@ -203,7 +203,11 @@ def dataset_of(view: EpisodeView, address: Address, reading: Reading, options: M
     """
     options = dict(options)
     known = inspect.signature(ray.data.read_datasource).parameters.keys() - {"datasource", "read_args"}
-    check_columns(tuple(options), sorted(known), "Ray Data's options")
+    for name in options.keys() - known:
+        raise InvalidArgumentError(
+            f"ray.data.read_datasource has no option {name!r}.{suggest(name, sorted(known))} "
+            f"There are: {', '.join(sorted(known))}."
+        )
     tasks = options.pop("override_num_blocks", None)
     if tasks is not None:
         whole_number("override_num_blocks", tasks, 1)
