@@ -179,7 +179,7 @@ class EpisodeView(DescribedView, FeedingView):
     @property
     def plot(self) -> Plots:
         """Interactive charts of these episodes: `store.plot.returns()` and others; see `Plots`."""
-        return Plots(self.context)
+        return Plots(self.context, self)
 
     def report(self, file: str | PathLike[str], *, progress: bool | Progress = False) -> Path:
         """Write a report on these episodes: one HTML file without scripts, which loads nothing.

@@ -252,6 +252,26 @@ def test_keys_and_names(explorer: Explorer, visit: Open) -> None:
     expect(page.get_by_role("dialog", name="Export")).to_be_visible()
 
 
+def test_comparing(explorer: Explorer, store: el.EpisodeStore, visit: Open) -> None:
+    """Ticked episodes are drawn over each other; another alignment draws them anew, a bad one is told."""
+    seen = visit(explorer)
+    page = seen.page
+    expect(seen.rows).to_have_count(50)
+    for row in (1, 3):
+        seen.rows.nth(row).get_by_role("checkbox").click()
+        expect(seen.rows.nth(row).get_by_role("checkbox")).to_be_checked()
+    page.get_by_role("button", name="Compare", exact=True).click()
+    expect(seen.canvas(".compare")).to_be_visible()
+    expect(page.locator(".compare .caption")).to_contain_text("2 episodes, aligned at start")
+    assert colours(seen.canvas(".compare")) > 10
+    box = page.get_by_label("Align at")
+    for align, told in (("reward > 0", "aligned at reward > 0"), ("rewad > 0", "rewad")):
+        box.fill(align)
+        box.press("Enter")
+        expect(page.locator(".compare .caption")).to_contain_text(told)
+    assert unnamed(page) == []
+
+
 def test_nothing_fulfils_the_filter(explorer: Explorer, visit: Open) -> None:
     """A filter that no episode fulfils is told as what it is."""
     seen = visit(explorer)

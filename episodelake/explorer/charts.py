@@ -21,6 +21,7 @@ from .listing import SeriesColors
 
 _HIGHEST = 170
 _TALL = 330
+_OVERLAID = 90
 CURSOR = "cursor"
 BRUSH = "brush"
 #: Beside the panels of an episode a legend would take the room of the lines.
@@ -99,6 +100,13 @@ DISTRIBUTIONS = {
 def curve_spec(curve: Curve, view: EpisodeView, colors: SeriesColors) -> dict[str, Any]:
     """Return the specification of a learning curve; see `distribution_spec`."""
     return _still(view.plot.learning_curve(**asdict(curve)), colors, _TALL)
+
+
+def compare_spec(
+    view: EpisodeView, signals: Sequence[str], align: str, colors: SeriesColors
+) -> dict[str, Any]:
+    """Return the specification of episodes over each other; see `distribution_spec`."""
+    return _still(view.plot.overlay(list(signals) or None, align), colors, _OVERLAID)
 
 
 def distribution_spec(name: str, view: EpisodeView, colors: SeriesColors) -> dict[str, Any]:

@@ -87,6 +87,7 @@ class EpisodesPane:
             self._runs = ui.select(self._run_labels(), multiple=True, label="Runs", clearable=True)
             self._runs.props("outlined dense options-dense use-chips=false").classes("w-44").mark("runs")
             self._runs.on_value_change(self._filter)
+            icon_button("stacked_line_chart", "Compare", lambda: self.page.compare()).mark("compare")
             with icon_button("view_column", "Columns").mark("columns"), ui.menu().props("auto-close=false"):
                 self._column_choice()
         self._about_chip = ui.chip(removable=True, icon="rule", color="primary")

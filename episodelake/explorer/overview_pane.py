@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from nicegui import run, ui
+from nicegui import ui
 
 from ..readers.amounts import counted, size_text
 from ..readers.charts.series import LENGTH, RETURN, RUN
@@ -15,12 +15,11 @@ from ..readers.charts.theme import END_COLORS
 from ..readers.measures.health import Finding
 from ..readers.replaying.run_envs import run_envs
 from ..readers.sql.text import literal
-from ..store.errors import EpisodelakeError
 from .charts import DISTRIBUTIONS, Curve, curve_spec, distribution_spec
 from .checkup import Checkup, name_of
 from .listing import EpisodeList, Shown
 from .moments import NOTHING, text_of
-from .widgets import Drawing, PageOwner, note
+from .widgets import Drawing, PageOwner, draw_into, note
 
 _POLL = 0.3
 _PAUSE = 4.0
@@ -175,11 +174,11 @@ class OverviewPane:
         await self._draw_curve()
         view, colors = self.page.shown.store, self.page.watch.colors
         for name, (drawing, caption) in self._places.items():
-            await _drawn(drawing, caption, distribution_spec, name, view, colors)
+            await draw_into(drawing, caption, distribution_spec, name, view, colors)
 
     async def _draw_curve(self) -> None:
         view, colors = self.page.shown.store, self.page.watch.colors
-        await _drawn(self._drawing, self._caption, curve_spec, self.curve, view, colors)
+        await draw_into(self._drawing, self._caption, curve_spec, self.curve, view, colors)
 
     # Events
 
@@ -205,19 +204,6 @@ class OverviewPane:
         self._by.set_options(self._groups(), value=self._by.value)
         if time.monotonic() - self._drawn > _PAUSE:
             await self.draw()
-
-
-async def _drawn(drawing: Drawing, caption: ui.label, make: Any, *arguments: Any) -> None:
-    """Draw what a function returns, made in a thread, or say why there is nothing to draw."""
-    try:
-        specification = await run.io_bound(make, *arguments)
-    except EpisodelakeError as error:
-        drawing.show(None)
-        caption.set_text(str(error))
-        return
-    if specification is not None:
-        caption.set_text("\n".join(specification["usermeta"]["notes"]))
-        drawing.show(specification)
 
 
 def _part(title: str) -> ui.element:

@@ -26,6 +26,7 @@ from ..readers.charts.theme import END_COLORS
 from ..readers.episode import Episode
 from ..store.errors import EpisodelakeError
 from .address import OVERVIEW, Address
+from .compare_dialog import CompareDialog
 from .episode_pane import GONE
 from .episodes_pane import EpisodesPane
 from .export_dialog import ExportDialog
@@ -116,6 +117,7 @@ class Page(Tab):
             with ui.tab_panel("sql").classes("explorer-panel"):
                 self.sql_place = ui.element("div").classes("w-full h-full")
         self.export = ExportDialog(self, self.episodes)
+        self._compare = CompareDialog(self, self.episodes)
         self.sql: SqlPane | None = None
         ui.keyboard(on_key=self._arrow_key, ignore=["input", "select", "textarea"])
         # Space presses the button that was clicked last, so it is left to that.
@@ -225,6 +227,10 @@ class Page(Tab):
         """Let the list show some episodes, by id."""
         self.show_list()
         self.episodes.show_ids(ids)
+
+    async def compare(self) -> None:
+        """Draw the ticked episodes over each other."""
+        await self._compare.open()
 
     async def show_where(self, condition: str) -> None:
         """Let the list show the episodes that fulfil an SQL condition."""

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-from nicegui import ui
+from nicegui import run, ui
 from nicegui.events import GenericEventArguments
 
 from ..readers.episode import Episode
 from ..store.common.optional_packages import EXPLORE, require
+from ..store.errors import EpisodelakeError
 from .listing import Shown, Watch
 from .moments import text_of
 
@@ -159,6 +160,19 @@ class Drawing(ui.element, component="vega.js"):
         self.run_method("pointAt", t)
 
 
+async def draw_into(drawing: Drawing, caption: ui.label, make: Any, *arguments: Any) -> None:
+    """Draw what a function returns, made in a thread, or say why there is nothing to draw."""
+    try:
+        specification = await run.io_bound(make, *arguments)
+    except EpisodelakeError as error:
+        drawing.show(None)
+        caption.set_text(str(error))
+        return
+    if specification is not None:
+        caption.set_text("\n".join(specification["usermeta"]["notes"]))
+        drawing.show(specification)
+
+
 def _chosen(event: GenericEventArguments) -> dict[str, tuple[float, float]]:
     """Return the intervals of numbers of a brush."""
     intervals = {}
@@ -209,6 +223,10 @@ class PageOwner(Protocol):
 
     def show_ids(self, ids: Sequence[str]) -> None:
         """Let the list show some episodes, by id."""
+        ...
+
+    async def compare(self) -> None:
+        """Draw the ticked episodes over each other."""
         ...
 
     async def show_where(self, condition: str) -> None:

@@ -34,7 +34,7 @@ _KINDS = ("reward", "action", "observation", "info", "policy")
 
 def draw_episode(episode: EpisodeData, wanted: Sequence[str] | None) -> AnyChart:
     """Return the chart; see `Episode.plot`."""
-    chosen = _chosen(episode, wanted)
+    chosen = chosen_signals(episode, wanted)
     labels = _labels(episode, chosen)
     groups = _panels(chosen, by_element=True)
     if len(groups) > MOST_PANELS:
@@ -66,7 +66,8 @@ def draw_episode(episode: EpisodeData, wanted: Sequence[str] | None) -> AnyChart
     return finished(stacked(panels, own_colors=True), f"Episode {episode.id}", subtitle)
 
 
-def _chosen(episode: EpisodeData, wanted: Sequence[str] | None) -> list[Signal]:
+def chosen_signals(episode: EpisodeData, wanted: Sequence[str] | None) -> list[Signal]:
+    """Return the signals of an episode that are to be drawn; see `Episode.plot`."""
     if isinstance(wanted, str):
         wanted = [wanted]
     roots = ROOTS if wanted is None else [_column(name) for name in wanted]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from ...store.common.optional_packages import EXPLORE, require
 from ..context import ReadContext
+from ..episode_data import EpisodeData
 
 if TYPE_CHECKING:
     from .chart import AnyChart
@@ -26,8 +28,9 @@ class Plots:
     for arguments that make no sense.
     """
 
-    def __init__(self, context: ReadContext) -> None:
+    def __init__(self, context: ReadContext, episodes: Iterable[EpisodeData]) -> None:
         self._context = context
+        self._episodes = episodes
 
     def returns(self, over: str = "episodes", by: str | None = None, *, scale: str = "linear") -> AnyChart:
         """Return the return of episodes over the course of their runs.
@@ -125,6 +128,23 @@ class Plots:
 
         return draw_actions(self._context, by, column)
 
+    def overlay(self, signals: Sequence[str] | None = None, align: str = "start") -> AnyChart:
+        """Return the first 24 episodes of the view over each other, as signals over steps.
+
+        Args:
+            signals: as `Episode.plot` takes them; eight panels at most.
+            align: "start"; "end"; or an SQL condition over steps, such as "reward > 0": the first step that
+                fulfils it stands at 0, and episodes without one are left out.
+
+        Returns:
+            A panel for each signal, with a line for each episode. A dashed line marks the first step at which
+            an episode differs from the first one.
+        """
+        require("altair", _PURPOSE, EXPLORE)
+        from .overlay import draw_overlay
+
+        return draw_overlay(self._context, self._episodes, signals, align)
+
     def visitation(self, x: str | None = None, y: str | None = None, bins: int = 50) -> AnyChart:
         """Return how often each part of the observation space is visited, over all observations of all steps.
 
@@ -146,5 +166,5 @@ class Plots:
         """Return the charts that there are."""
         return (
             f"Plots of {len(self._context)} episodes: returns, learning_curve, lengths, return_histogram, "
-            "actions, visitation"
+            "overlay, actions, visitation"
         )

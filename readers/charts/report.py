@@ -47,7 +47,7 @@ def write_report(view: ContextView, card: str, file: str | PathLike[str], progre
 
 
 def _page(view: ContextView, card: str, progress: bool | Progress) -> str:
-    snapshot, plot = view.context.snapshot, Plots(view.context)
+    snapshot, plot = view.context.snapshot, Plots(view.context, view)
     name = html.text(snapshot.layout.root.name or snapshot.layout.root)
     charts: tuple[tuple[str, Callable[[], AnyChart]], ...] = (
         ("The returns", plot.returns),

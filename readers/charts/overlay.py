@@ -1,0 +1,115 @@
+"""Episodes over each other: their signals on one axis, aligned, with the first step at which they differ."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import islice
+from typing import Any
+
+import altair as alt
+import numpy as np
+
+from ...store.errors import NothingToDrawError
+from ..amounts import counted
+from ..context import ReadContext
+from ..episode_data import EpisodeData
+from ..measures.signals import Signal, reduced
+from ..sql.session import QuerySession
+from .chart import AnyChart, color_channel, finished, stacked, tooltip_of, values_of
+from .episode_chart import chosen_signals
+from .series import check_any
+from .theme import WIDTH, shown
+
+MOST_EPISODES = 24
+MOST_PANELS = 8
+_MOST_STEPS = 1_000
+_HEIGHT = 90
+START, END = "start", "end"
+
+
+def draw_overlay(
+    context: ReadContext, episodes: Iterable[EpisodeData], wanted: Sequence[str] | None, align: str
+) -> AnyChart:
+    """Return the chart; see `Plots.overlay`."""
+    check_any(context)
+    some = list(islice(iter(episodes), MOST_EPISODES))
+    zeros = _zeros(context, some, align)
+    aligned = {episode.id: chosen_signals(episode, wanted) for episode in some if episode.id in zeros}
+    if not aligned:
+        raise NothingToDrawError(f"There is nothing to draw: {align!r} holds in no step of these episodes.")
+    names = list(dict.fromkeys(signal.name for signals in aligned.values() for signal in signals))
+    drawn = names[:MOST_PANELS]
+    split = _divergence(aligned, zeros, drawn)
+    panels = [_panel(name, aligned, zeros, split, align) for name in drawn]
+    left, missing = len(context) - len(some), len(some) - len(aligned)
+    subtitle = [
+        f"{counted(len(aligned), 'episode')}, aligned at {align}",
+        f"they first differ at {split[0]}, in {split[1]} (dashed line)" if split else "",
+        f"{counted(left, 'more episode')} not drawn" if left else "",
+        f"{align} holds nowhere in {counted(missing, 'episode')}" if missing else "",
+        f"{counted(len(names) - len(drawn), 'more signal')} not drawn" if len(names) > len(drawn) else "",
+    ]
+    return finished(stacked(panels), "Episodes over each other", subtitle)
+
+
+def _zeros(context: ReadContext, episodes: Sequence[EpisodeData], align: str) -> dict[str, int]:
+    """Return the t of each episode that stands at 0; episodes without one are left out."""
+    if align == START:
+        return {episode.id: 0 for episode in episodes}
+    if align == END:
+        return {episode.id: episode.length for episode in episodes}
+    some = context.choose(np.array([episode.position for episode in episodes]))
+    hits = f"SELECT episode_id, min(t) AS t FROM steps WHERE ({align}\n) GROUP BY episode_id"
+    return dict(QuerySession(some, read_only=True).query(hits).iter_rows())
+
+
+def _divergence(
+    aligned: dict[str, list[Signal]], zeros: dict[str, int], names: Sequence[str]
+) -> tuple[int, str] | None:
+    """Return the first aligned step at which two episodes have different values, and the signal."""
+    first, *others = (
+        {signal.name: (signal.t - zeros[key], signal.values) for signal in signals}
+        for key, signals in aligned.items()
+    )
+    splits = []
+    for other in others:
+        for name in names:
+            if name in first and name in other:
+                _, mine, theirs = np.intersect1d(first[name][0], other[name][0], return_indices=True)
+                one, two = first[name][1][mine], other[name][1][theirs]
+                differs = np.flatnonzero((one != two) & ~(np.isnan(one) & np.isnan(two)))
+                if len(differs):
+                    splits.append((int(first[name][0][mine[differs[0]]]), name))
+    return min(splits, default=None, key=lambda split: split[0])
+
+
+def _panel(name: str, aligned: dict[str, list[Signal]], zeros: dict[str, int], split: Any, align: str) -> Any:
+    rows = [
+        {
+            "episode": key,
+            "t": int(signal.t[at]),
+            "at": int(signal.t[at]) - zeros[key],
+            "value": signal.values[at],
+        }
+        for key, signals in aligned.items()
+        for signal in signals
+        if signal.name == name
+        for at in reduced(signal.values, _MOST_STEPS).tolist()
+    ]
+    legend = alt.selection_point(fields=["episode"], bind="legend", name="legend")
+    zoom = alt.selection_interval(bind="scales", encodings=["x"], name="zoom")
+    title = "t" if align == START else f"t from {shown(align, 40)}"
+    scale = alt.Scale(nice=False, zero=False)
+    lines = alt.Chart(values_of(rows)).mark_line(strokeWidth=1.4, clip=True)
+    lines = lines.encode(
+        alt.X("at:Q", title=title, scale=scale),
+        alt.Y("value:Q", title=shown(name, 30), scale=alt.Scale(zero=False, padding=4)),
+        color_channel("episode", "episode", list(aligned)),
+        opacity=alt.when(legend).then(alt.value(0.85)).otherwise(alt.value(0.06)),
+        tooltip=tooltip_of(("episode", "episode"), ("t", "t"), ("value", "value")),
+    ).add_params(legend, zoom)
+    if split is None:
+        return lines.properties(width=WIDTH, height=_HEIGHT)
+    rule = alt.Chart(values_of([{"at": split[0]}])).mark_rule(strokeDash=[4, 3], strokeWidth=1.5, clip=True)
+    rule = rule.encode(alt.X("at:Q", scale=scale))
+    return alt.layer(lines, rule).properties(width=WIDTH, height=_HEIGHT)
