@@ -270,6 +270,20 @@ def test_find_names_stores_with_matching_episodes(root: Path) -> None:
         lake.find("lenght > 1")
 
 
+def test_run_keys_name_metadata_of_runs(root: Path) -> None:
+    """`run.lr` is the metadata of an episode's own run, also where a copied store has the same runs."""
+    shutil.copytree(root / "pole/ppo", root / "copy")
+    lake = el.lake(root)
+    asked = lake.sql("select store, run.lr, count(*) from episodes group by all order by all").fetchall()
+    joined = lake.sql(
+        """select store, "metadata.lr", count(*) from episodes join runs using (store, run_id)
+        group by all order by all"""
+    ).fetchall()
+    assert asked == joined == [("copy", 0.5, 3), ("pole/dqn", 0.25, 2), ("pole/ppo", 0.5, 3)]
+    assert lake.find("run.lr < 0.5")["store"].to_list() == ["pole/dqn"]
+    assert lake.sql("select count(*) from episodes where run.lr = 0.5", read_only=True).fetchall() == [(6,)]
+
+
 def test_errors_name_what_there_is(root: Path) -> None:
     """Unknown columns, tables and stores come with the nearest names."""
     lake = el.lake(root)

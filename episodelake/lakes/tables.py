@@ -22,7 +22,7 @@ from polars.io.plugins import register_io_source
 
 from ..readers.context import Parameters, ReadContext
 from ..readers.sql.advice import advice
-from ..readers.sql.connections import create_view
+from ..readers.sql.connections import create_view, with_run
 from ..readers.sql.session import QuerySession, ThreadSessions, refuse_rounded
 from ..readers.sql.sources import Sources, null_column, run_interruptible, type_name
 from ..readers.sql.text import literal, quote
@@ -238,11 +238,16 @@ class LakeSession(QuerySession):
         return cast(LakeSnapshot, self._context.snapshot)
 
     def _connect(
-        self, words: Collection[str] | None, *, with_next: bool = False, through_arrow: bool = False
+        self,
+        words: Collection[str] | None,
+        *,
+        with_next: bool = False,
+        through_arrow: bool = False,
+        run_keys: bool = False,
     ) -> duckdb.DuckDBPyConnection:
-        options = (False, through_arrow)
+        options = (False, through_arrow, run_keys)
         if options not in self._connections:
-            self._connections[options] = connect(self._lake, self._read_only, through_arrow)
+            self._connections[options] = connect(self._lake, self._read_only, through_arrow, run_keys)
         return self._connections[options]
 
     def _refuse_rounded(self, text: str, parameters: Parameters | None) -> None:
@@ -256,13 +261,19 @@ class LakeSession(QuerySession):
         return advice(self._lake, text, reason, (), (EPISODES, RUNS, STORES))
 
 
-def connect(lake: LakeSnapshot, read_only: bool, through_arrow: bool = False) -> duckdb.DuckDBPyConnection:
-    """Open an in-memory DuckDB with the views `episodes` and `runs` of a lake."""
+def connect(
+    lake: LakeSnapshot, read_only: bool, through_arrow: bool = False, run_keys: bool = False
+) -> duckdb.DuckDBPyConnection:
+    """Open an in-memory DuckDB with the views `episodes` and `runs` of a lake, as `readers.sql` does."""
     sources = LakeSources(lake, through_arrow=through_arrow, confined=read_only)
 
     def connected() -> duckdb.DuckDBPyConnection:
         for name in (RUNS, EPISODES):
-            create_view(lake, sources.connection, name, sources.table(name))
+            body = sources.table(name)
+            if run_keys and name == EPISODES:
+                # Copies of a store have the same runs.
+                body = with_run(lake, body, sources.table(RUNS), (STORE, "run_id"))
+            create_view(lake, sources.connection, name, body)
         if lake.stores_table is not None:
             sources.connection.register(STORES, lake.stores_table)
         if read_only:

@@ -7,7 +7,7 @@ here.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from weakref import WeakKeyDictionary
 
 import duckdb
@@ -110,21 +110,27 @@ def connect(
     return run_interruptible(connected)
 
 
-def with_run(snapshot: Snapshot, episodes: str, runs: str) -> str:
+def with_run(snapshot: Snapshot, episodes: str, runs: str, using: Sequence[str] = ("run_id",)) -> str:
     """Return a query for rows of episodes with the column `run`: the name and the metadata of each run.
 
     A column of episodes that is called so stays as it is.
+
+    Args:
+        snapshot: has the columns of both tables.
+        episodes, runs: queries for their rows.
+        using: the columns by which an episode names its run.
     """
-    if RUN in snapshot.episodes_schema.names:
+    if RUN in snapshot.shown_schema(EPISODES).names:
         return episodes
-    columns = snapshot.runs_schema.names
+    columns = snapshot.shown_schema(RUNS).names
     keys = {"name": "name"} | {
         name.removeprefix(METADATA): name for name in columns if name.startswith(METADATA)
     }
     fields = ", ".join(f"{literal(key)}: {quote(name)}" for key, name in keys.items())
+    names = ", ".join(using)
     return (
-        f"SELECT * FROM ({episodes}) LEFT JOIN (SELECT run_id, {{{fields}}} AS {RUN} FROM ({runs})) "
-        "USING (run_id)"
+        f"SELECT * FROM ({episodes}) LEFT JOIN (SELECT {names}, {{{fields}}} AS {RUN} FROM ({runs})) "
+        f"USING ({names})"
     )
 
 
