@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 #: What only a store has: it is written to, kept in order, or moves on to another version.
 STORE_ONLY = (
     *("record", "writer", "team_writer", "replay_buffer", "artifacts", "save_environment"),
-    *("delete_environment", "annotate", "map_episodes", "drop_annotation", "rename", "split"),
+    *("delete_environment", "annotate", "label", "map_episodes", "drop_annotation", "rename", "split"),
     *("compact", "delete", "vacuum", "verify", "tag", "untag", "refresh", "leave_out_damaged", "handle"),
-    "published",
+    *("explore", "published"),
 )
 
 
