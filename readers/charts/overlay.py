@@ -40,7 +40,7 @@ def draw_overlay(
     names = list(dict.fromkeys(signal.name for signals in aligned.values() for signal in signals))
     drawn = names[:MOST_PANELS]
     split = _divergence(aligned, zeros, drawn)
-    panels = [_panel(name, aligned, zeros, split, align) for name in drawn]
+    panels = [_panel(name, aligned, zeros, split, align if name == drawn[-1] else None) for name in drawn]
     left, missing = len(context) - len(some), len(some) - len(aligned)
     subtitle = [
         f"{counted(len(aligned), 'episode')}, aligned at {align}",
@@ -83,7 +83,9 @@ def _divergence(
     return min(splits, default=None, key=lambda split: split[0])
 
 
-def _panel(name: str, aligned: dict[str, list[Signal]], zeros: dict[str, int], split: Any, align: str) -> Any:
+def _panel(
+    name: str, aligned: dict[str, list[Signal]], zeros: dict[str, int], split: Any, align: str | None
+) -> Any:
     rows = [
         {
             "episode": key,
@@ -98,7 +100,8 @@ def _panel(name: str, aligned: dict[str, list[Signal]], zeros: dict[str, int], s
     ]
     legend = alt.selection_point(fields=["episode"], bind="legend", name="legend")
     zoom = alt.selection_interval(bind="scales", encodings=["x"], name="zoom")
-    title = "t" if align == START else f"t from {shown(align, 40)}"
+    # The last panel has the title of the axis.
+    title = None if align is None else "t" if align == START else f"t from {shown(align, 40)}"
     scale = alt.Scale(nice=False, zero=False)
     lines = alt.Chart(values_of(rows)).mark_line(strokeWidth=1.4, clip=True)
     lines = lines.encode(
