@@ -66,8 +66,8 @@ class FakeHub(ThreadingHTTPServer):
         blobs: contents of LFS, by SHA-256.
         requests: method and path of each request.
         tokens: that it knows, as headers; any other is refused.
-        before: called with these before a request is answered; returns a status to answer it with, or None. A
-            negative status is answered after the request was done.
+        before: called with these before a request is answered; returns a status to answer it with, alone or
+            with a message, or None. A negative status is answered after the request was done.
     """
 
     daemon_threads = True
@@ -77,7 +77,7 @@ class FakeHub(ThreadingHTTPServer):
         self.datasets: dict[str, Dataset] = {}
         self.blobs: dict[str, bytes] = {}
         self.requests: list[tuple[str, str]] = []
-        self.before: Callable[[str, str], int | None] = lambda method, path: None
+        self.before: Callable[[str, str], int | tuple[int, str] | None] = lambda method, path: None
         self.tokens = {_TOKEN}
         self.lock = threading.RLock()
         self.url = f"http://127.0.0.1:{self.server_port}"
@@ -131,6 +131,8 @@ class _Handler(BaseHTTPRequestHandler):
             return None
         self.server.requests.append((self.command, path))
         status = self.server.before(self.command, path)
+        if isinstance(status, tuple):
+            return self._error(*status)
         if status is not None and status > 0:
             return self._answer(status, {"error": "on purpose"})
         self.spoiled = None if status is None else -status

@@ -178,6 +178,17 @@ def test_errors_name_the_dataset(
     assert not (tmp_path / "got").exists()
 
 
+def test_a_full_account_is_named(hub: FakeHub, store: el.EpisodeStore) -> None:
+    """A quota of the Hub is no missing right of the token; nothing shows, and the next call finishes it."""
+    message = "Private repository storage limit reached, please upgrade your plan"
+    hub.before = lambda method, path: (403, message) if "/preupload/" in path else None
+    with pytest.raises(el.errors.StoreAccessError, match=r"no room left.*storage limit reached") as caught:
+        store.publish(ADDRESS, tag="v1")
+    assert "write access" not in str(caught.value) and not hub.datasets["lab/numbers"].tags
+    hub.before = lambda method, path: None
+    assert store.publish(ADDRESS, tag="v1").episodes == 3
+
+
 def test_a_hostile_dataset_writes_nothing(tmp_path: Path, hub: FakeHub, store: el.EpisodeStore) -> None:
     """Names that lead elsewhere and wrong bytes in a dataset are errors, and nothing appears."""
     store.publish(ADDRESS, tag="v1")

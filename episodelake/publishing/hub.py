@@ -49,6 +49,9 @@ _HINTS = {
     401: "the Hub does not accept your token; log in again (`hf auth login`), or set HF_TOKEN. ",
     403: "your token does not give this right; writing needs a token with write access to it. ",
 }
+_REFUSED = (402, 403, 413, 507)
+_FULL = re.compile(r"storage|quota|limit", re.IGNORECASE)
+_FULL_HINT = "its owner has no room left; make room on the Hub, or publish elsewhere. "
 _DATASET: dict[str, Any] = {"repo_type": "dataset"}
 
 
@@ -335,7 +338,8 @@ class Repository:
         except errors.HfHubHTTPError as error:
             passing = _status(error) == 429 or _status(error) >= 500
             kind = StoreUnavailableError if passing else StoreAccessError
-            hint = _HINTS.get(_status(error), "")
+            full = _status(error) in _REFUSED and _FULL.search(error.server_message or "")
+            hint = _FULL_HINT if full else _HINTS.get(_status(error), "")
             raise kind(f"Could not {action} {self}: {hint}{' '.join(str(error).split()):.300}") from error
         # Lost connections, also those of an upload, which the library reports as RuntimeError.
         except (errors.HfHubHTTPError.__bases__[0], errors.OfflineModeIsEnabled, RuntimeError) as error:
