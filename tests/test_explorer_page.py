@@ -451,17 +451,26 @@ def test_sql_is_completed(explorer: Explorer, visit: Open) -> None:
     box = seen.page.locator(".cm-content")
     offered = seen.page.locator(".cm-completionLabel")
 
-    def complete(text: str) -> list[str]:
+    def complete(text: str) -> None:
         box.click()
         seen.page.keyboard.press("Control+A")
         seen.page.keyboard.type(text)
         expect(offered.first).to_be_visible()
-        return offered.all_inner_texts()
 
-    wait_until(lambda: "episode_id" in complete("select epi"), "the columns of the store")
-    assert {"episode_return", "episodes"} <= set(complete("select epi"))
-    assert "median" in complete("select medi")
-    assert "metadata.level" in complete("select metadata.le")
+    def offers(*names: str) -> None:
+        # The words of the text before are offered until those of this one are there.
+        wait_until(lambda: set(names) <= set(offered.all_inner_texts()), f"{names} among the completions")
+
+    def columns_are_there() -> bool:
+        complete("select epi")
+        return "episode_id" in offered.all_inner_texts()
+
+    wait_until(columns_are_there, "the columns of the store")
+    offers("episode_return", "episodes")
+    complete("select medi")
+    offers("median")
+    complete("select metadata.le")
+    offers("metadata.level")
     seen.page.wait_for_timeout(500)
     seen.page.keyboard.press("Enter")
     expect(box).to_have_text('select "metadata.level"')
