@@ -6,9 +6,10 @@ orders see ordinary episodes. The agents' own rows are read first and then place
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from ...store.tables.table_files import Pointers
 from ..blocks import Block
 from ..columns.selection import EpisodeIndex, Selection, check_chosen, select
 from ..columns.specs import Column, choose_columns
-from ..columns.step_arrays import ColumnSource, read_arrays
+from ..columns.step_arrays import ColumnSource, empty_arrays, large_pages
 from ..columns.tree import Tree, map_leaves
 from .units import Units
 
@@ -82,7 +83,7 @@ class JointSource(ColumnSource):
         """Bytes of a decoded row, and of the agents' rows that it is made from."""
         return 2 * super().row_bytes
 
-    def fill(self, arrays: Mapping[str, Tree], pool: Executor) -> None:
+    def fill(self, arrays: Mapping[str, Tree], pool: Executor, *, thrifty: bool = False) -> None:
         """See `ColumnSource`.
 
         Raises:
@@ -94,17 +95,24 @@ class JointSource(ColumnSource):
             assert isinstance(column, JointColumn)
             teams.setdefault(column.team, []).append(column)
         for team, columns in teams.items():
-            self._fill_team(team, columns, arrays, pool)
+            fill = partial(ColumnSource.fill, pool=pool, thrifty=thrifty)
+            self._fill_team(team, columns, arrays, fill)
 
     def _fill_team(
-        self, team: Team, columns: Sequence[JointColumn], arrays: Mapping[str, Tree], pool: Executor
+        self,
+        team: Team,
+        columns: Sequence[JointColumn],
+        arrays: Mapping[str, Tree],
+        fill: Callable[[ColumnSource, Mapping[str, Tree]], None],
     ) -> None:
         snapshot, whole = self.blocks.snapshot, self.selection
         positions = whole.positions if whole.index.numbers is None else whole.positions[whole.index.numbers]
         parts = select(snapshot, positions, group=team.group)
         inner = (column.inner for column in columns if column.inner is not None)
         steps = _choose(snapshot, team, parts, [ENV_STEP])
-        agent_columns = read_arrays(ColumnSource(self.blocks, parts, (*steps, *inner)), pool=pool).columns
+        source = ColumnSource(self.blocks, parts, (*steps, *inner))
+        agent_columns = empty_arrays(source.columns, parts.index.rows, large_pages)
+        fill(source, agent_columns)
         rows = _joint_rows(self.index, parts.index, agent_columns[ENV_STEP])
         slots = np.array([team.agents.index(name) for name in parts.agents], np.int64)
         agents = np.repeat(slots[parts.index.agents], parts.index.lengths + 1)
