@@ -11,7 +11,7 @@ from pathlib import Path
 
 from . import errors
 from .store.common.arguments import whole_number
-from .store.errors import ComputationError
+from .store.errors import ComputationError, InvalidArgumentError
 
 _TALLEST = 10_000
 
@@ -55,7 +55,13 @@ class Explorer:
 
 
 def start(
-    url: str, version: int | None, *, browser: bool, height: int, storage_options: Mapping[str, str] | None
+    url: str,
+    version: int | None,
+    *,
+    browser: bool,
+    height: int,
+    write: bool,
+    storage_options: Mapping[str, str] | None,
 ) -> Explorer:
     """Start an explorer and return it once its page answers.
 
@@ -64,16 +70,22 @@ def start(
         version: the version to show; None for the newest, which it follows.
         browser: open the page in the browser.
         height: of the frame in a notebook, in pixels.
+        write: the page may label episodes.
         storage_options: how to reach an object store.
 
     Raises:
-        InvalidArgumentError: the height is not a whole number from 1.
+        InvalidArgumentError: the height is not a whole number from 1, or an older version cannot be labelled.
         MissingPackageError: a package of the extra `explore` is not installed.
         StoreNotFoundError, StoreAccessError, CorruptStoreError: the process cannot read it.
         ComputationError: the process ended before its page answered.
     """
     height = whole_number("height", height, 1, _TALLEST)
-    request = {"url": url, "version": version, "browser": browser, "exports": str(Path.cwd())}
+    if write and version is not None:
+        raise InvalidArgumentError(
+            f"write=True: labels are written to the newest version, and this object shows version {version}. "
+            "Call refresh() first."
+        )
+    request = {"url": url, "version": version, "browser": browser, "write": write, "exports": str(Path.cwd())}
     process = subprocess.Popen(
         [sys.executable, "-m", f"{__package__}.explorer"],
         stdin=subprocess.PIPE,

@@ -89,6 +89,7 @@ class EpisodeStore(RecordingStore, SavingStore, MaintainedStore):
         *,
         browser: bool = False,
         height: int = 760,
+        write: bool = False,
         storage_options: Mapping[str, str] | None = None,
     ) -> Explorer:
         """Start the explorer; in a notebook its page appears below the cell.
@@ -99,19 +100,23 @@ class EpisodeStore(RecordingStore, SavingStore, MaintainedStore):
         Args:
             browser: also open the page in the browser.
             height: of the page in the notebook, in pixels.
+            write: let the page label episodes; see `label`.
             storage_options: how to reach a store on an object store.
 
         Raises:
             MissingPackageError: a package of the extra `explore` is not installed.
-            InvalidArgumentError: the height is no whole number from 1, or `browser` neither True nor False.
+            InvalidArgumentError: the height is no whole number from 1, an option neither True nor False, or
+                `write` is given for an older version.
             StoreAccessError, CorruptStoreError: the store cannot be read.
             ComputationError: the process ended before its page answered.
         """
         from ._exploring import start
 
-        browser = flag("browser", browser)
+        browser, write = flag("browser", browser), flag("write", write)
         version = None if self.context.snapshot.newest else self.version
-        return start(self.url, version, browser=browser, height=height, storage_options=storage_options)
+        return start(
+            self.url, version, browser=browser, height=height, write=write, storage_options=storage_options
+        )
 
     def published(self, *, storage_options: Mapping[str, str] | None = None) -> pl.DataFrame:
         """Return the published versions of this store, wherever they are; columns as for `el.published`.

@@ -542,6 +542,55 @@ def test_stopping_a_query(explorer: Explorer, store: el.EpisodeStore, visit: Ope
     expect(seen.page.locator(".result-table td", has_text="42")).to_be_visible()
 
 
+def test_labels(visit: Open, tmp_path: Path) -> None:
+    """With --write keys and buttons label the open episode or the ticked rows, and undo them; else not."""
+    made = make_store(tmp_path / "labelled", runs=1, episodes=6)
+    read = lambda: el.open(made.path)  # noqa: E731
+    column = lambda name: [one.annotations.get(name) for one in read()]  # noqa: E731
+    with explored(made.path, tmp_path / "writes", "--write") as writes:
+        seen = visit(writes)
+        seen.page.get_by_role("tab", name="Episodes").click()
+        state, keys = seen.page.locator(".label-state"), seen.page.keyboard
+        opened = seen.page.locator(".first .episode-id")
+        expect(opened).to_have_text(read()[5].id)
+        keys.press("g")
+        expect(opened).to_have_text(read()[4].id)
+        wait_until(lambda: column("good") == [None] * 5 + [True], "the label of the newest episode")
+        keys.press("b")
+        expect(opened).to_have_text(read()[3].id)
+        wait_until(lambda: column("good") == [None] * 4 + [False, True], "the label of the next one")
+        keys.press("n")
+        expect(seen.page.get_by_role("textbox", name="Note")).to_be_focused()
+        keys.type("fell over")
+        keys.press("Enter")
+        wait_until(lambda: column("note")[3:4] == ["fell over"], "the note")
+        keys.press("Escape")
+        seen.rows.nth(0).click()
+        expect(state).to_have_text("good")
+        for row in (0, 1):
+            seen.rows.nth(row).get_by_role("checkbox").click()
+            expect(seen.rows.nth(row).get_by_role("checkbox")).to_be_checked()
+        seen.page.get_by_role("button", name="Bad (B)").click()
+        wait_until(lambda: column("good")[4:] == [False, False], "the labels of the ticked rows")
+        undo = seen.page.get_by_role("button", name="Undo the last label (U)")
+        for wanted in ([False, True], [False, True], [None, True], [None, None]):
+            undo.click()
+            wait_until(lambda wanted=wanted: column("good")[4:] == wanted, f"undone to {wanted}")
+        expect(undo).to_be_disabled()
+        assert column("note") == [None] * 6
+        seen.leave()
+    with explored(made.path, tmp_path / "reads") as reads:
+        seen = visit(reads)
+        seen.page.get_by_role("tab", name="Episodes").click()
+        expect(seen.page.locator(".first .episode-id")).to_be_visible()
+        version = read().version
+        seen.page.keyboard.press("g")
+        expect(seen.page.get_by_role("button", name="Good (G)")).to_have_count(0)
+        seen.page.wait_for_timeout(1_000)
+        assert read().version == version
+        seen.leave()
+
+
 def test_exports(explorer: Explorer, store: el.EpisodeStore, visit: Open) -> None:
     """Ids are downloaded, and the filtered episodes written as a store; the explored one stays as it was."""
     seen = visit(explorer)

@@ -48,6 +48,7 @@ def main() -> None:
         browser=request["browser"],
         exports=Path(request["exports"]),
         pinned=request["version"] is not None,
+        writable=request["write"],
         framed=True,
     )
 

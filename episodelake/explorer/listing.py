@@ -364,9 +364,11 @@ class Watch:
         left_out: the errors of files that could not be read from the start; the rest is shown.
         written: whether a live writer of this machine records a run of the store.
         colors: those of its runs, the same in every version and on all pages.
+        writable: whether pages may label episodes.
     """
 
-    def __init__(self, store: EpisodeStore, *, pinned: bool = False) -> None:
+    def __init__(self, store: EpisodeStore, *, pinned: bool = False, writable: bool = False) -> None:
+        self.writable = writable
         self.left_out: tuple[str, ...] = ()
         try:
             self.shown = load(store)
@@ -403,6 +405,11 @@ class Watch:
         shown = load(store)
         self.left_out = left_out
         return shown
+
+    def look_now(self) -> Shown:
+        """Look for a newer version, however short ago the last look was."""
+        self._earliest = 0.0
+        return self.look()
 
     def look(self, now: Callable[[], float] = time.monotonic) -> Shown:
         """Poll for a newer version, unless the last poll was a moment ago, and return the one to show.
@@ -441,10 +448,12 @@ class LakeWatch:
         lake: the lake, which only this object uses.
         stores: the list to show, as `Lake.stores` returns it.
         problem: why the lake could not be looked at again; None if it was.
+        writable: whether pages may label episodes.
     """
 
-    def __init__(self, lake: Lake) -> None:
+    def __init__(self, lake: Lake, *, writable: bool = False) -> None:
         self.lake = lake
+        self.writable = writable
         self.problem: str | None = None
         self._lock, self._opening = threading.Lock(), threading.Lock()
         self._watches: dict[str, Watch] = {}
@@ -478,7 +487,7 @@ class LakeWatch:
         with self._opening:
             watch = self._watches.pop(name, None)
             if watch is None or watch.problem is not None:
-                watch = Watch(self.lake[name])
+                watch = Watch(self.lake[name], writable=self.writable)
             self._watches[name] = watch
             while len(self._watches) > _KEPT_STORES:
                 self._watches.pop(next(iter(self._watches))).close()

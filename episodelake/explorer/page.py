@@ -30,6 +30,7 @@ from .compare_dialog import CompareDialog
 from .episode_pane import GONE
 from .episodes_pane import EpisodesPane
 from .export_dialog import ExportDialog
+from .label_bar import LabelBar
 from .lake_page import STORE_PATH, LakePage
 from .listing import PAUSE, Choice, LakeWatch, Shown, Watch
 from .moments import text_of
@@ -120,6 +121,7 @@ class Page(Tab):
         self._compare = CompareDialog(self, self.episodes)
         self.sql: SqlPane | None = None
         ui.keyboard(on_key=self._arrow_key, ignore=["input", "select", "textarea"])
+        ui.keyboard(on_key=self._label_key, ignore=["input", "select", "textarea"])
         # Space presses the button that was clicked last, so it is left to that.
         ui.keyboard(on_key=self._space_key)
         self._timer = ui.timer(PAUSE, self._follow)
@@ -193,6 +195,10 @@ class Page(Tab):
                 self.episodes = EpisodesPane(self)
             with splitter.after:
                 self.player = Player(self)
+                self.labels: LabelBar | None = None
+                if self.watch.writable:
+                    with self.player.top:
+                        self.labels = LabelBar(self, lambda: self.episodes.marked, self.episodes.move)
 
     # Events of the panes
 
@@ -206,11 +212,13 @@ class Page(Tab):
                 self.player.open(self.shown.store[position], beside=beside, t=t)
         except EpisodelakeError as error:
             self.player.tell(str(error))
-        self.episodes.mark_open(self.player.ids)
+        self.closed_episode()
 
     def closed_episode(self) -> None:
-        """React to an episode that was closed in the player."""
+        """React to an episode that was closed or opened in the player."""
         self.episodes.mark_open(self.player.ids)
+        if self.labels is not None:
+            self.labels.show(next(iter(self.player.ids), ""))
 
     def look_at_player(self) -> None:
         """Scroll to the player where it stands below the list, on a narrow page."""
@@ -309,6 +317,11 @@ class Page(Tab):
 
     # Following
 
+    async def follow_now(self) -> None:
+        """Show the newest version at once."""
+        await run.io_bound(self.watch.look_now)
+        await self._follow()
+
     async def _follow(self) -> None:
         shown = await run.io_bound(self.watch.look)
         if shown is None or self._timer.is_deleted:
@@ -374,6 +387,22 @@ class Page(Tab):
         pressed = event.key.space and event.action.keydown and not event.action.repeat
         if pressed and self.tabs.value == "episodes":
             self.player.toggle_play()
+
+    async def _label_key(self, event: KeyEventArguments) -> None:
+        labels, pressed = self.labels, event.action.keydown and not event.action.repeat
+        if labels is None or not pressed or self.tabs.value != "episodes":
+            return
+        if event.modifiers.ctrl or event.modifiers.meta or event.modifiers.alt:
+            return
+        match event.key.name.lower():
+            case "g":
+                await labels.label(good=True)
+            case "b":
+                await labels.label(good=False)
+            case "n":
+                labels.focus_note()
+            case "u":
+                await labels.undo()
 
     def close(self) -> None:
         """Stop background work when the tab closes."""

@@ -35,6 +35,8 @@ class Player:
         self.replaying = False
         self.signals: list[str] = []
         with ui.element("div").classes("pane player"):
+            #: Where the page may put what belongs to the open episodes.
+            self.top = ui.element("div")
             self._timeline()
             self._problem = note("problem w-full").mark("player-problem")
             self._place = ui.element("div").classes("panes")

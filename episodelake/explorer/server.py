@@ -39,6 +39,7 @@ class Options:
         browser: open the page in the browser.
         exports: the folder below which the page may write new stores.
         pinned: show one version, and look for no newer one.
+        writable: pages may label episodes.
         framed: pages of this machine may show it in a frame, as a notebook does.
     """
 
@@ -48,6 +49,7 @@ class Options:
     browser: bool = True
     exports: Path = Path()
     pinned: bool = False
+    writable: bool = False
     framed: bool = False
 
 
@@ -93,7 +95,11 @@ def serve(opened: EpisodeStore | Lake, options: Options, ready: Callable[[Addres
     listening = listen(options.host, options.port)
     with contextlib.closing(listening):
         port = listening.getsockname()[1]
-        watch = LakeWatch(opened) if isinstance(opened, Lake) else Watch(opened, pinned=options.pinned)
+        writable = options.writable
+        if isinstance(opened, Lake):
+            watch = LakeWatch(opened, writable=writable)
+        else:
+            watch = Watch(opened, pinned=options.pinned, writable=writable)
         address = Address(
             f"http://{'localhost' if options.framed else _in_url(options.host)}:{port}/?token={token}",
             not is_loopback(options.host),

@@ -225,6 +225,10 @@ class PageOwner(Protocol):
         """Let the list show some episodes, by id."""
         ...
 
+    async def follow_now(self) -> None:
+        """Show the newest version at once."""
+        ...
+
     async def compare(self) -> None:
         """Draw the ticked episodes over each other."""
         ...

@@ -114,12 +114,14 @@ class Lake(SharedEnvironments):
         """The absolute path of its folder, or its URL."""
         return str(self._root)
 
-    def explore(self, *, browser: bool = False, height: int = 760) -> Explorer:
+    def explore(self, *, browser: bool = False, height: int = 760, write: bool = False) -> Explorer:
         """Start the explorer of these stores; arguments and errors are those of `EpisodeStore.explore`."""
         from .._exploring import start
 
-        browser = flag("browser", browser)
-        return start(self.url, None, browser=browser, height=height, storage_options=self._options)
+        browser, write = flag("browser", browser), flag("write", write)
+        return start(
+            self.url, None, browser=browser, height=height, write=write, storage_options=self._options
+        )
 
     @property
     def _look(self) -> _Look:

@@ -182,6 +182,9 @@ def explore(
     browser: Annotated[
         bool, typer.Option("--browser/--no-browser", help="Open the page in the browser.")
     ] = True,
+    write: Annotated[
+        bool, typer.Option("--write", help="Let the page label episodes: good, bad, and a note.")
+    ] = False,
     token: Annotated[
         str | None,
         typer.Option(
@@ -196,8 +199,8 @@ def explore(
     """Explore a store, or a folder of stores, in the browser.
 
     Filter episodes, step through them, chart runs, ask in SQL, export a selection. The page is this
-    machine's, reads the store and changes nothing. It follows running writers, unless PATH names a version or
-    a tag. Ctrl-C ends it.
+    machine's, reads the store, and without --write changes nothing. It follows running writers, unless PATH
+    names a version or a tag. Ctrl-C ends it.
     """
     from ..output.grid import clean
 
@@ -210,6 +213,9 @@ def explore(
     from ..reports.opening import split_version
 
     check_packages()
+    pinned = split_version(path)[1] is not None
+    if pinned and write:
+        raise typer.BadParameter("labels are written to the newest version alone.", param_hint="--write")
     opened = open_store_or_lake(path, storage)
     page = Page()
 
@@ -221,7 +227,7 @@ def explore(
         page.note("Ctrl-C ends it.")
         page.console.file.flush()
 
-    options = Options(host, port, token, browser, Path.cwd(), pinned=split_version(path)[1] is not None)
+    options = Options(host, port, token, browser, Path.cwd(), pinned=pinned, writable=write)
     serve(opened, options, ready)
     page.note("The explorer has ended.")
 

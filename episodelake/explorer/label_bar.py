@@ -1,0 +1,108 @@
+"""Labels of episodes, on pages that may write: good, bad, a note, and undo."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import polars as pl
+from nicegui import run, ui
+
+from .._store import EpisodeStore
+from ..store.errors import EpisodelakeError
+from .moments import text_of
+from .widgets import PageOwner, icon_button, note
+
+#: The annotations that the bar writes.
+GOOD, NOTE = "good", "note"
+
+
+class LabelBar:
+    """The bar above the open episode.
+
+    Labels go to the ticked rows, or without any to the open episode; then the next one is opened. Each label
+    is a commit of its own.
+
+    Args:
+        page: the page that it is part of.
+        marked: gives the ids of the ticked rows.
+        moved: opens the next episode of the list.
+    """
+
+    def __init__(
+        self, page: PageOwner, marked: Callable[[], Sequence[str]], moved: Callable[[int], None]
+    ) -> None:
+        self.page = page
+        self._marked, self._moved = marked, moved
+        self._open = ""
+        #: Values before, of the labels of this page; the newest last.
+        self._before: list[pl.DataFrame] = []
+        self._turn = asyncio.Lock()
+        with ui.element("div").classes("card timeline").mark("labels"):
+            for value, name, icon in ((True, "Good (G)", "thumb_up"), (False, "Bad (B)", "thumb_down")):
+                icon_button(icon, name, partial(self.label, good=value)).mark(name.split()[0].lower())
+            self._state = ui.label().classes("label-state")
+            self._note = ui.input(placeholder="Note (N), then Enter").props("outlined dense clearable")
+            self._note.props["aria-label"] = "Note"
+            self._note.classes("grow").mark("label-note").on("keydown.enter", self._note_entered)
+            self._undo = icon_button("undo", "Undo the last label (U)", self.undo).mark("undo")
+            self._problem = note("problem").mark("label-problem")
+        self.show("")
+
+    def show(self, episode_id: str) -> None:
+        """Show the labels of an episode; of none without an id."""
+        self._open = episode_id
+        values = self._values(episode_id)
+        self._state.set_text({True: "good", False: "bad"}.get(values.get(GOOD), ""))
+        self._note.set_value(text_of(values[NOTE]) if values.get(NOTE) is not None else "")
+        self._undo.set_enabled(bool(self._before))
+
+    def _values(self, episode_id: str) -> dict[str, Any]:
+        episodes = self.page.shown.episodes
+        position = episodes.position_of(episode_id) if episode_id else None
+        kept = [name for name in (GOOD, NOTE) if name in episodes.frame.columns]
+        return {} if position is None or not kept else episodes.frame.row(position, named=True)
+
+    async def label(self, **labels: Any) -> None:
+        """Label the ticked or the open episodes, and open the next one."""
+        ids = list(self._marked()) or [self._open]
+        if ids == [""]:
+            return
+
+        def write(store: EpisodeStore) -> pl.DataFrame:
+            return store.label(store.filter(pl.col("episode_id").is_in(ids)), **labels)
+
+        if await self._write(write):
+            self._moved(1)
+
+    async def undo(self) -> None:
+        """Bring back the values before the last label."""
+        if self._before and await self._write(lambda store: store.annotate(self._before[-1])):
+            self._before.pop()
+            self.show(self._open)
+
+    def focus_note(self) -> None:
+        """Put the cursor into the note."""
+        self._note.run_method("focus")
+
+    async def _note_entered(self) -> None:
+        await self.label(**{NOTE: str(self._note.value).strip() or None if self._note.value else None})
+
+    async def _write(self, change: Callable[[EpisodeStore], pl.DataFrame | None]) -> bool:
+        """Change the store and show the new version; return whether it was changed."""
+        handle = self.page.shown.store.handle
+        async with self._turn:
+            self._problem.set_text("")
+            try:
+                # Pages still read the version that is shown.
+                before = await run.io_bound(lambda: change(EpisodeStore(handle.layout, handle.manifest)))
+            except EpisodelakeError as error:
+                self._problem.set_text(text_of(str(error)))
+                return False
+            if before is not None:
+                self._before.append(before)
+            await self.page.follow_now()
+            self.show(self._open)
+            return True
