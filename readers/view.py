@@ -200,7 +200,7 @@ class EpisodeView(DescribedView, FeedingView):
         """
         from .charts.report import write_report
 
-        return write_report(self, self._repr_html_(), file, progress)
+        return write_report(self, self.plot, self._repr_html_(), file, progress)
 
     @property
     def to(self) -> Conversions:

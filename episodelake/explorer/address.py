@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from typing import Any
 from urllib.parse import urlencode
 
 from .charts import Curve
@@ -63,11 +64,13 @@ class Address:
     def of(cls, query: Mapping[str, list[str]]) -> Address:
         """Return the address of a parsed query; what has no meaning is left out."""
         known = {name: values[:_MOST_PARTS] for name, values in query.items() if values}
-        several = {name: tuple(known[name]) for name in ("brush", "runs", "signals") if name in known}
+        several: dict[str, Any] = {
+            name: tuple(known[name]) for name in ("brush", "runs", "signals") if name in known
+        }
         texts = ("where", "finding", "sort", "episode", "beside", "query")
-        single = {name: known[name][0] for name in texts if name in known}
+        single: dict[str, Any] = {name: known[name][0] for name in texts if name in known}
         pane = known.get("pane", [OVERVIEW])[0]
-        curve = {
+        curve: dict[str, Any] = {
             name: _number(known[name][0]) if name == "smooth" else known[name][0]
             for name in _CURVE
             if name in known

@@ -55,7 +55,8 @@ class LabelBar:
         """Show the labels of an episode; of none without an id."""
         self._open = episode_id
         values = self._values(episode_id)
-        self._state.set_text({True: "good", False: "bad"}.get(values.get(GOOD), ""))
+        good = values.get(GOOD)
+        self._state.set_text("" if good is None else "good" if good is True else "bad")
         self._note.set_value(text_of(values[NOTE]) if values.get(NOTE) is not None else "")
         self._undo.set_enabled(bool(self._before))
 

@@ -263,7 +263,7 @@ class Page(Tab):
         """State of this tab, as its URL has it."""
         choice, ids = self.episodes.choice, [*self.player.ids, "", ""]
         return Address(
-            pane=self.tabs.value or OVERVIEW,
+            pane=str(self.tabs.value or OVERVIEW),
             where=" AND ".join(choice.conditions),
             brush=tuple(self.episodes.brushed),
             runs=choice.run_ids,

@@ -33,21 +33,23 @@ figure { margin: 12px 0; overflow-x: auto } figure svg { overflow: visible }
 </style>"""
 
 
-def write_report(view: ContextView, card: str, file: str | PathLike[str], progress: bool | Progress) -> Path:
+def write_report(
+    view: ContextView, plot: Plots, card: str, file: str | PathLike[str], progress: bool | Progress
+) -> Path:
     """Write the page, with a card as HTML, and return its path; see `EpisodeView.report`."""
     require("altair", "A report", EXPLORE)
     require("vl_convert", "A report", EXPLORE)
     path = user_path(file)
     with guard_access("write the report", path):
         path.parent.stat()  # a folder that is missing is reported before the work, not after it
-    page = _page(view, card, progress).encode()
+    page = _page(view, plot, card, progress).encode()
     with guard_access("write the report", path):
         path.write_bytes(page)
     return path
 
 
-def _page(view: ContextView, card: str, progress: bool | Progress) -> str:
-    snapshot, plot = view.context.snapshot, Plots(view.context, view)
+def _page(view: ContextView, plot: Plots, card: str, progress: bool | Progress) -> str:
+    snapshot = view.context.snapshot
     name = html.text(snapshot.layout.root.name or snapshot.layout.root)
     charts: tuple[tuple[str, Callable[[], AnyChart]], ...] = (
         ("The returns", plot.returns),

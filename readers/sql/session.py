@@ -226,7 +226,7 @@ class QuerySession:
         self._context = context
         self._read_only = read_only
         self._keep_rows = keep_rows and read_only
-        self._connections: dict[tuple[bool, bool], duckdb.DuckDBPyConnection] = {}
+        self._connections: dict[tuple[bool, ...], duckdb.DuckDBPyConnection] = {}
         #: Plans by text, since the episodes that queries see do not change.
         self._plans: dict[str, str] = {}
 
