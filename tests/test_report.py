@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -100,7 +101,9 @@ def test_the_command_writes_it(tmp_path: Path) -> None:
     file = tmp_path / "report.html"
     file.write_text("old")
     assert printed("report", path, "-o", file) == ""
+    report = json.loads(printed("report", path, "-o", file, "--json"))
+    assert report == {"file": str(file), "bytes": file.stat().st_size}
     assert "2 episodes" in Page(file.read_text("utf-8").removeprefix("<!doctype html>")).text
-    assert "No such file" in refused(1, "report", path, "-o", tmp_path / "missing" / "report.html")
+    assert "missing" in refused(1, "report", path, "-o", tmp_path / "missing" / "report.html")
     with pytest.raises(el.errors.StoreAccessError, match="missing"):
         el.open(path).report(tmp_path / "missing" / "report.html")

@@ -71,7 +71,7 @@ class Choice:
 
     @property
     def sql(self) -> str:
-        """The query that gives these episodes, in this order, for `store.sql`."""
+        """The query that gives these episodes, in this order but for equal keys, for `store.sql`."""
         where = f"\nWHERE {self.where}" if self.where else ""
         if self.sort == POSITION:
             return f"SELECT * FROM episodes{where}"

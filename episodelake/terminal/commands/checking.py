@@ -223,18 +223,20 @@ def report(
         typer.Option("--output", "-o", metavar="FILE", help="The HTML file; one that is there is replaced."),
     ],
     condition: Condition = None,
+    as_json: AsJson = False,
     storage: StorageOptions = None,
 ) -> None:
     """Write a report: one HTML file with figures, health and charts.
 
     It has no scripts and loads nothing, so it can be sent to others.
     """
-    from ..output.page import Page
+    from ..output.exporting import check_target, report_file
     from ..reports.opening import explored_steps
 
+    check_target(output)
     explored_steps(
         path,
         storage,
         lambda opened: opened.chosen(condition).report(output, progress=True),
-        lambda written: Page().note(f"Wrote {written}."),
+        lambda written: report_file("The report is in", written, {}, as_json=as_json),
     )
