@@ -7,6 +7,7 @@ import json
 import shutil
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from mpe2 import simple_spread_v3
 from PIL import Image
 
 import episodelake as el
+from episodelake.explorer import queries as explorer_queries
 from episodelake.explorer.charts import OVERVIEWS, conditions_of, episode_spec, overview_spec, result_spec
 from episodelake.explorer.listing import POSITION, Choice, EpisodeList, LakeWatch, SeriesColors, Watch
 from episodelake.explorer.moments import frame_sources, metadata_of, moment_of, summary_of, text_of
@@ -461,6 +463,28 @@ def test_stopping_a_query_before_it_runs(store: el.EpisodeStore) -> None:
     with pytest.raises(el.errors.QueryError, match="was stopped"):
         queries.run(LONG, stopped)
     assert ask(queries, "SELECT 1").table.num_rows == 1
+    queries.close()
+
+
+def test_a_query_waits_for_completions(store: el.EpisodeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A query that is run while the editor asks for its completions waits for them, and then has its rows."""
+    queries, asked, go_on = Queries(store), threading.Event(), threading.Event()
+    names = explorer_queries.sql_names
+
+    def slow(*arguments: Any) -> Any:
+        asked.set()
+        assert go_on.wait(PATIENCE)
+        return names(*arguments)
+
+    monkeypatch.setattr(explorer_queries, "sql_names", slow)
+    with ThreadPoolExecutor(2) as pool:
+        completions = pool.submit(queries.completions)
+        assert asked.wait(PATIENCE)
+        result = pool.submit(ask, queries, "SELECT 1")
+        wait_until(queries._busy.locked, "the query to begin")
+        go_on.set()
+        assert result.result(PATIENCE).table.num_rows == 1
+        assert completions.result(PATIENCE)
     queries.close()
 
 

@@ -48,6 +48,8 @@ class Queries:
     def __init__(self, store: EpisodeStore) -> None:
         self._session = QuerySession(store.context)
         self._busy = threading.Lock()
+        #: Held while the connection is used: a query waits for the completions, which take a moment.
+        self._using = threading.Lock()
 
     def run(self, text: str, stopped: threading.Event, most: int = MOST_ROWS) -> Result:
         """Run a query and return its first rows. Called in a thread of its own.
@@ -64,15 +66,16 @@ class Queries:
         if not self._busy.acquire(blocking=False):
             raise QueryError("A query is running. Wait for it, or stop it.")
         try:
-            started = time.perf_counter()
-            table = self._session.first_rows(text, most + 1, stopped)
+            with self._using:
+                started = time.perf_counter()
+                table = self._session.first_rows(text, most + 1, stopped)
             return Result(table.slice(0, most), table.num_rows <= most, time.perf_counter() - started)
         finally:
             self._busy.release()
 
     def completions(self) -> list[dict[str, Any]]:
         """Return the tables, columns and functions of a query, as the editor's completion takes them."""
-        with self._busy:
+        with self._using:
             tables, functions = sql_names(self._session.connection)
         columns: dict[str, str] = {}
         for each in tables.values():
@@ -90,7 +93,7 @@ class Queries:
 
     def close(self) -> None:
         """Close the connection, once no query runs."""
-        with self._busy:
+        with self._using:
             self._session.close()
 
 
