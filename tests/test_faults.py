@@ -117,7 +117,7 @@ EXPECTED_LOOKS = {
     ("read", "/seals.log"),
     ("readdir", "/steps/_delta_log"),
     ("open", "/steps/_delta_log/"),
-    ("read", "/episodes/_delta_log/"),
+    ("pread", "/episodes/_delta_log/"),
     ("pread", "/steps/"),
     ("pread", "/episodes/"),
     ("pread", "/runs/"),
