@@ -284,7 +284,7 @@ def unnamed(page: Page) -> list[str]:
 
 
 def misplaced(page: Page) -> list[str]:
-    """What breaks the outline of a page: headings, lists of facts, fields and scrolled parts."""
+    """Return faults of the outline of a page: headings, lists of facts, fields and scrolled parts."""
     return page.evaluate(
         """() => {
             const faults = [];

@@ -189,7 +189,7 @@ class Bucket:
 
     @property
     def options(self) -> dict[str, str] | None:
-        """What clients need to reach it."""
+        """The options with which clients reach it."""
         if self.proxy is None:
             return self.server.storage_options()
         return self.proxy.storage_options(timeout="1s", max_retries="3", retry_timeout="4s")

@@ -684,7 +684,7 @@ def test_labels_of_one_episode_and_of_a_view(store: el.EpisodeStore) -> None:
 
 
 def test_labels_can_be_undone(store: el.EpisodeStore) -> None:
-    """What `label` returns brings back the values before, also where there were none."""
+    """`label` returns a frame that restores the values before, also where there were none."""
     store.label(1, good=True)
     before = store.label(store.filter("length > 2"), good=False, note="x")
     assert before.to_dict(as_series=False) == {

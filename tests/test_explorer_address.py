@@ -36,13 +36,13 @@ ADDRESSES = st.builds(
 
 @given(address=ADDRESSES)
 def test_addresses_come_back(address: Address) -> None:
-    """What a tab shows is what its address says, whatever the texts."""
+    """An address comes back from its own text, whatever it contains."""
     assert Address.of(parse_qs(address.text, keep_blank_values=True)) == address
 
 
 @pytest.mark.parametrize("query", ["pane=nowhere", "t=-3&smooth=x", "t=" + "9" * 40, "t=%D9%A3", "x=y&pane="])
 def test_bad_addresses(query: str) -> None:
-    """What has no meaning is left out."""
+    """Parts of a query without a meaning are left out."""
     assert Address.of(parse_qs(query)) == Address()
 
 
@@ -54,7 +54,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> el.EpisodeStore:
 
 
 def lines_of(command: str) -> str:
-    """What a command prints."""
+    """The output of a command."""
     return call(*shlex.split(command)[1:]).stdout
 
 
@@ -82,7 +82,7 @@ def test_code_of_other_panes_runs(store: el.EpisodeStore, address: Address) -> N
 
 
 def test_a_brush_is_copied_as_sql(store: el.EpisodeStore) -> None:
-    """What `ls` has no option for is a query."""
+    """The command is `sql` where `ls` has no option for the choice."""
     choice = Choice(("episode_return > 3", "length = 1"), sort="length")
     address = Address(pane="episodes", where="episode_return > 3", brush=("length = 1",), sort="length")
     printed = lines_of(address.command(store.url, choice.sql).strip() + " --csv")

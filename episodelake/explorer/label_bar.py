@@ -63,8 +63,7 @@ class LabelBar:
     def _values(self, episode_id: str) -> dict[str, Any]:
         episodes = self.page.shown.episodes
         position = episodes.position_of(episode_id) if episode_id else None
-        kept = [name for name in (GOOD, NOTE) if name in episodes.frame.columns]
-        return {} if position is None or not kept else episodes.frame.row(position, named=True)
+        return {} if position is None else episodes.frame.row(position, named=True)
 
     async def label(self, **labels: Any) -> None:
         """Label the ticked or the open episodes, and open the next one."""
@@ -72,17 +71,22 @@ class LabelBar:
         if ids == [""]:
             return
 
-        def write(store: EpisodeStore) -> pl.DataFrame:
-            return store.label(store.filter(pl.col("episode_id").is_in(ids)), **labels)
+        def write(store: EpisodeStore) -> None:
+            self._before.append(store.label(store.filter(pl.col("episode_id").is_in(ids)), **labels))
 
         if await self._write(write):
             self._moved(1)
 
     async def undo(self) -> None:
         """Bring back the values before the last label."""
-        if self._before and await self._write(lambda store: store.annotate(self._before[-1])):
-            self._before.pop()
-            self.show(self._open)
+
+        def restore(store: EpisodeStore) -> None:
+            # In its turn: another label or undo may have come first.
+            if self._before:
+                store.annotate(self._before[-1])
+                self._before.pop()
+
+        await self._write(restore)
 
     def focus_note(self) -> None:
         """Put the cursor into the note."""
@@ -91,19 +95,17 @@ class LabelBar:
     async def _note_entered(self) -> None:
         await self.label(**{NOTE: str(self._note.value).strip() or None if self._note.value else None})
 
-    async def _write(self, change: Callable[[EpisodeStore], pl.DataFrame | None]) -> bool:
+    async def _write(self, change: Callable[[EpisodeStore], None]) -> bool:
         """Change the store and show the new version; return whether it was changed."""
         handle = self.page.shown.store.handle
         async with self._turn:
             self._problem.set_text("")
             try:
                 # Pages still read the version that is shown.
-                before = await run.io_bound(lambda: change(EpisodeStore(handle.layout, handle.manifest)))
+                await run.io_bound(lambda: change(EpisodeStore(handle.layout, handle.manifest)))
             except EpisodelakeError as error:
                 self._problem.set_text(text_of(str(error)))
                 return False
-            if before is not None:
-                self._before.append(before)
             await self.page.follow_now()
             self.show(self._open)
             return True
