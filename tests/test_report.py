@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import resource
 import shutil
 from pathlib import Path
 
@@ -107,3 +108,19 @@ def test_the_command_writes_it(tmp_path: Path) -> None:
     assert "missing" in refused(1, "report", path, "-o", tmp_path / "missing" / "report.html")
     with pytest.raises(el.errors.StoreAccessError, match="missing"):
         el.open(path).report(tmp_path / "missing" / "report.html")
+
+
+def test_a_report_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
+    """A file that may not grow further, as on a full disk, takes nothing away."""
+    store = scores(tmp_path / "store", {"a": [1.0, 2.0]})
+    file = tmp_path / "report.html"
+    file.write_text("old")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, hard))
+    try:
+        with pytest.raises(el.errors.StoreAccessError, match="write the report"):
+            store.report(file)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert file.read_text() == "old"
+    assert {path.name for path in tmp_path.iterdir()} == {"store", "report.html"}

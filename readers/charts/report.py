@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from ...store.common.optional_packages import EXPLORE, require
 from ...store.common.progress import Progress
 from ...store.errors import NothingToDrawError
-from ...store.files import guard_access, user_path
+from ...store.files import guard_access, replacing, user_path
 from ..context import ContextView
 from ..measures.health import KINDS, health
 from . import html
@@ -43,8 +43,8 @@ def write_report(
     with guard_access("write the report", path):
         path.parent.stat()  # a folder that is missing is reported before the work, not after it
     page = _page(view, plot, card, progress).encode()
-    with guard_access("write the report", path):
-        path.write_bytes(page)
+    with guard_access("write the report", path), replacing(path, ".html") as draft:
+        draft.write_bytes(page)
     return path
 
 
