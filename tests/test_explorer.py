@@ -25,9 +25,10 @@ from PIL import Image
 import episodelake as el
 from episodelake.explorer import queries as explorer_queries
 from episodelake.explorer.charts import OVERVIEWS, conditions_of, episode_spec, overview_spec, result_spec
-from episodelake.explorer.listing import POSITION, Choice, EpisodeList, LakeWatch, SeriesColors, Watch
+from episodelake.explorer.listing import POSITION, Choice, EpisodeList, SeriesColors
 from episodelake.explorer.moments import frame_sources, metadata_of, moment_of, summary_of, text_of
 from episodelake.explorer.queries import MOST_ROWS, Queries, Result, export_folder, ids_as, sql_of_ids
+from episodelake.explorer.watching import LakeWatch, Watch
 from episodelake.lakes import lake as lakes
 from episodelake.readers.charts.theme import END_COLORS, PALETTE
 from episodelake.readers.choosing import sorted_positions

@@ -17,8 +17,9 @@ from ..readers.replaying.run_envs import run_envs
 from ..readers.sql.text import literal
 from .charts import DISTRIBUTIONS, Curve, curve_spec, distribution_spec
 from .checkup import Checkup, name_of
-from .listing import EpisodeList, Shown
+from .listing import EpisodeList
 from .moments import NOTHING, text_of
+from .watching import Shown
 from .widgets import Drawing, PageOwner, draw_into, note
 
 _POLL = 0.3

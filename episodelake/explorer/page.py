@@ -32,11 +32,12 @@ from .episodes_pane import EpisodesPane
 from .export_dialog import ExportDialog
 from .label_bar import LabelBar
 from .lake_page import STORE_PATH, LakePage
-from .listing import PAUSE, Choice, LakeWatch, Shown, Watch
+from .listing import Choice
 from .moments import text_of
 from .overview_pane import OverviewPane
 from .player import Player
 from .sql_pane import SqlPane
+from .watching import PAUSE, LakeWatch, Shown, Watch
 from .widgets import BUNDLE_PATH, Tab, note, path_label, vega_bundle
 
 #: Seconds that the opening of a large store may take.
