@@ -21,6 +21,7 @@ from gymnasium import spaces
 
 import episodelake as el
 import independent_journal
+from episodelake.store.files import scratch
 from episodelake.writers.session.seal_queue import SealQueue
 from waiting import PATIENCE, await_end, wait_until
 
@@ -441,3 +442,24 @@ def test_a_commit_whose_sync_failed_is_synced_before_its_journal_goes(
     folder = store.path / table / "_delta_log"
     gone = min(log.index(line) for line in log if line.endswith(".frames") and line.startswith("/"))
     assert log.index(f"failed {folder}") < log.index(f"fsync {folder}") < gone
+
+
+def test_a_scratch_folder_is_not_synced(
+    store: el.EpisodeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A whole store is made there without a sync; its neighbour, and what follows the block, are synced."""
+    synced: list[str] = []
+    monkeypatch.setattr(
+        os, "fsync", lambda descriptor: synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+    )
+    staged = tmp_path / "staged"
+    with scratch(staged):
+        made = el.create(staged, **SPACES)
+        for each in (made, store):
+            with each.writer() as writer:
+                fill(writer.begin(row(0)), 1, 3)
+    assert made.refresh()[0].rewards.tolist() == [1.0, 2.0]
+    assert synced and all(path.startswith(str(store.path)) for path in synced if path != str(tmp_path))
+    with made.writer() as writer:
+        fill(writer.begin(row(0)), 1, 3)
+    assert [path for path in synced if path.startswith(f"{staged}/steps/")]

@@ -5,12 +5,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import re
 import signal
+import stat
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -172,6 +176,58 @@ def test_killed_tasks_are_tried_again(tmp_path: Path) -> None:
         report = writing.write_steps(read, target, write_id="a")
     assert marker.exists() and report.episodes == len(LENGTHS)
     check_equal(target, source)
+
+
+@contextlib.contextmanager
+def logged_syncs(log: Path) -> Iterator[None]:
+    """Append each fsync of this process to a file: path, inode, size, and the names in a folder."""
+    fsync = os.fsync
+
+    def synced(descriptor: int) -> None:
+        fsync(descriptor)
+        state = os.fstat(descriptor)
+        names = os.listdir(descriptor) if stat.S_ISDIR(state.st_mode) else []
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        line = json.dumps([path, state.st_ino, state.st_size, names])
+        with log.open("a") as file:
+            file.write(f"{line}\n")
+
+    os.fsync = synced
+    try:
+        yield
+    finally:
+        os.fsync = fsync
+
+
+def test_a_commit_names_durable_files_and_little_else_is_synced(tmp_path: Path) -> None:
+    """The last commit is synced after its files and their names; of a staged store, only steps are synced."""
+    from episodelake.integrations.ray import read_steps, writing
+
+    source, _ = recorded(tmp_path / "s", *SPACES["vectors"])
+    target, log = emptied(source, tmp_path / "t"), tmp_path / "syncs"
+
+    class Logged(writing.StoreDatasink):
+        def write(self, blocks: Any, ctx: Any) -> Any:
+            with logged_syncs(log):
+                return super().write(blocks, ctx)
+
+    with pytest.MonkeyPatch.context() as patch, logged_syncs(log):
+        patch.setattr(writing, "StoreDatasink", Logged)
+        read = read_steps(tmp_path / "s", last=True, override_num_blocks=3)
+        writing.write_steps(read, target, write_id="a")
+    check_equal(target, source)
+    syncs = [json.loads(line) for line in log.read_text().splitlines()]
+    committed = max(place for place, sync in enumerate(syncs) if "/episodes/_delta_log/." in sync[0])
+    sizes = {inode: size for _, inode, size, _ in syncs[:committed]}
+    for table in ("steps", "episodes", "runs"):
+        synced = set().union(*(names for path, *_, names in syncs[:committed] if path == f"{target}/{table}"))
+        files = DeltaTable(target / table).file_uris()
+        assert files
+        for state in map(os.stat, files):
+            assert sizes[state.st_ino] == state.st_size
+        assert {Path(file).name for file in files} <= synced
+    staged = [path for path, *_ in syncs if f"{target}/.writing/" in path]
+    assert len(staged) == 3 and all("/steps/" in path and path.endswith(".parquet") for path in staged)
 
 
 DRIVER = """

@@ -19,6 +19,8 @@ from .access import (
     is_denied,
     is_passing,
     replacing,
+    scratch,
+    sync_open,
     sync_path,
     user_path,
 )
@@ -38,6 +40,8 @@ __all__ = [
     "locate",
     "oversized_error",
     "replacing",
+    "scratch",
+    "sync_open",
     "sync_path",
     "user_path",
 ]

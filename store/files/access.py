@@ -22,6 +22,8 @@ from ..errors import EpisodelakeError, InvalidArgumentError, StoreAccessError, S
 
 #: The process that has used a store; threads of the libraries do not live on in a forked child.
 _process: list[int] = []
+#: Folders of this process below which nothing is synced.
+_scratch: list[Path] = []
 
 _NOFOLLOW: int = getattr(os, "O_NOFOLLOW", 0)
 _PLAIN: int = _NOFOLLOW | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
@@ -249,13 +251,29 @@ def replacing(path: Path, ending: str = ".tmp", *, exclusive: bool = False) -> I
         draft.unlink(missing_ok=True)
 
 
+@contextlib.contextmanager
+def scratch(folder: Path) -> Iterator[None]:
+    """Sync nothing below a folder until the block ends, for files that a crash of the machine may take."""
+    _scratch.append(folder)
+    try:
+        yield
+    finally:
+        _scratch.remove(folder)
+
+
 def sync_path(path: Path) -> None:
-    """Make a file, or the names in a folder, durable."""
+    """Make a file, or the names in a folder, durable; see `sync_open`."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(descriptor)
+        sync_open(descriptor, path)
     finally:
         os.close(descriptor)
+
+
+def sync_open(descriptor: int, path: Path) -> None:
+    """Make an open file durable, unless it lies in a `scratch` folder."""
+    if not any(path.is_relative_to(folder) for folder in _scratch):
+        os.fsync(descriptor)
 
 
 def state_of(path: str | os.PathLike[str], *, follow: bool = True) -> os.stat_result | None:

@@ -26,7 +26,7 @@ from typing import IO, Any
 import pyarrow.fs
 
 from ..errors import CorruptStoreError, StoreAccessError
-from .access import is_folder, is_link, open_plain, pread, replacing, state_of, sync_path
+from .access import is_folder, is_link, open_plain, pread, replacing, state_of, sync_open, sync_path
 from .place import CHUNK_BYTES, Entry, Place, oversized_error
 
 try:
@@ -268,7 +268,7 @@ class LocalPlace(Place):
         with replacing(self._path, exclusive=exclusive) as temporary, open(temporary, "xb") as file:
             file.writelines([data] if isinstance(data, bytes) else data)
             file.flush()
-            os.fsync(file.fileno())
+            sync_open(file.fileno(), self._path)
         self.parent.sync()
 
     def check_exclusive(self) -> None:

@@ -31,7 +31,7 @@ import pyarrow as pa
 
 from ..dynamic.columns import align_to_schema
 from ..errors import CorruptStoreError, RecorderStateError
-from ..files import guard_access, is_denied, sync_path
+from ..files import guard_access, is_denied, sync_open, sync_path
 from ..files.access import is_folder, is_link, open_plain, state_of
 from ..files.locks import LOCK_SUFFIX, is_held, other_host
 from ..layout import checksum
@@ -323,7 +323,7 @@ def note_seal(directory: Path, segment: int, numbers: Iterable[int]) -> None:
             line = b"\n%08x %s\n" % (checksum(text), text)
             while line:
                 line = line[os.write(descriptor, line) :]
-            os.fsync(descriptor)
+            sync_open(descriptor, path)
         finally:
             os.close(descriptor)
         if new:

@@ -39,8 +39,8 @@ from ...store.errors import (
     InvalidArgumentError,
     StoreNotFoundError,
 )
-from ...store.files import Place, guard_access
-from ...store.layout import JOURNAL, MANIFEST, Layout, time_ordered_suffix
+from ...store.files import Place, guard_access, scratch, sync_path
+from ...store.layout import JOURNAL, MANIFEST, STEPS, Layout, time_ordered_suffix
 from ...store.maintenance.merging import merge
 from ...store.maintenance.staging import staging
 from ...store.names import has_utf8
@@ -145,9 +145,12 @@ class StoreDatasink(Datasink):
         try:
             with TemporaryDirectory(prefix="episodelake-") as folder:
                 into = place.local or Path(folder, "store")
-                report = import_part(rows, into, self._name, self._options)
+                with scratch(into):
+                    report = import_part(rows, into, self._name, self._options)
                 if place.local is None and report.episodes:
                     _upload(into, place)
+                elif report.episodes:
+                    _sync_segments(into)
         except DatasetError as error:
             error.add_note(f"{_NO_SKIPPING} {_TOGETHER}")
             raise
@@ -201,6 +204,13 @@ class StoreDatasink(Datasink):
         ids = runs.filter(pl.col("metadata.imported_from") == identity)["run_id"].to_list()
         own = pl.col("run_id").is_in(ids)
         return int(store.episodes.select(own.sum()).collect().item())
+
+
+def _sync_segments(folder: Path) -> None:
+    """Make the files durable that the driver links into the target; the others are read and deleted."""
+    for file in sorted((folder / STEPS).glob("*.parquet")):
+        with guard_access("sync a segment", file):
+            sync_path(file)
 
 
 def _upload(folder: Path, place: Place) -> None:
