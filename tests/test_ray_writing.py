@@ -27,10 +27,11 @@ from deltalake import DeltaTable
 from gymnasium import spaces
 
 import episodelake as el
+from episodelake.store.delta.table import Table
 from episodelake.store.maintenance import staging as staging_module
 from episodelake.store.maintenance import vacuum as vacuum_module
 from episodelake.store.maintenance.staging import staging
-from object_server import BUCKET, new_url, shared_server
+from object_server import BUCKET, FaultyProxy, Rule, new_url, shared_server
 from test_ray_reading import LENGTHS, SPACES, recorded
 from waiting import PATIENCE
 
@@ -414,6 +415,50 @@ def test_a_store_on_an_object_store(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert sorted(store.vacuum(timedelta(0)).files) == left
     assert write_steps(read, write_id="b", **to).episodes == len(LENGTHS)
     check_episodes(opened(), source, 2 * len(LENGTHS))
+
+
+@pytest.mark.parametrize("table", ["steps", "episodes"])
+def test_four_jobs_after_a_commit_whose_answer_was_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, table: str
+) -> None:
+    """The object store has the commit and then answers nothing; the job runs again, from two machines."""
+    from episodelake.integrations.ray import read_steps, write_steps
+
+    url, append, lost = new_url(), Table._append, []
+    proxy = FaultyProxy(shared_server())
+    request.addfinalizer(proxy.close)
+    options = proxy.storage_options(max_retries="1")
+    source, _ = recorded(tmp_path / "s", *SPACES["vectors"])
+    made = {"observation_space": source.observation_space, "action_space": source.action_space}
+    el.create(url, **made, storage_options=options)
+    read = read_steps(tmp_path / "s", last=True, override_num_blocks=3)
+
+    def opened() -> el.EpisodeStore:
+        return el.open(url, storage_options=options)
+
+    def losing(self: Table, actions: Any, information: Any) -> bool:
+        committed = append(self, actions, information)
+        if committed and self.path.name == table and any("add" in action for action in actions):
+            lost.append(self.version)
+            proxy.rules(Rule("answer", times=None))
+            raise ConnectionResetError("the answer was lost")
+        return committed
+
+    monkeypatch.setenv("EPISODELAKE_SPOOL", str(tmp_path / "spool"))
+    with monkeypatch.context() as patch:
+        patch.setattr(Table, "_append", losing)
+        with pytest.raises(el.errors.StoreAccessError):
+            write_steps(read, url, write_id="a", storage_options=options)
+    assert len(lost) == 1
+    proxy.rules()
+    committed = len(LENGTHS) if table == "episodes" else 0
+    assert len(opened()) == committed
+    for job in range(4):
+        monkeypatch.setenv("EPISODELAKE_SPOOL", str(tmp_path / f"spool of another machine {job % 2}"))
+        report = write_steps(read, url, write_id="a", storage_options=options)
+        there = committed or (len(LENGTHS) if job else 0)
+        assert (report.episodes, report.present) == (len(LENGTHS) - there, there)
+        check_episodes(opened(), source)
 
 
 @pytest.mark.parametrize("table", ["steps", "episodes"])
