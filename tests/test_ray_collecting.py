@@ -107,6 +107,37 @@ def test_dead_actors_are_named_and_their_journals_recovered(tmp_path: Path) -> N
     assert store.refresh().verify().faults == ()
 
 
+def test_an_actor_that_ray_kills_for_memory(tmp_path: Path) -> None:
+    """The warning says so in one line, with what helps; the others go on, and its journal is recovered."""
+    import ray
+
+    from episodelake.integrations.ray import collect, collecting
+
+    store = new_store(tmp_path, VaryingEnv())
+    (tmp_path / "claims").mkdir()
+    policy = Doomed(tmp_path / "claims", tmp_path / "store", ("kill",), after=40)
+    get = ray.get
+
+    def starved(heard: Any) -> Any:
+        try:
+            return get(heard)
+        except ray.exceptions.RayActorError as error:
+            # As the memory monitor of a node reports the actors that it kills.
+            text = "1 worker(s) were killed due to the node running low on memory.\nTop 10 memory users: ..."
+            raise ray.exceptions.OutOfMemoryError(text) from error
+
+    with pytest.MonkeyPatch.context() as patch, pytest.warns(RuntimeWarning, match="^Worker") as warned:
+        patch.setattr(collecting.ray, "get", starved)
+        stats = collect(make_varying, policy, tmp_path / "store", steps=200, actors=2, seed=1, **QUICK)
+    (message,) = (str(each.message) for each in warned if str(each.message).startswith("Worker"))
+    assert "Its journal was recovered. 39 steps of it are in the store." in message
+    assert message.endswith("memory for each, such as actor_options={'memory': 4 << 30}.")
+    assert "running low on memory. Use fewer actors" in message and "Top 10" not in message
+    assert sorted(report.steps for report in stats.workers) == [39, 100]
+    assert recorded(store) == {w.run_id: w.steps for w in stats.workers} and stats.steps == 139
+    assert journals(tmp_path / "store") == [] and store.refresh().verify().faults == ()
+
+
 def test_an_actor_that_the_driver_kills_while_others_wait(tmp_path: Path) -> None:
     """`ray.kill` ends one actor; more actors than the cluster has room for take their turns."""
     import ray

@@ -19,11 +19,12 @@ from typing import Any
 
 import ray
 from ray.cloudpickle import dumps as dumps_by_value
-from ray.exceptions import RayError
+from ray.exceptions import OutOfMemoryError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ..._store import open_store
 from ...store.common.arguments import whole_number
+from ...store.files.access import error_text
 from ...store.schema import StoreHandle
 from ...writers.collecting.collect import collect as collect_locally
 from ...writers.collecting.display import StopSignal
@@ -61,6 +62,14 @@ class _WorkerActor:
         self._stop.ask()
 
 
+def _out_of_memory(error: OutOfMemoryError) -> str:
+    """Return the first line of Ray's message, which lists the programs of the node, and what helps."""
+    return (
+        f"Ray killed it for memory: {error_text(error)} Use fewer actors, or reserve memory for each, "
+        "such as actor_options={'memory': 4 << 30}."
+    )
+
+
 @dataclass
 class _RemoteWorker(Worker):
     """An actor that collects, seen from the driver.
@@ -95,7 +104,7 @@ class _RemoteWorker(Worker):
                 else:
                     self.take(kind, content)
         except RayError as error:
-            self.loss = str(error)
+            self.loss = _out_of_memory(error) if isinstance(error, OutOfMemoryError) else str(error)
             ray.kill(self.actor)  # one that cannot be reached may live
         if self.loss or self.failure or self.stats is not None:
             self.actor = self.heard = None
