@@ -217,6 +217,51 @@ def test_addresses(explorer: Explorer, store: el.EpisodeStore, visit: Open) -> N
     wait_until(lambda: "of 120" not in seen.count.inner_text(), "the filter again")
 
 
+def test_facets(explorer: Explorer, store: el.EpisodeStore, visit: Open) -> None:
+    """A category, a drag and keys narrow the list by chips, which the address keeps and each cross removes."""
+    seen = visit(explorer)
+    page = seen.page
+    rows = store.episodes.collect()
+    facet, chips = page.locator(".facets"), page.locator(".chips .q-chip")
+    expect(facet.locator(".facet-row", has_text="truncated")).to_contain_text(
+        str((rows["end_reason"] == "truncated").sum())
+    )
+    facet.locator(".facet-row", has_text="truncated").click()
+    rows = rows.filter(end_reason="truncated")
+    expect(seen.count).to_contain_text(f"of {len(rows)}")
+    expect(chips).to_have_count(1)
+    lengths = facet.get_by_role("slider", name="length")
+    box = lengths.bounding_box()
+    assert box is not None
+    # There are five lengths, from 3 to 7.
+    page.mouse.move(box["x"] + box["width"] * 0.3, box["y"] + 20)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.7, box["y"] + 20, steps=3)
+    expect(facet.locator(".facet-chosen")).to_contain_text("4 to 6")
+    page.mouse.up()
+    both = rows.filter(rows["length"].is_between(4, 6))
+    expect(seen.count).to_contain_text(f"of {len(both)}")
+    assert set(seen.column("length")) <= {"4", "5", "6"}
+    page.wait_for_url(re.compile("chips=end_reason.*chips=length"))
+    copy = page.context.new_page()
+    copy.goto(page.url)
+    expect(Visit(copy, explorer.origin).count).to_contain_text(f"of {len(both)}")
+    lengths.focus()
+    for key in ("ArrowRight", "ArrowRight", "Shift+ArrowRight", "Enter"):
+        page.keyboard.press(key)
+    expect(seen.count).to_contain_text(f"of {rows['length'].is_between(4, 5).sum()}")
+    expect(chips).to_have_count(2)
+    assert unnamed(page) == [] and misplaced(page) == []
+    chips.filter(has_text="end_reason").get_by_role("button").click()
+    expect(seen.count).to_contain_text(f"of {store.episodes.collect()['length'].is_between(4, 5).sum()}")
+    facet.get_by_label("Facets").click()
+    page.get_by_role("option", name="level").click()
+    page.keyboard.press("Escape")
+    page.wait_for_url(re.compile("facets="))
+    page.get_by_role("button", name="Facets", exact=True).click()
+    expect(facet).to_be_hidden()
+
+
 def test_keys_and_names(explorer: Explorer, visit: Open) -> None:
     """Everything can be reached by keys and has a name: heads sort, and a row is one stop."""
     seen = visit(explorer)

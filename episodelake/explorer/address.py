@@ -14,6 +14,7 @@ from .listing import POSITION, Choice
 OVERVIEW, EPISODES, SQL = "overview", "episodes", "sql"
 PANES = (OVERVIEW, EPISODES, SQL)
 _MOST_PARTS = 200
+_SEVERAL = ("brush", "chips", "facets", "runs", "signals")
 _CURVE = {each.name: each.default for each in fields(Curve)}
 
 
@@ -25,6 +26,8 @@ class Address:
         pane: one of `PANES`.
         where: the typed condition.
         brush: conditions of the chart's brush.
+        chips: conditions of the facets.
+        facets: the columns that are facets; none for the usual ones.
         runs: the ids of the chosen runs.
         finding: the name of the finding whose episodes are listed.
         sort: the column to sort by, with a minus for largest first.
@@ -38,6 +41,8 @@ class Address:
     pane: str = OVERVIEW
     where: str = ""
     brush: tuple[str, ...] = ()
+    chips: tuple[str, ...] = ()
+    facets: tuple[str, ...] = ()
     runs: tuple[str, ...] = ()
     finding: str = ""
     sort: str = f"-{POSITION}"
@@ -64,9 +69,7 @@ class Address:
     def of(cls, query: Mapping[str, list[str]]) -> Address:
         """Return the address of a parsed query; what has no meaning is left out."""
         known = {name: values[:_MOST_PARTS] for name, values in query.items() if values}
-        several: dict[str, Any] = {
-            name: tuple(known[name]) for name in ("brush", "runs", "signals") if name in known
-        }
+        several: dict[str, Any] = {name: tuple(known[name]) for name in _SEVERAL if name in known}
         texts = ("where", "finding", "sort", "episode", "beside", "query")
         single: dict[str, Any] = {name: known[name][0] for name in texts if name in known}
         pane = known.get("pane", [OVERVIEW])[0]
@@ -88,7 +91,7 @@ class Address:
         """The choice of the list, without the episodes of a finding."""
         conditions = (self.where,) if self.where else ()
         sort = self.sort.removeprefix("-")
-        return Choice(conditions, self.runs, sort, self.sort.startswith("-"))
+        return Choice(conditions, self.runs, sort, self.sort.startswith("-"), chips=self.chips)
 
     def python(self, url: str, sql: str) -> str:
         """Return Python that gives what the pane shows.
@@ -125,7 +128,8 @@ class Address:
             words = ["episodelake", "health", url]
         if self.pane == EPISODES and not (self.finding or self.runs or self.brush):
             words = ["episodelake", "ls", url]
-            words += ["--filter", self.where] if self.where else []
+            where = self.choice.where
+            words += ["--filter", where] if where else []
             sort = self.sort.removeprefix("-")
             words += ["--order-by", sort] if sort != POSITION else []
             words += ["--descending"] if sort != POSITION and self.sort.startswith("-") else []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from nicegui import run, ui
@@ -15,6 +16,7 @@ from ..readers.sql.text import literal
 from ..store.errors import EpisodelakeError
 from .charts import OVERVIEWS, conditions_of, overview_spec
 from .episode_pane import facts_list
+from .facets_pane import FacetsPane, label_of
 from .listing import POSITION, RUN_KEY, Choice
 from .moments import text_of
 from .widgets import HEAD_CELL, Drawing, PageOwner, icon_button, note
@@ -22,12 +24,6 @@ from .widgets import HEAD_CELL, Drawing, PageOwner, icon_button, note
 ROWS_OF_A_PAGE = 50
 #: Columns that a list of episodes shows unless others are chosen; metadata comes in between.
 _LEFT_OUT = ("run_id", "terminated", "truncated", "ended_at", "wide_seed", "options", "number", "env_index")
-_LABELS = {
-    "episode_return": "return",
-    "end_reason": "end",
-    "episode_id": "episode",
-    "started_at": "started (UTC)",
-}
 # NiceGUI renders such cells again at every change of the page, so they use plain elements.
 _ID_CELL = """<td class="text-left" :title="props.row._id">
   <button class="open mono" :data-keep="props.row._id"
@@ -67,9 +63,11 @@ class EpisodesPane:
         with ui.element("div").classes("pane"):
             self._filter_bar()
             self._overview()
-            self._table()
+            with ui.element("div").classes("list-row"):
+                self.facets = FacetsPane(page, lambda: self.chosen, self.narrow)
+                self._table()
         self._show()
-        ui.timer(0.05, self.chart, once=True)
+        ui.timer(0.05, self._draw, once=True)
 
     # Layout
 
@@ -87,6 +85,7 @@ class EpisodesPane:
             self._runs = ui.select(self._run_labels(), multiple=True, label="Runs", clearable=True)
             self._runs.props("outlined dense options-dense use-chips=false").classes("w-44").mark("runs")
             self._runs.on_value_change(self._filter)
+            icon_button("bar_chart", "Facets", self._toggle_facets).mark("facets-button")
             icon_button("stacked_line_chart", "Compare", lambda: self.page.compare()).mark("compare")
             with icon_button("view_column", "Columns").mark("columns"), ui.menu().props("auto-close=false"):
                 self._column_choice()
@@ -94,7 +93,11 @@ class EpisodesPane:
         self._about_chip.props("dense outline size=12px").mark("about-chip")
         self._about_chip.on("remove", lambda: self.choose(replace(self.choice, ids=None, about="")))
         self._about_chip.set_visibility(False)
+        self._chips = ui.element("div").classes("chips")
         self._problem = note("problem w-full").mark("filter-problem")
+
+    def _toggle_facets(self) -> None:
+        self.facets.place.set_visibility(not self.facets.place.visible)
 
     def _column_choice(self) -> None:
         names = self.page.shown.episodes.columns
@@ -174,7 +177,7 @@ class EpisodesPane:
         specs = [{"name": POSITION, "label": "#", "field": POSITION, "sortable": True, "align": "right"}]
         for name in self._columns:
             numeric = name in episodes.frame.columns and episodes.frame.schema[name].is_numeric()
-            label = _LABELS.get(name, name.removeprefix("metadata."))
+            label = label_of(name)
             specs.append(
                 {
                     **{"name": name, "label": label, "field": name, "align": "right" if numeric else "left"},
@@ -246,6 +249,10 @@ class EpisodesPane:
             row["_open"] = self._open_class(row["_id"])
         self._table_place.update()
 
+    async def _draw(self) -> None:
+        await self.facets.show()
+        await self.chart()
+
     async def chart(self) -> None:
         """Draw the chart of the episodes that the filter and the runs leave."""
         self._charted = time.monotonic()
@@ -299,12 +306,38 @@ class EpisodesPane:
         self._problem.set_text("")
         self.choice, self.brushed, self.positions = wanted, brushed, positions
         self._tell_brush()
+        self._show_chips()
         self._about_chip.set_visibility(wanted.ids is not None)
         self._about_chip.set_text(
             f"{wanted.about.replace(':', ' of ')}: {counted(len(wanted.ids or ()), 'episode')}"
         )
         self._show()
+        await self.facets.show()
         return True
+
+    def _show_chips(self) -> None:
+        self._chips.clear()
+        with self._chips:
+            for condition in self.choice.chips:
+                chip = ui.chip(text_of(condition, 100), removable=True, icon="filter_alt", color="primary")
+                chip.props("dense outline size=12px").classes("mono").mark("chip")
+                chip.on("remove", partial(self._without, condition))
+
+    async def _without(self, condition: str) -> None:
+        chips = tuple(each for each in self.choice.chips if each != condition)
+        await self.choose(replace(self.choice, chips=chips), self.brushed)
+
+    async def narrow(self, column: str, condition: str) -> None:
+        """Add a condition on a column as a chip, in place of the one that it has; remove it if it is there.
+
+        Args:
+            column: the column in SQL, which the condition begins with.
+        """
+        if condition in self.choice.chips:
+            await self._without(condition)
+            return
+        kept = (each for each in self.choice.chips if not each.startswith(f"{column} "))
+        await self.choose(replace(self.choice, chips=(*kept, condition)), self.brushed)
 
     async def _brush(self, chosen: dict[str, tuple[float, float]]) -> None:
         conditions = conditions_of(str(self._kind.value), chosen)
@@ -369,6 +402,7 @@ class EpisodesPane:
     async def renew(self) -> None:
         """Show a newer version; keep filter, order and page."""
         self._runs.set_options(self._run_labels(), value=self._runs.value)
+        self.facets.offer()
         await self._take(self.choice, self.brushed)
         if not self.brushed and time.monotonic() - self._charted > _CHART_PAUSE:
             await self.chart()

@@ -18,9 +18,10 @@ import polars as pl
 from .._store import EpisodeStore
 from ..readers.charts.theme import END_COLORS, PALETTE, shown
 from ..readers.choosing import sorted_positions
-from ..readers.sql.text import literal, quote
+from ..readers.sql.text import literal, quoted_if_needed
 from ..readers.view import EpisodeView
 from ..store.errors import QueryError
+from .facets import Facet, facet_of
 
 #: No column of a user begins with an underscore.
 POSITION = "_position"
@@ -43,6 +44,7 @@ class Choice:
         descending: largest first. NULL comes last either way.
         ids: the only episodes to show; None for all.
         about: the name of these in addresses and on the page.
+        chips: further conditions, each of which the page can remove.
     """
 
     conditions: tuple[str, ...] = ()
@@ -51,11 +53,13 @@ class Choice:
     descending: bool = True
     ids: tuple[str, ...] | None = None
     about: str = ""
+    chips: tuple[str, ...] = ()
 
     @property
     def where(self) -> str:
         """The whole choice as one SQL condition; empty for all episodes."""
-        parts = [condition.strip() for condition in self.conditions if condition.strip()]
+        texts = (*self.conditions, *self.chips)
+        parts = [condition.strip() for condition in texts if condition.strip()]
         if self.run_ids:
             parts.append(f"run_id IN ({', '.join(map(literal, self.run_ids))})")
         if self.ids is not None:
@@ -70,13 +74,17 @@ class Choice:
         if self.sort == POSITION:
             return f"SELECT * FROM episodes{where}"
         way = "DESC" if self.descending else "ASC"
-        key = self.sort.removeprefix(RUN_KEY)
-        sort = quote(key) if key == self.sort else f"run.{quote(key)}"
-        return f"SELECT * FROM episodes{where}\nORDER BY {sort} {way} NULLS LAST"
+        return f"SELECT * FROM episodes{where}\nORDER BY {column_sql(self.sort)} {way} NULLS LAST"
 
     def sorted_by(self, column: str, descending: bool) -> Choice:
         """Return the same episodes in another order."""
         return replace(self, sort=column, descending=descending)
+
+
+def column_sql(name: str) -> str:
+    """Return a column of the list as conditions name it."""
+    key = name.removeprefix(RUN_KEY)
+    return quoted_if_needed(name) if key == name else f"run.{quoted_if_needed(key)}"
 
 
 @dataclass(frozen=True)
@@ -95,6 +103,7 @@ class Run:
 
 
 _MOST_GROUPS = 50
+_MOST_FACETS = 12
 
 
 def _few(values: pl.Series) -> bool:
@@ -110,6 +119,7 @@ class EpisodeList:
     """
 
     store: EpisodeStore
+    facets: dict[str, Facet] = field(default_factory=dict, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
     _arrays: dict[Any, np.ndarray] = field(default_factory=dict, repr=False)
 
@@ -156,6 +166,31 @@ class EpisodeList:
         own.sort(key=lambda name: not name.startswith(RUN_KEY))
         return [name for name in (*own, "end_reason") if _few(self.frame[name])]
 
+    @cached_property
+    def facetable(self) -> list[str]:
+        """The columns that can be a facet."""
+        kinds = self.frame.schema
+        return [
+            name
+            for name in self.columns
+            if name != "episode_id" and (kinds[name].is_numeric() or kinds[name] in (pl.String, pl.Boolean))
+        ]
+
+    @cached_property
+    def usual_facets(self) -> list[str]:
+        """The facets that a page shows at first."""
+        keys = [name for name in self.facetable if name.startswith((RUN_KEY, METADATA))]
+        more = [*self.groups, *(name for name in keys if self.frame.schema[name].is_numeric())]
+        names = dict.fromkeys(["end_reason", "episode_return", "length", "run_id", *more])
+        return [name for name in names if name in self.facetable and name != "env_index"][:_MOST_FACETS]
+
+    def facet(self, name: str) -> Facet:
+        """Return a facet of all episodes; made once."""
+        if name not in self.facets:
+            labels = {run.run_id: run.label for run in self.runs} if name == "run_id" else {}
+            self.facets[name] = facet_of(self.frame[name], column_sql(name), labels)
+        return self.facets[name]
+
     def sortable(self, column: str) -> bool:
         """Return whether the list can be sorted by a column: not by lists."""
         kind = self.frame.schema[column]
@@ -179,7 +214,7 @@ class EpisodeList:
         Raises:
             QueryError: a condition is not valid; the message names the nearest columns.
         """
-        mask = self._mask(choice)
+        mask = self.mask(choice)
         return self.store if mask is None else self.store[np.flatnonzero(mask)]
 
     def positions(self, choice: Choice) -> np.ndarray:
@@ -188,19 +223,18 @@ class EpisodeList:
         Raises:
             QueryError: a condition is not valid, or the column to sort by holds lists.
         """
-        mask = self._mask(choice)
+        mask = self.mask(choice)
         if choice.sort == POSITION or choice.sort not in self.frame.columns:
             chosen = np.arange(len(self)) if mask is None else np.flatnonzero(mask)
             return chosen[:: -1 if choice.descending else 1]
         order = self._order(choice.sort, choice.descending)
         return order if mask is None else order[mask[order]]
 
-    def _mask(self, choice: Choice) -> np.ndarray | None:
+    def mask(self, choice: Choice) -> np.ndarray | None:
         """Return which episodes a choice keeps, as bool by position; None for all."""
         # Each is run alone: joined with AND, `true) OR (true` would be valid.
-        filters: list[tuple[Any, str | pl.Expr]] = [
-            (text, text) for text in choice.conditions if text.strip()
-        ]
+        texts = (*choice.conditions, *choice.chips)
+        filters: list[tuple[Any, str | pl.Expr]] = [(text, text) for text in texts if text.strip()]
         if choice.run_ids:
             filters.append((choice.run_ids, pl.col("run_id").is_in(choice.run_ids)))
         if choice.ids is not None:

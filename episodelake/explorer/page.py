@@ -267,6 +267,8 @@ class Page(Tab):
             pane=str(self.tabs.value or OVERVIEW),
             where=" AND ".join(choice.conditions),
             brush=tuple(self.episodes.brushed),
+            chips=choice.chips,
+            facets=self.episodes.facets.names or (),
             runs=choice.run_ids,
             finding=choice.about,
             sort=("-" if choice.descending else "") + choice.sort,
@@ -286,6 +288,7 @@ class Page(Tab):
             if address.finding:
                 choice = await self._with_finding(choice, address.finding)
             await self.overview.choose(address.curve)
+            await self.episodes.facets.choose(address.facets or None)
             await self.episodes.choose(choice, address.brush)
             self._open(address)
             self.tabs.set_value(address.pane)

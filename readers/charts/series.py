@@ -7,6 +7,7 @@ what gets axes of its own: an objective of vector rewards.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Self
@@ -97,6 +98,28 @@ def _round(width: float) -> float:
     return 10 * power
 
 
+def usual_range(low: float, high: float, quantiles: Sequence[float]) -> tuple[float, float]:
+    """Return where a histogram ends whose outer bars hold what is far from the other values.
+
+    Args:
+        low, high: the extremes.
+        quantiles: 1 %, 25 %, 75 % and 99 %. Of a few values, a single wild one moves the outer two.
+
+    >>> usual_range(0.0, 1e30, (0.0, 1.0, 3.0, 9e29))
+    (0.0, 9.0)
+    """
+    least, lower, upper, most = quantiles
+    room, box = (most - least) / 2, upper - lower
+    low, high = max(low, least - room), min(high, most + room)
+    if box and low < lower - _FAR * box:
+        low = lower - _NEAR * box
+    if box and high > upper + _FAR * box:
+        high = upper + _NEAR * box
+    return low, high
+
+
+#: A histogram that would end farther from the quartiles than so many of their distances ends nearer.
+_FAR, _NEAR = 10, 3
 MOST_SERIES = 12
 #: Values beyond are data, but no axis has room for them beside others.
 LARGEST = 1e300
@@ -345,13 +368,11 @@ def count_bins(
     chosen = f"panel = '{panel}' AND {FITS}"
     (span,) = bench.rows(
         f"SELECT min(value) AS low, max(value) AS high, bool_and(value = round(value)) AS whole, "
-        f"quantile_cont(value, [0.01, 0.99]) AS usual FROM {table} WHERE {chosen}"
+        f"quantile_cont(value, [0.01, 0.25, 0.75, 0.99]) AS usual FROM {table} WHERE {chosen}"
     )
     low, high = span["low"], span["high"]
     if clip:
-        least, most = span["usual"]
-        room = (most - least) / 2
-        low, high = max(low, least - room), min(high, most + room)
+        low, high = usual_range(low, high, span["usual"])
     bins = bins_for(low, high, about, whole=span["whole"])
     return (
         bins,

@@ -34,10 +34,13 @@ _PLAIN = re.compile(r"[a-z_][a-z0-9_]*", re.IGNORECASE)
 def quoted_if_needed(name: str) -> str:
     """Return a name as a query has it: quoted where it has to be.
 
-    >>> quoted_if_needed("length"), quoted_if_needed("observation.place")
-    ('length', '"observation.place"')
+    >>> quoted_if_needed("length"), quoted_if_needed("observation.place"), quoted_if_needed("order")
+    ('length', '"observation.place"', '"order"')
     """
-    return name if _PLAIN.fullmatch(name) else quote(name)
+    import duckdb
+
+    plain = _PLAIN.fullmatch(name) and duckdb.tokenize(name)[0][1] == duckdb.token_type.identifier
+    return name if plain else quote(name)
 
 
 def quote(name: str) -> str:

@@ -1,0 +1,111 @@
+"""Facets beside the list: counts and small histograms of the listed episodes; a click or a drag filters."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from nicegui import run, ui
+from nicegui.events import GenericEventArguments
+
+from .facets import Facet
+from .listing import METADATA, Choice, EpisodeList
+from .moments import text_of
+from .widgets import PageOwner
+
+LABELS = {
+    "episode_return": "return",
+    "end_reason": "end",
+    "episode_id": "episode",
+    "run_id": "run",
+    "started_at": "started (UTC)",
+}
+
+
+def label_of(name: str) -> str:
+    """Return the name of a column for people."""
+    return LABELS.get(name, name.removeprefix(METADATA))
+
+
+class _Bars(ui.element, component="facets.js"):
+    """The bars of all facets, drawn by the browser."""
+
+    def show(self, facets: list[dict[str, Any]]) -> None:
+        """Draw them."""
+        self._props["facets"] = facets
+        self.update()
+
+
+class FacetsPane:
+    """The facets.
+
+    Args:
+        page: the page that it is part of.
+        chosen: returns the choice of the list.
+        narrow: called with a column in SQL and a condition on it.
+
+    Attributes:
+        names: the columns that are shown; None for the usual ones.
+    """
+
+    def __init__(
+        self,
+        page: PageOwner,
+        chosen: Callable[[], Choice],
+        narrow: Callable[[str, str], Awaitable[None]],
+    ) -> None:
+        self.page, self._choice, self._narrow = page, chosen, narrow
+        self.names: tuple[str, ...] | None = None
+        self._shown: list[str] = []
+        self._facets: dict[str, Facet] = {}
+        self._turn = 0
+        with ui.element("div").classes("facets").mark("facets") as self.place:
+            self._select = ui.select([], multiple=True, with_input=True, on_change=self._chosen)
+            self._select.props('outlined dense options-dense label="Facets"')
+            self._bars = _Bars().on("pick", self._picked, ["name", "first", "last"])
+        self.offer()
+
+    def offer(self) -> None:
+        """Offer the columns of the version that is shown."""
+        episodes = self.page.shown.episodes
+        names = episodes.usual_facets if self.names is None else self.names
+        self._shown = [name for name in names if name in episodes.facetable]
+        self._select.set_options(
+            {name: text_of(label_of(name), 60) for name in episodes.facetable}, value=list(self._shown)
+        )
+        self._select.props["display-value"] = f"{len(self._shown)} of {len(episodes.facetable)}"
+
+    async def show(self) -> None:
+        """Draw the facets of the listed episodes, unless others are listed meanwhile."""
+        self._turn = turn = self._turn + 1
+        drawn = await run.io_bound(_drawn, self.page.shown.episodes, self._shown, self._choice())
+        if drawn is not None and turn == self._turn:
+            self._facets, bars = drawn
+            self._bars.show(bars)
+
+    async def choose(self, names: tuple[str, ...] | None) -> None:
+        """Show other facets."""
+        if names != self.names:
+            self.names = names
+            self.offer()
+            await self.show()
+
+    async def _chosen(self) -> None:
+        names = tuple(self._select.value or ())
+        if names != tuple(self._shown):
+            await self.choose(names)
+
+    async def _picked(self, event: GenericEventArguments) -> None:
+        facet, ends = self._facets[event.args["name"]], (event.args["first"], event.args["last"])
+        await self._narrow(facet.expression, facet.condition(*map(int, ends)))
+
+
+def _drawn(
+    episodes: EpisodeList, names: Sequence[str], choice: Choice
+) -> tuple[dict[str, Facet], list[dict[str, Any]]]:
+    """Return facets by column, and what the page draws of them."""
+    kept, facets = episodes.mask(choice), {name: episodes.facet(name) for name in names}
+    return facets, [
+        {"name": name, "title": text_of(label_of(name), 60), **facet.drawn(kept, choice.chips)}
+        for name, facet in facets.items()
+    ]
