@@ -172,7 +172,9 @@ def as_flags(name: str, values: np.ndarray) -> np.ndarray:
     """
     if values.dtype == bool:
         return values
-    right = np.isin(values, (0, 1)) if values.dtype.kind in "iuf" else np.zeros(values.shape, bool)
+    # Not np.isin, which sorts.
+    numbers = values.dtype.kind in "iuf"
+    right = (values == 0) | (values == 1) if numbers else np.zeros(values.shape, bool)
     if not right.all():
         wrong = values[~right].flat[0]
         raise SpaceMismatchError(f"{name} has the value {wrong!r:.200}; expected booleans, or 0 and 1.")

@@ -27,7 +27,11 @@ from .formats import ForeignEpisode
 _DIGITS = 32
 
 
+_PARTS = [each.name for each in fields(ForeignEpisode)]
 _PLAIN = frozenset({str, bool, int, float, type(None)})
+# Not unions, which Python would build anew each time.
+_SEQUENCES = (list, tuple, np.ndarray)
+_WITH_TEXTS = (str, int, float, complex, np.generic, datetime.date, datetime.timedelta, type(None))
 #: Numpy builds the text of a dtype anew each time. Records may be equal and have different texts.
 _text_of = lru_cache(str)
 
@@ -40,8 +44,8 @@ def content_digest(episode: ForeignEpisode) -> str | None:
     """Return the digest of an episode of arrays; None if it holds objects that have none."""
     digest = hashlib.sha256()
     try:
-        for each in fields(episode):
-            _add(digest, getattr(episode, each.name))
+        for name in _PARTS:
+            _add(digest, getattr(episode, name))
     except _Unknown:
         return None
     return digest.hexdigest()[:_DIGITS]
@@ -58,7 +62,7 @@ def _add(digest: Any, value: Any) -> None:
         for key, part in value.items():
             _add(digest, key)
             _add(digest, part)
-    elif isinstance(value, list | tuple | np.ndarray):
+    elif isinstance(value, _SEQUENCES):
         digest.update(b"l%d" % len(value))
         for part in value:
             _add(digest, part)
@@ -69,9 +73,7 @@ def _add(digest: Any, value: Any) -> None:
 
 
 def _plain_bytes(value: Any) -> bytes:
-    if not isinstance(
-        value, str | int | float | complex | np.generic | datetime.date | datetime.timedelta | None
-    ):
+    if not isinstance(value, _WITH_TEXTS):
         raise _Unknown
     return repr(value).encode(errors="surrogatepass")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,13 @@ def shape_of(feature: Mapping[str, Any]) -> tuple[int, ...]:
     return shape
 
 
+def kind_of(feature: Mapping[str, Any]) -> tuple[str | None, tuple[int, ...]]:
+    """Return the dtype of a feature, None where it is not read, and the shape of a value."""
+    kind = feature["dtype"]
+    readable = kind in (*PICTURES, "string") or is_numeric(kind)
+    return kind if readable and not is_depth(feature) else None, shape_of(feature)
+
+
 def feature_space(name: str, feature: Mapping[str, Any]) -> Space:
     """Return the space of a feature; unbounded, since LeRobot states no bounds.
 
@@ -129,6 +137,6 @@ def shaped(space: Any, values: Any) -> Any:
     if isinstance(space, spaces.Tuple) and isinstance(values, dict):
         return tuple(shaped(part, values.get(str(index))) for index, part in enumerate(space.spaces))
     shape = getattr(space, "shape", None)
-    if shape is None or not isinstance(values, np.ndarray) or values[0].size != int(np.prod(shape)):
+    if shape is None or not isinstance(values, np.ndarray) or values[0].size != math.prod(shape):
         return values
     return values.reshape(len(values), *shape)

@@ -191,15 +191,23 @@ def _table(file: Path) -> pa.Table:
 
 
 class Frames:
-    """The rows of an episode.
+    """The rows of an episode, as many of so many as a group has.
 
     Attributes:
-        table: the rows.
+        names: the columns.
     """
 
     def __init__(self, group: _Group, start: int, length: int) -> None:
-        self.table = group.table.slice(start, length)
-        self._group, self._rows = group, slice(start, start + length)
+        self.names = group.names
+        self._group, self._rows = group, slice(start, min(start + length, group.table.num_rows))
+
+    def __len__(self) -> int:
+        return self._rows.stop - self._rows.start
+
+    @property
+    def table(self) -> pa.Table:
+        """The rows as Arrow data."""
+        return self._group.table.slice(self._rows.start, len(self))
 
     def numbers(self, name: str) -> np.ndarray | None:
         """Return a column of numbers or flags as (T, n), shared; None if there is a NULL or another size."""
@@ -217,10 +225,11 @@ class _Group:
 
     Attributes:
         table: the rows.
+        names: its columns.
     """
 
     def __init__(self, table: pa.Table) -> None:
-        self.table = table
+        self.table, self.names = table, frozenset(table.column_names)
         self._numbers: dict[str, np.ndarray | None] = {}
 
     def numbers(self, name: str) -> np.ndarray | None:
@@ -269,9 +278,9 @@ class Rows:
             while row < stop:
                 first, group = self._around(parquet, row)
                 parts.append(Frames(group, row - first, stop - row))
-                if not parts[-1].table.num_rows:
+                if not len(parts[-1]):
                     raise DatasetError(f"{place.file} has fewer rows than its footer lists.")
-                row += parts[-1].table.num_rows
+                row += len(parts[-1])
         if len(parts) == 1:
             return parts[0]
         return Frames(_Group(pa.concat_tables([part.table for part in parts])), 0, length)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -52,12 +52,10 @@ from ...writers.importing.formats import (
     look_into_json,
 )
 from .features import (
-    PICTURES,
     column_names,
     dataset_card,
     feature_space,
-    is_depth,
-    is_numeric,
+    kind_of,
     read_features,
     shape_of,
     shaped,
@@ -98,7 +96,9 @@ class _Dataset(ForeignDataset):
         super().__init__()
         self._folder = folder
         self._info = info = read_json(folder / INFO)
-        self._features = read_features(folder, info)
+        self._features = features = read_features(folder, info)
+        self._stored = [name for name, feature in features.items() if feature["dtype"] != "video"]
+        self._kind = cache(lambda name: kind_of(features[name]))
         self._options = options
         self._tasks = read_tasks(folder, info)
         self._rows = Rows()
@@ -200,31 +200,25 @@ class _Dataset(ForeignDataset):
         return completed(episode, self._options, self.losses)
 
     def _check(self, frames: Frames, entry: EpisodeEntry) -> None:
-        there = set(frames.table.column_names)
-        missing = [
-            name
-            for name, feature in self._features.items()
-            if feature["dtype"] != "video" and name not in there
-        ]
-        if missing:
+        if missing := [name for name in self._stored if name not in frames.names]:
             raise DatasetError(f"{entry.data.file} lacks the columns {', '.join(missing)}.")
         for name, expected in (
-            ("episode_index", np.full(entry.length, entry.index)),
+            ("episode_index", entry.index),
             ("frame_index", np.arange(entry.length)),
         ):
             numbers = frames.flat(name)
-            if not np.array_equal(numbers, expected):
-                row = int(np.flatnonzero(numbers != expected)[0])
+            wrong = np.flatnonzero(numbers != expected)
+            if len(wrong):
+                row = int(wrong[0])
                 raise DatasetError(
                     f"{entry.data.file}, row {entry.data.start + row}: {name} is {numbers[row]}; expected "
-                    f"{expected[row]}."
+                    f"{np.broadcast_to(expected, len(numbers))[row]}."
                 )
 
     def _column(self, frames: Frames, name: str, entry: EpisodeEntry, times: np.ndarray) -> Any:
         """Return the values of a feature at every frame; None, and a loss, if they cannot be held."""
-        feature = self._features[name]
-        kind, shape = feature["dtype"], shape_of(feature)
-        if is_depth(feature) or (kind not in (*PICTURES, "string") and not is_numeric(kind)):
+        kind, shape = self._kind(name)
+        if kind is None:
             self.losses.add(f"{name}, of a kind that is not read", entry.length)
             return None
         if kind == "video":
@@ -288,8 +282,8 @@ class _Dataset(ForeignDataset):
         metadata = {
             name: value for name, value in entry.metadata.items() if not name.startswith("episodelake/")
         }
-        indices = frames.flat("task_index") if "task_index" in frames.table.column_names else np.empty(0, int)
-        tasks = {self._tasks.get(int(index), "") for index in np.unique(indices)}
+        indices = frames.flat("task_index") if "task_index" in frames.names else np.empty(0, int)
+        tasks = {self._tasks.get(int(index), "") for index in {*indices.tolist()}}
         if len(tasks) == 1 and any(tasks):
             (metadata["task"],) = tasks
             if metadata.get("tasks") == [*tasks]:

@@ -66,7 +66,7 @@ class _Leaf:
     shape: tuple[int, ...] = ()
     encoding: str = "none"
 
-    @property
+    @cached_property
     def readable(self) -> bool:
         return self.kind != "?" and all(size >= 0 for size in self.shape)
 

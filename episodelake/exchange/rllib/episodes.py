@@ -153,7 +153,8 @@ class EpisodesDataset(ForeignDataset):
         place = f"{path}, row {row}"
         decode = partial(_decoded, place=place)
         with reading(place, "has no state of an episode"):
-            hook = decode if whole else None
+            # Most maps are empty infos.
+            hook = (lambda packed: packed and decode(packed)) if whole else None
             state = self._msgpack.unpackb(self._cached[1][row], object_hook=hook, strict_map_key=False)
             facts = {name: state[name] for name in ("id_", "t_started", "t")}
             return {**state, **{k: decode(v) if isinstance(v, dict) else v for k, v in facts.items()}}
