@@ -194,10 +194,10 @@ def create(
             manifest, parts = Manifest.new(*spaces, shape), {"": spaces}
         notes = base_notes(parts)
     noted = {**notes, **(card or {})} if notes and isinstance(card, Mapping | None) else card
-    return _made(path, manifest, noted, storage_options)
+    return create_described(path, manifest, noted, storage_options)
 
 
-def _made(
+def create_described(
     path: str | PathLike[str],
     manifest: Manifest,
     card: Mapping[str, Any] | None = None,

@@ -11,7 +11,7 @@ import pytest
 from gymnasium import spaces
 
 import episodelake as el
-from episodelake.explorer.watching import load
+from episodelake.explorer.live.watch import load
 from picture_stores import HOSTILE, Page, is_harmless
 from terminal_sessions import ESCAPE
 from test_cli import call

@@ -26,9 +26,9 @@ import episodelake as el
 from episodelake.explorer import queries as explorer_queries
 from episodelake.explorer.charts import OVERVIEWS, conditions_of, episode_spec, overview_spec, result_spec
 from episodelake.explorer.listing import POSITION, Choice, EpisodeList, SeriesColors
+from episodelake.explorer.live.watch import LakeWatch, Watch
 from episodelake.explorer.moments import frame_sources, metadata_of, moment_of, summary_of, text_of
 from episodelake.explorer.queries import MOST_ROWS, Queries, Result, export_folder, ids_as, sql_of_ids
-from episodelake.explorer.watching import LakeWatch, Watch
 from episodelake.lakes import lake as lakes
 from episodelake.readers.charts.theme import END_COLORS, PALETTE
 from episodelake.readers.choosing import sorted_positions
@@ -202,14 +202,13 @@ def test_a_living_writer(tmp_path: Path) -> None:
     """The page knows whether somebody writes: from the first step of a run to its end."""
     store = el.create(tmp_path / "live", observation_space=Discrete(3), action_space=Discrete(2))
     watch = Watch(store)
-    assert not watch.look(lambda: 0.0).store.runs.collect().height and not watch.written
+    assert not watch.look(lambda: 0.0).store.runs.collect().height
+    assert not watch.recorded(lambda: 0.0).writers
     with store.writer() as writer:
         writer.begin(0)
         writer.flush()
-        watch.look(lambda: 100.0)
-        assert watch.written
-    watch.look(lambda: 200.0)
-    assert not watch.written
+        assert watch.recorded(lambda: 100.0).writers
+    assert not watch.recorded(lambda: 200.0).writers
 
 
 def test_ends_have_colours_of_their_own() -> None:

@@ -10,7 +10,7 @@ from gymnasium.spaces import Box, Discrete
 import episodelake as el
 from episodelake.explorer.charts import OVERVIEWS, episode_spec, overview_spec, result_spec
 from episodelake.explorer.listing import SeriesColors
-from episodelake.explorer.watching import Watch
+from episodelake.explorer.live.watch import Watch
 from episodelake.readers.charts.theme import END_COLORS, PALETTE
 
 

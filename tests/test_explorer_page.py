@@ -4,6 +4,7 @@ import functools
 import http.client
 import http.server
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -17,7 +18,7 @@ from urllib.parse import quote
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Box, Dict
+from gymnasium.spaces import Box, Dict, Discrete
 from mpe2 import simple_spread_v3
 from playwright.sync_api import Browser, expect, sync_playwright
 
@@ -39,6 +40,7 @@ from explorer_pages import (
     settle,
     unnamed,
 )
+from live_writer import SPACES, LiveWriter
 from plain_agents import play_parallel, random_policy
 from waiting import PATIENCE, wait_until
 
@@ -218,7 +220,7 @@ def test_addresses(explorer: Explorer, store: el.EpisodeStore, visit: Open) -> N
 
 
 def test_facets(explorer: Explorer, store: el.EpisodeStore, visit: Open) -> None:
-    """A category, a drag and keys narrow the list by chips, which the address keeps and each cross removes."""
+    """A category, a drag and keys narrow the list by chips, which the address keeps and crosses remove."""
     seen = visit(explorer)
     page = seen.page
     rows = store.episodes.collect()
@@ -1200,3 +1202,71 @@ def test_the_gate_of_a_lake(lake: Path, tmp_path: Path, visit: Open) -> None:
         for address in (f"{inside}store?name=pixels/three", f"{found.origin}/store?name=pixels/three"):
             with pytest.raises(urllib.error.HTTPError, match="403"):
                 urllib.request.urlopen(address, timeout=PATIENCE)
+
+
+@pytest.fixture
+def recorded_store(tmp_path: Path) -> Iterator[tuple[el.EpisodeStore, LiveWriter]]:
+    """A store with a sealed episode, and a writer in another process that has one open."""
+    store = el.create(tmp_path / "live", observation_space=SPACES, action_space=Discrete(4))
+    writer = LiveWriter(Path(store.path))
+    for line in ("step 4", "end", "seal", "step 3"):
+        writer.ask(line)
+    yield store, writer
+    writer.kill()
+
+
+def test_an_episode_is_watched_until_it_is_sealed(
+    recorded_store: tuple[el.EpisodeStore, LiveWriter], visit: Open, tmp_path: Path
+) -> None:
+    """An unsealed episode is listed, opens, grows with the writer, and stays open as it becomes a row."""
+    store, writer = recorded_store
+    with explored(Path(store.path), tmp_path / "out") as explorer:
+        seen = visit(explorer)
+        page = seen.page
+        row = page.locator(".recording-table tbody tr")
+        expect(row).to_have_count(1)
+        expect(row.locator("td")).to_have_text([re.compile("live/000001"), "3", "6", re.compile("recording")])
+        expect(page.locator("header")).to_contain_text("1 writer since 20")
+        row.locator("button").click()
+        figures = page.locator(".episode.first .figures")
+        expect(figures).to_contain_text(re.compile("6.*return.*3.*steps.*recording", re.DOTALL))
+        expect(page.locator(".timeline .t")).to_have_text("t = 3 / 3")
+        writer.ask("step 2")
+        expect(row.locator("td").nth(1)).to_have_text("5")
+        expect(page.locator(".timeline .t")).to_have_text("t = 5 / 5")
+        expect(page.locator(".episode.first img.frame")).to_have_attribute("alt", "camera at t = 5")
+        page.keyboard.press("ArrowLeft")
+        expect(page.locator(".timeline .t")).to_have_text("t = 4 / 5")
+        writer.ask("step 1")
+        expect(page.locator(".timeline .t")).to_have_text("t = 4 / 6")
+        settle(page)
+        assert unnamed(page) == [] and misplaced(page) == [] and crowded(page) == []
+        writer.ask("end")
+        expect(row.locator("td").nth(3)).to_contain_text("waits for its seal")
+        expect(figures).to_contain_text("waits for its seal")
+        writer.ask("seal")
+        expect(page.locator(".recording")).to_be_hidden()
+        expect(figures).to_contain_text("terminated")
+        expect(page.locator(".timeline .t")).to_have_text("t = 4 / 7")
+        expect(page.locator(".episodes-table tr.open-a .open")).to_have_text(re.compile("live/000001"))
+        writer.ask("close")
+        expect(page.locator("header")).not_to_contain_text("writer")
+
+
+def test_a_writer_that_is_killed_is_watched(
+    recorded_store: tuple[el.EpisodeStore, LiveWriter], visit: Open, tmp_path: Path
+) -> None:
+    """The episode of a killed writer stays until its journal is gone, and the page says so."""
+    store, writer = recorded_store
+    with explored(Path(store.path), tmp_path / "out") as explorer:
+        seen = visit(explorer)
+        page = seen.page
+        page.locator(".recording-table tbody tr button").click()
+        expect(page.locator(".timeline .t")).to_have_text("t = 3 / 3")
+        writer.kill()
+        expect(page.locator(".recording-table tbody tr")).to_contain_text("its writer is gone")
+        expect(page.locator("header")).not_to_contain_text("writer")
+        shutil.rmtree(Path(store.path) / "journal")
+        expect(page.locator(".recording")).to_be_hidden()
+        expect(page.locator(".episode.first .problem")).to_contain_text("not in the newest version")
+        expect(page.locator(".timeline .t")).to_have_text("t = 3 / 3")

@@ -45,6 +45,10 @@ class PaneOwner(Protocol):
         """Close a pane."""
         ...
 
+    def state_of(self, episode_id: str) -> str | None:
+        """Return the state of an unsealed episode, "" of a sealed one, and None of one that is gone."""
+        ...
+
     def again(self) -> None:
         """Show the current step once more: a pane shows something else now."""
         ...
@@ -63,6 +67,7 @@ class EpisodePane:
         self.player = player
         self.episode = episode
         self.gone = False
+        self.state = player.state_of(episode.id) or ""
         self._agent: str | None = None
         self._cameras: list[tuple[FrameSource, ui.element, ui.label]] = []
         self._left = False
@@ -98,25 +103,31 @@ class EpisodePane:
 
     def _figures(self) -> None:
         episode = self.episode
-        figures = {
-            "return": text_of(episode.episode_return, 40),
-            "steps": text_of(episode.length),
-            "end": episode.end_reason,
-            "seed": "\N{EN DASH}" if episode.seed is None else str(episode.seed),
-        }
-        with ui.element("div").classes("figures"):
-            for name, value in figures.items():
-                with ui.element("div"):
-                    ui.label(text_of(value)).classes(
-                        "figure-value" + (f" end {value}" if name == "end" else "")
-                    )
-                    ui.label(name).classes("figure-name")
+        self._figure_place = ui.element("div").classes("figures").mark("figures")
+        self._show_figures()
         if episode.agents:
             self._agent = episode.agents[0]
             agents = {agent: text_of(agent) for agent in episode.agents}
             ui.select(agents, value=self._agent, label="Agent", on_change=self._agent_changed).props(
                 "outlined dense"
             ).mark("agent")
+
+    def _show_figures(self) -> None:
+        episode = self.episode
+        figures = {
+            "return": text_of(episode.episode_return, 40),
+            "steps": text_of(episode.length),
+            "end": self.state or episode.end_reason,
+            "seed": "\N{EN DASH}" if episode.seed is None else str(episode.seed),
+        }
+        self._figure_place.clear()
+        with self._figure_place:
+            for name, value in figures.items():
+                with ui.element("div"):
+                    ui.label(text_of(value)).classes(
+                        "figure-value" + (f" end {value}" if name == "end" else "")
+                    )
+                    ui.label(name).classes("figure-name")
 
     def _now(self) -> None:
         with ui.element("div").classes("now"):
@@ -251,9 +262,22 @@ class EpisodePane:
         self.draw_signals()
         self.player.again()
 
-    def take(self, episode: Episode) -> None:
-        """Go on with the same episode of a newer version: files of the old one may be vacuumed."""
-        self.episode = episode
+    def take(self, episode: Episode) -> bool:
+        """Go on with the same episode of a newer version, since files of the old one may be vacuumed, or with
+        more steps; return whether it looks different now.
+        """
+        before = self.state, self.episode.length
+        self.episode, self.state = episode, self.player.state_of(episode.id) or ""
+        if before == (self.state, episode.length):
+            return False
+        sources = frame_sources(self._shown, replayed=False)
+        if len(sources) == len(self._cameras):
+            kept = zip(sources, self._cameras, strict=True)
+            self._cameras = [(source, *parts) for source, (_, *parts) in kept]
+        self._show_figures()
+        if before[1] != episode.length:
+            self.draw_signals()
+        return True
 
     def tell(self, problem: str) -> None:
         """Say what went wrong with this episode."""

@@ -70,6 +70,9 @@ class LabelBar:
         ids = list(self._marked()) or [self._open]
         if ids == [""]:
             return
+        if self.page.watch.state_of(ids[0]):
+            self._problem.set_text("Label this episode once it is sealed.")
+            return
 
         def write(store: EpisodeStore) -> None:
             self._before.append(store.label(store.filter(pl.col("episode_id").is_in(ids)), **labels))

@@ -9,8 +9,8 @@ import polars as pl
 from nicegui import run, ui
 
 from ..readers.amounts import counted
+from .live.watch import PAUSE, LakeWatch
 from .moments import text_of
-from .watching import PAUSE, LakeWatch
 from .widgets import HEAD_CELL, Tab, note, path_label
 
 STORE_PATH = "/store"

@@ -18,8 +18,8 @@ from ..readers.sql.text import literal
 from .charts import DISTRIBUTIONS, Curve, curve_spec, distribution_spec
 from .checkup import Checkup, name_of
 from .listing import EpisodeList
+from .live.watch import Shown
 from .moments import NOTHING, text_of
-from .watching import Shown
 from .widgets import Drawing, PageOwner, draw_into, note
 
 _POLL = 0.3

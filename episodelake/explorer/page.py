@@ -11,6 +11,7 @@ import json
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,10 +19,11 @@ from urllib.parse import parse_qs, quote
 
 import fastapi
 import numpy as np
-from nicegui import app, run, ui
+from nicegui import app, background_tasks, run, ui
 from nicegui.events import GenericEventArguments, KeyEventArguments
 
 from ..lakes.lake import Lake
+from ..readers.amounts import counted
 from ..readers.charts.theme import END_COLORS
 from ..readers.episode import Episode
 from ..store.errors import EpisodelakeError
@@ -33,11 +35,14 @@ from .export_dialog import ExportDialog
 from .label_bar import LabelBar
 from .lake_page import STORE_PATH, LakePage
 from .listing import Choice
+from .live.growing import POLL
+from .live.journals import Unsealed
+from .live.watch import PAUSE, LakeWatch, Shown, Watch
 from .moments import text_of
 from .overview_pane import OverviewPane
 from .player import Player
+from .recording_pane import RecordingPane
 from .sql_pane import SqlPane
-from .watching import PAUSE, LakeWatch, Shown, Watch
 from .widgets import BUNDLE_PATH, Tab, note, path_label, vega_bundle
 
 #: Seconds that the opening of a large store may take.
@@ -126,6 +131,8 @@ class Page(Tab):
         # Space presses the button that was clicked last, so it is left to that.
         ui.keyboard(on_key=self._space_key)
         self._timer = ui.timer(PAUSE, self._follow)
+        if not self.watch.pinned:
+            ui.timer(POLL, self._follow_writers)
         self._address: Address | None = None
         request = ui.context.client.request
         first = Address.of(parse_qs(request.url.query if request else ""))
@@ -135,7 +142,7 @@ class Page(Tab):
         ui.run_javascript("addEventListener('popstate', () => emitEvent('moved', location.search))")
         ui.context.client.on_delete(self.close)
         self._tell_version()
-        self._tell_writers()
+        self._tell_writers(self.watch.recordings.unsealed)
         self._tell_problem()
 
     def _header(self) -> None:
@@ -151,6 +158,7 @@ class Page(Tab):
                 with ui.element("span").classes("dot") as self._dot:
                     self._live = ui.tooltip("")
                 self._version = ui.label().classes("muted").mark("version")
+                self._writers = note().mark("writers")
             ui.space()
             with ui.tabs(value=first, on_change=self._tab_changed).props(
                 "dense no-caps inline-label"
@@ -192,7 +200,8 @@ class Page(Tab):
 
     def _episodes_tab(self) -> None:
         with ui.splitter(value=46, limits=(25, 75)).classes("explorer-split") as splitter:
-            with splitter.before:
+            with splitter.before, ui.element("div").classes("list-side"):
+                self.recording = RecordingPane(self)
                 self.episodes = EpisodesPane(self)
             with splitter.after:
                 self.player = Player(self)
@@ -207,6 +216,9 @@ class Page(Tab):
         """Show an episode, alone or beside the one that is shown; at a step, if one is given."""
         try:
             position = self.shown.episodes.position_of(episode_id)
+            if position is None and self.watch.recordings.find(episode_id) is not None:
+                background_tasks.create(self._open_unsealed(episode_id, beside, t))
+                return
             if position is None:
                 self.player.tell(f"{text_of(episode_id)} {GONE}")
             else:
@@ -215,9 +227,24 @@ class Page(Tab):
             self.player.tell(str(error))
         self.closed_episode()
 
+    async def _open_unsealed(self, episode_id: str, beside: bool, t: int | None) -> None:
+        """Show an episode that is being recorded, at its last step."""
+        try:
+            episode = await run.io_bound(self.watch.recordings.episode, episode_id)
+        except EpisodelakeError as error:
+            self.player.tell(str(error))
+            return
+        if episode is None:
+            self.player.tell(f"{text_of(episode_id)} has no step yet.")
+            return
+        with self.player.client:
+            self.player.open(episode, beside=beside, t=episode.length if t is None else t)
+            self.closed_episode()
+
     def closed_episode(self) -> None:
         """React to an episode that was closed or opened in the player."""
         self.episodes.mark_open(self.player.ids)
+        self.recording.mark_open(self.player.ids)
         if self.labels is not None:
             self.labels.show(next(iter(self.player.ids), ""))
 
@@ -290,6 +317,7 @@ class Page(Tab):
             await self.overview.choose(address.curve)
             await self.episodes.facets.choose(address.facets or None)
             await self.episodes.choose(choice, address.brush)
+            await run.io_bound(self.watch.recorded)
             self._open(address)
             self.tabs.set_value(address.pane)
             if self.sql is not None:
@@ -331,7 +359,6 @@ class Page(Tab):
         if shown is None or self._timer.is_deleted:
             return
         self._tell_problem()
-        self._tell_writers()
         if shown.episodes.version == self.shown.episodes.version:
             return
         self.shown = shown
@@ -341,6 +368,13 @@ class Page(Tab):
         self.player.renew()
         if self.sql is not None:
             self.sql.renew()
+
+    async def _follow_writers(self) -> None:
+        unsealed = await run.io_bound(self.watch.recorded)
+        if unsealed is not None and not self._timer.is_deleted:
+            self._tell_writers(unsealed)
+            self.recording.show(unsealed)
+            await self.player.grow()
 
     def reopened(self, episode_id: str) -> Episode | None:
         """Return an episode of the version that is shown now; None if it is gone."""
@@ -354,9 +388,12 @@ class Page(Tab):
         """Say in the header which part of the episodes the list shows."""
         self._amounts.set_text(self.shown.episodes.amounts(positions))
 
-    def _tell_writers(self) -> None:
-        self._dot.classes(replace="dot following" if self.watch.written else "dot")
-        self._live.set_text("A writer records into this store." if self.watch.written else "Nothing records.")
+    def _tell_writers(self, unsealed: Unsealed) -> None:
+        writers = unsealed.writers
+        self._dot.classes(replace="dot following" if writers else "dot")
+        self._live.set_text("Writers record into this store." if writers else "Nothing records.")
+        since = f"{datetime.fromtimestamp(writers[0], UTC):%Y-%m-%d %H:%M}" if writers else ""
+        self._writers.set_text(f"{counted(len(writers), 'writer')} since {since} UTC" if writers else "")
 
     def _tell_problem(self) -> None:
         problems = list(self.watch.left_out)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 
-from nicegui import background_tasks, ui
+from nicegui import background_tasks, run, ui
 
 from ..readers.episode import Episode
+from ..store.errors import EpisodelakeError
 from .episode_pane import EpisodePane
 from .widgets import PageOwner, icon_button, note
 
@@ -26,7 +27,7 @@ class Player:
 
     def __init__(self, page: PageOwner) -> None:
         self.page = page
-        self._client = ui.context.client
+        self.client = ui.context.client
         self.panes: list[EpisodePane] = []
         self.t = 0
         self._drawn: int | None = None
@@ -102,15 +103,18 @@ class Player:
             ]
         self._empty.set_visibility(not self.panes)
         self._card.set_visibility(bool(self.panes))
-        longest = max((pane.length for pane in self.panes), default=0)
-        self._slider.props(f":max={max(longest, 1)}")
-        self.t, self._drawn = min(t, longest), None
+        self._slider.props(f":max={max(self._longest, 1)}")
+        self.t, self._drawn = min(t, self._longest), None
         self._slider.set_value(self.t)
         self._wake()
 
+    @property
+    def _longest(self) -> int:
+        """The last step of the longest episode that is open."""
+        return max((pane.length for pane in self.panes), default=0)
+
     def _wake(self) -> None:
-        longest = max((pane.length for pane in self.panes), default=0)
-        self._label.set_text(f"t = {self.t:,} / {longest:,}")
+        self._label.set_text(f"t = {self.t:,} / {self._longest:,}")
         background_tasks.create(self._catch_up())
 
     def go(self, t: float) -> None:
@@ -122,8 +126,7 @@ class Player:
     def step(self, by: int) -> None:
         """Move by some steps, and stay at the ends."""
         if self.panes:
-            longest = max(pane.length for pane in self.panes)
-            self._slider.set_value(min(max(self.t + by, 0), longest))
+            self._slider.set_value(min(max(self.t + by, 0), self._longest))
 
     async def _catch_up(self) -> None:
         """Show the newest t that is wanted; those in between are passed over."""
@@ -138,7 +141,7 @@ class Player:
                 self._drawn = t if panes == self.panes else None
                 # Without waiting for it a slow browser falls behind, and answers no click for long.
                 with contextlib.suppress(TimeoutError):
-                    await self._client.run_javascript(_WHEN_DRAWN, timeout=_PATIENCE)
+                    await self.client.run_javascript(_WHEN_DRAWN, timeout=_PATIENCE)
         finally:
             self._busy = False
 
@@ -149,7 +152,7 @@ class Player:
         if self._timer.active:
             self._stop()
             return
-        if self.t >= max(pane.length for pane in self.panes):
+        if self.t >= self._longest:
             self._slider.set_value(0)
         self._timer.activate()
         self._play.props("icon=pause")
@@ -161,7 +164,7 @@ class Player:
     def _tick(self) -> None:
         if self._busy:
             return
-        if not self.panes or self.t >= max(pane.length for pane in self.panes):
+        if not self.panes or self.t >= self._longest:
             self._stop()
             return
         self.step(self._speed.value or 1)
@@ -169,17 +172,41 @@ class Player:
     def again(self) -> None:
         """Show this t once more after a pane changed."""
         self._drawn = None
-        longest = max((pane.length for pane in self.panes), default=0)
-        self._slider.props(f":max={max(longest, 1)}")
+        self._slider.props(f":max={max(self._longest, 1)}")
         self._wake()
 
     def renew(self) -> None:
         """Show a newer version. An episode never changes, so it stays; a deleted one is marked."""
         for pane in self.panes:
-            if pane.gone:
-                continue
-            episode = self.page.reopened(pane.episode.id)
-            if episode is None:
+            episode = None if pane.gone else self.page.reopened(pane.episode.id)
+            if episode is not None:
+                self._take(pane, episode)
+            elif self.state_of(pane.episode.id) is None:
                 pane.tell_gone()
-            else:
-                pane.take(episode)
+
+    async def grow(self) -> None:
+        """Show what was recorded of unsealed episodes since the last call."""
+        watch = self.page.watch
+        for pane in [each for each in self.panes if each.state and not each.gone]:
+            try:
+                episode = await run.io_bound(watch.recordings.episode, pane.episode.id)
+            except EpisodelakeError as error:
+                pane.tell(str(error))
+                continue
+            state = watch.state_of(pane.episode.id)
+            if state is None:
+                pane.tell_gone()
+            elif state and episode is not None and pane in self.panes:
+                self._take(pane, episode)
+
+    def _take(self, pane: EpisodePane, episode: Episode) -> None:
+        """Go on with the same episode; one that is watched at its end stays at its end."""
+        ended = self.t >= self._longest
+        if pane.take(episode):
+            self.again()
+            if ended:
+                self._slider.set_value(self._longest)
+
+    def state_of(self, episode_id: str) -> str | None:
+        """Return the state of an unsealed episode, "" of a sealed one, and None of one that is gone."""
+        return self.page.watch.state_of(episode_id)

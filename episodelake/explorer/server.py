@@ -21,7 +21,7 @@ from ..store.common.optional_packages import EXPLORE, require
 from ..store.errors import InvalidArgumentError, StoreAccessError
 from ..store.parquet.files import make_first_array
 from .gate import LOOPBACK, Gate, new_token
-from .watching import LakeWatch, Watch
+from .live.watch import LakeWatch, Watch
 
 #: The default port, if it is free: the address then stays the same from day to day.
 USUAL_PORT = 8642

@@ -17,8 +17,8 @@ from nicegui.events import GenericEventArguments
 from ..readers.episode import Episode
 from ..store.common.optional_packages import EXPLORE, require
 from ..store.errors import EpisodelakeError
+from .live.watch import Shown, Watch
 from .moments import text_of
-from .watching import Shown, Watch
 
 #: Only the browser knows whether the page is dark, since it may follow the system.
 _TELL_DARK = """

@@ -6,6 +6,7 @@ the operating system after use, so that a journal far larger than memory can be 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import mmap
 import os
@@ -14,17 +15,29 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 
 from ..dynamic.values import load_object
 from ..errors import DamagedJournalError
 from ..files import guard_access
-from ..files.access import open_plain, state_of
+from ..files.access import open_plain, pread, state_of
 from ..spaces.arrow import STORED_TYPES, inner_type
 from .packed_columns import PACKED, PackedRows, has_packed, packed_bytes, plain_bytes
-from .records import BATCH, END, HEADER_KEY, SCHEMA, PartRecord, RunHeader, decode, expanded, find_next
+from .records import (
+    BATCH,
+    END,
+    HEAD_BYTES,
+    HEADER_KEY,
+    SCHEMA,
+    PartRecord,
+    RunHeader,
+    decode,
+    expanded,
+    find_next,
+    record_bytes,
+)
 
 _KEPT_BYTES = 32 << 20
 _UNREADABLE = (
@@ -116,15 +129,24 @@ class PartReader:
         self.rows = 0
         self.row_bytes = 0
         self.ended = False
-        with guard_access("read the journal", path):
-            state = state_of(path, follow=False)
+        self._schemas: dict[int, pa.Schema] = {}
+        self._map = self._mapped()
+
+    def _mapped(self) -> mmap.mmap | None:
+        with self._opened() as file:
+            size = os.fstat(file.fileno()).st_size
+            return mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) if size else None
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[BinaryIO]:
+        with guard_access("read the journal", self.path):
+            state = state_of(self.path, follow=False)
             if state is not None and not stat.S_ISREG(state.st_mode):
                 raise DamagedJournalError(
-                    f"The journal part {path} is a link or no file; journals hold files only."
+                    f"The journal part {self.path} is a link or no file; journals hold files only."
                 )
-            with open(open_plain(path), "rb") as file:
-                size = os.fstat(file.fileno()).st_size
-                self._map = mmap.mmap(file.fileno(), size, access=mmap.ACCESS_READ) if size else None
+            with open(open_plain(self.path), "rb") as file:
+                yield file
 
     def batches(self, *, after_gap: bool = False, seen: int = 0) -> Iterator[JournalBatch]:
         """Yield every whole batch in the order of arrival.
@@ -141,7 +163,6 @@ class PartReader:
         """
         self.rows = self.row_bytes = 0
         fresh_rows = 0
-        schemas: dict[int, pa.Schema] = {}
         self.seen = seen
         released = 0
         gap = False
@@ -152,9 +173,9 @@ class PartReader:
             rows = None
             try:
                 if record.kind == SCHEMA:
-                    schemas[record.schema] = self._read_schema(record)
-                elif record.kind == BATCH and record.schema in schemas:
-                    rows = _read_batch(record, schemas[record.schema])
+                    self._schemas[record.schema] = self._read_schema(record)
+                elif record.kind == BATCH and record.schema in self._schemas:
+                    rows = _read_batch(record, self._schemas[record.schema])
                 else:
                     gap = gap or record.kind == BATCH  # its schema was in a record that is lost
             except MemoryError:
@@ -219,6 +240,33 @@ class PartReader:
         """Drop the mapped pages from this process's memory; they are read again when needed."""
         if self._map is not None and hasattr(mmap, "MADV_DONTNEED"):
             self._map.madvise(mmap.MADV_DONTNEED)
+
+
+class GrowingPart(PartReader):
+    """A part that its writer appends to: each call of `batches` continues behind the last whole record.
+
+    The file is open only during a call, and records are copied: touching a mapped page that the writer has
+    cut off would end this process. Reading stops at the first record that is torn, being written or damaged.
+    """
+
+    _stop = 0
+
+    def _mapped(self) -> None:
+        return None
+
+    def _records(self) -> Iterator[PartRecord | None]:
+        with self._opened() as file:
+            while not self.ended:
+                size = record_bytes(pread(file.fileno(), HEAD_BYTES, self._stop))
+                left = os.fstat(file.fileno()).st_size - self._stop
+                if size is None or size > left:
+                    return
+                record = decode(memoryview(pread(file.fileno(), size, self._stop)), 0)
+                if record is None:
+                    return
+                self._stop += size
+                self.ended = record.kind == END
+                yield record
 
 
 def _not_ours(path: Path, problem: str) -> DamagedJournalError:

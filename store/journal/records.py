@@ -125,6 +125,14 @@ def decode(data: memoryview, start: int, *, checked: bool = False) -> PartRecord
     return PartRecord(kind, rows_before, schema, events, data[body_start : body_start + body_size], stop)
 
 
+def record_bytes(head: bytes) -> int | None:
+    """Return the size of the record that begins with these bytes; None if they are no whole head."""
+    if len(head) < HEAD_BYTES or not head.startswith(_MAGIC):
+        return None
+    _, events_size, body_size, _, _ = _HEAD.unpack_from(head, _START.size)
+    return HEAD_BYTES + events_size + _padding(events_size) + body_size + _padding(body_size)
+
+
 def find_next(data: mmap.mmap, view: memoryview, start: int) -> int | None:
     """Return where the next whole record behind a damaged one begins, or None if there is none.
 

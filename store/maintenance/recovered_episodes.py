@@ -1,7 +1,8 @@
-"""Episodes of a dead writer's journal, collected row by row and event by event."""
+"""Episodes of a journal, collected row by row and event by event."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,8 @@ from ..journal.episodes import (
     team_flags,
     team_return,
 )
+from ..journal.packed_columns import plain_type
+from ..journal.reading import JournalBatch
 from ..journal.row_index import RowSpans
 from ..schema import ENV_STEP, FLAGS, JOURNAL_KIND, LAST_OBSERVATION, MISSING, REWARD, STEP_ROW, StepSchema
 
@@ -208,3 +211,64 @@ def _flags(pair: Any) -> tuple[bool, bool]:
     if not isinstance(pair, list) or len(pair) != 2:
         return False, False
     return pair[0] is True, pair[1] is True
+
+
+class JournalEpisodes:
+    """The episodes of a journal as of the batches that were added.
+
+    Attributes:
+        episodes: by number; those that were discarded are left out.
+    """
+
+    def __init__(self, schema: StepSchema) -> None:
+        self.episodes: dict[int, RecoveredEpisode] = {}
+        self._schema = schema
+        self._lost: set[int] = set()
+
+    def add(self, batch: JournalBatch) -> None:
+        """Add the batch that follows.
+
+        Raises:
+            CorruptStoreError: it does not fit the store's spaces, or its events are impossible.
+        """
+        self._check_columns(batch)
+        if batch.after_gap:
+            # Rows of the episodes that were open before the gap do not follow on: they end where it begins.
+            self._lost |= {number for number, episode in self.episodes.items() if episode.end is None}
+        events = batch.events()
+        self._begin(events)
+        self._add_rows(batch)
+        for event in events:
+            if event["event"] == "end" and self._takes(event["number"]):
+                self.episodes[event["number"]].end = event
+            elif event["event"] == "discard":
+                self.episodes.pop(event["number"], None)
+
+    def _takes(self, number: int) -> bool:
+        return number in self.episodes and number not in self._lost
+
+    def _check_columns(self, batch: JournalBatch) -> None:
+        known = {column.name: plain_type(column.type) for column in batch.rows.schema}
+        for column in self._schema.journal:
+            if known.get(column.name) != column.type:
+                raise CorruptStoreError(
+                    f"The journal part {batch.source} has {known.get(column.name, 'nothing')} as its column "
+                    f"{column.name!r}; the store's spaces want {column.type}."
+                )
+
+    def _begin(self, events: Iterable[dict[str, Any]]) -> None:
+        schema = self._schema
+        for event in events:
+            if event["event"] == "begin":
+                begun = RecoveredTeam(event, schema=schema) if schema.groups else RecoveredEpisode(event)
+                self.episodes.setdefault(event["number"], begun)
+            elif event["event"] == "agent" and self._takes(event["number"]):
+                self.episodes[event["number"]].introduce(event)
+
+    def _add_rows(self, batch: JournalBatch) -> None:
+        runs = RowSpans.of(batch.rows, batch.source)
+        outcomes = Outcomes.of(runs, self._schema)
+        stretches = (runs.numbers, runs.agents, runs.starts, runs.stops)
+        for number, agent, start, stop in zip(*(each.tolist() for each in stretches), strict=True):
+            if self._takes(number):
+                self.episodes[number].add(outcomes, start, stop, agent)

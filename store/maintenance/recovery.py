@@ -27,10 +27,8 @@ from ..files import guard_access, is_absent, is_denied
 from ..files.access import is_folder, is_link, state_of
 from ..files.locks import LOCK_SUFFIX, MAINTENANCE_LOCK, FileLock, OtherHostError, is_stray_lock
 from ..journal.episodes import EpisodeColumns, EpisodeRecord
-from ..journal.packed_columns import plain_type
-from ..journal.reading import JournalBatch, PartReader
+from ..journal.reading import PartReader
 from ..journal.records import RunHeader
-from ..journal.row_index import RowSpans
 from ..journal.run_journal import (
     DAMAGED_SUFFIX,
     check_journals,
@@ -47,7 +45,7 @@ from ..parquet.files import read_parquet
 from ..schema import ENV_BUNDLE, StepSchema, StoreHandle
 from ..segments.seal import Seal, Tables, commit_run, live_name, seal_segment
 from .operation import settle
-from .recovered_episodes import Outcomes, RecoveredEpisode, RecoveredTeam
+from .recovered_episodes import JournalEpisodes, RecoveredEpisode
 from .reopening import seal_reopened
 
 LOG = logging.getLogger("episodelake")
@@ -296,54 +294,15 @@ def _seal_all(
 
 
 def _read(readers: Iterable[PartReader], schema: StepSchema) -> dict[int, RecoveredEpisode]:
-    episodes: dict[int, RecoveredEpisode] = {}
-    lost: set[int] = set()
+    journal = JournalEpisodes(schema)
     whole = True
     seen = 0
     for reader in readers:
         for batch in reader.batches(after_gap=not whole, seen=seen):
-            _check_columns(batch, schema)
-            if batch.after_gap:
-                # Rows of the episodes that were open before the gap do not follow on: they end where it
-                # begins.
-                lost |= {number for number, episode in episodes.items() if episode.end is None}
-            _read_batch(batch, episodes, lost, schema)
+            journal.add(batch)
         whole = reader.ended
         seen = reader.seen
-    return episodes
-
-
-def _check_columns(batch: JournalBatch, schema: StepSchema) -> None:
-    known = {column.name: plain_type(column.type) for column in batch.rows.schema}
-    for column in schema.journal:
-        if known.get(column.name) != column.type:
-            raise CorruptStoreError(
-                f"The journal part {batch.source} has {known.get(column.name, 'nothing')} as its column "
-                f"{column.name!r}; the store's spaces want {column.type}."
-            )
-
-
-def _read_batch(
-    batch: JournalBatch, episodes: dict[int, RecoveredEpisode], lost: set[int], schema: StepSchema
-) -> None:
-    events = batch.events()
-    for event in events:
-        if event["event"] == "begin":
-            begun = RecoveredTeam(event, schema=schema) if schema.groups else RecoveredEpisode(event)
-            episodes.setdefault(event["number"], begun)
-        elif event["event"] == "agent" and event["number"] in episodes and event["number"] not in lost:
-            episodes[event["number"]].introduce(event)
-    runs = RowSpans.of(batch.rows, batch.source)
-    outcomes = Outcomes.of(runs, schema)
-    stretches = (runs.numbers, runs.agents, runs.starts, runs.stops)
-    for number, agent, start, stop in zip(*(each.tolist() for each in stretches), strict=True):
-        if number in episodes and number not in lost:
-            episodes[number].add(outcomes, start, stop, agent)
-    for event in events:
-        if event["event"] == "end" and event["number"] in episodes and event["number"] not in lost:
-            episodes[event["number"]].end = event
-        elif event["event"] == "discard":
-            episodes.pop(event["number"], None)
+    return journal.episodes
 
 
 def _committed_episodes(layout: Layout, tables: Tables, run_id: str) -> set[int]:

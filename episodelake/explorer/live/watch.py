@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import threading
 import time
@@ -10,13 +11,14 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from .._store import EpisodeStore
-from ..lakes.lake import Lake
-from ..store.card import known_entries
-from ..store.errors import CorruptStoreError, EpisodelakeError
-from ..store.journal.run_journal import journal_runs
-from .checkup import Checkup
-from .listing import EpisodeList, SeriesColors
+from ..._store import EpisodeStore
+from ...lakes.lake import Lake
+from ...store.card import known_entries
+from ...store.errors import CorruptStoreError, EpisodelakeError
+from ..checkup import Checkup
+from ..listing import EpisodeList, SeriesColors
+from .growing import Recordings, state_of
+from .journals import Unsealed
 
 #: Seconds between polls; a pause lasts at least this many times the loading of a version.
 PAUSE = 2.0
@@ -64,7 +66,7 @@ class Watch:
         shown: the version to show.
         problem: why the newest version could not be read; None if it was.
         left_out: the errors of files that could not be read from the start; the rest is shown.
-        written: whether a live writer of this machine records a run of the store.
+        recordings: what writers of this machine record now.
         colors: those of its runs, the same in every version and on all pages.
         writable: whether pages may label episodes.
     """
@@ -82,7 +84,7 @@ class Watch:
         self.pinned = pinned
         self._lock = threading.Lock()
         self._earliest = 0.0
-        self.written = False
+        self.recordings = Recordings(store)
         self._checkup: Checkup | None = None
 
     def checkup(self) -> Checkup:
@@ -100,6 +102,22 @@ class Watch:
         """Stop what runs in the background."""
         if self._checkup is not None:
             self._checkup.stop()
+        self.recordings.close()
+
+    def recorded(self, now: Callable[[], float] = time.monotonic) -> Unsealed:
+        """Return the unsealed episodes as of now or a moment ago; of a fixed version none."""
+        if not self.pinned:
+            # Read again with the next call.
+            with contextlib.suppress(EpisodelakeError):
+                self.recordings.look(self.shown.episodes, now)
+        return self.recordings.unsealed
+
+    def state_of(self, episode_id: str) -> str | None:
+        """Return the state of an unsealed episode, "" of a sealed one, and None of one that is gone."""
+        if self.shown.episodes.position_of(episode_id) is not None:
+            return ""
+        episode = self.recordings.find(episode_id)
+        return None if episode is None else state_of(episode)
 
     def _rest(self, store: EpisodeStore) -> Shown:
         """Return a store without its damaged files of episodes or runs."""
@@ -123,13 +141,13 @@ class Watch:
         try:
             if now() < self._earliest:
                 return self.shown
-            snapshot = self.shown.store.context.snapshot
-            self.written = bool(journal_runs(*snapshot.layout.journal_places)[0])
-            if snapshot.newer_version() is not None:
+            gone = self.recordings.gone()
+            if self.shown.store.context.snapshot.newer_version() is not None:
                 # Refresh a copy, since pages may still read the older version.
                 newer = copy.copy(self.shown.store).refresh()
                 self.shown = self._rest(newer) if self.left_out else load(newer)
                 self.colors.meet(self.shown.episodes.runs)
+            self.recordings.forget(gone)
             self.problem = None
         except EpisodelakeError as error:
             self.problem = str(error)
