@@ -656,6 +656,18 @@ def test_conditions_of_filters_may_use_macros(store: el.EpisodeStore) -> None:
             "from discounted_return(gama := 0.9)",
             "discounted_return has no parameter 'gama'. It is called as discounted_return(gamma := 1).",
         ),
+        ("from moving_return", "moving_return is a macro: write moving_return(episodes := 100)."),
+        ("select obs[1] from steps", "obs is a macro: write obs(i0)."),
+        ('select "run.lr" from episodes', "run.lr is no column: write run.lr, without quotes"),
+        ("select run from episodes", "run is no column: write run.name, without quotes"),
+        (
+            "select t from steps where run.lr > 0",
+            "run.KEY, such as run.name, is of episodes. JOIN episodes USING (epis",
+        ),
+        (
+            'from episodes where end_reason = "xqzw"',
+            "There is no column 'xqzw', nor any name like it. A text",
+        ),
     ],
 )
 def test_nearest_names_come_first(store: el.EpisodeStore, text: str, first: str) -> None:
@@ -699,6 +711,33 @@ def test_a_dotted_name_without_quotes_is_told(tmp_path: Path) -> None:
             el.errors.QueryError, match=r'info.clock is one name: write it in double quotes, as "info'
         ):
             store.refresh().sql(text)
+
+    with store.writer() as writer:
+        episode = writer.begin([0, 0], {"episode": {"r": 1}})
+        episode.append(0, 0.0, [0, 0])
+        episode.end()
+    with pytest.raises(el.errors.QueryError, match=r"^info\.episode\.r is one name: write it in"):
+        store.refresh().sql("select info.episode.r from steps")
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "select observation[0] from steps",
+        "select s.action [ 0 ] from steps s",
+        "select max(next_observation[0]) from transitions",
+        "from episodes where episode_id in (select episode_id from steps where observation[0] > 0)",
+    ],
+)
+def test_an_element_0_is_refused(store: el.EpisodeStore, query: str) -> None:
+    """DuckDB would answer NULL; texts and element 1 are as they are."""
+    with pytest.raises(el.errors.QueryError, match=r"\[0\] is NULL in SQL, .* obs\(0\)"):
+        store.query(query)
+    with pytest.raises(el.errors.QueryError, match=r"observation\[0\] is NULL in SQL"):
+        store.filter("(select count(*) from steps where observation[0] > 0) > 0")
+    first = store.query("select observation[1] as x, 'observation[0]' as name from steps where t = 0")
+    assert first["name"].unique().to_list() == ["observation[0]"]
+    assert sorted(first["x"]) == sorted(float(episode.observations[0, 0]) for episode in store)
 
 
 def test_a_single_number_has_no_elements(tmp_path: Path) -> None:

@@ -149,7 +149,7 @@ def test_a_view_with_a_query_behind_it_is_pickled(store: el.EpisodeStore) -> Non
         ("from step_histogram(t, null)", "bins is NULL; expected"),
         ("from moving_return(0)", "episodes is 0; expected a whole number of at least 1"),
         ("from transitions_of(0)", "takes the id of an episode; at a position stands"),
-        ("select obs(0) from episodes", "observation is a column of steps, and not of what stands there"),
+        ("select obs(0) from episodes", "observation is a column of steps, which the query does not read"),
         ("select '\udcff' as told", "no text in UTF-8"),
     ],
 )
@@ -299,13 +299,13 @@ def of_a_lot(tmp_path: Path) -> el.EpisodeStore:
 )
 def test_a_filter_by_a_column_of_runs_says_how(of_a_lot: el.EpisodeStore, condition: str, name: str) -> None:
     """A condition that names a column of runs is told where it is; what the message says works."""
-    way = f'run_id IN (SELECT run_id FROM runs WHERE "{name}"'
+    way = f"run.{name.removeprefix('metadata.')}"
     with pytest.raises(el.errors.QueryError) as caught:
         of_a_lot.filter(condition)
-    assert str(caught.value).startswith(f"{name} is a column of runs; write {way} ...).")
+    assert str(caught.value).startswith(f"{name} is a column of runs; write {way}.")
     assert "_positioned" not in str(caught.value)
     value = condition.rpartition(" ")[2]
-    assert len(of_a_lot.filter(f"{way} = {value})")) == 1
+    assert len(of_a_lot.filter(f"{way} = {value}")) == 1
 
 
 @pytest.mark.parametrize("condition", ["lot = 3", "metadata.lott = 3"])

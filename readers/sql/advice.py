@@ -10,12 +10,13 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 
 from ...store.common.arguments import near_names
+from ...store.dynamic.column_groups import METADATA
 from ...store.layout import EPISODES, RUNS, STEPS, TABLES
 from ...store.snapshot import Snapshot
 from ..context import refresh_hint
 from .elements import INDEXED, without_elements
 from .macros import TRANSITIONS, WITH_NEXT, Macro, next_columns
-from .text import named_words, quote
+from .text import literal, named_words, quote, quoted_if_needed
 
 _SUPPLIED = re.compile(r"Macro (\w+)\(\) does not support the supplied arguments")
 _NAMED = re.compile(r"(\w+)\s*:=")
@@ -141,7 +142,7 @@ def advice(
     else:
         asked = _Asked(snapshot, text, reason, tables)
         known = _of_others(asked, wrong) or (_misplaced(asked, wrong) if missing["column"] else None)
-        known = known or _unquoted(asked, wrong)
+        known = known or _unquoted(asked, wrong) or _run_key(asked, wrong) or _uncalled(macros, wrong)
         lines = [known] if known else (_column if missing["column"] else _table)(asked, wrong)
     # The engine's own guess knows neither macros nor columns of other tables.
     lines.append(_CANDIDATES.sub("", _GUESS.sub("", reason)))
@@ -157,6 +158,9 @@ def _of_others(asked: _Asked, wrong: str) -> str | None:
         behind = re.search(rf"\b{table}\.(\w+)", asked.text) if wrong == table else None
         plain = behind[1] if behind else wrong
         name = plain if plain in names else _meant_as_one(asked.text, wrong, {table: names})
+        if table == RUNS and name is not None and name.startswith(("name", METADATA.prefix)):
+            run_key = quoted_if_needed(name.removeprefix(METADATA.prefix))
+            return f"{name} is a column of runs; write run.{run_key}."
         if name is not None:
             return (
                 f"{name} is a column of {table}; write {key} IN (SELECT {key} FROM {table} WHERE "
@@ -177,6 +181,22 @@ def _unquoted(asked: _Asked, wrong: str) -> str | None:
     return f"{quoted} {elsewhere}" if elsewhere else quoted
 
 
+def _run_key(asked: _Asked, wrong: str) -> str | None:
+    """Return the message for a key of runs in double quotes, without a key, or without episodes."""
+    name, _, key = wrong.partition(".")
+    if name != "run" or EPISODES not in asked.tables:
+        return None
+    if EPISODES in asked.words or len(asked.tables) == 1:
+        return f"{wrong} is no column: write run.{key or 'name'}, without quotes, for metadata of the run."
+    return f"run.KEY, such as run.name, is of episodes. {_way_to(asked, EPISODES)}"
+
+
+def _uncalled(macros: Sequence[Macro], wrong: str) -> str | None:
+    """Return the message for a macro that is written like a column or a table."""
+    forms = [macro.signature for macro in macros if macro.name == wrong.casefold()]
+    return f"{wrong} is a macro: write {' or '.join(forms)}." if forms else None
+
+
 def _misplaced(asked: _Asked, wrong: str) -> str | None:
     """Return the message for a column that exists in another table than the query reads."""
     if wrong in asked.following:
@@ -192,7 +212,7 @@ def _misplaced(asked: _Asked, wrong: str) -> str | None:
             )
         hint = " obs(...) and act(...) read such columns." if elsewhere == [STEPS] else ""
         return (
-            f"{wrong} is a column of {' and '.join(elsewhere)}, and not of what stands there.{hint} "
+            f"{wrong} is a column of {' and '.join(elsewhere)}, which the query does not read here.{hint} "
             f"{_way_to(asked, elsewhere[0])}"
         )
     return None
@@ -218,7 +238,8 @@ def _column(asked: _Asked, wrong: str) -> list[str]:
     lists = [f"Columns of {table}: {', '.join(of_table)}." for table, of_table in named.items()]
     if any("." in name for name in names):
         lists.append('Names with a dot need double quotes, as in "info.x".')
-    return [_no("column", wrong, near), *(lists if not near or len(names) <= _FEW else [])]
+    text = f" A text has single quotes: {literal(wrong)}." if quote(wrong) in asked.text else ""
+    return [_no("column", wrong, near) + text, *(lists if not near or len(names) <= _FEW else [])]
 
 
 def _table(asked: _Asked, wrong: str) -> list[str]:
@@ -259,6 +280,6 @@ def _meant_as_one(text: str, wrong: str, columns: Mapping[str, list[str]]) -> st
         parts = written.split(".")
         for stop in range(len(parts), 1, -1):
             name = known.get(".".join(parts[:stop]).casefold())
-            if name is not None and wrong.casefold() in (part.casefold() for part in parts):
+            if name is not None and f".{wrong}.".casefold() in f".{written}.".casefold():
                 return name
     return None

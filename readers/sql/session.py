@@ -30,7 +30,7 @@ from .advice import advice
 from .connections import add_macros, connect, macros_for, step_columns
 from .macros import TRANSITIONS, WITH_NEXT, next_columns
 from .sources import run_interruptible
-from .text import explained, identifiers, named_words, names_run_keys, opens_query, star_without
+from .text import element_zero, explained, identifiers, named_words, names_run_keys, opens_query, star_without
 
 _LIST_AS_NUMBER = re.compile(r"cast \(\w+(?:\[\])+ -> DOUBLE\)")
 _EXACT_IN_DOUBLE = 2**53
@@ -155,15 +155,21 @@ def _has_rounded(snapshot: Snapshot, table: str, name: str) -> bool:
 
 
 def check_text(text: str) -> None:
-    """Refuse what cannot be SQL text.
+    """Refuse what cannot be SQL text, and an element 0, which DuckDB answers with NULL.
 
     Raises:
-        QueryError: the text is none, or not in UTF-8.
+        QueryError: the text is none, or not in UTF-8; it reads an element 0 of an observation or action.
     """
     if not isinstance(text, str):
         raise QueryError(f"A query of type {type(text).__name__} was given; expected SQL text.")
     if not has_utf8(text):
         raise QueryError(f"{text!r} is no text in UTF-8, which SQL is written in.")
+    zero = element_zero(text)
+    if zero is not None:
+        raise QueryError(
+            f"{zero} is NULL in SQL, where lists count from 1. Macros count from 0, as charts and statistics "
+            "do: obs(0), act(0), obs('arm', 0) of a Dict."
+        )
 
 
 def _in_parts(connection: duckdb.DuckDBPyConnection, text: str) -> bool:

@@ -28,6 +28,7 @@ class _Word(NamedTuple):
     kind: object
 
 
+_LISTS = re.compile(r'(?:next_)?(?:observation|action)$|"(?:next_)?(?:observation|action)[."]')
 _PLAIN = re.compile(r"[a-z_][a-z0-9_]*", re.IGNORECASE)
 
 
@@ -111,6 +112,19 @@ def names_run_keys(text: str) -> bool:
         if behind in _RELATIONS or words[at - 1] in ("with", "recursive"):
             return False
     return any(words[at + 1] == "." for at in places)
+
+
+def element_zero(text: str) -> str | None:
+    """Return the first element 0 of an observation or action in a query, as it is written; None without one.
+
+    >>> element_zero('SELECT s."observation.arm"[0] FROM steps AS s'), element_zero("SELECT 'action[0]'")
+    ('"observation.arm"[0]', None)
+    """
+    words = [word.text for word in _words(text)] if "[" in text else []
+    for name, *index in zip(words, words[1:], words[2:], words[3:], strict=False):
+        if index == ["[", "0", "]"] and _LISTS.match(name):
+            return name + "[0]"
+    return None
 
 
 def star_without(text: str, table: str, columns: Iterable[str]) -> str:
