@@ -216,8 +216,8 @@ def import_part(rows: pa.Table, into: Path, name: str, options: ImportOptions) -
         DatasetError, SpaceMismatchError, InvalidArgumentError: see `import_dataset`.
     """
     target = Target(into, None, None, "raise", "error", "no", False, direct=True)
-    with bounded(rows, trust=False, max_bytes=None), _named(rows, _name(rows)):
-        return _imported(rows, _name(rows), name, target, options, "table", dry_run=False)
+    with bounded(rows, trust=False, max_bytes=None):
+        return _imported(rows, "the dataset", name, target, options, "table", dry_run=False)
 
 
 @contextmanager

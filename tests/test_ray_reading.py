@@ -346,6 +346,11 @@ def test_bad_arguments_are_refused_before_anything_runs(store: el.EpisodeStore, 
         read_units(path, el.Windows(1000))
     with pytest.raises(refused, match="read_episodes"):
         read_units(path, el.Episodes())
+    with pytest.raises(refused, match=r"units=64: expected el\.Windows"):
+        read_units(path, 64)
+    for opened in (store, store.filter("length > 3")):
+        with pytest.raises(refused, match=r"path is of the type .*store\.url"):
+            read_steps(opened)
     with pytest.raises(refused, match="no column 'lengths'"):
         read_episodes(path, ["lengths"])
     with pytest.raises(el.errors.StoreNotFoundError):

@@ -156,6 +156,25 @@ def test_wrong_rows_leave_nothing(tmp_path: Path, change: Any, message: str) -> 
     assert not len(el.open(target)) and not waiting(target)
 
 
+@pytest.mark.parametrize("kind", ["vectors", "discrete"])
+def test_batches_of_numpy_are_refused_and_others_written(tmp_path: Path, kind: str) -> None:
+    """NumPy makes NaN of the NULL beside a last observation; batches of pandas and single rows keep it."""
+    import ray
+
+    from episodelake.integrations.ray import read_steps, write_steps
+
+    source, _ = recorded(tmp_path / "s", *SPACES[kind])
+    target = emptied(source, tmp_path / "t")
+    read = read_steps(tmp_path / "s", last=True)
+    with pytest.raises(ray.exceptions.RayTaskError, match=r"(?s)'reward' has NaN .*batch_format='pyarrow'"):
+        write_steps(read.map_batches(lambda rows: rows, batch_size=None), target, write_id="a")
+    assert not len(el.open(target)) and not waiting(target)
+    frames = read.map_batches(lambda rows: rows, batch_size=None, batch_format="pandas")
+    for write_id, dataset in (("a", frames), ("b", read.map(lambda row: row))):
+        assert write_steps(dataset, target, write_id=write_id).episodes == len(LENGTHS)
+    check_equal(target, source, 2 * len(LENGTHS))
+
+
 def test_killed_tasks_are_tried_again(tmp_path: Path) -> None:
     """A worker that dies while its task has staged some episodes leaves nothing twice."""
     from episodelake.integrations.ray import read_steps, writing
@@ -493,6 +512,9 @@ def test_bad_arguments(tmp_path: Path) -> None:
     read = read_steps(tmp_path / "s")
     with pytest.raises(el.errors.StoreNotFoundError):
         write_steps(read, tmp_path / "none", write_id="a")
+    rows = pa.table({"episode_id": ["a"]})
+    with pytest.raises(el.errors.InvalidArgumentError, match=r"dataset is of the type Table.*from_arrow"):
+        write_steps(rows, tmp_path / "s", write_id="a")
     for write_id in ("", chr(0xD800)):
         with pytest.raises(el.errors.InvalidArgumentError, match="write_id"):
             write_steps(read, tmp_path / "s", write_id=write_id)

@@ -31,7 +31,7 @@ from ...writers.collecting.display import StopSignal
 from ...writers.collecting.stats import CollectStats
 from ...writers.collecting.worker import Share, open_handle, work_share
 from ...writers.collecting.workers import Worker, WorkerPool, recover_runs, runs_of
-from .datasource import refuse_memory
+from .datasource import check_path
 
 _PAUSE = 0.1
 _GRACE_SECONDS = 10.0
@@ -221,7 +221,7 @@ def collect(
             traceback of the first.
         KeyboardInterrupt: as for `episodelake.collect`.
     """
-    refuse_memory(path)
+    check_path(path)
     store = open_store(path, storage_options=storage_options)
     pool = _ActorPool(whole_number("actors", actors, 1), actor_options or {})
     return collect_locally(make_env, policy, store, workers=pool, **options)

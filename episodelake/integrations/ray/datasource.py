@@ -168,12 +168,17 @@ def _blocks(
         first += len(positions)
 
 
-def refuse_memory(path: str | PathLike[str]) -> None:
-    """Refuse a store that tasks do not see.
+def check_path(path: str | PathLike[str]) -> None:
+    """Refuse a store that tasks cannot open.
 
     Raises:
-        InvalidArgumentError: it is in the memory of this process.
+        InvalidArgumentError: it is in the memory of this process, or neither a path nor a URL.
     """
+    if not isinstance(path, str | PathLike):
+        raise InvalidArgumentError(
+            f"path is of the type {type(path).__name__}; expected the store's folder or URL, since every "
+            "task opens it: `store.url` of an open store. Choose episodes to read by where=."
+        )
     if fspath(path).startswith("memory://"):
         raise InvalidArgumentError(f"{path!r} is in the memory of this process, which no task of Ray sees.")
 

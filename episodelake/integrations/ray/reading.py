@@ -23,12 +23,12 @@ from ...readers.columns.selection import select
 from ...readers.columns.specs import check_names
 from ...readers.columns.tree import leaves
 from ...readers.episodes import iterate_blocks
-from ...readers.loading.config import LoaderConfig
+from ...readers.loading.config import LoaderConfig, choose_units
 from ...readers.loading.feed import Batches, Shard
 from ...readers.loading.feeding import chosen_episodes
 from ...readers.loading.outputs import Output
 from ...readers.loading.transforms.on_read import TransformPipeline
-from ...readers.loading.units import Transitions, Units
+from ...readers.loading.units import Units
 from ...readers.loading.windows import Episodes, unpadded
 from ...readers.tasks import Address
 from ...readers.view import EpisodeView
@@ -37,7 +37,7 @@ from ...store.layout import STEPS
 from ...store.names import ACTION, EPISODE, LENGTH, OBSERVATION, REWARD
 from ...store.spaces.arrow import plain_table, values_of
 from ...store.spaces.fixed import FixedNode
-from .datasource import BLOCK_BYTES, Reading, check_columns, dataset_of, refuse_memory
+from .datasource import BLOCK_BYTES, Reading, check_columns, check_path, dataset_of
 
 #: About how many bytes a cell takes whose size is known only when it is read.
 _CELL_BYTES = 16
@@ -165,7 +165,7 @@ def _unit_rows(
 def _unit_counts(view: EpisodeView, options: Mapping[str, Any]) -> np.ndarray:
     """Return how many units each episode has; int64, shape (E,)."""
     config = LoaderConfig(
-        options["units"] or Transitions(),
+        options["units"],
         options["columns"],
         TransformPipeline.of(options["transforms"]),
         Batches.of(1),
@@ -309,6 +309,7 @@ def read_units(
         InvalidArgumentError: as for `store.loader`; or the store is in memory.
         QueryError: `where` is not valid.
     """
+    units = choose_units(units, window=None, n_step=None, gamma=None)
     if isinstance(units, Episodes):
         raise InvalidArgumentError("Episodes differ in length: read them with read_episodes().")
     view, address = _view(path, where, version, storage_options)
@@ -327,7 +328,7 @@ def _view(
     version: int | str | None,
     storage_options: Mapping[str, str] | None,
 ) -> tuple[EpisodeView, Address]:
-    refuse_memory(path)
+    check_path(path)
     store = open_store(path, version, storage_options=storage_options)
     view = store if where is None else store.filter(where)
     view.context.check_not_empty("to read")

@@ -18,7 +18,7 @@ import ray
 from ..._store import open_store
 from ...store.errors import InvalidArgumentError
 from ...writers.episodes.episode_writer import OpenEpisode
-from .datasource import refuse_memory
+from .datasource import check_path
 
 
 class RecorderActor:
@@ -152,7 +152,7 @@ def recorder_actor(
         StoreNotFoundError: there is no store at `path`.
         InvalidArgumentError: an option is not valid; or the store is in memory.
     """
-    refuse_memory(path)
+    check_path(path)
     options["durability"] = durability
     store = open_store(path, storage_options=storage_options)
     store.writer(**options).close()  # wrong options raise here; a run without an episode leaves nothing

@@ -13,7 +13,7 @@ from __future__ import annotations
 import hashlib
 import uuid
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -45,7 +45,7 @@ from ...store.maintenance.merging import merge
 from ...store.maintenance.staging import staging
 from ...store.names import has_utf8
 from ...writers.importing.formats import ImportOptions, LastObservation
-from .datasource import refuse_memory
+from .datasource import check_path
 
 _TENSORS = (ArrowTensorType, ArrowTensorTypeV2, ArrowVariableShapedTensorType)
 #: What holds instead of an import's `on_error`.
@@ -252,6 +252,9 @@ def _with_nulls(rows: pa.Table, mapping: ResolvedMapping, blocks: pa.Schema) -> 
         rows: with lists in place of tensors.
         mapping: of their columns.
         blocks: the columns of the blocks.
+
+    Raises:
+        DatasetError: rewards have NaN for NULL.
     """
     rewards = [] if mapping.reward is None else _columns_of(mapping.reward)
     tensors = [
@@ -259,8 +262,9 @@ def _with_nulls(rows: pa.Table, mapping: ResolvedMapping, blocks: pa.Schema) -> 
         for name in [*rewards, *_columns_of(mapping.action)]
         if isinstance(blocks.field(name).type, _TENSORS)
     ]
-    flags = (mapping.terminated, mapping.truncated, mapping.done)
-    telling = [name for name in (*rewards, *flags) if name is not None and name not in tensors]
+    flags = [name for name in (mapping.terminated, mapping.truncated, mapping.done) if name is not None]
+    telling = [name for name in (*rewards, *flags) if name not in tensors]
+    _check_no_nan(rows, [name for name in rewards if name not in tensors], flags)
     if not telling:
         return rows
     unacted = np.logical_and.reduce([rows.column(name).is_null().to_numpy() for name in telling])
@@ -277,6 +281,24 @@ def _with_nulls(rows: pa.Table, mapping: ResolvedMapping, blocks: pa.Schema) -> 
         column = pc.call_function("if_else", [pa.array(mask), pa.scalar(None, column.type), column])
         rows = rows.set_column(rows.schema.get_field_index(name), name, column)
     return rows
+
+
+def _check_no_nan(rows: pa.Table, rewards: Sequence[str], flags: Sequence[str]) -> None:
+    """Refuse rows of last observations, which their flags tell, with NaN where the reward was NULL.
+
+    Raises:
+        DatasetError: there are such rows; the message names the column.
+    """
+    for name in rewards:
+        column = rows.column(name)
+        if not (flags and pa.types.is_floating(column.type)):
+            continue
+        last = np.logical_and.reduce([rows.column(flag).is_null().to_numpy() for flag in flags])
+        if (np.isnan(column.to_numpy()) & ~column.is_null().to_numpy() & last).any():
+            raise DatasetError(
+                f"The column {name!r} has NaN in rows of last observations, where it was NULL: batches of "
+                "NumPy have no NULL. Change rows with map_batches(..., batch_format='pyarrow'), or 'pandas'."
+            )
 
 
 def _columns_of(tree: Any) -> list[str]:
@@ -324,7 +346,12 @@ def write_steps(
     """
     if not isinstance(write_id, str) or not write_id or not has_utf8(write_id):
         raise InvalidArgumentError(f"write_id={write_id!r:.200}: expected text that names the write.")
-    refuse_memory(path)
+    if not isinstance(dataset, Dataset):
+        raise InvalidArgumentError(
+            f"dataset is of the type {type(dataset).__name__}; expected one of Ray Data, as read_steps, "
+            "ray.data.from_arrow and ray.data.from_pandas return it."
+        )
+    check_path(path)
     store = open_store(path, storage_options=storage_options)
     layout = store.handle.layout
     if store.handle.schema.groups:
