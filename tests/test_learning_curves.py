@@ -75,6 +75,26 @@ def test_bands_cover_what_they_claim() -> None:
     assert low.tolist() == value.tolist() == high.tolist() == [1.0, 2.0]
 
 
+def test_unfinished_episodes_are_left_out(tmp_path: Path) -> None:
+    """Returns of episodes that the recorder cut bend no curve; a run that has no others is drawn."""
+    store = scores(tmp_path / "store", {"ended": [5.0] * 40})
+    flat = {"observations": np.zeros((2, 2), np.float32), "actions": np.ones(1, np.int64)}
+    for name, returns in (("mixed", [7.0] * 40 + [1.0] * 8), ("cut", [3.0] * 40)):
+        with store.writer(run=name) as writer:
+            for value in returns:
+                ended = value == 7
+                writer.write_episode(**flat, rewards=[value], terminations=ended, truncations=False)
+    store.refresh()
+    assert dict(store.sql("select end_reason, count(*) from episodes group by 1").fetchall())["cut"] == 48
+    for options in ({}, {"over": "steps"}, {"band": "runs"}):
+        values = {name: {row["value"] for row in line} for name, line in curve(store, **options).items()}
+        assert values == {"ended": {5.0}, "mixed": {7.0}, "cut": {3.0}}
+    assert sum(row["episodes"] for row in curve(store)["mixed"]) == 40
+    assert "8 unfinished episodes (cut or interrupted) not drawn" in told(store.plot.learning_curve())
+    unfinished = store.filter("end_reason = 'cut' and run.name = 'mixed'")
+    assert "unfinished" not in told(unfinished.plot.learning_curve())
+
+
 def test_runs_of_different_lengths(tmp_path: Path) -> None:
     """Where a run has ended, the others go on alone."""
     store = scores(tmp_path / "store", {"long": [1.0] * 80, "short": [5.0] * 40}, long="a", short="a")

@@ -40,7 +40,7 @@ def draw_learning_curve(
     one_of("band", band, BANDS)
     whole_number("smooth", smooth, 0, MOST_SMOOTH)
     with Workbench(context, steps=False) as bench:
-        series = episode_series(bench, what, by)
+        series = episode_series(bench, what, by, finished=True)
         several = band == "runs"
         shared = "n // runs" if several else "n"
         # Enough episodes in each stretch that an outlier does not move the median.

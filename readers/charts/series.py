@@ -132,6 +132,10 @@ FITS = f"isfinite(value) AND abs(value) <= {LARGEST}"
 #: Views of a bench: all values, those of the largest series that fit an axis, and these by stretch. As tables
 #: they would hold columns that a chart of a million episodes does not need.
 VALUED, DRAWN, PLACED = "valued", "drawn", "placed"
+#: Whether the environment ended an episode; of a run without such episodes, any.
+_UNFINISHED = "end_reason IN ('cut', 'interrupted')"
+_ONLY_UNFINISHED = f"SELECT run_id FROM episodes GROUP BY 1 HAVING bool_and({_UNFINISHED})"
+_FINISHED = f"(NOT {_UNFINISHED} OR run_id IN ({_ONLY_UNFINISHED}))"
 RUN, AGENT = "run", "agent"
 RETURN, LENGTH = "return", "length"
 
@@ -238,13 +242,14 @@ def check_any(context: ReadContext) -> None:
         )
 
 
-def episode_series(bench: Workbench, what: str, by: str | None) -> Series:
+def episode_series(bench: Workbench, what: str, by: str | None, *, finished: bool = False) -> Series:
     """Return the returns or lengths of episodes that are finite, of the largest series.
 
     Args:
         bench: of the view.
         what: `RETURN` or `LENGTH`.
         by: see `Plots.returns`.
+        finished: leave out episodes that the environment did not end, of runs with others.
 
     Raises:
         InvalidArgumentError: there is no such column to tell series by.
@@ -252,7 +257,7 @@ def episode_series(bench: Workbench, what: str, by: str | None) -> Series:
     """
     schema = bench.snapshot.schema
     by = by or (AGENT if schema.groups else RUN)
-    value_episodes(bench, what, by)
+    value_episodes(bench, what, by, _FINISHED if finished else "true")
     bench.rows(
         "CREATE OR REPLACE TEMP TABLE sizes AS SELECT series AS name, "
         f"count(*) FILTER ({FITS}) AS values, count(*) FILTER (NOT coalesce({FITS}, false)) AS wild "
@@ -272,6 +277,10 @@ def episode_series(bench: Workbench, what: str, by: str | None) -> Series:
     shown = sizes[:MOST_SERIES]
     left = sum(row["values"] for row in sizes[MOST_SERIES:])
     notes = []
+    if finished:
+        (unfinished,) = bench.rows(f"SELECT count(*) AS n FROM episodes WHERE NOT {_FINISHED}")
+        if unfinished["n"]:
+            notes.append(f"{counted(unfinished['n'], 'unfinished episode')} (cut or interrupted) not drawn")
     if wild:
         notes.append(f"{counted(wild, what)} not drawn: NaN, infinite or beyond {LARGEST:g}")
     if left:
@@ -289,7 +298,7 @@ def episode_series(bench: Workbench, what: str, by: str | None) -> Series:
     )
 
 
-def value_episodes(bench: Workbench, what: str, by: str) -> None:
+def value_episodes(bench: Workbench, what: str, by: str, where: str = "true") -> None:
     """Make the view `VALUED`: a value per episode (or agent, or objective), with the columns of `Series`.
 
     Charts, cards and the terminal draw from it. Values may be NULL, NaN or infinite.
@@ -298,11 +307,13 @@ def value_episodes(bench: Workbench, what: str, by: str) -> None:
         bench: of the view.
         what: `RETURN` or `LENGTH`.
         by: the column, `RUN` or `AGENT` that defines the series.
+        where: a condition over the columns of `episodes` that `Series` has.
 
     Raises:
         InvalidArgumentError: there is no such column to tell series by.
     """
-    bench.rows(f"CREATE OR REPLACE TEMP VIEW {VALUED} AS {_valued(bench.snapshot, what, by)}")
+    valued = _valued(bench.snapshot, what, by)
+    bench.rows(f"CREATE OR REPLACE TEMP VIEW {VALUED} AS SELECT * FROM ({valued}) WHERE {where}")
 
 
 def means_over(bench: Workbench, x: str, stretches: str) -> list[dict[str, Any]]:

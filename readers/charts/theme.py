@@ -48,6 +48,8 @@ def config() -> dict[str, Any]:
             "domainColor": "#888888",
             "tickColor": "#888888",
             "titlePadding": 8,
+            # The reader's font may be wider than the one that a saved picture was measured with.
+            "labelSeparation": 8,
         },
         "legend": {**words, "titleFontWeight": "normal", "symbolOpacity": 1, "labelLimit": 240},
         "header": {**words, "titleFontWeight": "normal", "labelFontWeight": 600},
