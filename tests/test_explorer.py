@@ -253,7 +253,7 @@ def test_recorded_frames(tmp_path: Path) -> None:
     (source,) = frame_sources(pictured.refresh()[0], replayed=False)
     for t in (3, 0, 2):
         picture = source.picture(t)
-        shown = np.asarray(Image.open(io.BytesIO(picture.png)))
+        shown = np.asarray(Image.open(io.BytesIO(picture.data)))
         assert np.array_equal(shown, frames[t])
         assert (picture.width, picture.height, picture.t) == (20, 24, t)
     assert "observation" not in moment_of(pictured[0], 1).step
@@ -277,7 +277,7 @@ def test_replayed_frames(tmp_path: Path) -> None:
     (source,) = frame_sources(episode, replayed=True)
     for t in (episode.length, 0, 3):
         picture = source.picture(t)
-        assert np.array_equal(np.asarray(Image.open(io.BytesIO(picture.png))), rendered[t])
+        assert np.array_equal(np.asarray(Image.open(io.BytesIO(picture.data))), rendered[t])
         assert picture.difference is None
 
 

@@ -375,7 +375,7 @@ def test_playing(explorer: Explorer, store: el.EpisodeStore, visit: Open) -> Non
     """Play goes on to the end of the episode and stops there."""
     seen = visit(explorer)
     expect(seen.page.locator(".episode-id")).to_have_text(store[-1].id)
-    seen.page.locator(".timeline button").click()
+    seen.page.get_by_role("button", name="Play or pause").click()
     last = store[-1].length
     expect(seen.page.locator(".timeline .t")).to_have_text(f"t = {last} / {last}")
     expect(seen.page.locator(".timeline button", has_text="play_arrow")).to_be_visible()
@@ -1270,3 +1270,53 @@ def test_a_writer_that_is_killed_is_watched(
         expect(page.locator(".recording")).to_be_hidden()
         expect(page.locator(".episode.first .problem")).to_contain_text("not in the newest version")
         expect(page.locator(".timeline .t")).to_have_text("t = 3 / 3")
+
+
+def test_playback_of_four_cameras(visit: Open, tmp_path: Path) -> None:
+    """Keys and thumbnails move, play loops, and all cameras show the step of the slider."""
+    names, length = ("front", "left", "right", "wrist"), 30
+    spaces = Dict({name: Box(0, 255, (24, 24, 3), np.uint8) for name in names})
+    store = el.create(tmp_path / "robot", observation_space=spaces, action_space=Discrete(2))
+    images = np.stack([np.full((24, 24, 3), 5 * t, np.uint8) for t in range(length + 1)])
+    with store.writer() as writer:
+        writer.write_episode(
+            observations=dict.fromkeys(names, images),
+            actions=np.zeros(length, np.int64),
+            rewards=np.ones(length),
+            terminations=True,
+            truncations=False,
+        )
+    with explored(Path(store.path), tmp_path / "out") as explorer:
+        seen = visit(explorer)
+        page = seen.page
+        label, thumbnails = page.locator(".timeline .t"), page.locator(".thumbnails img")
+        expect(label).to_have_text(f"t = 0 / {length}")
+        expect(thumbnails).to_have_count(12)
+        thumbnails.last.click()
+        expect(label).to_have_text(f"t = {length} / {length}")
+        page.keyboard.press("Home")
+        expect(label).to_have_text(f"t = 0 / {length}")
+        page.keyboard.press("Shift+ArrowRight")
+        expect(label).to_have_text(f"t = 10 / {length}")
+        page.keyboard.press("+")
+        expect(page.locator(".timeline .q-select")).to_contain_text("2x")
+        page.keyboard.press("l")
+        loop = page.get_by_role("button", name="Loop")
+        expect(loop).to_have_attribute("aria-pressed", "true")
+        page.get_by_role("button", name="Play or pause").click()
+        shown = [10]
+
+        def back_again() -> bool:
+            shown.append(int(label.inner_text().split()[2]))
+            return shown[-1] < max(shown)
+
+        wait_until(back_again, "the second round")
+        page.get_by_role("button", name="Play or pause").click()
+        expect(page.get_by_role("button", name="Play or pause")).to_contain_text("play_arrow")
+        t = int(label.inner_text().split()[2])
+        for name in names:
+            frame = page.locator(f"img.frame[alt^='{name}']")
+            expect(frame).to_have_attribute("alt", f"{name} at t = {t}")
+            assert (pixels(frame) == 5 * t).all()
+        settle(page)
+        assert unnamed(page) == [] and misplaced(page) == [] and crowded(page) == []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import base64
+import asyncio
 import html
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
@@ -16,6 +16,8 @@ from .charts import episode_spec
 from .moments import (
     FrameSource,
     Moment,
+    Picture,
+    RecordedPictures,
     frame_sources,
     has_environment,
     metadata_of,
@@ -40,6 +42,11 @@ class PaneOwner(Protocol):
 
     replaying: bool
     signals: list[str]
+
+    @property
+    def playing(self) -> bool:
+        """Whether steps go by themselves."""
+        ...
 
     def close(self, pane: EpisodePane) -> None:
         """Close a pane."""
@@ -87,6 +94,12 @@ class EpisodePane:
     def length(self) -> int:
         """The last t of what is shown."""
         return self._shown.length
+
+    @property
+    def recorded(self) -> RecordedPictures | None:
+        """The first camera whose images were recorded."""
+        sources = (source for source, _, _ in self._cameras)
+        return next((source for source in sources if isinstance(source, RecordedPictures)), None)
 
     @property
     def _shown(self) -> Episode:
@@ -178,17 +191,25 @@ class EpisodePane:
             moment = await run.io_bound(moment_of, self._shown, here)
             if moment is not None and not self._left:
                 self._facts.set_content(_told(moment, ended=here < t))
-            for camera in list(self._cameras):
-                await self._show_frame(*camera, here)
+            await self._show_frames(here)
         except EpisodelakeError as error:
             self.tell(str(error))
 
-    async def _show_frame(self, frames: FrameSource, image: ui.element, caption: ui.label, t: int) -> None:
-        picture = await run.io_bound(frames.picture, t)
-        if picture is None or self._left:
-            return
+    async def _show_frames(self, t: int) -> None:
+        """Show the frames of all cameras together, so that none is ahead of the others."""
+        cameras, passing = list(self._cameras), self.player.playing
+        pictures = await asyncio.gather(
+            *(run.io_bound(source.picture, t, passing=passing) for source, _, _ in cameras)
+        )
+        for (source, image, caption), picture in zip(cameras, pictures, strict=True):
+            if picture is not None and not self._left:
+                self._show_frame(source, image, caption, t, picture)
+
+    def _show_frame(
+        self, frames: FrameSource, image: ui.element, caption: ui.label, t: int, picture: Picture
+    ) -> None:
         image.classes(remove="small", add="small" if picture.width <= _SMALL else "")
-        image.props["src"] = "data:image/png;base64," + base64.b64encode(picture.png).decode()
+        image.props["src"] = picture.url
         image.props["alt"] = f"{text_of(frames.name)} at t = {picture.t}"
         image.update()
         lines = [text_of(frames.name)]

@@ -1,16 +1,18 @@
 """One moment of an episode: its row and facts as texts, and its frame for the slider.
 
-One row is read at a time, without columns of images, and recorded images are decoded for one t at a time. A
-replay runs forward only, so its frames are kept, compressed.
+One row is read at a time, without columns of images. Recorded images are decoded in chunks, the next one
+ahead. A replay runs forward only, so its frames are kept, compressed.
 """
 
 from __future__ import annotations
 
+import base64
 import io
 import math
+import threading
 import weakref
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol
@@ -19,8 +21,8 @@ import numpy as np
 
 from ..readers.episode import Episode
 from ..readers.measures.signals import row_values
-from ..readers.pictures.images import image_columns
-from ..readers.pictures.video import REPLAY
+from ..readers.pictures.images import image_column, image_columns
+from ..readers.pictures.video import FASTEST, REPLAY, recorded_fps
 from ..readers.replaying.run_envs import run_envs
 from ..store.common.optional_packages import EXPLORE, require
 from ..store.errors import EnvUnavailableError
@@ -144,18 +146,25 @@ class Picture:
     """A frame.
 
     Attributes:
-        png: the image as a PNG file.
+        data: the image as a file.
+        kind: "png", or "jpeg" of a large frame that passes by.
         width, height: in pixels.
         t: the step that it shows.
         difference: where a replay first differs from the recording, at this step or before; None if it does
             not, and for recorded images.
     """
 
-    png: bytes
+    data: bytes
+    kind: str
     width: int
     height: int
     t: int
     difference: str | None = None
+
+    @property
+    def url(self) -> str:
+        """The image as the address of an element."""
+        return f"data:image/{self.kind};base64,{base64.b64encode(self.data).decode()}"
 
 
 class FrameSource(Protocol):
@@ -167,13 +176,23 @@ class FrameSource(Protocol):
 
     name: str
 
-    def picture(self, t: int) -> Picture:
-        """Return the frame of a step."""
+    def picture(self, t: int, *, passing: bool = False) -> Picture:
+        """Return the frame of a step; of one that is passing by, a large one may lose some quality."""
         ...
 
 
+#: Frames are decoded in chunks of so many bytes, of which each camera keeps some: before, now and next.
+CHUNK_BYTES = 16 << 20
+_KEPT_CHUNKS = 3
+#: Decodes frames ahead, of all pages.
+_DECODERS = ThreadPoolExecutor(max_workers=4, thread_name_prefix="episodelake-frames")
+#: Larger frames are sent as JPEG while they play.
+_EXACT_PIXELS = 256 * 256
+_THUMBNAIL = 64
+
+
 class RecordedPictures:
-    """Recorded images.
+    """Recorded images, decoded a chunk ahead.
 
     Args:
         episode: of one agent.
@@ -184,15 +203,53 @@ class RecordedPictures:
         self.name = column.removeprefix(f"{episode._own_schema.observation.root}.")
         self._episode = episode
         self._column = column
+        self._count = episode._observation_count
+        image = image_column(episode._own_schema, column, None)
+        height, width = (image.leaf.shape[image.layout.index(axis)] for axis in "HW")
+        self._rows = max(1, CHUNK_BYTES // (3 * height * width))
+        self._lock = threading.Lock()
+        self._chunks: dict[int, Future[np.ndarray]] = {}
 
-    def picture(self, t: int) -> Picture:
+    def picture(self, t: int, *, passing: bool = False) -> Picture:
         """Return the image that was observed at t, or the last one if that of the last step is missing.
 
         Raises:
             CorruptStoreError: the file is damaged.
         """
-        seen = min(t, self._episode._observation_count - 1)
-        return _picture(self._episode.frames(seen, column=self._column)[0], seen)
+        seen = min(t, self._count - 1)
+        number, row = divmod(seen, self._rows)
+        frames = self._chunk(number)
+        if (number + 1) * self._rows < self._count:
+            self._chunk(number + 1)
+        return _picture(frames.result()[row], seen, passing=passing)
+
+    def _chunk(self, number: int) -> Future[np.ndarray]:
+        """Return a chunk that is decoded or will be; the chunks that were asked for last stay."""
+        start = number * self._rows
+        with self._lock:
+            chunk = self._chunks.pop(number, None) or _DECODERS.submit(
+                self._episode.frames, slice(start, min(start + self._rows, self._count)), column=self._column
+            )
+            self._chunks[number] = chunk
+            while len(self._chunks) > _KEPT_CHUNKS:
+                del self._chunks[next(iter(self._chunks))]
+        return chunk
+
+    def thumbnails(self, most: int) -> list[tuple[int, str]]:
+        """Return evenly spaced steps with their images, small, as addresses of data.
+
+        Raises:
+            CorruptStoreError: the file is damaged.
+        """
+        steps = np.unique(np.linspace(0, self._count - 1, most).round().astype(int)).tolist()
+        video = self._episode.video(steps, column=self._column)
+        return [(t, _picture(_small(frame), t, passing=True).url) for t, frame in video]
+
+
+def _small(frame: np.ndarray) -> np.ndarray:
+    """Return every so many pixels of a frame."""
+    every = max(1, min(frame.shape[:2]) // _THUMBNAIL)
+    return np.ascontiguousarray(frame[::every, ::every])
 
 
 class ReplayedPictures:
@@ -217,7 +274,7 @@ class ReplayedPictures:
         self._video = self._thread.submit(episode.video).result()
         self._frames: Iterator[tuple[int, np.ndarray]] = iter(self._video)
 
-    def picture(self, t: int) -> Picture:
+    def picture(self, t: int, *, passing: bool = False) -> Picture:
         """Return the frame of a step; the last one that there is if the replay ended before.
 
         Raises:
@@ -234,7 +291,7 @@ class ReplayedPictures:
             difference = report and report.first_difference
             picture = _picture(following[1], following[0], difference and str(difference))
             self._kept.append(picture)
-            self._size += len(picture.png)
+            self._size += len(picture.data)
         if not self._kept:
             raise EnvUnavailableError("The environment rendered no frame.")
         return self._kept[min(t, len(self._kept) - 1)]
@@ -256,14 +313,21 @@ def frame_sources(episode: Episode, *, replayed: bool) -> list[FrameSource]:
     return [*cameras] or ([ReplayedPictures(episode)] if replayed else [])
 
 
+def rate_of(episode: Episode, fps: Any) -> float:
+    """Return how many steps an episode has in a second: the `fps` of the card, or of its environment."""
+    known = isinstance(fps, int | float) and 0 < fps <= FASTEST
+    return float(fps) if known else recorded_fps(episode)
+
+
 def has_environment(episode: Episode) -> bool:
     """Return whether an episode of one agent can be replayed as far as its run's record tells."""
     environment = run_envs(episode._rows.snapshot).get(episode.run_id)
     return not episode.agents and environment is not None and environment.spec is not None
 
 
-def _picture(frame: np.ndarray, t: int, difference: str | None = None) -> Picture:
+def _picture(frame: np.ndarray, t: int, difference: str | None = None, *, passing: bool = False) -> Picture:
     image = require("PIL.Image", "A frame", EXPLORE).fromarray(frame)
     file = io.BytesIO()
-    image.save(file, "PNG", compress_level=1)
-    return Picture(file.getvalue(), frame.shape[1], frame.shape[0], t, difference)
+    kind = "jpeg" if passing and image.width * image.height > _EXACT_PIXELS else "png"
+    image.save(file, kind, **({"quality": 90} if kind == "jpeg" else {"compress_level": 1}))
+    return Picture(file.getvalue(), kind, image.width, image.height, t, difference)

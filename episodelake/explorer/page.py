@@ -47,6 +47,8 @@ from .widgets import BUNDLE_PATH, Tab, note, path_label, vega_bundle
 
 #: Seconds that the opening of a large store may take.
 _OPENING = 120.0
+#: Steps of an arrow key with Shift.
+_FAR = 10
 
 
 def add_page(application: fastapi.FastAPI, watch: Watch | LakeWatch, exports: Path) -> None:
@@ -420,7 +422,14 @@ class Page(Tab):
         if not event.action.keydown or self.tabs.value != "episodes":
             return
         if event.key.arrow_left or event.key.arrow_right:
-            self.player.step(1 if event.key.arrow_right else -1)
+            by = _FAR if event.modifiers.shift else 1
+            self.player.step(by if event.key.arrow_right else -by)
+        elif event.key.name in ("Home", "End"):
+            self.player.jump(self.player.longest if event.key.name == "End" else 0)
+        elif event.key.name in ("+", "-"):
+            self.player.change_speed(1 if event.key.name == "+" else -1)
+        elif event.key.name == "l" and not event.action.repeat:
+            self.player.toggle_loop()
         elif event.key.arrow_up or event.key.arrow_down:
             self.episodes.move(1 if event.key.arrow_down else -1)
 

@@ -3,19 +3,50 @@
 from __future__ import annotations
 
 import contextlib
+import time
+from functools import partial
 
 from nicegui import background_tasks, run, ui
 
 from ..readers.episode import Episode
 from ..store.errors import EpisodelakeError
 from .episode_pane import EpisodePane
+from .moments import rate_of
 from .widgets import PageOwner, icon_button, note
 
-_SPEEDS = {1: "1 step", 2: "2 steps", 5: "5 steps", 20: "20 steps"}
-_TICK = 0.1
+SPEEDS = (0.25, 0.5, 1, 2, 4, 8)
+_TICK = 1 / 30
+#: Time that counts at most between two pictures: a slow browser is waited for.
+_LONGEST_TICK = 0.2
+_THUMBNAILS = 12
+#: A growing episode gets new thumbnails when it is so many times as long.
+_LONGER = 1.25
 #: Answered when the browser has drawn the last update, and at once by a hidden page.
 _WHEN_DRAWN = "new Promise((done) => (document.hidden ? done() : requestAnimationFrame(() => done())))"
 _PATIENCE = 5.0
+
+
+class Pace:
+    """The steps for which the time has come while an episode plays.
+
+    Attributes:
+        rate: steps in a second at the speed 1.
+    """
+
+    def __init__(self) -> None:
+        self.rate = 1.0
+        self._last, self._passed = 0.0, 0.0
+
+    def begin(self, now: float) -> None:
+        """Begin at a moment, in seconds."""
+        self._last, self._passed = now, 0.0
+
+    def due(self, now: float, speed: float) -> int:
+        """Return how many steps have become due since the last call."""
+        self._passed += min(now - self._last, _LONGEST_TICK) * self.rate * speed
+        self._last = now
+        steps, self._passed = divmod(self._passed, 1)
+        return int(steps)
 
 
 class Player:
@@ -32,6 +63,9 @@ class Player:
         self.t = 0
         self._drawn: int | None = None
         self._busy = False
+        self._looped = False
+        self._pace = Pace()
+        self._thumbnailed: tuple[str, int] = "", 0
         #: Somebody asked for a replay: the next episodes show theirs without being asked.
         self.replaying = False
         self.signals: list[str] = []
@@ -50,11 +84,15 @@ class Player:
     def _timeline(self) -> None:
         with ui.element("div").classes("card timeline") as self._card:
             self._play = icon_button("play_arrow", "Play or pause", self.toggle_play).mark("play")
-            self._speed = ui.select(_SPEEDS, value=1).props("dense borderless options-dense").mark("speed")
-            self._speed.props["aria-label"] = "Steps at a time"
+            self._loop = icon_button("repeat", "Loop", self.toggle_loop).mark("loop")
+            self._loop.props["aria-pressed"] = "false"
+            speeds = {speed: f"{speed:g}x" for speed in SPEEDS}
+            self._speed = ui.select(speeds, value=1).props("dense borderless options-dense").mark("speed")
+            self._speed.props["aria-label"] = "Speed"
             self._slider = ui.slider(min=0, max=1, value=0, on_change=lambda event: self.go(event.value or 0))
             self._slider.props("dense aria-label=Step").classes("grow").mark("slider")
             self._label = ui.label().classes("t").mark("t")
+            self._strip = ui.element("div").classes("thumbnails").mark("thumbnails")
         self._timer = ui.timer(_TICK, self._tick, active=False)
 
     @property
@@ -103,18 +141,51 @@ class Player:
             ]
         self._empty.set_visibility(not self.panes)
         self._card.set_visibility(bool(self.panes))
-        self._slider.props(f":max={max(self._longest, 1)}")
-        self.t, self._drawn = min(t, self._longest), None
+        self._slider.props(f":max={max(self.longest, 1)}")
+        self.t, self._drawn = min(t, self.longest), None
         self._slider.set_value(self.t)
+        if episodes:
+            self._pace.rate = rate_of(episodes[0], self.page.shown.fps)
         self._wake()
+        self._renew_thumbnails()
+
+    def _renew_thumbnails(self) -> None:
+        """Draw the thumbnails of the first episode with recorded images, unless they are there."""
+        pane = next((each for each in self.panes if each.recorded is not None), None)
+        if pane is None:
+            self._thumbnailed = "", 0
+            self._strip.clear()
+            return
+        drawn, length = self._thumbnailed
+        sealed = pane.length > length and not pane.state
+        if drawn != pane.episode.id or sealed or pane.length > _LONGER * length:
+            self._thumbnailed = pane.episode.id, pane.length
+            background_tasks.create(self._draw_thumbnails(pane))
+
+    async def _draw_thumbnails(self, pane: EpisodePane) -> None:
+        source = pane.recorded
+        try:
+            pictures = await run.io_bound(source.thumbnails, _THUMBNAILS) if source else None
+        except EpisodelakeError as error:
+            pane.tell(str(error))
+            return
+        if pictures is None or pane not in self.panes:
+            return
+        self._strip.clear()
+        with self._strip:
+            for t, url in pictures:
+                # For the pointer only: keys move the slider.
+                image = ui.element("img")
+                image.props["src"], image.props["alt"] = url, ""
+                image.on("click", partial(self.jump, t))
 
     @property
-    def _longest(self) -> int:
+    def longest(self) -> int:
         """The last step of the longest episode that is open."""
         return max((pane.length for pane in self.panes), default=0)
 
     def _wake(self) -> None:
-        self._label.set_text(f"t = {self.t:,} / {self._longest:,}")
+        self._label.set_text(f"t = {self.t:,} / {self.longest:,}")
         background_tasks.create(self._catch_up())
 
     def go(self, t: float) -> None:
@@ -126,7 +197,7 @@ class Player:
     def step(self, by: int) -> None:
         """Move by some steps, and stay at the ends."""
         if self.panes:
-            self._slider.set_value(min(max(self.t + by, 0), self._longest))
+            self._slider.set_value(min(max(self.t + by, 0), self.longest))
 
     async def _catch_up(self) -> None:
         """Show the newest t that is wanted; those in between are passed over."""
@@ -152,28 +223,49 @@ class Player:
         if self._timer.active:
             self._stop()
             return
-        if self.t >= self._longest:
+        if self.t >= self.longest:
             self._slider.set_value(0)
+        self._pace.begin(time.monotonic())
         self._timer.activate()
         self._play.props("icon=pause")
 
+    def toggle_loop(self) -> None:
+        """Play again from the start at the end, or not."""
+        self._looped = not self._looped
+        self._loop.props["aria-pressed"] = str(self._looped).lower()
+        self._loop.classes(remove="pressed", add="pressed" if self._looped else "")
+        self._loop.update()
+
+    def change_speed(self, by: int) -> None:
+        """Play faster or slower by one choice of the list."""
+        place = SPEEDS.index(self._speed.value) + by
+        self._speed.set_value(SPEEDS[min(max(place, 0), len(SPEEDS) - 1)])
+
     def _stop(self) -> None:
-        self._timer.deactivate()
-        self._play.props("icon=play_arrow")
+        if self._timer.active:
+            self._timer.deactivate()
+            self._play.props("icon=play_arrow")
+            # Pictures that passed by may have lost some quality.
+            self.again()
 
     def _tick(self) -> None:
+        """Move by the steps for which the time has come; those that a slow browser misses are left out."""
         if self._busy:
             return
-        if not self.panes or self.t >= self._longest:
+        steps = self._pace.due(time.monotonic(), self._speed.value)
+        if not self.panes or (self.t >= self.longest and not self._looped):
             self._stop()
-            return
-        self.step(self._speed.value or 1)
+        elif self.t >= self.longest and steps:
+            self._slider.set_value(0)
+        else:
+            self.step(steps)
 
     def again(self) -> None:
         """Show this t once more after a pane changed."""
         self._drawn = None
-        self._slider.props(f":max={max(self._longest, 1)}")
+        self._slider.props(f":max={max(self.longest, 1)}")
         self._wake()
+        self._renew_thumbnails()
 
     def renew(self) -> None:
         """Show a newer version. An episode never changes, so it stays; a deleted one is marked."""
@@ -201,11 +293,11 @@ class Player:
 
     def _take(self, pane: EpisodePane, episode: Episode) -> None:
         """Go on with the same episode; one that is watched at its end stays at its end."""
-        ended = self.t >= self._longest
+        ended = self.t >= self.longest
         if pane.take(episode):
             self.again()
             if ended:
-                self._slider.set_value(self._longest)
+                self._slider.set_value(self.longest)
 
     def state_of(self, episode_id: str) -> str | None:
         """Return the state of an unsealed episode, "" of a sealed one, and None of one that is gone."""

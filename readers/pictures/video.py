@@ -43,6 +43,8 @@ from .images import (
 from .writing import FORMATS, SHEET_FRAMES, write_gif, write_mp4, write_png
 
 FPS = 30.0
+#: The most frames per second.
+FASTEST = 1000
 #: A notebook keeps what it shows, so it is shown a part of long videos.
 SHOWN_FRAMES = 1_500
 SHOWN_BYTES = 20_000_000
@@ -159,7 +161,7 @@ def make_video(
 ) -> Video:
     """Return the video of an episode; see `Episode.video`."""
     if fps is not None:
-        fps = positive_number("fps", fps, 1000)
+        fps = positive_number("fps", fps, FASTEST)
     named = column is not None or layout is not None
     recorded = env is None and (named or image_columns(episode._own_schema)) and not episode.agents
     chosen = chosen_steps(episode, steps, episode._observation_count if recorded else episode.length + 1)
@@ -168,7 +170,7 @@ def make_video(
     if recorded:
         image = image_column(episode._own_schema, column, layout)
         frames = partial(recorded_frames, episode, image)
-        return Video(episode.id, image.name, frames, chosen, fps or _recorded_fps(episode))
+        return Video(episode.id, image.name, frames, chosen, fps or recorded_fps(episode))
     if hasattr(episode, "agent_id"):
         raise NothingToDrawError(
             f"The observations of this agent hold no images.{small_images(episode._own_schema)} It cannot be "
@@ -269,11 +271,11 @@ def _made_env(episode: EpisodeData) -> gymnasium.Env:
 
 def _fps_of(metadata: Any) -> float:
     fps = metadata.get("render_fps") if isinstance(metadata, dict) else None
-    return float(fps) if isinstance(fps, int | float) and 0 < fps <= 1000 else FPS
+    return float(fps) if isinstance(fps, int | float) and 0 < fps <= FASTEST else FPS
 
 
-def _recorded_fps(episode: EpisodeData) -> float:
-    """Return the frame rate of the environment's class if its module is already imported."""
+def recorded_fps(episode: EpisodeData) -> float:
+    """Return the frame rate of the environment's class if its module is already imported, else `FPS`."""
     try:
         run: RunEnv = chosen_run(run_envs(episode._rows.snapshot), episode.run_id)
     except EpisodelakeError:

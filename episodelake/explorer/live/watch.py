@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import polars as pl
 
@@ -33,12 +34,14 @@ class Shown:
         store: the open store, pinned at the version.
         episodes: its list.
         card: the entries of the dataset card that have a meaning, as texts.
+        fps: the card's frames per second, unchecked; None where it has none.
         seconds: how long it took to load.
     """
 
     store: EpisodeStore
     episodes: EpisodeList
     card: dict[str, str]
+    fps: Any
     seconds: float
 
 
@@ -50,10 +53,11 @@ def load(store: EpisodeStore) -> Shown:
     """
     started = time.perf_counter()
     try:
-        card = known_entries(store.card)
+        content = store.card
+        card, fps = known_entries(content), content.get("fps")
     except CorruptStoreError as error:
-        card = {"problem": str(error)}
-    return Shown(store, EpisodeList(store), card, time.perf_counter() - started)
+        card, fps = {"problem": str(error)}, None
+    return Shown(store, EpisodeList(store), card, fps, time.perf_counter() - started)
 
 
 class Watch:

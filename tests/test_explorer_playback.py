@@ -1,0 +1,136 @@
+"""Frames for playback: decoded in chunks ahead, exact when they stand still, and small ones as thumbnails."""
+
+import base64
+import io
+
+import numpy as np
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete
+from PIL import Image
+
+import episodelake as el
+from episodelake.explorer import moments
+from episodelake.explorer.moments import RecordedPictures, frame_sources, rate_of
+from episodelake.explorer.player import SPEEDS, Pace
+
+LENGTH = 40
+
+
+@pytest.fixture(scope="module")
+def frames() -> dict[str, np.ndarray]:
+    """Images of a small and a large camera."""
+    rng = np.random.default_rng(0)
+    smooth = np.linspace(0, 255, 320 * 300 * 3).reshape(320, 300, 3)
+    return {
+        "large": np.stack([np.roll(smooth, 2000 * t).astype(np.uint8) for t in range(LENGTH + 1)]),
+        "small": rng.integers(0, 255, (LENGTH + 1, 16, 12, 3), np.uint8),
+    }
+
+
+@pytest.fixture(scope="module")
+def episode(frames: dict[str, np.ndarray], tmp_path_factory: pytest.TempPathFactory) -> el.Episode:
+    """An episode with both."""
+    space = Dict({name: Box(0, 255, images.shape[1:], np.uint8) for name, images in frames.items()})
+    path = tmp_path_factory.mktemp("playback") / "store"
+    store = el.create(path, observation_space=space, action_space=Discrete(2), card={"fps": 10})
+    with store.writer() as writer:
+        writer.write_episode(
+            observations=frames,
+            actions=np.zeros(LENGTH, np.int64),
+            rewards=np.ones(LENGTH),
+            terminations=True,
+            truncations=False,
+        )
+    return store.refresh()[0]
+
+
+def _image(data: bytes) -> np.ndarray:
+    return np.asarray(Image.open(io.BytesIO(data)))
+
+
+@pytest.mark.parametrize("rows", [1, 7, 1000])
+def test_every_order_gives_the_recorded_frames(
+    episode: el.Episode, frames: dict[str, np.ndarray], rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the size of a chunk, each step has its image, forwards, backwards and beyond the end."""
+    monkeypatch.setattr(moments, "CHUNK_BYTES", rows * 16 * 12 * 3)
+    source = RecordedPictures(episode, "observation.small")
+    for t in [*range(LENGTH + 1), *range(LENGTH, -1, -3), 5, 30, 2]:
+        picture = source.picture(t)
+        assert picture.t == t
+        np.testing.assert_array_equal(_image(picture.data), frames["small"][t])
+    assert source.picture(LENGTH + 9).t == LENGTH
+    assert len(source._chunks) <= 3
+
+
+def test_steps_that_follow_are_read_once(episode: el.Episode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Playing decodes each chunk once, although every step is shown."""
+    monkeypatch.setattr(moments, "CHUNK_BYTES", 10 * 16 * 12 * 3)
+    calls: list[slice] = []
+    decoded = el.Episode.frames
+
+    def counted(self: el.Episode, steps: slice, **options: str) -> np.ndarray:
+        calls.append(steps)
+        return decoded(self, steps, **options)
+
+    monkeypatch.setattr(el.Episode, "frames", counted)
+    source = RecordedPictures(episode, "observation.small")
+    for t in range(LENGTH + 1):
+        source.picture(t)
+    assert sorted((each.start, each.stop) for each in calls) == [
+        (0, 10),
+        (10, 20),
+        (20, 30),
+        (30, 40),
+        (40, 41),
+    ]
+
+
+def test_only_large_passing_frames_lose_quality(episode: el.Episode, frames: dict[str, np.ndarray]) -> None:
+    """A frame that stands still is exact; a large one that passes by is close to it."""
+    large, small = frame_sources(episode, replayed=False)
+    assert (large.name, small.name) == ("large", "small")
+    still, passing = large.picture(9), large.picture(9, passing=True)
+    np.testing.assert_array_equal(_image(still.data), frames["large"][9])
+    assert (still.kind, passing.kind) == ("png", "jpeg")
+    difference = _image(passing.data).astype(int) - frames["large"][9]
+    assert np.abs(difference).mean() < 4
+    np.testing.assert_array_equal(_image(small.picture(9, passing=True).data), frames["small"][9])
+
+
+def test_thumbnails(episode: el.Episode, frames: dict[str, np.ndarray]) -> None:
+    """They are spread over the episode, small, and of their steps."""
+    source = RecordedPictures(episode, "observation.large")
+    thumbnails = source.thumbnails(5)
+    assert [t for t, _ in thumbnails] == [0, 10, 20, 30, 40]
+    for t, url in thumbnails:
+        image = _image(base64.b64decode(url.partition("base64,")[2]))
+        np.testing.assert_array_equal(image, frames["large"][t][::4, ::4])
+    assert len(RecordedPictures(episode, "observation.small").thumbnails(100)) == LENGTH + 1
+
+
+RATES = [(10, 10.0), (2.5, 2.5), (None, 30.0), (0, 30.0), ("fast", 30.0), (1e9, 30.0)]
+
+
+@pytest.mark.parametrize(("fps", "rate"), RATES)
+def test_the_rate_is_that_of_the_card(episode: el.Episode, fps: object, rate: float) -> None:
+    """A card without a plausible rate leaves it to the environment, and where that is unknown it is 30."""
+    assert rate_of(episode, fps) == rate
+
+
+@pytest.mark.parametrize("speed", SPEEDS)
+def test_steps_come_at_the_rate(speed: float) -> None:
+    """In 16 seconds of ticks as many steps become due as the rate and the speed say."""
+    pace = Pace()
+    pace.rate = 10.0
+    pace.begin(100.0)
+    ticks = [100 + tick / 32 for tick in range(1, 16 * 32 + 1)]
+    assert sum(pace.due(now, speed) for now in ticks) == pytest.approx(160 * speed, abs=1)
+
+
+def test_a_slow_browser_is_waited_for() -> None:
+    """A pause between two ticks counts a fifth of a second at most."""
+    pace = Pace()
+    pace.rate = 30.0
+    pace.begin(0.0)
+    assert pace.due(50.0, 1) == 6 and pace.due(50.0, 1) == 0
