@@ -333,7 +333,8 @@ def _values(context: ReadContext, by: str | pl.Expr) -> pl.Series:
     frame = positioned_episodes(snapshot, context.positions)
     key = pl.col(by) if isinstance(by, str) else by
     try:
-        if isinstance(by, str) and not _NAME.fullmatch(by) and by not in frame.collect_schema():
+        named = isinstance(by, str) and by in frame.collect_schema()
+        if isinstance(by, str) and not named and (not _NAME.fullmatch(by) or names_run_keys(by)):
             values = _sql_values(context, by)
         else:
             values = collect_episodes(snapshot, frame.select(key.alias(_KEY)))[_KEY]

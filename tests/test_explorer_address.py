@@ -29,6 +29,11 @@ ADDRESSES = st.builds(
     beside=TEXTS,
     t=st.integers(0, 10**9),
     signals=st.lists(TEXTS).map(tuple),
+    chips=st.lists(TEXTS).map(tuple),
+    compared=st.lists(TEXTS).map(tuple),
+    align=TEXTS,
+    overlaid=st.lists(TEXTS).map(tuple),
+    facets=st.lists(TEXTS).map(tuple),
     query=TEXTS,
     curve=st.builds(Curve, by=TEXTS, smooth=st.integers(0, 50), band=st.sampled_from(["episodes", "runs"])),
 )
@@ -61,16 +66,32 @@ def lines_of(command: str) -> str:
 def test_code_gives_what_the_list_shows(store: el.EpisodeStore) -> None:
     """Python, SQL and the command of the list have its episodes in its order, and the open one."""
     episode = store[3].id
-    address = Address(pane="episodes", where="episode_return > 25", sort="-episode_return", episode=episode)
+    address = Address(
+        pane="episodes",
+        where="episode_return > 25",
+        chips=("episode_return < 29",),
+        sort="-episode_return",
+        episode=episode,
+    )
     query = address.choice.sql
-    wanted = [store[k].id for k in (29, 28, 27, 26)]
+    wanted = [store[k].id for k in (28, 27, 26)]
     names: dict[str, Any] = {}
     exec(address.python(store.url, query), names)
     assert names["episodes"]["episode_id"].to_list() == wanted and names["episode"].id == episode
     assert store.sql(address.sql(query)).pl()["episode_id"].to_list() == wanted
-    listed, shown = address.command(store.url, query).splitlines()
+    listed, shown = address.command(store.url, query).rsplit("\n", 2)[:2]
     assert [each["episode_id"] for each in json.loads(lines_of(listed + " --json"))] == wanted
     assert episode in lines_of(shown)
+
+
+def test_code_of_a_filtered_overview(store: el.EpisodeStore) -> None:
+    """The code of an overview that follows a filter has that filter."""
+    address = Address(where="episode_return > 3", brush=("length = 1",), chips=("episode_return < 9",))
+    names: dict[str, Any] = {}
+    exec(address.python(store.url, ""), names)
+    kept = len(store.filter("episode_return > 3 and length = 1 and episode_return < 9"))
+    assert len(names["store"]) == kept == store.sql(address.sql("")).pl()["episodes"].sum()
+    assert lines_of(address.command(store.url, "")) != ""
 
 
 @pytest.mark.parametrize("address", [Address(), Address(pane="sql", query="SELECT 'it''s' AS x, 1 AS y")])

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import quote
 
+import duckdb
 import gymnasium
 import numpy as np
 import pytest
@@ -149,10 +150,33 @@ def test_the_overview(visit: Open, tmp_path: Path) -> None:
             expect(seen.count).to_contain_text(f"of {len(finding.positions)}")
             assert set(seen.column("#")) == {str(position) for position in finding.positions}
             page.get_by_role("tab", name="Overview").click()
+            expect(page.locator(".part-of")).to_contain_text(
+                f"{len(finding.positions)} of {len(frame)} episodes"
+            )
+        page.get_by_role("button", name="Whole store").click()
+        expect(page.locator(".part-of")).to_be_hidden()
         page.locator(".end-row", has_text="truncated").click()
-        ended = int((frame["end_reason"] == "truncated").sum())
-        expect(seen.count).to_contain_text(f"of {ended}")
-        expect(page.get_by_placeholder("SQL condition")).to_have_value("end_reason = 'truncated'")
+        ended = frame.filter(end_reason="truncated")
+        expect(seen.count).to_contain_text(f"of {len(ended)}")
+        expect(page.locator(".chips")).to_contain_text("end_reason = 'truncated'")
+        page.get_by_role("tab", name="Overview").click()
+        expect(facts.get_by_text(f"{ended['length'].sum():,}", exact=True)).to_be_visible()
+        expect(page.locator(".end-row")).to_have_count(1)
+        place = seen.canvas(".beside-curve .part:nth-child(2)")
+        expect(page.locator(".beside-curve .part:nth-child(2)")).to_contain_text(f"{len(ended)} episodes")
+        settle(page)
+        box = place.bounding_box()
+        assert box is not None
+        page.mouse.move(box["x"] + box["width"] * 0.4, box["y"] + 60)
+        page.mouse.down()
+        page.mouse.move(box["x"] + box["width"] * 0.98, box["y"] + 70, steps=4)
+        page.mouse.up()
+        chip = page.locator(".chips .q-chip", has_text="episode_return BETWEEN")
+        expect(chip).to_be_visible()
+        condition = chip.inner_text().split("\n")[1]
+        kept = duckdb.sql(f"SELECT episode_return FROM ended WHERE {condition}").pl()
+        assert 0 < len(kept) < len(ended) and ended["episode_return"].max() in kept["episode_return"]
+        expect(seen.count).to_contain_text(f"of {len(kept)}")
         seen.leave()
 
 
@@ -256,7 +280,7 @@ def test_facets(explorer: Explorer, store: el.EpisodeStore, visit: Open) -> None
     assert unnamed(page) == [] and misplaced(page) == []
     chips.filter(has_text="end_reason").get_by_role("button").click()
     expect(seen.count).to_contain_text(f"of {store.episodes.collect()['length'].is_between(4, 5).sum()}")
-    facet.get_by_label("Facets").click()
+    facet.get_by_label("Facets").fill("level")
     page.get_by_role("option", name="level").click()
     page.keyboard.press("Escape")
     page.wait_for_url(re.compile("facets="))
@@ -317,6 +341,17 @@ def test_comparing(explorer: Explorer, store: el.EpisodeStore, visit: Open) -> N
         box.press("Enter")
         expect(page.locator(".compare .caption")).to_contain_text(told)
     assert unnamed(page) == []
+    box.fill("end")
+    box.press("Enter")
+    page.get_by_label("Signals").last.click()
+    page.get_by_role("option", name="reward").click()
+    page.wait_for_url(re.compile("compared=.*compared=.*align=end&overlaid=reward"))
+    copy = page.context.new_page()
+    copy.goto(page.url)
+    expect(copy.locator(".compare .caption")).to_contain_text("2 episodes, aligned at end")
+    expect(copy.locator(".compare .q-chip")).to_have_text(re.compile("reward"))
+    copy.get_by_role("button", name="Close the comparison").click()
+    copy.wait_for_url(lambda url: "compared" not in url)
 
 
 def test_nothing_fulfils_the_filter(explorer: Explorer, visit: Open) -> None:

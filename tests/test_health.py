@@ -272,3 +272,36 @@ def test_runs_of_dead_writers_are_named(tmp_path: Path) -> None:
     assert call("health", tmp_path / "store", "--threshold", 1).exit_code == 1
     el.recover(tmp_path / "store")
     assert el.open(tmp_path / "store").health(ignore=["constant"]).ok
+
+
+def test_episodes_that_stand_out(sick: el.EpisodeStore) -> None:
+    """Episodes are listed with their reasons, and the step at which the first of them shows."""
+    rows = {row["position"]: row for row in sick.health().outliers().to_dicts()}
+    assert list(rows)[:2] == [3, 13] and {5, 7, 9, 11, 15, 19} <= set(rows)
+    assert rows[3]["reasons"] == ["2 NaN in observation.body, t = 2"] and rows[3]["t"] == 2
+    values = sick[5].rewards
+    assert rows[5]["t"] == sick[5].length  # The last observation.
+    assert f"{np.isinf(values).sum()} infinite values in reward, t = 1" in rows[5]["reasons"][1]
+    assert rows[11]["t"] == 4 and "of 50000, far from other episodes, t = 4" in rows[11]["reasons"][1]
+    assert rows[9]["reasons"] == ["action[1] is saturated"] and rows[9]["t"] is None
+    assert len(sick.health().outliers(2)) == 2
+
+
+def test_lengths_that_stand_out(tmp_path: Path) -> None:
+    """An episode that ended early and one that never ended stand out among those of one length."""
+    random = np.random.default_rng(3)
+    store = el.create(tmp_path / "lengths", **SPACES)
+    with store.writer() as writer:
+        for number in range(60):
+            writer.write_episode(**healthy(random, {7: 1, 40: 900}.get(number, 50)))
+    store = store.refresh()
+    (finding,) = (each for each in store.health().findings if each.column == "length")
+    assert finding.positions.tolist() == [7, 40] and finding.kind == "outlier"
+    assert finding.amounts is not None and finding.amounts.tolist() == [1, 900]
+    assert store.health().outliers()["position"].to_list()[:2] == [7, 40]
+
+
+def test_a_healthy_store_has_no_outliers(tmp_path: Path) -> None:
+    """Without findings, and without episodes, the list is empty."""
+    store = el.create(tmp_path / "empty", **SPACES)
+    assert store.health().outliers().is_empty()

@@ -1,10 +1,15 @@
 """Metadata of runs as `run.<key>`: in conditions, SQL, charts and the explorer's list."""
 
+import json
+
 import pytest
 
 import episodelake as el
 from episodelake.explorer.listing import Choice, EpisodeList
 from picture_stores import rows_of, scores
+from test_cli import call, no_terminal
+
+__all__ = ["no_terminal"]
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +37,22 @@ def test_conditions(store: el.EpisodeStore, condition: str) -> None:
     assert store[1:].filter(condition).positions.tolist() == [at for at in wanted if at >= 1]
     beside = f"{condition} AND episode_id IN (SELECT episode_id FROM steps WHERE t = 2)"
     assert store.filter(beside).positions.tolist() == [at for at in wanted if store[at].length >= 2]
+
+
+@pytest.mark.parametrize("descending", [False, True])
+def test_listed_and_sorted(store: el.EpisodeStore, descending: bool) -> None:
+    """`ls` shows keys of runs as columns and sorts by them, as `view.sort` does; it refuses unknown ones."""
+    names = algorithms(store)
+    order = sorted(range(len(names)), key=lambda at: (names[at] < "e") == descending)
+    assert store.sort("run.algo", descending=descending).positions.tolist() == order
+    options = ["--columns", "run.algo,length,run.name", "--order-by", "run.algo", "--json"]
+    rows = json.loads(call("ls", store.url, *options, *(["-d"] if descending else [])).stdout)
+    assert [row["position"] for row in rows] == order
+    assert [row["run.algo"] for row in rows] == [names[at] for at in order]
+    assert [row["run.name"] for row in rows] == [store[at].run_id.partition("-")[0] for at in order]
+    assert list(rows[0]) == ["position", "run.algo", "length", "run.name"]
+    refused = call("ls", store.url, "--columns", "run.algi")
+    assert refused.exit_code == 1 and "run.algo" in refused.output
 
 
 def test_conditions_of_names(store: el.EpisodeStore) -> None:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 from urllib.parse import urlencode
 
+from ..readers.charts.overlay import START
 from .charts import Curve
 from .listing import POSITION, Choice
 
 OVERVIEW, EPISODES, SQL = "overview", "episodes", "sql"
 PANES = (OVERVIEW, EPISODES, SQL)
 _MOST_PARTS = 200
-_SEVERAL = ("brush", "chips", "facets", "runs", "signals")
+_SEVERAL = ("brush", "chips", "facets", "runs", "signals", "compared", "overlaid")
 _CURVE = {each.name: each.default for each in fields(Curve)}
 
 
@@ -34,6 +35,8 @@ class Address:
         episode, beside: the ids of the open episodes.
         t: the step that is shown.
         signals: what is drawn of them.
+        compared: the ids of the episodes that the open dialog compares.
+        align, overlaid: where it aligns them, and the signals that it draws.
         query: the text of the SQL box.
         curve: the learning curve.
     """
@@ -50,6 +53,9 @@ class Address:
     beside: str = ""
     t: int = 0
     signals: tuple[str, ...] = ()
+    compared: tuple[str, ...] = ()
+    align: str = START
+    overlaid: tuple[str, ...] = ()
     query: str = ""
     curve: Curve = field(default_factory=Curve)
 
@@ -70,7 +76,7 @@ class Address:
         """Return the address of a parsed query; what has no meaning is left out."""
         known = {name: values[:_MOST_PARTS] for name, values in query.items() if values}
         several: dict[str, Any] = {name: tuple(known[name]) for name in _SEVERAL if name in known}
-        texts = ("where", "finding", "sort", "episode", "beside", "query")
+        texts = ("where", "finding", "sort", "episode", "beside", "align", "query")
         single: dict[str, Any] = {name: known[name][0] for name in texts if name in known}
         pane = known.get("pane", [OVERVIEW])[0]
         curve: dict[str, Any] = {
@@ -93,6 +99,11 @@ class Address:
         sort = self.sort.removeprefix("-")
         return Choice(conditions, self.runs, sort, self.sort.startswith("-"), chips=self.chips)
 
+    @property
+    def _where(self) -> str:
+        """The condition of the overview; that of a finding needs its episodes and is left out."""
+        return replace(self.choice, chips=(*self.chips, *self.brush)).where
+
     def python(self, url: str, sql: str) -> str:
         """Return Python that gives what the pane shows.
 
@@ -101,7 +112,9 @@ class Address:
             sql: the query of the list.
         """
         lines = ["import episodelake as el", "", f"store = el.open({url!r})"]
+        where = self._where
         if self.pane == OVERVIEW:
+            lines += [f"store = store.filter({where!r})"] if where else []
             curve = ", ".join(f"{key}={value!r}" for key, value in asdict(self.curve).items())
             lines.append(f"store.plot.learning_curve({curve})")
             lines.append("store.health()")
@@ -117,7 +130,9 @@ class Address:
         if self.pane == OVERVIEW:
             return (
                 "SELECT end_reason, count(*) AS episodes, median(episode_return) AS median_return,\n"
-                "    median(length) AS median_length\nFROM episodes GROUP BY ALL ORDER BY episodes DESC\n"
+                "    median(length) AS median_length\nFROM episodes"
+                + (f"\nWHERE {self._where}\n" if self._where else " ")
+                + "GROUP BY ALL ORDER BY episodes DESC\n"
             )
         return self.query if self.pane == SQL else f"{sql}\n"
 
@@ -126,6 +141,7 @@ class Address:
         words = ["episodelake", "sql", url, self.sql(sql).strip()]
         if self.pane == OVERVIEW:
             words = ["episodelake", "health", url]
+            words += ["--filter", self._where] if self._where else []
         if self.pane == EPISODES and not (self.finding or self.runs or self.brush):
             words = ["episodelake", "ls", url]
             where = self.choice.where

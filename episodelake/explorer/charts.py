@@ -6,18 +6,19 @@ columns on axes that fit their types.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import polars as pl
 import pyarrow as pa
 
 from ..readers.charts.theme import PALETTE, shown
 from ..readers.episode import Episode
-from ..readers.sql.text import quote
 from ..readers.view import EpisodeView
 from ..store.errors import InvalidArgumentError
-from .listing import SeriesColors
+from .facets import exact_literal
+from .listing import SeriesColors, column_sql
 
 _HIGHEST = 170
 _TALL = 330
@@ -51,9 +52,11 @@ OVERVIEWS = {
         {"x": "number", "value": "episode_return", "low": "episode_return"},
     ),
     "histogram": Overview(
-        "Return histogram", lambda view: view.plot.return_histogram(), {"from": "episode_return"}
+        "Return histogram",
+        lambda view: view.plot.return_histogram(scale="clipped"),
+        {"from": "episode_return"},
     ),
-    "lengths": Overview("Lengths", lambda view: view.plot.lengths(), {"from": "length"}),
+    "lengths": Overview("Lengths", lambda view: view.plot.lengths(scale="clipped"), {"from": "length"}),
     "lengths over time": Overview(
         "Lengths over episodes",
         lambda view: view.plot.lengths(over="episodes"),
@@ -74,9 +77,12 @@ def overview_spec(name: str, view: EpisodeView, colors: SeriesColors) -> dict[st
         NothingToDrawError: the view has no episodes.
     """
     brushable = _brushable(view)
-    specification = _adapted(OVERVIEWS[name].draw(view), colors)
+    chart = OVERVIEWS[name].draw(view)
+    specification = _adapted(chart, colors)
     specification = _changed(specification, _brushed) if brushable else specification
-    return {**specification, "usermeta": {"brush": brushable}}
+    # A histogram says first how many values it has, and then what is odd about them.
+    notes = chart.title.subtitle[1:] if "from" in OVERVIEWS[name].columns else []
+    return {**specification, "usermeta": {"brush": brushable, "notes": notes}}
 
 
 @dataclass(frozen=True)
@@ -90,10 +96,20 @@ class Curve:
     band: str = "episodes"
 
 
+@dataclass(frozen=True)
+class Distribution:
+    """A histogram of the overview: what makes it, and the column that it shows."""
+
+    draw: Callable[[EpisodeView], Any]
+    column: str
+
+
 #: The distributions of an overview.
 DISTRIBUTIONS = {
-    "Returns": lambda view: view.plot.return_histogram(by="end_reason", scale="clipped"),
-    "Lengths": lambda view: view.plot.lengths(scale="clipped"),
+    "Returns": Distribution(
+        lambda view: view.plot.return_histogram(by="end_reason", scale="clipped"), "episode_return"
+    ),
+    "Lengths": Distribution(lambda view: view.plot.lengths(scale="clipped"), "length"),
 }
 
 
@@ -115,15 +131,24 @@ def distribution_spec(name: str, view: EpisodeView, colors: SeriesColors) -> dic
     Raises:
         NothingToDrawError: the view has no episodes, or none with finite values.
     """
-    return _still(DISTRIBUTIONS[name](view), colors)
+    brushable = _brushable(view)
+    chart = DISTRIBUTIONS[name].draw(view)
+    return _still(chart, colors, change=_brushed if brushable else None)
 
 
-def _still(chart: Any, colors: SeriesColors, height: int = _HIGHEST) -> dict[str, Any]:
-    """Return a chart without zooming, which would catch the wheel of a page that scrolls."""
+def _still(
+    chart: Any,
+    colors: SeriesColors,
+    height: int = _HIGHEST,
+    change: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+) -> dict[str, Any]:
+    """Return a chart without zooming, which would catch the wheel of a page that scrolls; or with a brush."""
     specification = _changed(_adapted(chart, colors), lambda part: _resized(part, height))
-    notes = chart.title.subtitle
+    if change is not None:
+        specification = _changed(specification, change)
     kept = [each for each in specification.get("params", []) if each["name"] != "zoom"]
-    return {**specification, "params": kept, "usermeta": {"notes": notes}}
+    meta = {"notes": chart.title.subtitle, "brush": "released" if change else None}
+    return {**specification, "params": kept, "usermeta": meta}
 
 
 def _adapted(chart: Any, colors: SeriesColors) -> dict[str, Any]:
@@ -188,14 +213,39 @@ def conditions_of(name: str, chosen: dict[str, tuple[float, float]]) -> list[str
     """Return the intervals of a brush over a chart as SQL conditions.
 
     >>> conditions_of("returns", {"x": (10.2, 20.0)})
-    ['"number" BETWEEN 10.2 AND 20']
+    ['number BETWEEN 10.2 AND 20']
     """
     columns = OVERVIEWS[name].columns
-    conditions = {}
-    for field, (low, high) in chosen.items():
-        if field in columns:
-            conditions[columns[field]] = f"{quote(columns[field])} BETWEEN {low:.9g} AND {high:.9g}"
-    return list(conditions.values())
+    intervals = {columns[field]: interval for field, interval in chosen.items() if field in columns}
+    return [interval_condition(column, interval) for column, interval in intervals.items()]
+
+
+def interval_condition(column: str, interval: tuple[float, float]) -> str:
+    """Return the SQL condition of an interval."""
+    low, high = map(exact_literal, interval)
+    return f"{column_sql(column)} BETWEEN {low} AND {high}"
+
+
+def to_extremes(
+    interval: tuple[float, float], specification: Mapping[str, Any], column: pl.Series
+) -> tuple[float, float]:
+    """Return an interval of a histogram; one that covers half of an outer bar goes on to the extreme.
+
+    Args:
+        interval: as the brush gives it.
+        specification: of the histogram.
+        column: the values that it shows, and others.
+    """
+    rows = [row for rows in specification["datasets"].values() for row in rows if "to" in row]
+    middles = [(row["from"] + row["to"]) / 2 for row in rows]
+    numbers = column.drop_nulls().cast(pl.Float64)
+    finite = numbers.filter(numbers.is_finite())
+    low, high = (float(f"{end:.9g}") for end in interval)
+    extremes: Any = finite.min(), finite.max()
+    return (
+        extremes[0] if low <= min(middles) else low,
+        extremes[1] if high >= max(middles) else high,
+    )
 
 
 def episode_spec(episode: Episode, signals: Sequence[str] = ()) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from nicegui.events import GenericEventArguments
 from ..readers.amounts import counted
 from ..readers.sql.text import literal
 from ..store.errors import EpisodelakeError
-from .charts import OVERVIEWS, conditions_of, overview_spec
+from .charts import OVERVIEWS, conditions_of, overview_spec, to_extremes
 from .episode_pane import facts_list
 from .facets_pane import FacetsPane, label_of
 from .listing import POSITION, RUN_KEY, Choice
@@ -265,8 +265,8 @@ class EpisodesPane:
             self._no_chart.set_text(str(error))
             self._drawing.show(None)
             return
-        self._no_chart.set_text("")
         if specification is not None:
+            self._no_chart.set_text("\n".join(specification["usermeta"]["notes"]))
             self._drawing.show(specification)
 
     # Events
@@ -340,7 +340,11 @@ class EpisodesPane:
         await self.choose(replace(self.choice, chips=(*kept, condition)), self.brushed)
 
     async def _brush(self, chosen: dict[str, tuple[float, float]]) -> None:
-        conditions = conditions_of(str(self._kind.value), chosen)
+        name, frame = str(self._kind.value), self.page.shown.episodes.frame
+        if "from" in chosen:
+            column = frame[OVERVIEWS[name].columns["from"]]
+            chosen = {"from": to_extremes(chosen["from"], self._drawing.specification, column)}
+        conditions = conditions_of(name, chosen)
         if conditions == self.brushed:
             return
         self._first = 0

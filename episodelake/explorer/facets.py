@@ -71,9 +71,13 @@ class Facet:
             return f"{self.expression} {self.others[first - self.bins]}"
         low, high = self._range(first, last)
         if isinstance(low, float) and last < self.bins - 1:
-            return f"{self.expression} >= {_literal(low)} AND {self.expression} < {_literal(high)}"
+            return f"{self.expression} >= {exact_literal(low)} AND {self.expression} < {exact_literal(high)}"
         # The last bar has an end, since DuckDB takes NaN and infinity for larger than all numbers.
-        between = f"= {_literal(low)}" if low == high else f"BETWEEN {_literal(low)} AND {_literal(high)}"
+        between = (
+            f"= {exact_literal(low)}"
+            if low == high
+            else f"BETWEEN {exact_literal(low)} AND {exact_literal(high)}"
+        )
         return f"{self.expression} {between}"
 
     def _range(self, first: int, last: int) -> tuple[float, float]:
@@ -113,10 +117,10 @@ def facet_of(column: pl.Series, expression: str, labels: Mapping[str, str]) -> F
     order = ["value"] if column.dtype.is_numeric() else [-pl.col("episodes"), pl.col("value")]
     values = most.sort(order)["value"].to_list()
     texts = [text_of(labels.get(value, value), _LONGEST) for value in values]
-    others = [f"= {_literal(value)}" for value in values]
+    others = [f"= {exact_literal(value)}" for value in values]
     if len(counts) > len(values):
         texts.append("other")
-        others.append(f"NOT IN ({', '.join(map(_literal, values))})")
+        others.append(f"NOT IN ({', '.join(map(exact_literal, values))})")
     codes = column.replace_strict(values, range(len(values)), default=len(values), return_dtype=pl.UInt8)
     return _assembled(column, expression, codes.to_numpy(), texts, others)
 
@@ -173,12 +177,12 @@ def _assembled(
     return Facet(expression, codes, tuple(labels), edges, tuple(others), note)
 
 
-def _literal(value: Any) -> str:
+def exact_literal(value: Any) -> str:
     """Return a value in SQL, exactly."""
     if isinstance(value, str):
         return literal(value)
     if isinstance(value, float):
         text = f"{value:.15g}"
         # With an exponent it is a DOUBLE, without one a DECIMAL of these digits.
-        return text if float(text) == value else f"{value:.17e}"
+        return text if float(text) == value else f"{value!r}{'' if 'e' in repr(value) else 'e0'}"
     return str(value).lower()

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import polars as pl
 from nicegui import ui
 
 from ..readers.amounts import counted, size_text
@@ -15,17 +16,27 @@ from ..readers.charts.theme import END_COLORS
 from ..readers.measures.health import Finding
 from ..readers.replaying.run_envs import run_envs
 from ..readers.sql.text import literal
-from .charts import DISTRIBUTIONS, Curve, curve_spec, distribution_spec
+from ..readers.view import EpisodeView
+from .charts import (
+    DISTRIBUTIONS,
+    Curve,
+    curve_spec,
+    distribution_spec,
+    interval_condition,
+    to_extremes,
+)
 from .checkup import Checkup, name_of
-from .listing import EpisodeList
+from .listing import Choice, column_sql
 from .live.watch import Shown
 from .moments import NOTHING, text_of
 from .widgets import Drawing, PageOwner, draw_into, note
 
 _POLL = 0.3
 _PAUSE = 4.0
+_FACTS = ["run_id", "length", "episode_return", "end_reason", "started_at", "ended_at"]
 #: More findings wait behind a button.
 _MOST_FINDINGS = 8
+_MOST_OUTLIERS = 12
 #: Findings that spoil an episode; others are hints.
 _SEVERE = ("nan", "infinite", "missing_observation", "interrupted", "unsealed")
 _OVER = {"episodes": "Episode", "steps": "Step", "time": "Time"}
@@ -34,10 +45,13 @@ _BANDS = {"episodes": "All episodes", "runs": "Run by run"}
 
 
 class OverviewPane:
-    """The overview of a store.
+    """The overview of a store, or of the episodes that the list shows.
 
     Args:
         page: the page that it is part of.
+
+    Attributes:
+        choice: the choice of the list that it follows.
     """
 
     def __init__(self, page: PageOwner) -> None:
@@ -46,11 +60,18 @@ class OverviewPane:
         self._drawn = 0.0
         self._all_findings = False
         self._checked: tuple[Any, ...] = ()
+        self.choice = Choice()
         with ui.element("div").classes("pane scrolling overview-page"):
+            with ui.element("div").classes("bar card part-of").mark("part-of") as self._part_of:
+                self._part = ui.label().classes("grow")
+                ui.button("Whole store", on_click=page.show_whole).props("dense no-caps outline")
+            self._part_of.set_visibility(False)
             with ui.element("section").classes("card part about-store").mark("about-store"):
                 self._facts = ui.element("div").classes("about-facts")
             with _part("Health"):
                 self._health = ui.element("div").classes("findings").mark("health")
+            with _part("Episodes that stand out") as self._outliers_part:
+                self._outliers = ui.element("div").classes("outliers").mark("outliers")
             with ui.element("div").classes("overview-grid"):
                 self._curve_part()
                 with ui.element("div").classes("beside-curve"):
@@ -84,7 +105,16 @@ class OverviewPane:
 
     def _distribution(self, name: str) -> tuple[Drawing, ui.label]:
         with _part(name):
-            return Drawing().style("min-height: 225px"), note("caption")
+            drawing = Drawing(on_brush=partial(self._brushed, name)).style("min-height: 225px")
+            return drawing, note("caption")
+
+    async def _brushed(self, name: str, chosen: dict[str, tuple[float, float]]) -> None:
+        """List the episodes of an interval of a distribution."""
+        column, frame = DISTRIBUTIONS[name].column, self.page.shown.episodes.frame
+        if chosen:
+            drawing, _ = self._places[name]
+            interval = to_extremes(chosen["from"], drawing.specification, frame[column])
+            await self.page.narrow(column_sql(column), interval_condition(column, interval))
 
     def _groups(self) -> list[str]:
         """Return what curves can be grouped by: all that has few values."""
@@ -93,10 +123,13 @@ class OverviewPane:
     # Showing
 
     def _show_facts(self) -> None:
-        shown = self.page.shown
+        shown, kept = self.page.shown, self._kept()
+        self._part_of.set_visibility(bool(self.choice.where))
+        amounts = f"{len(kept):,} of {counted(len(shown.episodes), 'episode')}"
+        self._part.set_text(f"Filtered as the list is: {amounts}. Health is that of the whole store.")
         self._facts.clear()
         with self._facts:
-            for name, (value, more) in _facts(shown).items():
+            for name, (value, more) in (_facts(kept) | _disk_facts(shown)).items():
                 with ui.element("div"):
                     ui.label(value).classes("figure-value")
                     ui.label(name).classes("figure-name")
@@ -109,22 +142,31 @@ class OverviewPane:
                     with ui.element("dd"):
                         ui.label(text_of(value, 160))
         self._ends.clear()
-        ends = shown.episodes.frame["end_reason"].value_counts(sort=True)
+        ends = kept["end_reason"].value_counts(sort=True)
         with self._ends:
             for reason, count in ends.iter_rows():
-                share = count / max(len(shown.episodes), 1)
-                condition = f"end_reason = {literal(reason)}"
-                with (
-                    ui.element("button")
-                    .classes("end-row")
-                    .on("click", partial(self.page.show_where, condition))
-                ):
+                share = count / max(len(kept), 1)
+                choose = partial(self.page.narrow, "end_reason", f"end_reason = {literal(reason)}")
+                with ui.element("button").classes("end-row").on("click", choose):
                     ui.label(text_of(reason)).classes("end-name")
                     with ui.element("span").classes("end-track"):
                         color = END_COLORS.get(reason, "#7d8794")
                         ui.element("span").style(f"width: {share:.2%}; background: {color}")
                     ui.label(f"{count:,}").classes("end-count")
                     ui.label(f"{share:.1%}").classes("end-count muted")
+
+    def _kept(self) -> pl.DataFrame:
+        """Return what facts are made from, of the episodes that the list's filter keeps."""
+        episodes = self.page.shown.episodes
+        mask, frame = episodes.mask(self.choice), episodes.frame.select(_FACTS)
+        return frame if mask is None else frame.filter(mask)
+
+    async def follow(self, choice: Choice) -> None:
+        """Show the episodes of a choice of the list."""
+        if choice.where != self.choice.where:
+            self.choice = choice
+            self._show_facts()
+            await self.draw()
 
     def _look_at_health(self) -> None:
         """Show how far the checkup is, or what it found, if that changed."""
@@ -136,6 +178,7 @@ class OverviewPane:
         self._health.clear()
         with self._health:
             self._show_health(checkup)
+        self._show_outliers(checkup)
 
     def _show_health(self, checkup: Checkup) -> None:
         if checkup.problem:
@@ -165,6 +208,22 @@ class OverviewPane:
             ui.label(finding.kind.replace("_", " ")).classes("finding-kind")
             ui.label(text_of(finding.message))
 
+    def _show_outliers(self, checkup: Checkup) -> None:
+        """List episodes with the reasons; a click opens one at the step of the first reason."""
+        listed = [] if checkup.report is None else checkup.report.outliers(_MOST_OUTLIERS).to_dicts()
+        self._outliers_part.set_visibility(bool(listed))
+        self._outliers.clear()
+        with self._outliers:
+            for each in listed:
+                with ui.element("button").classes("outlier").on("click", partial(self._open_outlier, each)):
+                    ui.label(text_of(each["episode_id"])).classes("mono")
+                    ui.label(text_of("; ".join(each["reasons"]), 300)).classes("reasons")
+
+    def _open_outlier(self, outlier: dict[str, Any]) -> None:
+        self.page.show_list()
+        self.page.open_episode(outlier["episode_id"], t=outlier["t"])
+        self.page.look_at_player()
+
     def _show_all(self) -> None:
         self._all_findings = True
         self._look_at_health()
@@ -173,12 +232,15 @@ class OverviewPane:
         """Draw the charts of the version that is shown."""
         self._drawn = time.monotonic()
         await self._draw_curve()
-        view, colors = self.page.shown.store, self.page.watch.colors
+        view, colors = self._view(), self.page.watch.colors
         for name, (drawing, caption) in self._places.items():
             await draw_into(drawing, caption, distribution_spec, name, view, colors)
 
+    def _view(self) -> EpisodeView:
+        return self.page.shown.episodes.chosen(self.choice)
+
     async def _draw_curve(self) -> None:
-        view, colors = self.page.shown.store, self.page.watch.colors
+        view, colors = self._view(), self.page.watch.colors
         await draw_into(self._drawing, self._caption, curve_spec, self.curve, view, colors)
 
     # Events
@@ -214,28 +276,29 @@ def _part(title: str) -> ui.element:
     return part
 
 
-def _facts(shown: Shown) -> dict[str, tuple[str, str]]:
-    """Return the figures of a store by name: a value, and a line below it."""
-    episodes, snapshot = shown.episodes, shown.store.context.snapshot
-    files = [*snapshot.episode_files, *snapshot.step_files, *snapshot.run_files]
-    frame = episodes.frame
+def _facts(frame: pl.DataFrame) -> dict[str, tuple[str, str]]:
+    """Return the figures of episodes by name: a value, and a line below it."""
     facts = {
-        "episodes": (f"{len(episodes):,}", counted(len(episodes.runs), "run")),
+        "episodes": (f"{len(frame):,}", counted(frame["run_id"].n_unique(), "run")),
         "steps": (f"{frame['length'].sum():,}", f"median length {text_of(frame['length'].median())}"),
     }
-    middle = _quantiles(episodes)
+    middle = _quantiles(frame["episode_return"])
     if middle:
         facts["median return"] = (middle[1], f"10 % to 90 %: {middle[0]} to {middle[2]}")
-    facts["on disk"] = (size_text(sum(file.size for file in files)), counted(len(files), "file"))
     first, last = frame["started_at"].min(), frame["ended_at"].max()
     if last is not None:
         facts["last episode"] = (f"{last:%Y-%m-%d}", f"{last:%H:%M} UTC, the first {first:%Y-%m-%d %H:%M}")
     return facts
 
 
-def _quantiles(episodes: EpisodeList) -> list[str]:
+def _disk_facts(shown: Shown) -> dict[str, tuple[str, str]]:
+    snapshot = shown.store.context.snapshot
+    files = [*snapshot.episode_files, *snapshot.step_files, *snapshot.run_files]
+    return {"on disk": (size_text(sum(file.size for file in files)), counted(len(files), "file"))}
+
+
+def _quantiles(returns: pl.Series) -> list[str]:
     """Return the 10 %, 50 % and 90 % quantiles of finite returns; none of several objectives."""
-    returns = episodes.frame["episode_return"]
     if returns.dtype.is_nested():
         return []
     finite = returns.filter(returns.is_finite())

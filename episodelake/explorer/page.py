@@ -270,10 +270,17 @@ class Page(Tab):
         """Draw the ticked episodes over each other."""
         await self._compare.open()
 
-    async def show_where(self, condition: str) -> None:
-        """Let the list show the episodes that fulfil an SQL condition."""
+    async def narrow(self, column: str, condition: str) -> None:
+        """Let the list show those of its episodes that fulfil an SQL condition on a column."""
         self.show_list()
-        await self.episodes.choose(Choice((condition,)))
+        if condition not in self.episodes.choice.chips:
+            await self.episodes.narrow(column, condition)
+
+    async def show_whole(self) -> None:
+        """Remove the filter of the list."""
+        choice = self.episodes.choice
+        await self.episodes.choose(Choice(sort=choice.sort, descending=choice.descending))
+        await self.overview.follow(self.episodes.chosen)
 
     async def show_finding(self, name: str) -> None:
         """Let the list show the episodes of a finding."""
@@ -307,6 +314,7 @@ class Page(Tab):
             signals=tuple(self.player.signals),
             query=self.sql.text if self.sql else "",
             curve=self.overview.curve,
+            **self._compare.state,
         )
 
     async def go(self, address: Address) -> None:
@@ -322,6 +330,8 @@ class Page(Tab):
             await run.io_bound(self.watch.recorded)
             self._open(address)
             self.tabs.set_value(address.pane)
+            await self._follow_list()
+            await self._compare.show(address.compared, address.align, address.overlaid)
             if self.sql is not None:
                 self.sql.write(address.query)
         finally:
@@ -405,7 +415,12 @@ class Page(Tab):
 
     # Small things
 
-    def _tab_changed(self) -> None:
+    async def _follow_list(self) -> None:
+        if self.tabs.value == OVERVIEW:
+            await self.overview.follow(self.episodes.chosen)
+
+    async def _tab_changed(self) -> None:
+        await self._follow_list()
         if self.tabs.value == "episodes" and not self.player.panes:
             self.episodes.move(0)  # The pane never starts empty.
         if self.tabs.value == "sql" and self.sql is None:

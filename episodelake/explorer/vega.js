@@ -40,10 +40,14 @@ export default {
       if (Math.abs(this.$el.clientWidth - (this.drawnAt ?? 0)) > 8) this.later();
     });
     this.observer.observe(this.$el);
+    this.press = (event) => (this.pressed = event.type === "pointerdown");
+    this.$el.addEventListener("pointerdown", this.press, true);
+    addEventListener("pointerup", this.press, true);
     this.draw();
   },
   beforeUnmount() {
     clearTimeout(this.timer);
+    removeEventListener("pointerup", this.press, true);
     this.observer.disconnect();
     this.finish();
   },
@@ -103,10 +107,16 @@ export default {
       this.$emit("drawn");
     },
     listen() {
-      if (!this.view || !this.spec.usermeta?.brush) return;
+      const brush = this.spec.usermeta?.brush;
+      if (!this.view || !brush) return;
       this.view.addSignalListener("brush", (_, value) => {
         clearTimeout(this.brushing);
-        this.brushing = setTimeout(() => this.$emit("brush", { ...value }), 120);
+        const send = () => {
+          // Where a brush leads to another pane, it waits for the end of the drag.
+          if (brush === "released" && this.pressed) this.brushing = setTimeout(send, 60);
+          else this.$emit("brush", { ...value });
+        };
+        this.brushing = setTimeout(send, 120);
       });
     },
     pointAt(t) {

@@ -135,12 +135,16 @@ class Drawing(ui.element, component="vega.js"):
 
     Args:
         on_brush: called with the interval of a brush by field of the chart's data; empty for none.
+
+    Attributes:
+        specification: what is drawn; None for nothing.
     """
 
     def __init__(self, on_brush: Any = None) -> None:
         super().__init__()
         self._props["bundle"] = BUNDLE_PATH.removeprefix("/")
         self._props["spec"] = None
+        self.specification: Any = None
         self._props["cursor"] = None
         self.classes("w-full")
         if on_brush is not None:
@@ -148,7 +152,7 @@ class Drawing(ui.element, component="vega.js"):
 
     def show(self, specification: dict[str, Any] | None) -> None:
         """Draw a specification; hide the chart for None."""
-        self._props["spec"] = specification
+        self._props["spec"] = self.specification = specification
         self.set_visibility(specification is not None)
         self.update()
 
@@ -233,8 +237,12 @@ class PageOwner(Protocol):
         """Draw the ticked episodes over each other."""
         ...
 
-    async def show_where(self, condition: str) -> None:
-        """Let the list show the episodes that fulfil an SQL condition."""
+    async def narrow(self, column: str, condition: str) -> None:
+        """Let the list show those of its episodes that fulfil an SQL condition on a column."""
+        ...
+
+    async def show_whole(self) -> None:
+        """Remove the filter of the list."""
         ...
 
     async def show_finding(self, name: str) -> None:

@@ -128,7 +128,10 @@ def complete_columns(ctx: Any, incomplete: str) -> list[str]:
         return []
     table = ctx.params.get("table") or (_words(ctx)[1:] or ["episodes"])[0]
     shown = table if table in ("runs", "episodes") else "steps"
-    return _after_comma(store.context.snapshot.shown_schema(shown).names, incomplete)
+    from .reports.listing import run_columns
+
+    of_run = run_columns(store) if table == "episodes" else ()
+    return _after_comma([*store.context.snapshot.shown_schema(shown).names, *of_run], incomplete)
 
 
 def complete_measured(ctx: Any, incomplete: str) -> list[str]:

@@ -36,7 +36,7 @@ KINDS = {
     "infinite": "an infinity in a column",
     "constant": "an element of the observation that never changes, but does in other episodes; or in none",
     "saturated": "an element of the action that stands at a bound of its space for half of the steps",
-    "outlier": "a return, or the largest or smallest reward, far from those of other episodes",
+    "outlier": "a return, length, or largest or smallest reward, far from those of other episodes",
     "duplicate": "the same steps as an earlier episode",
     "duplicate_seed": "the same seed and options as an earlier episode of the run",
     "missing_observation": "no last observation",
@@ -65,6 +65,9 @@ class Finding:
         positions: int64, shape (n,), ascending: its episodes in the view; `view[finding.positions]` has them.
         values: how many values, seeds or episodes are concerned.
         message: a sentence.
+        amounts: float64, shape (n,): of each episode the number of NaN or infinities, or the outlier; None of
+            other findings.
+        steps: int64, shape (n,): the t at which it shows first in each episode; None where there is none.
     """
 
     kind: str
@@ -72,6 +75,8 @@ class Finding:
     positions: np.ndarray
     values: int
     message: str
+    amounts: np.ndarray | None = None
+    steps: np.ndarray | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,7 +86,8 @@ class HealthReport:
     Attributes:
         count: number of episodes that were looked at.
         findings: none where nothing was found.
-        affected: one row for each finding and episode: kind, column, position (in the view), episode_id.
+        affected: one row for each finding and episode: kind, column, position (in the view), episode_id,
+            amount and t (`amounts` and `steps` of the finding; NULL without).
     """
 
     count: int
@@ -117,10 +123,66 @@ class HealthReport:
         schema = {"kind": pl.String, "column": pl.String, "episodes": pl.Int64, "values": pl.Int64}
         return pl.DataFrame(rows, {**schema, "first": pl.String, "message": pl.String}, orient="row")
 
+    def outliers(self, most: int = 50) -> pl.DataFrame:
+        """Return the episodes that stand out, those with the worst findings and then with most of them first.
+
+        Findings that concern more than half of the episodes are left out.
+
+        Args:
+            most: the most episodes to return.
+
+        Returns:
+            One row per episode: episode_id, position, reasons (list of texts), t (of the first reason that
+            has one, else NULL).
+        """
+        usual = [(each.kind, each.column) for each in self.findings if 2 * len(each.positions) > self.count]
+        worst = {kind: rank for rank, kind in enumerate(_WORST)}
+        rows = self.affected.filter(pl.col("kind").is_in(_WORST)).with_columns(
+            rank=pl.col("kind").replace_strict(worst, default=None, return_dtype=pl.Int64)
+        )
+        if len(usual):
+            common = pl.DataFrame(usual, {"kind": pl.String, "column": pl.String}, orient="row")
+            rows = rows.join(common, on=["kind", "column"], how="anti", maintain_order="left")
+        episodes = (
+            rows.sort("rank", maintain_order=True)
+            .group_by("episode_id", "position")
+            .agg(
+                pl.struct("kind", "column", "amount", "t").alias("reasons"),
+                pl.col("t").drop_nulls().first(),
+                rank=pl.col("rank").min(),
+                many=pl.len(),
+            )
+        )
+        first = episodes.sort("rank", "many", "position", descending=[False, True, False]).head(most)
+        reasons = [[_reason(**each) for each in listed] for listed in first["reasons"].to_list()]
+        texts = pl.Series("reasons", reasons, pl.List(pl.String))
+        return first.select("episode_id", "position", texts, "t")
+
     def __str__(self) -> str:
         """Return the findings as lines."""
         lines = [f"{each.kind}: {each.message}" for each in self.findings]
         return "\n".join(lines or [f"No findings in {counted(self.count, 'episode')}."])
+
+
+#: The kinds that make an episode stand out, the worst first.
+_WORST = (
+    *("nan", "infinite", "outlier", "missing_observation", "interrupted", "cut", "saturated", "constant"),
+    "duplicate",
+)
+
+
+def _reason(kind: str, column: str, amount: float | None, t: int | None) -> str:
+    """Return in words why an episode stands out."""
+    if kind == "outlier":
+        reason = f"{_NAMES.get(column, column)} of {amount:.6g}, far from other episodes"
+    elif amount is not None:
+        reason = f"{amount:.0f} {'NaN' if kind == 'nan' else 'infinite values'} in {column}"
+    else:
+        reason = f"{column} is {kind}" if column else KINDS[kind]
+    return reason if t is None else f"{reason}, t = {t}"
+
+
+_NAMES = {"episode_return": "return"}
 
 
 def health(
@@ -149,7 +211,7 @@ def health(
                 f"There are: {', '.join(KINDS)}."
             )
     context = view.context
-    columns = ("episode_id", "run_id", "number", "end_reason", "seed", "wide_seed", "options")
+    columns = ("episode_id", "run_id", "number", "length", "end_reason", "seed", "wide_seed", "options")
     scalar = () if context.snapshot.schema.reward_shape else ("episode_return",)
     frame = episodes_frame(context.snapshot, context.positions).select(*columns, *scalar)
     rows = collect_episodes(context.snapshot, frame)
@@ -162,24 +224,48 @@ def health(
         (each for each in findings if each.kind not in ignore), key=lambda each: kinds.index(each.kind)
     )
     affected = [
-        pl.DataFrame({"position": each.positions}).select(
-            kind=pl.lit(each.kind), column=pl.lit(each.column), position=pl.col("position").cast(pl.Int64)
+        pl.DataFrame({"position": each.positions})
+        .select(
+            kind=pl.lit(each.kind),
+            column=pl.lit(each.column),
+            position=pl.col("position").cast(pl.Int64),
+            amount=pl.Series(each.amounts, dtype=pl.Float64) if each.amounts is not None else None,
+            t=pl.Series(each.steps, dtype=pl.Int64) if each.steps is not None else None,
         )
+        .cast(_AFFECTED)
         for each in kept
     ]
-    schema = {"kind": pl.String, "column": pl.String, "position": pl.Int64}
-    listed = pl.concat([pl.DataFrame(schema=schema), *affected])
+    listed = pl.concat([pl.DataFrame(schema=_AFFECTED), *affected])
     ids = rows["episode_id"].gather(listed["position"]) if len(listed) else pl.Series(dtype=pl.String)
-    return HealthReport(len(rows), tuple(kept), listed.with_columns(ids.alias("episode_id")))
+    return HealthReport(len(rows), tuple(kept), listed.insert_column(3, ids.alias("episode_id")))
 
 
-def _finding(kind: str, column: str, mask: np.ndarray, values: int | None, message: str) -> Iterator[Finding]:
-    """Yield a finding about the episodes of a mask, if there are some."""
+_AFFECTED = {
+    "kind": pl.String,
+    "column": pl.String,
+    "position": pl.Int64,
+    "amount": pl.Float64,
+    "t": pl.Int64,
+}
+
+
+def _finding(
+    kind: str,
+    column: str,
+    mask: np.ndarray,
+    values: int | None,
+    message: str,
+    *,
+    amounts: np.ndarray | None = None,
+    steps: np.ndarray | None = None,
+) -> Iterator[Finding]:
+    """Yield a finding about the episodes of a mask, if any; amounts and steps are of all episodes."""
     positions = np.flatnonzero(mask)
     if len(positions):
         number = len(positions) if values is None else values
         text = message.format(episodes=counted(len(positions), "episode"), values=f"{number:,}")
-        yield Finding(kind, column, positions, number, text)
+        chosen = [None if each is None else each[positions] for each in (amounts, steps)]
+        yield Finding(kind, column, positions, number, text, *chosen)
 
 
 def _episode_findings(context: ReadContext, rows: pl.DataFrame) -> Iterator[Finding]:
@@ -212,7 +298,13 @@ def _episode_findings(context: ReadContext, rows: pl.DataFrame) -> Iterator[Find
     )
     if "episode_return" in rows.columns:
         returns = rows["episode_return"].to_numpy()
-        yield from _finding("outlier", "episode_return", _far(returns), None, _outlying("return", returns))
+        text = _outlying("return", returns)
+        yield from _finding("outlier", "episode_return", _far(returns), None, text, amounts=returns)
+    lengths = rows["length"].to_numpy().astype(float)
+    low, high = _length_limits(lengths)
+    text = f"{{episodes}} with a length below {low:.6g} or above {high:.6g}"
+    far = (lengths < low) | (lengths > high)
+    yield from _finding("outlier", "length", far, None, text, amounts=lengths)
 
 
 def _unsealed(context: ReadContext) -> Iterator[Finding]:
@@ -237,6 +329,15 @@ def _limits(values: np.ndarray) -> tuple[float, float]:
     with np.errstate(over="ignore"):
         far = _FAR * (high - low) if high > low else _FAR_OF_MEDIAN * max(1.0, abs(median))
         return float(low - far), float(high + far)
+
+
+def _length_limits(lengths: np.ndarray) -> tuple[float, float]:
+    """Return below and above which a length is far from the others, by factors: short ones matter, too."""
+    if not len(lengths):
+        return -np.inf, np.inf
+    low, high = np.log(np.quantile(lengths, [0.05, 0.95], method="nearest") + 1)
+    far = _FAR * (high - low) if high > low else np.log(_FAR_OF_MEDIAN)
+    return float(np.exp(low - far) - 1), float(np.exp(high + far) - 1)
 
 
 def _far(values: np.ndarray) -> np.ndarray:
@@ -335,6 +436,13 @@ def _mixed(rows: np.ndarray, values: np.ndarray) -> np.ndarray:
     return rows
 
 
+def _first_t(mask: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """Return the t of the first row of each episode that a mask has: int64; -1 for none."""
+    places = np.where(mask, np.arange(len(mask)), len(mask))
+    first = np.minimum.reduceat(places, starts)
+    return np.where(first < len(mask), first - starts, -1)
+
+
 class _Leaf:
     """Measures of one part of a space, by episode.
 
@@ -348,11 +456,13 @@ class _Leaf:
         self.column, self.name, self._node = column, name, node
         self._root = name.partition(".")[0]
         self._nan, self._infinite = np.zeros(count, np.int64), np.zeros(count, np.int64)
+        self._nan_at, self._infinite_at = np.full((2, count), -1)
         #: By episode, a bit for each element that is constant, or saturated.
         self._marks = np.zeros((count, -(-node.size // 8)), np.uint8)
         self._first, self._same = None, np.ones(node.size, bool)
         width = node.size if self._root == REWARD else 0
         self._lowest, self._highest = np.full((2, count, width), np.nan)
+        self._lowest_at, self._highest_at = np.full((2, count, width), -1)
         space = node.space
         self._observed = isinstance(space, Box) and self._root == OBSERVATION
         self._acted: tuple[np.ndarray, np.ndarray] | None = None
@@ -363,8 +473,12 @@ class _Leaf:
         """Measure the numbers of some episodes, shape (rows, size); the last row of an episode may change."""
         starts = index.starts[:-1]
         if values.dtype.kind == "f" and not np.isfinite(values).all():
-            self._nan[some] = np.add.reduceat(np.isnan(values).sum(axis=1), starts)
-            self._infinite[some] = np.add.reduceat(np.isinf(values).sum(axis=1), starts)
+            for wild, amounts, at in (
+                (np.isnan(values), self._nan, self._nan_at),
+                (np.isinf(values), self._infinite, self._infinite_at),
+            ):
+                amounts[some] = np.add.reduceat(wild.sum(axis=1), starts)
+                at[some] = _first_t(wild.any(axis=1), starts)
         # Rows without a value are 0: repeat what stands before them.
         blank = index.padding[(index.lengths > 0) & ((self._root != OBSERVATION) | _lacking(index))]
         if self._acted is not None:
@@ -389,6 +503,11 @@ class _Leaf:
             numbers = np.where(np.isfinite(values), values, np.nan)
             self._lowest[some] = np.fmin.reduceat(numbers, starts, axis=0)
             self._highest[some] = np.fmax.reduceat(numbers, starts, axis=0)
+            rows = np.diff(index.starts)
+            for extremes, at in ((self._lowest, self._lowest_at), (self._highest, self._highest_at)):
+                there = numbers == np.repeat(extremes[some], rows, axis=0)
+                for k in range(numbers.shape[1]):
+                    at[some, k] = _first_t(there[:, k], starts)
 
     def findings(self, lengths: np.ndarray, numbers: np.ndarray, count: int) -> Iterator[Finding]:
         """Yield the findings, by the episodes of the view.
@@ -404,10 +523,27 @@ class _Leaf:
             whole[numbers[mask]] = True
             return whole
 
-        for kind, amounts in (("nan", self._nan), ("infinite", self._infinite)):
+        def of(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
+            whole = np.zeros(count, values.dtype)
+            rows = np.flatnonzero(mask)[::-1]  # Of several agents, the first.
+            whole[numbers[rows]] = values[rows]
+            return whole
+
+        for kind, amounts, at in (
+            ("nan", self._nan, self._nan_at),
+            ("infinite", self._infinite, self._infinite_at),
+        ):
             what = "NaN" if kind == "nan" else "infinite values"
             text = f"{{values}} {what} of {self.column} in {{episodes}}"
-            yield from _finding(kind, self.column, within(amounts > 0), int(amounts.sum()), text)
+            yield from _finding(
+                kind,
+                self.column,
+                within(amounts > 0),
+                int(amounts.sum()),
+                text,
+                amounts=of(amounts, amounts > 0),
+                steps=of(at, amounts > 0),
+            )
         for k in range(self._node.size):
             label = f"{self.column}[{k}]" if self._node.shape else self.column
             marked = np.zeros(len(lengths), bool)
@@ -424,9 +560,20 @@ class _Leaf:
                     text = f"{label} never changes in {{episodes}}, though it does in others"
                     yield from _finding("constant", label, within(marked), None, text)
             elif self._root == REWARD:
-                for what, extremes in (("smallest", self._lowest[:, k]), ("largest", self._highest[:, k])):
-                    text = _outlying(f"{what} {label}", extremes)
-                    yield from _finding("outlier", label, within(_far(extremes)), None, text)
+                for what, extremes, at in (
+                    ("smallest", self._lowest[:, k], self._lowest_at[:, k]),
+                    ("largest", self._highest[:, k], self._highest_at[:, k]),
+                ):
+                    text, far = _outlying(f"{what} {label}", extremes), _far(extremes)
+                    yield from _finding(
+                        "outlier",
+                        label,
+                        within(far),
+                        None,
+                        text,
+                        amounts=of(extremes, far),
+                        steps=of(at, far),
+                    )
 
 
 def _lacking(index: EpisodeIndex) -> np.ndarray:

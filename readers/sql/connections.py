@@ -122,16 +122,19 @@ def with_run(snapshot: Snapshot, episodes: str, runs: str, using: Sequence[str] 
     """
     if RUN in snapshot.shown_schema(EPISODES).names:
         return episodes
-    columns = snapshot.shown_schema(RUNS).names
-    keys = {"name": "name"} | {
-        name.removeprefix(METADATA): name for name in columns if name.startswith(METADATA)
-    }
-    fields = ", ".join(f"{literal(key)}: {quote(name)}" for key, name in keys.items())
+    fields = ", ".join(f"{literal(key)}: {quote(name)}" for key, name in run_keys(snapshot).items())
     names = ", ".join(using)
     return (
         f"SELECT * FROM ({episodes}) LEFT JOIN (SELECT {names}, {{{fields}}} AS {RUN} FROM ({runs})) "
         f"USING ({names})"
     )
+
+
+def run_keys(snapshot: Snapshot) -> dict[str, str]:
+    """Return the keys that `run.<key>` can name, each with its column of `runs`."""
+    columns = snapshot.shown_schema(RUNS).names
+    metadata = (name for name in columns if name.startswith(METADATA))
+    return {"name": "name"} | {name.removeprefix(METADATA): name for name in metadata}
 
 
 def _register_chosen(

@@ -65,7 +65,7 @@ def info(path: StorePath, as_json: AsJson = False, storage: StorageOptions = Non
     """\
 episodelake ls data/cartpole --order-by episode_return --descending
 episodelake ls data/cartpole --filter "length < 15 AND end_reason = 'terminated'"
-episodelake ls data/cartpole --columns length,metadata.policy --offset 100
+episodelake ls data/cartpole --columns length,metadata.policy,run.name --offset 100
 episodelake ls data/cartpole --json | jq -r '.[].episode_id'""",
 )
 def ls(
@@ -75,7 +75,7 @@ def ls(
         str | None,
         typer.Option(
             metavar="COLUMN",
-            help="Sort by this column of episodes; NULLs come last.",
+            help="Sort by this column of episodes, or run.KEY; NULLs come last.",
             autocompletion=complete_columns,
         ),
     ] = None,

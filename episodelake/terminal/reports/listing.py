@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import polars as pl
 
 from ..._store import EpisodeStore
 from ...readers.amounts import counted
+from ...readers.sql.connections import RUN, run_keys
+from ...readers.sql.text import quote
 from ...readers.view import EpisodeView
 from ...store.errors import QueryError
 from ..output.page import Page
@@ -43,20 +45,25 @@ class Listing:
 
     def rows(self, opened: Explored) -> tuple[pl.DataFrame, int]:
         """Return the rows to show, and the number of all rows."""
-        known = columns_of(opened.store, "episodes")
+        own, of_run = columns_of(opened.store, "episodes"), run_columns(opened.store)
+        known = [*own, *(name for name in of_run if name not in own)]
         columns = checked_columns(self.columns, [POSITION_NAME, *known], "episodes") or [
-            name for name in STANDARD if name in known
+            name for name in STANDARD if name in own
         ]
         check_column(self.order_by, [POSITION_NAME, *known], "episodes")
         view = ordered = opened.chosen(self.condition)
         if self.order_by not in (None, POSITION_NAME):
-            ordered = _sorted(view, str(self.order_by), descending=self.descending)
+            ordered = _sorted(view, str(self.order_by), of_run, descending=self.descending)
         elif self.descending:
             ordered = view[::-1]
         page = ordered[self.offset : None if self.count is None else self.offset + self.count]
         positions = page.positions if opened.whole is None else opened.whole[page.positions]
         # This hides a user's own column of the same name, which SQL still shows.
         frame = page.episodes.with_columns(pl.Series(POSITION_NAME, positions, pl.Int64))
+        keys = {name: of_run[name] for name in columns if name not in own and name in of_run}
+        if keys:
+            runs = opened.store.runs.select("run_id", **{name: pl.col(key) for name, key in keys.items()})
+            frame = frame.join(runs, on="run_id", how="left", maintain_order="left")
         return frame.select(*dict.fromkeys([POSITION_NAME, *columns])).collect(), len(view)
 
 
@@ -76,9 +83,12 @@ def write_episodes(page: Page, rows: pl.DataFrame, listing: Listing, total: int)
     page.note(_place(listing.offset, rows.height, total))
 
 
-def _sorted(view: EpisodeView, column: str, *, descending: bool) -> EpisodeView:
+def _sorted(view: EpisodeView, column: str, of_run: Mapping[str, str], *, descending: bool) -> EpisodeView:
     """Sort by a column; lists, such as several objectives, by their sums."""
-    listed = view.episodes.collect_schema()[column].is_nested()
+    schema = view.episodes.collect_schema()
+    if column not in schema and column in of_run:
+        return view.sort(f"{RUN}.{quote(column.removeprefix(f'{RUN}.'))}", descending=descending)
+    listed = schema[column].is_nested()
     return view.sort(pl.col(column).list.sum() if listed else column, descending=descending)
 
 
@@ -104,6 +114,11 @@ def columns_of(store: EpisodeStore, table: str) -> list[str]:
     """Return the columns that a table shows."""
     shown = table if table in ("runs", "episodes") else "steps"
     return store.context.snapshot.shown_schema(shown).names
+
+
+def run_columns(store: EpisodeStore) -> dict[str, str]:
+    """Return the columns `run.<key>` of a listing, each with its column of `runs`."""
+    return {f"{RUN}.{key}": name for key, name in run_keys(store.context.snapshot).items()}
 
 
 def _place(offset: int, shown: int, total: int) -> str:
