@@ -52,7 +52,7 @@ class CompareDialog:
 
     @property
     def state(self) -> dict[str, Any]:
-        """What is compared and how, as an address has it; empty while the dialog is closed."""
+        """The comparison as an address has it; empty while the dialog is closed."""
         if not self._dialog.value:
             return {}
         signals = tuple(self._signals.value or ())
