@@ -248,6 +248,7 @@ def test_an_interrupt_stops_all_actors(tmp_path: Path) -> None:
             "policy cannot be sent.*Actors get",
         ),
         ((make_varying, None), {"actors": 0}, "actors=0"),
+        ((make_varying, None), {"workers": 2}, r"workers=2: here actors="),
         ((make_varying, None), {"steps": 3, "episodes": 3}, "exactly one of steps"),
         ((make_varying, None), {"colour": 3}, "'colour'"),
     ],
@@ -350,6 +351,8 @@ def test_a_recorder_refuses_and_goes_on(tmp_path: Path) -> None:
         ray.get(recorder.append.remote(episode, [step(1.0), wrong, step(3.0)]))
     assert "Step 1 of 3 failed" in str(caught.value)
     assert ray.get(recorder.append.remote(episode, [step(4.0)])) == 2
+    with pytest.raises(el.errors.InvalidArgumentError, match=r"steps is one step; .* \[step\]"):
+        ray.get(recorder.append.remote(episode, step(5.0)))
     with pytest.raises(el.errors.InvalidArgumentError, match="No episode 'x' is open"):
         ray.get(recorder.end.remote("x"))
     assert ray.get(recorder.write_episode.remote(**whole(2), source_key="a")) is not None

@@ -24,6 +24,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from ..._store import open_store
 from ...store.common.arguments import whole_number
+from ...store.errors import InvalidArgumentError
 from ...store.files.access import error_text
 from ...store.schema import StoreHandle
 from ...writers.collecting.collect import collect as collect_locally
@@ -222,6 +223,8 @@ def collect(
         KeyboardInterrupt: as for `episodelake.collect`.
     """
     check_path(path)
+    if "workers" in options:
+        raise InvalidArgumentError(f"workers={options['workers']!r}: here actors= says how many collect.")
     store = open_store(path, storage_options=storage_options)
     pool = _ActorPool(whole_number("actors", actors, 1), actor_options or {})
     return collect_locally(make_env, policy, store, workers=pool, **options)

@@ -89,10 +89,12 @@ class RecorderActor:
             How many transitions the episode has now.
 
         Raises:
-            InvalidArgumentError: no such episode is open.
+            InvalidArgumentError: no such episode is open, or `steps` is no list.
             SpaceMismatchError: a value does not fit; the steps before it were recorded.
         """
         episode = self._episode(episode_id)
+        if isinstance(steps, Mapping):
+            raise InvalidArgumentError("steps is one step; expected a list of them, such as [step].")
         with self._durable():
             for place, step in enumerate(steps):
                 try:
