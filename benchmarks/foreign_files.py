@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
+from episodelake.exchange.rlds.tfrecord import masked_crc
 from episodelake.readers.pictures.writing import video_encoding
 
 
@@ -124,15 +125,18 @@ def _write_lerobot(content: tuple[list[tuple[pa.Table, str]], list[np.ndarray]],
 
 
 def _read_tfrecord(path: Path) -> list[bytes]:
-    """Return the records, neither compared with their checksums nor parsed: less than any reader does."""
-    found = []
+    """Return the records, compared with their checksums but not parsed: less than any reader does."""
+    records = []
     for place in path.rglob("*.tfrecord-*"):
         data, start = place.read_bytes(), 0
         while start < len(data):
             (length,) = struct.unpack_from("<Q", data, start)
-            found.append(data[start + 12 : start + 12 + length])
-            start += 16 + length
-    return found
+            stop = start + 12 + length
+            records.append(data[start + 12 : stop])
+            if struct.unpack_from("<I", data, stop)[0] != masked_crc(records[-1]):
+                raise AssertionError(f"the record at byte {start} of {place} is damaged")
+            start = stop + 4
+    return records
 
 
 def _write_tfrecord(records: list[bytes], path: Path) -> None:

@@ -85,7 +85,7 @@ def _opened(descriptor: Any, slots: dict[str, Tree]) -> SharedColumns:
 
 
 _LARGE = 4 << 20
-#: Rows are decoded a few at a time, with about so many bytes; not thriftily, with twice as many.
+#: Rows are decoded a few at a time, with about so many bytes; not thriftily, with four times as many.
 _PART_BYTES = 1 << 20
 
 #: Makes memory of so many bytes.
@@ -165,7 +165,7 @@ class ColumnSource:
         """
         blocks, index, columns = self.blocks, self.index, self.columns
         fields = list(dict.fromkeys(name for column in columns for name in column.fields))
-        most = max(1, _PART_BYTES * (1 if thrifty else 2) // max(1, self.row_bytes))
+        most = max(1, _PART_BYTES * (1 if thrifty else 4) // max(1, self.row_bytes))
         pieces = _pieces(self)
         # Few row groups leave threads free, which then decode columns in parallel.
         threads = len(pieces) < (os.cpu_count() or 1)

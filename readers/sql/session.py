@@ -285,7 +285,7 @@ class QuerySession:
             text = _TABLES_QUERY
         try:
             with_next = wants_next(snapshot, text)
-            following = next_columns(step_columns(snapshot)).values()
+            following = next_columns(step_columns(snapshot)).values() if with_next else ()
             asked = star_without(text, TRANSITIONS, following) if with_next else text
             words = named_words(text)
             run_keys = names_run_keys(text)
