@@ -7,6 +7,7 @@ import gc
 import multiprocessing
 import os
 import pickle
+import re
 import shutil
 import signal
 import subprocess
@@ -482,3 +483,34 @@ def test_cached_columns_are_private(tmp_path: Path) -> None:
     list(store.loader(2, cache=el.Cache("mmap", folder=folder), columns=["reward"]))
     found = [folder, *folder.iterdir()]
     assert [path.stat().st_mode & 0o077 for path in found] == [0] * len(found)
+
+
+def _advised(folder: Path) -> set[bool]:
+    """Whether mappings of the cache's files are read a page at a time, as the kernel says."""
+    parts = re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text(), flags=re.MULTILINE)
+    flags = [part.split("VmFlags:")[1].split() for part in parts if str(folder) in part.partition("\n")[0]]
+    return {"rr" in each for each in flags}
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="needs Linux")
+def test_files_larger_than_memory_are_read_by_the_page(
+    store: el.EpisodeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Random rows of large files bring no pages around them; those of small files, or in order, do."""
+    cache = el.Cache("mmap", folder=tmp_path)
+    plain = list(store.loader(8, shuffle=True, seed=1))
+    loader = store.loader(8, shuffle=True, seed=1, cache=cache)
+    assert _advised(tmp_path) == {False}
+    monkeypatch.setattr(mapped_columns, "memory_bytes", lambda: 1)
+    ordered = store.loader(8, cache=cache)
+    assert _advised(tmp_path) == {False}
+    del loader, ordered
+    gc.collect()
+    for scattered in (
+        store.loader(8, shuffle=True, seed=1, cache=cache),
+        store.loader(8, weights="episodes", seed=1, cache=cache),
+    ):
+        for each in (scattered, pickle.loads(pickle.dumps(scattered))):
+            assert _advised(tmp_path) == {True}
+            next(iter(each))
+    assert_identical(plain, list(store.loader(8, shuffle=True, seed=1, cache=cache)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import mmap
 import os
 from collections.abc import Mapping, Sequence
@@ -88,14 +89,16 @@ class MappedArrays(StepArrays):
     Attributes:
         source: the columns in the store.
         folder: the cache.
+        scattered: whether rows are read in random order.
     """
 
     source: ColumnSource
     folder: CacheFolder
+    scattered: bool
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the source instead of the arrays."""
-        return map_arrays, (self.source, self.folder)
+        return map_arrays, (self.source, self.folder, self.scattered)
 
 
 @dataclass(frozen=True)
@@ -161,8 +164,14 @@ def _selection(source: ColumnSource) -> str:
     return digest.hexdigest()
 
 
-def map_arrays(source: ColumnSource, folder: CacheFolder) -> MappedArrays:
+def map_arrays(source: ColumnSource, folder: CacheFolder, scattered: bool) -> MappedArrays:
     """Map columns from the cache, after decoding those that it lacks.
+
+    Args:
+        source: the columns in the store.
+        folder: the cache.
+        scattered: whether rows will be read in random order. Then files that are too large to stay in memory
+            are read a page at a time: the system else reads 128 KiB around each row.
 
     Raises:
         CorruptStoreError: a file of the store is damaged.
@@ -181,8 +190,18 @@ def map_arrays(source: ColumnSource, folder: CacheFolder) -> MappedArrays:
             forget_vacuumed(source.blocks.snapshot, folder)
             missing = [file for file in missing if file.key not in contents]
             contents |= _build(source, folder, missing, frozenset(file.key for file in files))
+    if scattered and sum(file.size for file in files) > memory_bytes() / 2:
+        for content in contents.values():
+            content.madvise(mmap.MADV_RANDOM)
     columns = {file.column.name: file.arrays(memoryview(contents[file.key]).toreadonly()) for file in files}
-    return MappedArrays(source.index, columns, source, folder)
+    return MappedArrays(source.index, columns, source, folder, scattered)
+
+
+def memory_bytes() -> float:
+    """Return the size of the machine's memory; infinity where the system does not say."""
+    if not hasattr(mmap, "MADV_RANDOM"):  # Windows
+        return math.inf
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def forget_vacuumed(snapshot: Snapshot, folder: CacheFolder) -> None:

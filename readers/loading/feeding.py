@@ -102,7 +102,8 @@ def _array_feed(source: ColumnSource, config: LoaderConfig, order: Order, unit_i
     if cache.kind == "memory":
         arrays = read_arrays(source)
     else:
-        arrays = map_arrays(source, CacheFolder(chosen_folder(cache.folder), cache.max_bytes))
+        folder = CacheFolder(chosen_folder(cache.folder), cache.max_bytes)
+        arrays = map_arrays(source, folder, config.shuffle or config.weights is not None)
     prepared = config.stages.prepare(arrays, config.kept_columns)
     priorities = None if rule is None else Priorities(rule, config.seed, order.length)
     return ArrayFeed(prepared, config.units, config.keys, order, unit_index, priorities)
