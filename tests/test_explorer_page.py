@@ -646,7 +646,10 @@ def test_labels(visit: Open, tmp_path: Path) -> None:
         keys.type("fell over")
         keys.press("Enter")
         wait_until(lambda: column("note")[3:4] == ["fell over"], "the note")
-        keys.press("Escape")
+        expect(opened).to_have_text(read()[3].id)
+        keys.press("b")
+        expect(opened).to_have_text(read()[2].id)
+        wait_until(lambda: column("good")[3] is False, "the label after the note")
         seen.rows.nth(0).click()
         expect(state).to_have_text("good")
         for row in (0, 1):
@@ -655,7 +658,7 @@ def test_labels(visit: Open, tmp_path: Path) -> None:
         seen.page.get_by_role("button", name="Bad (B)").click()
         wait_until(lambda: column("good")[4:] == [False, False], "the labels of the ticked rows")
         undo = seen.page.get_by_role("button", name="Undo the last label (U)")
-        for wanted in ([False, True], [False, True], [None, True], [None, None]):
+        for wanted in ([False, True], [False, True], [False, True], [None, True], [None, None]):
             undo.click()
             wait_until(lambda wanted=wanted: column("good")[4:] == wanted, f"undone to {wanted}")
         expect(undo).to_be_disabled()

@@ -22,8 +22,8 @@ GOOD, NOTE = "good", "note"
 class LabelBar:
     """The bar above the open episode.
 
-    Labels go to the ticked rows, or without any to the open episode; then the next one is opened. Each label
-    is a commit of its own.
+    Labels go to the ticked rows, or without any to the open episode; after good or bad the next one opens.
+    Each label is a commit of its own.
 
     Args:
         page: the page that it is part of.
@@ -37,6 +37,7 @@ class LabelBar:
         self.page = page
         self._marked, self._moved = marked, moved
         self._open = ""
+        self._noted: tuple[str, str] | None = None
         #: Values before, of the labels of this page; the newest last.
         self._before: list[pl.DataFrame] = []
         self._turn = asyncio.Lock()
@@ -57,7 +58,11 @@ class LabelBar:
         values = self._values(episode_id)
         good = values.get(GOOD)
         self._state.set_text("" if good is None else "good" if good is True else "bad")
-        self._note.set_value(text_of(values[NOTE]) if values.get(NOTE) is not None else "")
+        noted = (episode_id, text_of(values[NOTE]) if values.get(NOTE) is not None else "")
+        if noted != self._noted:
+            # Otherwise a note that is being typed stays.
+            self._note.set_value(noted[1])
+            self._noted = noted
         self._undo.set_enabled(bool(self._before))
 
     def _values(self, episode_id: str) -> dict[str, Any]:
@@ -66,8 +71,9 @@ class LabelBar:
         return {} if position is None else episodes.frame.row(position, named=True)
 
     async def label(self, **labels: Any) -> None:
-        """Label the ticked or the open episodes, and open the next one."""
-        ids = list(self._marked()) or [self._open]
+        """Label the ticked or the open episodes; after good or bad, open the next one."""
+        opened = self._open
+        ids = list(self._marked()) or [opened]
         if ids == [""]:
             return
         if self.page.watch.state_of(ids[0]):
@@ -77,8 +83,12 @@ class LabelBar:
         def write(store: EpisodeStore) -> None:
             self._before.append(store.label(store.filter(pl.col("episode_id").is_in(ids)), **labels))
 
-        if await self._write(write):
-            self._moved(1)
+        def move() -> None:
+            # A key that is pressed again before the next episode is shown moves no further.
+            if GOOD in labels and self._open == opened:
+                self._moved(1)
+
+        await self._write(write, move)
 
     async def undo(self) -> None:
         """Bring back the values before the last label."""
@@ -96,10 +106,14 @@ class LabelBar:
         self._note.run_method("focus")
 
     async def _note_entered(self) -> None:
+        # The next key is a label again.
+        self._note.run_method("blur")
         await self.label(**{NOTE: str(self._note.value).strip() or None if self._note.value else None})
 
-    async def _write(self, change: Callable[[EpisodeStore], None]) -> bool:
-        """Change the store and show the new version; return whether it was changed."""
+    async def _write(
+        self, change: Callable[[EpisodeStore], None], then: Callable[[], None] = lambda: None
+    ) -> None:
+        """Change the store and show the new version. Call `then` before, since charts take a while."""
         handle = self.page.shown.store.handle
         async with self._turn:
             self._problem.set_text("")
@@ -108,7 +122,7 @@ class LabelBar:
                 await run.io_bound(lambda: change(EpisodeStore(handle.layout, handle.manifest)))
             except EpisodelakeError as error:
                 self._problem.set_text(text_of(str(error)))
-                return False
+                return
+            then()
             await self.page.follow_now()
             self.show(self._open)
-            return True
