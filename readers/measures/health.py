@@ -40,7 +40,7 @@ KINDS = {
     "duplicate": "the same steps as an earlier episode",
     "duplicate_seed": "the same seed and options as an earlier episode of the run",
     "missing_observation": "no last observation",
-    "cut": "ended by its recorder, not by the environment",
+    "cut": "ended by the recorder, not by the environment",
     "interrupted": "recovered from a writer that died",
     "gap": "numbers of its run are missing before it: deleted, discarded or not ended yet",
     "unsealed": "a run whose writer died and whose journal waits for recovery",

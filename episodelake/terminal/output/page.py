@@ -225,7 +225,7 @@ _WORDS = tuple(
         (r"store\.filter\(\"(.+?)\"\)", r'--filter "\1"'),
         (
             r"Use a connection of your own, from connect\(\), for other statements\.",
-            "`episodelake sql` only asks, and changes nothing.",
+            "`episodelake sql` only asks, and changes nothing; --output FILE writes a result.",
         ),
         (
             r"this connection, read_only=True, sees nothing else\. Without read_only a query may read other "
