@@ -47,10 +47,11 @@ def test_records_are_encoded_as_tensorflow_encodes_them(name: str) -> None:
     """Reading a file that TFDS wrote and writing it again gives the same bytes."""
     file = next((DATA / name).glob("walk/1.0.0/*.tfrecord*"))
     target = io.BytesIO()
-    for offset in record_offsets(file):
-        record = read_record(file, offset)
-        assert write_example(read_example(record)) == record
-        write_record(target, record)
+    with file.open("rb") as source:
+        for offset in record_offsets(file):
+            record = read_record(source, offset)
+            assert write_example(read_example(record)) == record
+            write_record(target, record)
     assert target.getvalue() == file.read_bytes()
 
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from gymnasium import Space
@@ -111,6 +111,8 @@ class _Dataset(ForeignDataset):
         }
         self._metadata = {name: leaf for name, leaf in leaves.items() if not name.startswith("steps/")}
         self._options = options
+        # The file of records that was read last.
+        self._shard: IO[bytes] | None = None
         self._ours = read_exported(folder)
         named = (self._info.get(key) for key in ("name", "configName", "version"))
         name = "/".join(str(part) for part in named if part)
@@ -195,9 +197,19 @@ class _Dataset(ForeignDataset):
                 name = name.replace(f"{{{key}}}", str(value))
             yield inside(self._folder, name)
 
+    def _example(self, file: Path, offset: int) -> dict[str, Any]:
+        if self._shard is None or self._shard.name != file:
+            self.close()
+            self._shard = file.open("rb")
+        return read_example(read_record(self._shard, offset))
+
+    def close(self) -> None:
+        if self._shard is not None:
+            self._shard.close()
+
     def _load(self, file: Path, offset: int, key: str) -> ForeignEpisode | None:
         try:
-            return self._read(read_example(read_record(file, offset)), key)
+            return self._read(self._example(file, offset), key)
         except EpisodelakeError as error:
             error.add_note(f"Episode {key} of {self._folder}.")
             raise
@@ -267,7 +279,7 @@ class _Dataset(ForeignDataset):
         names = [*self._actions, *(["reward"] if "reward" in self._steps else [])]
         for _, file, offset in islice(self._records(), _DECIDING):
             with suppress(DatasetError):  # damaged: an error names it once it is read
-                example = read_example(read_record(file, offset))
+                example = self._example(file, offset)
                 length = len(example.get("steps/is_last", example.get("steps/is_first", ())))
                 lasts = {
                     name: self._values(example, f"steps/{name}", self._steps[name], length) for name in names

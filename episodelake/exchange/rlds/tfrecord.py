@@ -41,23 +41,22 @@ def record_offsets(file: Path) -> Iterator[int]:
             offset, number = end, number + 1
 
 
-def read_record(file: Path, offset: int) -> bytes:
-    """Return the data of the record that begins at an offset.
+def read_record(source: IO[bytes], offset: int) -> bytes:
+    """Return the data of the record that begins at an offset of an open file.
 
     Raises:
         OSError: the file cannot be read.
         DatasetError: it is truncated, or has another checksum.
     """
-    with file.open("rb") as source:
-        source.seek(offset)
-        data = source.read(_length(source.read(_HEAD.size), file, 0))
-        tail = source.read(_TAIL.size)
+    source.seek(offset)
+    data = source.read(_length(source.read(_HEAD.size), source.name, 0))
+    tail = source.read(_TAIL.size)
     if len(tail) < _TAIL.size or _TAIL.unpack(tail)[0] != masked_crc(data):
-        raise DatasetError(f"{file}: the record at byte {offset} is damaged; its checksum differs.")
+        raise DatasetError(f"{source.name}: the record at byte {offset} is damaged; its checksum differs.")
     return data
 
 
-def _length(head: bytes, file: Path, number: int) -> int:
+def _length(head: bytes, file: Path | str, number: int) -> int:
     if len(head) < _HEAD.size:
         raise DatasetError(f"{file} is truncated in record {number}.")
     length, checksum = _HEAD.unpack(head)
@@ -129,7 +128,7 @@ def _integers(item: memoryview | int) -> np.ndarray:
     if isinstance(item, int):
         return np.array([item], np.uint64).view(np.int64)
     data = np.frombuffer(item, np.uint8)
-    if data.max(initial=0) < 128:
+    if bytes(item).isascii():  # none above 127, asked without a reduction
         return data.astype(np.int64)
     ends = np.flatnonzero(data < 128)
     if not len(ends) or ends[-1] != len(data) - 1:
