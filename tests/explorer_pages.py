@@ -293,6 +293,8 @@ def misplaced(page: Page) -> list[str]:
             const levels = shown("h1, h2, h3, h4, h5").map((each) => Number(each.tagName[1]));
             if (levels.filter((level) => level === 1).length !== 1) faults.push("h1: " + levels);
             levels.forEach((level, i) => i && level > levels[i - 1] + 1 && faults.push("skipped: " + levels));
+            for (const box of shown("[role=menu] [role=checkbox]"))
+                faults.push("no item of a menu: " + box.outerHTML.slice(0, 200));
             for (const list of shown("dl"))
                 for (const part of list.children)
                     if (!["DT", "DD", "DIV"].includes(part.tagName)) faults.push("in dl: " + part.tagName);
@@ -304,6 +306,26 @@ def misplaced(page: Page) -> list[str]:
                     && part.tabIndex < 0 && !part.querySelector("a, button, input, [tabindex]"))
                     faults.push("cannot be scrolled by keys: " + part.className);
             return faults;
+        }"""
+    )
+
+
+def contrast(part: Locator) -> float:
+    """Return the contrast of the text of an element that has a background of its own or of a parent."""
+    return part.evaluate(
+        """(part) => {
+            const light = (color) => {
+                const [r, g, b] = color.match(/[\\d.]+/g).map(Number).map((value) => {
+                    const share = value / 255;
+                    return share <= 0.04045 ? share / 12.92 : ((share + 0.055) / 1.055) ** 2.4;
+                });
+                return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+            };
+            let ground = part;
+            while (getComputedStyle(ground).backgroundColor.endsWith(", 0)")) ground = ground.parentElement;
+            const colors = [getComputedStyle(part).color, getComputedStyle(ground).backgroundColor];
+            const [low, high] = colors.map(light).sort((a, b) => a - b);
+            return (high + 0.05) / (low + 0.05);
         }"""
     )
 

@@ -30,6 +30,7 @@ from explorer_pages import (
     Explorer,
     Visit,
     colours,
+    contrast,
     crowded,
     explored,
     launched,
@@ -321,6 +322,11 @@ def test_keys_and_names(explorer: Explorer, visit: Open) -> None:
         assert misplaced(page) == []
     page.get_by_role("button", name="Export").click()
     expect(page.get_by_role("dialog", name="Export")).to_be_visible()
+    page.keyboard.press("Escape")
+    page.get_by_role("tab", name="Episodes").click()
+    page.get_by_role("button", name="Columns").click()
+    expect(page.get_by_role("dialog", name="Columns").get_by_role("checkbox", name="length")).to_be_visible()
+    assert misplaced(page) == []
 
 
 def test_comparing(explorer: Explorer, store: el.EpisodeStore, visit: Open) -> None:
@@ -340,7 +346,7 @@ def test_comparing(explorer: Explorer, store: el.EpisodeStore, visit: Open) -> N
         box.fill(align)
         box.press("Enter")
         expect(page.locator(".compare .caption")).to_contain_text(told)
-    assert unnamed(page) == []
+    assert unnamed(page) == [] and misplaced(page) == []
     box.fill("end")
     box.press("Enter")
     page.get_by_label("Signals").last.click()
@@ -850,8 +856,11 @@ def test_the_editor_is_as_dark_as_the_page(explorer: Explorer, visit: Callable[.
     editor = seen.page.locator(".cm-editor")
     dark, light = "rgb(30, 30, 30)", "rgb(255, 255, 255)"
     expect(editor).to_have_css("background-color", dark)
+    run = seen.page.get_by_role("button", name="Run", exact=True).locator("span.block")
+    assert contrast(run) >= 4.5
     seen.page.emulate_media(color_scheme="light")
     expect(editor).to_have_css("background-color", light)
+    assert contrast(run) >= 4.5
     for colour in (dark, light):
         seen.page.locator("header button", has_text="dark_mode").click()
         expect(editor).to_have_css("background-color", colour)
@@ -1165,7 +1174,7 @@ def test_a_lake(lake: Path, tmp_path: Path, visit: Open) -> None:
             else:
                 assert (episodes, steps, envs, updated) == ("", "", "", "") and "damaged" in error
         expect(page.locator("header")).to_contain_text("3 stores · 121 episodes")
-        assert not unnamed(page) and not crowded(page)
+        assert not unnamed(page) and not crowded(page) and not misplaced(page)
 
         page.get_by_placeholder("Part of a name").fill("cartpole")
         expect(page.locator(".episodes-table tbody tr:has(.mono)")).to_have_count(1)

@@ -42,6 +42,8 @@ _TICKED = _ALL_TICKED.replace(
 )
 _END_CELL = """<td class="text-left"><span :class="['end', props.value]">{{ props.value }}</span></td>"""
 _CHART_PAUSE = 4.0
+#: A menu of boxes to tick, which would be no items of a menu.
+_BOXES = "auto-close=false role=dialog aria-label=Columns"
 
 
 class EpisodesPane:
@@ -87,7 +89,7 @@ class EpisodesPane:
             self._runs.on_value_change(self._filter)
             icon_button("bar_chart", "Facets", self._toggle_facets).mark("facets-button")
             icon_button("stacked_line_chart", "Compare", lambda: self.page.compare()).mark("compare")
-            with icon_button("view_column", "Columns").mark("columns"), ui.menu().props("auto-close=false"):
+            with icon_button("view_column", "Columns").mark("columns"), ui.menu().props(_BOXES):
                 self._column_choice()
         self._about_chip = ui.chip(removable=True, icon="rule", color="primary")
         self._about_chip.props("dense outline size=12px").mark("about-chip")

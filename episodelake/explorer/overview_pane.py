@@ -62,7 +62,7 @@ class OverviewPane:
         self._checked: tuple[Any, ...] = ()
         self.choice = Choice()
         with ui.element("div").classes("pane scrolling overview-page"):
-            with ui.element("div").classes("bar card part-of").mark("part-of") as self._part_of:
+            with ui.element("div").classes("card part-of").mark("part-of") as self._part_of:
                 self._part = ui.label().classes("grow")
                 ui.button("Whole store", on_click=page.show_whole).props("dense no-caps outline")
             self._part_of.set_visibility(False)

@@ -87,7 +87,8 @@ def icon_button(icon: str, name: str, on_click: Callable[..., Any] | None = None
     button = ui.button(icon=icon, on_click=on_click).props("flat dense round")
     button.props["aria-label"] = name
     with button:
-        ui.tooltip(name)
+        # A screen reader has the label.
+        ui.tooltip(name).props("aria-hidden=true")
     return button
 
 
