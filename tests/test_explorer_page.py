@@ -1286,6 +1286,9 @@ def test_an_episode_is_watched_until_it_is_sealed(
         expect(page.locator(".timeline .t")).to_have_text("t = 4 / 5")
         writer.ask("step 1")
         expect(page.locator(".timeline .t")).to_have_text("t = 4 / 6")
+        page.wait_for_url(re.compile("t=4"))
+        page.reload()
+        expect(page.locator(".timeline .t")).to_have_text("t = 4 / 6")
         settle(page)
         assert unnamed(page) == [] and misplaced(page) == [] and crowded(page) == []
         writer.ask("end")

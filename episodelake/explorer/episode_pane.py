@@ -294,7 +294,7 @@ class EpisodePane:
         sources = frame_sources(self._shown, replayed=False)
         if len(sources) == len(self._cameras):
             kept = zip(sources, self._cameras, strict=True)
-            self._cameras = [(source, *parts) for source, (_, *parts) in kept]
+            self._cameras = [(source, image, caption) for source, (_, image, caption) in kept]
         self._show_figures()
         if before[1] != episode.length:
             self.draw_signals()

@@ -135,8 +135,9 @@ class Recordings:
 
     def close(self) -> None:
         """Delete what was copied."""
-        for copy in self._copies.values():
-            copy.close()
+        with self._copying:
+            while self._copies:
+                self._copies.popitem()[1].close()
 
 
 class _GrowingEpisode:
