@@ -16,7 +16,7 @@ from ...store.snapshot import Snapshot
 from ..context import refresh_hint
 from .elements import INDEXED, without_elements
 from .macros import TRANSITIONS, WITH_NEXT, Macro, next_columns
-from .text import literal, named_words, quote, quoted_if_needed
+from .text import literal, named_words, quote
 
 _SUPPLIED = re.compile(r"Macro (\w+)\(\) does not support the supplied arguments")
 _NAMED = re.compile(r"(\w+)\s*:=")
@@ -159,8 +159,8 @@ def _of_others(asked: _Asked, wrong: str) -> str | None:
         plain = behind[1] if behind else wrong
         name = plain if plain in names else _meant_as_one(asked.text, wrong, {table: names})
         if table == RUNS and name is not None and name.startswith(("name", METADATA.prefix)):
-            run_key = quoted_if_needed(name.removeprefix(METADATA.prefix))
-            return f"{name} is a column of runs; write run.{run_key}."
+            key = name.removeprefix(METADATA.prefix)
+            return f"{name} is a column of runs; write run.{key if key.isidentifier() else quote(key)}."
         if name is not None:
             return (
                 f"{name} is a column of {table}; write {key} IN (SELECT {key} FROM {table} WHERE "
