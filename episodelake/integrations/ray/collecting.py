@@ -66,8 +66,8 @@ class _WorkerActor:
 def _out_of_memory(error: OutOfMemoryError) -> str:
     """Return the first line of Ray's message, which lists the programs of the node, and what helps."""
     return (
-        f"Ray killed it for memory: {error_text(error)} Use fewer actors, or reserve memory for each, "
-        "such as actor_options={'memory': 4 << 30}."
+        f"Ray killed it for memory: {error_text(error).rstrip('.')}. Use fewer actors, or reserve memory "
+        "for each, such as actor_options={'memory': 4 << 30}."
     )
 
 
