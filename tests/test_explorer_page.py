@@ -350,7 +350,7 @@ def test_comparing(explorer: Explorer, store: el.EpisodeStore, visit: Open) -> N
     box.fill("end")
     box.press("Enter")
     page.get_by_label("Signals").last.click()
-    page.get_by_role("option", name="reward").click()
+    page.get_by_role("option", name="reward", exact=True).click()
     page.wait_for_url(re.compile("compared=.*compared=.*align=end&overlaid=reward"))
     copy = page.context.new_page()
     copy.goto(page.url)
