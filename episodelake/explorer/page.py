@@ -138,7 +138,11 @@ class Page(Tab):
         self._address: Address | None = None
         request = ui.context.client.request
         first = Address.of(parse_qs(request.url.query if request else ""))
-        ui.timer(0.05, partial(self.go, first), once=True)
+        if first == Address():
+            # On a slow machine a click may come before the timer, which would undo it.
+            self._address = self.address
+        else:
+            ui.timer(0.05, partial(self.go, first), once=True)
         ui.timer(PAUSE / 8, self._keep_address)
         ui.on("moved", lambda event: self.go(Address.of(parse_qs(str(event.args)[1:]))))
         ui.run_javascript("addEventListener('popstate', () => emitEvent('moved', location.search))")
