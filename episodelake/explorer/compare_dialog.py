@@ -81,7 +81,8 @@ class CompareDialog:
         if not len(self._positions):
             self._dialog.close()
             return
-        known = ["reward", "action", *signal_columns(self.page.shown.store[int(self._positions[0])])]
+        first = self.page.shown.store[int(self._positions[0])]
+        known = list(dict.fromkeys(["reward", "action", *signal_columns(first)]))
         # The events of the two boxes would draw twice more.
         self._opening = True
         self._signals.set_options(known, value=[each for each in signals if each in known])

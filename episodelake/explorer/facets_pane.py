@@ -60,7 +60,7 @@ class FacetsPane:
         self._facets: dict[str, Facet] = {}
         self._turn = 0
         with ui.element("div").classes("facets").mark("facets") as self.place:
-            self._select = ui.select([], multiple=True, with_input=True, on_change=self._chosen)
+            self._select = ui.select([], multiple=True, on_change=self._chosen)
             self._select.props('outlined dense options-dense label="Facets"')
             self._bars = _Bars().on("pick", self._picked, ["name", "first", "last"])
         self.offer()
