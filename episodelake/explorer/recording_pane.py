@@ -31,7 +31,7 @@ class RecordingPane:
         self.page = page
         self._open: Sequence[str] = ()
         with ui.element("section").classes("card recording").mark("recording") as self._place:
-            with ui.element("h2").classes("part-title"):
+            with ui.element("div").classes("part-title"):
                 self._title = ui.label()
             columns = [
                 {"name": name, "label": name, "field": name, "align": align}
