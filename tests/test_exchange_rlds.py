@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import struct
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,21 @@ def test_a_dataset_of_tfds_comes_in_as_tfds_reads_it(tmp_path: Path, name: str, 
     assert not store.verify().faults
     again = el.import_dataset(folder, store, last_observation="missing")
     assert (again.episodes, again.present) == (0, 4)
+
+
+def test_a_file_of_records_is_opened_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two episodes in each of two files, both read twice: one opening finds the records, one reads them."""
+    opened: list[str] = []
+    original = Path.open
+
+    def spy(self: Path, *args: Any, **options: Any) -> Any:
+        opened.append(self.name)
+        return original(self, *args, **options)
+
+    monkeypatch.setattr(Path, "open", spy)
+    el.import_dataset(DATA / "rlds/walk/1.0.0", tmp_path / "store")
+    counts = Counter(name for name in opened if "tfrecord" in name)
+    assert list(counts.values()) == [4, 4]
 
 
 @pytest.mark.parametrize(

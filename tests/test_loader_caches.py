@@ -506,11 +506,33 @@ def test_files_larger_than_memory_are_read_by_the_page(
     assert _advised(tmp_path) == {False}
     del loader, ordered
     gc.collect()
-    for scattered in (
-        store.loader(8, shuffle=True, seed=1, cache=cache),
-        store.loader(8, weights="episodes", seed=1, cache=cache),
-    ):
-        for each in (scattered, pickle.loads(pickle.dumps(scattered))):
-            assert _advised(tmp_path) == {True}
-            next(iter(each))
+    whole = store.loader(2, el.Episodes(), shuffle=True, seed=1, cache=cache)
+    assert _advised(tmp_path) == {False}
+    del whole
+    gc.collect()
+    drawn: list[dict[str, Any]] = [
+        {"shuffle": True},
+        {"weights": "episodes"},
+        {"shuffle": True, "units": el.Windows(2)},
+    ]
+    for options in drawn:
+        loader = store.loader(8, seed=1, cache=cache, **options)
+        copy = pickle.loads(pickle.dumps(loader))
+        del loader
+        gc.collect()
+        assert True in _advised(tmp_path)
+        next(iter(copy))
+        del copy
+        gc.collect()
+        assert not _advised(tmp_path)
     assert_identical(plain, list(store.loader(8, shuffle=True, seed=1, cache=cache)))
+
+
+@pytest.mark.parametrize(("text", "limited"), [("4096\n", True), ("max\n", False)])
+def test_the_memory_of_a_container_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, limited: bool
+) -> None:
+    """Its limit is the memory, where it has one."""
+    (tmp_path / "memory.max").write_text(text)
+    monkeypatch.setattr(mapped_columns, "_CONTAINER_LIMITS", (tmp_path / "memory.max", tmp_path / "none"))
+    assert (mapped_columns.memory_bytes() == 4096) is limited

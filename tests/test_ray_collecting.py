@@ -351,7 +351,7 @@ def test_a_recorder_refuses_and_goes_on(tmp_path: Path) -> None:
         ray.get(recorder.append.remote(episode, [step(1.0), wrong, step(3.0)]))
     assert "Step 1 of 3 failed" in str(caught.value)
     assert ray.get(recorder.append.remote(episode, [step(4.0)])) == 2
-    with pytest.raises(el.errors.InvalidArgumentError, match=r"steps is one step; .* \[step\]"):
+    with pytest.raises(el.errors.InvalidArgumentError, match=r"steps={.*expected a list .* \[step\]"):
         ray.get(recorder.append.remote(episode, step(5.0)))
     with pytest.raises(el.errors.InvalidArgumentError, match="No episode 'x' is open"):
         ray.get(recorder.end.remote("x"))

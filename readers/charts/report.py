@@ -43,7 +43,7 @@ def write_report(
     with guard_access("write the report", path):
         path.parent.stat()  # a folder that is missing is reported before the work, not after it
     page = _page(view, plot, card, progress).encode()
-    with guard_access("write the report", path), replacing(path, ".html") as draft:
+    with guard_access("write the report", path), replacing(path.resolve(), ".html") as draft:
         draft.write_bytes(page)
     return path
 

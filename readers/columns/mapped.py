@@ -7,6 +7,7 @@ of the store's files, and to the rows of the episodes in them, so it never goes 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -15,6 +16,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -26,7 +28,7 @@ from .cache_folder import CacheFolder, chosen_folder
 from .selection import rows_digest
 from .specs import Column
 from .step_arrays import ColumnSource, StepArrays, read_arrays
-from .tree import Tree, lay_out, leaves, map_leaves, unpack
+from .tree import Tree, lay_out, leaves, map_leaves, row_bytes, unpack
 
 CacheKind = Literal["memory", "mmap", "stream"]
 _OPTIONS = {"memory": (), "mmap": ("folder", "max_bytes"), "stream": ("buffer_bytes",)}
@@ -80,6 +82,10 @@ class Cache:
 
 #: Part of a file's facts: files of another format are made again.
 _FORMAT = 2
+#: The bytes that Linux reads around a row of a mapped file.
+_READ_AHEAD = 128 << 10
+#: The memory of a container, of control groups of version 2 and 1; without a limit a word, or a huge number.
+_CONTAINER_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 @dataclass(frozen=True)
@@ -89,16 +95,16 @@ class MappedArrays(StepArrays):
     Attributes:
         source: the columns in the store.
         folder: the cache.
-        scattered: whether rows are read in random order.
+        together: see `map_arrays`.
     """
 
     source: ColumnSource
     folder: CacheFolder
-    scattered: bool
+    together: float
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the source instead of the arrays."""
-        return map_arrays, (self.source, self.folder, self.scattered)
+        return map_arrays, (self.source, self.folder, self.together)
 
 
 @dataclass(frozen=True)
@@ -164,14 +170,16 @@ def _selection(source: ColumnSource) -> str:
     return digest.hexdigest()
 
 
-def map_arrays(source: ColumnSource, folder: CacheFolder, scattered: bool) -> MappedArrays:
+def map_arrays(source: ColumnSource, folder: CacheFolder, together: float) -> MappedArrays:
     """Map columns from the cache, after decoding those that it lacks.
+
+    Files that are too large to stay in memory are read a page at a time where rows at random places are
+    smaller than what the system else reads around each.
 
     Args:
         source: the columns in the store.
         folder: the cache.
-        scattered: whether rows will be read in random order. Then files that are too large to stay in memory
-            are read a page at a time: the system else reads 128 KiB around each row.
+        together: how many rows that follow each other are read from a random place; infinity for all of them.
 
     Raises:
         CorruptStoreError: a file of the store is damaged.
@@ -190,18 +198,23 @@ def map_arrays(source: ColumnSource, folder: CacheFolder, scattered: bool) -> Ma
             forget_vacuumed(source.blocks.snapshot, folder)
             missing = [file for file in missing if file.key not in contents]
             contents |= _build(source, folder, missing, frozenset(file.key for file in files))
-    if scattered and sum(file.size for file in files) > memory_bytes() / 2:
-        for content in contents.values():
-            content.madvise(mmap.MADV_RANDOM)
+    if sum(file.size for file in files) > memory_bytes() / 2:
+        for file in files:
+            if together * row_bytes(file.column.template) < _READ_AHEAD:
+                contents[file.key].madvise(mmap.MADV_RANDOM)
     columns = {file.column.name: file.arrays(memoryview(contents[file.key]).toreadonly()) for file in files}
-    return MappedArrays(source.index, columns, source, folder, scattered)
+    return MappedArrays(source.index, columns, source, folder, together)
 
 
 def memory_bytes() -> float:
-    """Return the size of the machine's memory; infinity where the system does not say."""
+    """Return how much memory the process may use; infinity on a system without `madvise`."""
     if not hasattr(mmap, "MADV_RANDOM"):  # Windows
         return math.inf
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for file in _CONTAINER_LIMITS:
+        with contextlib.suppress(OSError, ValueError):
+            limits.append(int(Path(file).read_bytes()))
+    return min(limits)
 
 
 def forget_vacuumed(snapshot: Snapshot, folder: CacheFolder) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from dataclasses import replace
 
@@ -103,7 +104,9 @@ def _array_feed(source: ColumnSource, config: LoaderConfig, order: Order, unit_i
         arrays = read_arrays(source)
     else:
         folder = CacheFolder(chosen_folder(cache.folder), cache.max_bytes)
-        arrays = map_arrays(source, folder, config.shuffle or config.weights is not None)
+        # Transforms that write columns first read others from beginning to end.
+        scattered = (config.shuffle or config.weights is not None) and not config.stages.writes
+        arrays = map_arrays(source, folder, config.units.rows if scattered else math.inf)
     prepared = config.stages.prepare(arrays, config.kept_columns)
     priorities = None if rule is None else Priorities(rule, config.seed, order.length)
     return ArrayFeed(prepared, config.units, config.keys, order, unit_index, priorities)

@@ -66,6 +66,11 @@ class Units(ABC):
     #: Keys that this kind adds, and the columns that they are made from.
     own_keys: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
+    @property
+    def rows(self) -> float:
+        """About how many rows that follow each other a unit reads."""
+        return 1
+
     @abstractmethod
     def counts(self, index: EpisodeIndex) -> np.ndarray:
         """Return how many units each episode has; int64, shape (E,)."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Literal
@@ -65,6 +66,11 @@ class Windows(Units):
         if self.pad is not None:
             one_of("pad", self.pad, ("left", "right"))
 
+    @property
+    def rows(self) -> float:
+        """See `Units`."""
+        return self.burn_in + self.length
+
     def counts(self, index: EpisodeIndex) -> np.ndarray:
         """See `Units`."""
         if self.pad is None:
@@ -124,6 +130,11 @@ class Episodes(Units):
     ragged = True
     default_keys = (OBSERVATION, ACTION, REWARD, *FLAGS, MASK, LENGTH)
     own_keys: ClassVar = {MASK: (), LENGTH: ()}
+
+    @property
+    def rows(self) -> float:
+        """See `Units`."""
+        return math.inf
 
     def counts(self, index: EpisodeIndex) -> np.ndarray:
         """See `Units`."""

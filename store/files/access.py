@@ -253,7 +253,10 @@ def replacing(path: Path, ending: str = ".tmp", *, exclusive: bool = False) -> I
 
 @contextlib.contextmanager
 def scratch(folder: Path) -> Iterator[None]:
-    """Sync nothing below a folder until the block ends, for files that a crash of the machine may take."""
+    """Let `sync_path` and `sync_open` sync nothing below a folder until the block ends.
+
+    Its files may be gone after a crash of the machine.
+    """
     _scratch.append(folder)
     try:
         yield

@@ -112,7 +112,7 @@ class _Dataset(ForeignDataset):
         self._metadata = {name: leaf for name, leaf in leaves.items() if not name.startswith("steps/")}
         self._options = options
         # The file of records that was read last.
-        self._shard: IO[bytes] | None = None
+        self._shard: tuple[Path, IO[bytes]] | None = None
         self._ours = read_exported(folder)
         named = (self._info.get(key) for key in ("name", "configName", "version"))
         name = "/".join(str(part) for part in named if part)
@@ -198,14 +198,15 @@ class _Dataset(ForeignDataset):
             yield inside(self._folder, name)
 
     def _example(self, file: Path, offset: int) -> dict[str, Any]:
-        if self._shard is None or self._shard.name != file:
+        if self._shard is None or self._shard[0] != file:
             self.close()
-            self._shard = file.open("rb")
-        return read_example(read_record(self._shard, offset))
+            self._shard = file, file.open("rb")
+        return read_example(read_record(self._shard[1], offset))
 
     def close(self) -> None:
         if self._shard is not None:
-            self._shard.close()
+            self._shard[1].close()
+            self._shard = None
 
     def _load(self, file: Path, offset: int, key: str) -> ForeignEpisode | None:
         try:

@@ -93,8 +93,10 @@ class RecorderActor:
             SpaceMismatchError: a value does not fit; the steps before it were recorded.
         """
         episode = self._episode(episode_id)
-        if isinstance(steps, Mapping):
-            raise InvalidArgumentError("steps is one step; expected a list of them, such as [step].")
+        if not isinstance(steps, list | tuple) or not all(isinstance(step, Mapping) for step in steps):
+            raise InvalidArgumentError(
+                f"steps={steps!r:.200}: expected a list with a dict for each step, such as [step]."
+            )
         with self._durable():
             for place, step in enumerate(steps):
                 try:
