@@ -200,6 +200,10 @@ class Snapshot:
         text = self._episodes.properties().get(PROPERTY)
         return AnnotationFiles(self.layout, parse_annotations(text, self.layout.root))
 
+    def last_segment(self, run_id: str) -> int:
+        """Return the last segment of a run up to this version; -1 without one."""
+        return self._episodes.applied(run_id)
+
     def newer_version(self) -> int | None:
         """Return the store's newest version now, if that is a newer one than this snapshot's."""
         check_identity(self.layout)

@@ -48,6 +48,7 @@ class LiveWriter:
     """A writer in another process that does what it is asked to."""
 
     def __init__(self, store: Path) -> None:
+        self.store = store
         self.process = subprocess.Popen(
             [sys.executable, "-c", WRITER, str(store)],
             text=True,

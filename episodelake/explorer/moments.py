@@ -227,9 +227,11 @@ class RecordedPictures:
         """Return a chunk that is decoded or will be; the chunks that were asked for last stay."""
         start = number * self._rows
         with self._lock:
-            chunk = self._chunks.pop(number, None) or _DECODERS.submit(
-                self._episode.frames, slice(start, min(start + self._rows, self._count)), column=self._column
-            )
+            chunk = self._chunks.pop(number, None)
+            # A failure may pass, such as one of a file server.
+            if chunk is None or (chunk.done() and chunk.exception() is not None):
+                rows = slice(start, min(start + self._rows, self._count))
+                chunk = _DECODERS.submit(self._episode.frames, rows, column=self._column)
             self._chunks[number] = chunk
             while len(self._chunks) > _KEPT_CHUNKS:
                 del self._chunks[next(iter(self._chunks))]

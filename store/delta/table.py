@@ -130,15 +130,13 @@ class Table(TableVersion):
         return last is not None and find_commit(self.path, self.version) == last
 
     def applied(self, application: str) -> int:
-        """Return the last transaction of an application, such as a run's last segment number; -1 without
-        one.
-        """
+        """Return the last transaction of an application, once it is certain; -1 without one."""
         if self._uncertain:
             self.refresh()
             # The commit may be there and its name not on disk: the sync of the folder may be what failed.
             self.sync()
             self._uncertain = False
-        return self._state.transactions.get(application, -1)
+        return super().applied(application)
 
     def ensure_columns(self, columns: Sequence[pa.Field]) -> None:
         """Add the columns that the table does not have yet, and the marks of numbers in the JSON column.

@@ -60,6 +60,12 @@ class TableVersion:
         """Names, types and kinds of the columns."""
         return self._state.metadata.schema
 
+    def applied(self, application: str) -> int:
+        """Return the last transaction of an application, such as a run's last segment number; -1 without
+        one.
+        """
+        return self._state.transactions.get(application, -1)
+
     def properties(self) -> dict[str, str]:
         """Return the properties of the table."""
         return dict(self._state.metadata.properties)

@@ -277,11 +277,16 @@ def is_held(path: Path) -> bool:
 
 def other_host(path: Path) -> Owner | None:
     """Return the owner of a lock on a host whose locks do not reach this one; None if there is none."""
+    return held_or_other_host(path)[1]
+
+
+def held_or_other_host(path: Path) -> tuple[bool, Owner | None]:
+    """Return what `is_held` and `other_host` do, with one look at the lock."""
     held, owner = _held_and_owner(path)
     if held or owner is None:
-        return None
+        return held, None
     with guard_access("look at the lock", path):
-        return None if owner.is_judged_by_flock(path) else owner
+        return False, None if owner.is_judged_by_flock(path) else owner
 
 
 def _held_and_owner(path: Path) -> tuple[bool, Owner | None]:

@@ -196,6 +196,8 @@ class PartReader:
             if record.stop - released > _KEPT_BYTES:
                 self.release()
                 released = record.stop
+        # Behind a damaged last batch the end mark proves nothing.
+        self.ended &= not gap
         # A part that only repeats earlier rows has replaced the real one.
         self.damaged |= self.rows > 0 and not fresh_rows
 
@@ -249,22 +251,32 @@ class GrowingPart(PartReader):
     cut off would end this process. Reading stops at the first record that is torn, being written or damaged.
     """
 
-    _stop = 0
+    _stop = _length = 0
 
     def _mapped(self) -> None:
         return None
 
     def _records(self) -> Iterator[PartRecord | None]:
         with self._opened() as file:
+            length = os.fstat(file.fileno()).st_size
+            head = pread(file.fileno(), HEAD_BYTES, self._stop)
+            replaced = len(head) == HEAD_BYTES and record_bytes(head) is None
+            if length != self._length and (replaced or length < self._stop):
+                # The writer has cut off a batch that was read, since it could not be synced.
+                self._stop = 0
+            self._length = length
+            at = self._stop
             while not self.ended:
-                size = record_bytes(pread(file.fileno(), HEAD_BYTES, self._stop))
-                left = os.fstat(file.fileno()).st_size - self._stop
-                if size is None or size > left:
+                size = record_bytes(pread(file.fileno(), HEAD_BYTES, at))
+                if size is None or size > os.fstat(file.fileno()).st_size - at:
                     return
-                record = decode(memoryview(pread(file.fileno(), size, self._stop)), 0)
+                record = decode(memoryview(pread(file.fileno(), size, at)), 0)
                 if record is None:
                     return
-                self._stop += size
+                at += size
+                if record.kind != SCHEMA:
+                    # A schema is cut off with the batch behind it if that cannot be written.
+                    self._stop = at
                 self.ended = record.kind == END
                 yield record
 

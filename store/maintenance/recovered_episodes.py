@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -61,9 +62,15 @@ class Outcomes:
 
 @dataclass
 class RecoveredEpisode:
-    """An episode as of its journal rows and events, up to the row last read."""
+    """An episode as of its journal rows and events, up to the row last read.
+
+    Attributes:
+        begin, end: its events.
+        source: the part that it began in; no part of its own for an agent.
+    """
 
     begin: dict[str, Any]
+    source: Path | None = None
     end: dict[str, Any] | None = None
     steps: int = 0
     episode_return: float | list[float] = 0.0
@@ -236,7 +243,7 @@ class JournalEpisodes:
             # Rows of the episodes that were open before the gap do not follow on: they end where it begins.
             self._lost |= {number for number, episode in self.episodes.items() if episode.end is None}
         events = batch.events()
-        self._begin(events)
+        self._begin(events, batch.source)
         self._add_rows(batch)
         for event in events:
             if event["event"] == "end" and self._takes(event["number"]):
@@ -256,19 +263,19 @@ class JournalEpisodes:
                     f"{column.name!r}; the store's spaces want {column.type}."
                 )
 
-    def _begin(self, events: Iterable[dict[str, Any]]) -> None:
+    def _begin(self, events: Iterable[dict[str, Any]], source: Path) -> None:
         schema = self._schema
         for event in events:
             if event["event"] == "begin":
-                begun = RecoveredTeam(event, schema=schema) if schema.groups else RecoveredEpisode(event)
-                self.episodes.setdefault(event["number"], begun)
+                team = RecoveredTeam(event, source, schema=schema) if schema.groups else None
+                self.episodes.setdefault(event["number"], team or RecoveredEpisode(event, source))
             elif event["event"] == "agent" and self._takes(event["number"]):
                 self.episodes[event["number"]].introduce(event)
 
     def _add_rows(self, batch: JournalBatch) -> None:
-        runs = RowSpans.of(batch.rows, batch.source)
-        outcomes = Outcomes.of(runs, self._schema)
-        stretches = (runs.numbers, runs.agents, runs.starts, runs.stops)
-        for number, agent, start, stop in zip(*(each.tolist() for each in stretches), strict=True):
+        spans = RowSpans.of(batch.rows, batch.source)
+        outcomes = Outcomes.of(spans, self._schema)
+        columns = (spans.numbers, spans.agents, spans.starts, spans.stops)
+        for number, agent, start, stop in zip(*(each.tolist() for each in columns), strict=True):
             if self._takes(number):
                 self.episodes[number].add(outcomes, start, stop, agent)

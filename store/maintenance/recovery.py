@@ -25,7 +25,15 @@ from ..dynamic.values import dump_json
 from ..errors import CorruptStoreError, DamagedJournalError, StoreAccessError
 from ..files import guard_access, is_absent, is_denied
 from ..files.access import is_folder, is_link, state_of
-from ..files.locks import LOCK_SUFFIX, MAINTENANCE_LOCK, FileLock, OtherHostError, is_stray_lock
+from ..files.locks import (
+    LOCK_SUFFIX,
+    MAINTENANCE_LOCK,
+    FileLock,
+    OtherHostError,
+    is_held,
+    is_stray_lock,
+    wait_for,
+)
 from ..journal.episodes import EpisodeColumns, EpisodeRecord
 from ..journal.reading import PartReader
 from ..journal.records import RunHeader
@@ -49,6 +57,8 @@ from .recovered_episodes import JournalEpisodes, RecoveredEpisode
 from .reopening import seal_reopened
 
 LOG = logging.getLogger("episodelake")
+#: Patient: a process that looks at a lock may be stopped while it has it.
+_LOOK_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
@@ -115,7 +125,11 @@ def recover_journals(
     report = progress or (lambda done, total: None)
     for done, directory in enumerate(journals, 1):
         with _reported(directory, troubles):
-            lock = FileLock.acquire(lock_path(directory), other_hosts=other_hosts)
+            path = lock_path(directory)
+            lock = FileLock.acquire(path, other_hosts=other_hosts)
+            if lock is None and not is_held(path):
+                # Somebody had it for a moment, to look at it.
+                lock = wait_for(path, _LOOK_SECONDS, other_hosts=other_hosts)
             if lock is not None:
                 recovered.append(_recover_locked(store, directory, lock))
         report(done, len(journals))

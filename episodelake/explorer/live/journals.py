@@ -1,7 +1,8 @@
 """Unsealed episodes, read from journals while these grow.
 
-A writer is never disturbed: nothing here takes a lock, keeps a file open, or maps a file that may shrink. A
-journal may vanish at any moment, since its writer removes it after the last seal.
+A writer is never disturbed: nothing here keeps a file open or maps a file that may shrink, and a look at a
+lock shares it for a moment, for which those who take it wait. A journal may vanish at any moment, since its
+writer removes it after the last seal.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from pathlib import Path
 
 import numpy as np
 
-from ...store.errors import CorruptStoreError, StoreAccessError
+from ...store.errors import CorruptStoreError, EpisodelakeError, StoreAccessError
 from ...store.files import is_absent
 from ...store.files.access import guard_access, state_of
-from ...store.files.locks import is_held, other_host
+from ...store.files.locks import held_or_other_host
 from ...store.journal.episodes import EpisodeRecord, timestamp_now
 from ...store.journal.reading import GrowingPart, JournalBatch
 from ...store.journal.records import RunHeader
@@ -31,12 +32,14 @@ class UnsealedEpisode:
     """An episode that only a journal holds.
 
     Attributes:
+        directory: the journal of its run.
         header: its run.
         record: its row so far. Of one that goes on, the end reason means nothing.
         live: whether its writer lives; otherwise the next recovery seals it.
         ended: whether it has ended, and waits for its seal.
     """
 
+    directory: Path
     header: RunHeader
     record: EpisodeRecord
     live: bool
@@ -72,16 +75,23 @@ class FollowedJournal:
         """
         paths = part_paths(self.directory)
         self._parts = {path: self._parts.get(path) or GrowingPart(path) for path in paths}
+        whole = True
         for part in self._parts.values():
             try:
-                for batch in part.batches(seen=self._seen):
+                for batch in part.batches(after_gap=not whole, seen=self._seen):
                     self.header = self.header or part.header
                     yield batch
+                whole = part.ended
             except StoreAccessError as error:
                 # Deleted after it was listed: its episodes are sealed.
                 if not is_absent(error):
                     raise
-            self._seen = max(self._seen, part.seen)
+            finally:
+                self._seen = max(self._seen, part.seen)
+
+    def has(self, part: Path | None) -> bool:
+        """Return whether a part was there at the last call of `batches`."""
+        return not self.gone and part in self._parts
 
 
 class _FollowedRun:
@@ -95,9 +105,13 @@ class _FollowedRun:
         self._damaged = False
 
     def poll(self) -> None:
-        """Read what was written since the last poll. A damaged journal is left to recovery."""
+        """Read what was written since the last poll. A damaged journal is left to recovery, and one of
+        another host to that.
+        """
         lock = lock_path(self.journal.directory)
-        self.live = is_held(lock) or other_host(lock) is not None
+        self.live, other_host = held_or_other_host(lock)
+        if other_host is not None:
+            return
         with guard_access("look at the lock", lock):
             state = state_of(lock)
         self.since = self.since or (state.st_mtime if state else 0.0)
@@ -107,10 +121,15 @@ class _FollowedRun:
         except CorruptStoreError:
             self._damaged = True
 
-    def forget(self, sealed: np.ndarray) -> None:
+    def gone(self) -> np.ndarray:
+        """Return the numbers of the episodes that the journal no longer keeps: sealed or discarded ones."""
+        episodes = self._content.episodes.items()
+        return np.array([number for number, each in episodes if not self.journal.has(each.source)], np.int64)
+
+    def forget(self, numbers: np.ndarray) -> None:
         """Drop the episodes with these numbers."""
         episodes = self._content.episodes
-        for number in np.intersect1d(np.array(list(episodes), np.int64), sealed).tolist():
+        for number in np.intersect1d(np.array(list(episodes), np.int64), numbers).tolist():
             del episodes[number]
 
     def episodes(self, most: int) -> tuple[int, list[UnsealedEpisode]]:
@@ -125,7 +144,7 @@ class _FollowedRun:
         if header is None or episode is None:
             return None
         record = episode.record(number, timestamp_now())
-        return UnsealedEpisode(header, record, self.live, episode.end is not None)
+        return UnsealedEpisode(self.journal.directory, header, record, self.live, episode.end is not None)
 
 
 @dataclass(frozen=True)
@@ -136,11 +155,13 @@ class Unsealed:
         writers: when each live writer began, in seconds since 1970.
         count: how many unsealed episodes there are.
         episodes: those that began last, the newest first.
+        problems: why some may be missing.
     """
 
     writers: tuple[float, ...] = ()
     count: int = 0
     episodes: tuple[UnsealedEpisode, ...] = ()
+    problems: tuple[str, ...] = ()
 
 
 class JournalFollower:
@@ -154,15 +175,16 @@ class JournalFollower:
         self._store = store
         self._runs: dict[str, _FollowedRun] = {}
 
-    def poll(self, sealed: Callable[[str], np.ndarray], most: int = 100) -> Unsealed:
-        """Read what was written since the last poll.
+    def poll(self, sealed: Callable[[Path], np.ndarray], most: int = 100) -> Unsealed:
+        """Read what was written since the last poll. A run that cannot be read stays as it was.
 
         Args:
-            sealed: gives the numbers of the episodes of a run, by its id, that the reader shows already.
+            sealed: gives the numbers of the episodes of a run, by its journal, that are sealed in the version
+                that the reader shows.
             most: how many episodes are listed.
 
         Raises:
-            StoreAccessError: a folder or file cannot be read; call again.
+            StoreAccessError: the journals cannot be listed; call again.
         """
         folders = {
             folder.name: folder
@@ -172,32 +194,35 @@ class JournalFollower:
         for name, folder in folders.items():
             self._runs.setdefault(name, _FollowedRun(folder, self._store.schema))
         episodes: list[UnsealedEpisode] = []
+        problems: list[str] = []
         total = 0
         for name, run in self._runs.items():
             run.journal.gone = name not in folders
-            run.poll()
-            run.forget(sealed(name))
+            try:
+                run.poll()
+                run.forget(sealed(run.journal.directory))
+            except EpisodelakeError as error:
+                problems.append(str(error))
             count, last = run.episodes(most)
             total += count
             episodes += last
         episodes.sort(key=lambda episode: episode.record.started_at, reverse=True)
         writers = tuple(sorted(run.since for run in self._runs.values() if run.live))
-        return Unsealed(writers, total, tuple(episodes[:most]))
+        return Unsealed(writers, total, tuple(episodes[:most]), tuple(problems))
 
-    def gone(self) -> list[str]:
-        """Return the runs whose journals were removed; their episodes are listed until `forget`."""
-        return [name for name, run in self._runs.items() if run.journal.gone]
+    def gone(self) -> dict[str, np.ndarray]:
+        """Return the episodes that no journal keeps, by run; they are listed until `forget`."""
+        return {name: run.gone() for name, run in self._runs.items()}
 
-    def forget(self, run_ids: list[str]) -> None:
-        """Drop runs."""
-        for run_id in run_ids:
-            self._runs.pop(run_id, None)
+    def forget(self, gone: dict[str, np.ndarray]) -> None:
+        """Drop episodes, and runs that have none left and whose journals were removed."""
+        for run_id, numbers in gone.items():
+            run = self._runs[run_id]
+            run.forget(numbers)
+            if run.journal.gone and not run.episodes(1)[0]:
+                del self._runs[run_id]
 
     def find(self, run_id: str, number: int) -> UnsealedEpisode | None:
         """Return an unsealed episode as of the last poll."""
         run = self._runs.get(run_id)
         return None if run is None else run.find(number)
-
-    def journal_of(self, episode: UnsealedEpisode) -> FollowedJournal:
-        """Return the journal that holds an episode, to be read from its beginning."""
-        return FollowedJournal(self._runs[episode.header.run_id].journal.directory)

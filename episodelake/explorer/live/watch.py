@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import threading
 import time
@@ -111,9 +110,7 @@ class Watch:
     def recorded(self, now: Callable[[], float] = time.monotonic) -> Unsealed:
         """Return the unsealed episodes as of now or a moment ago; of a fixed version none."""
         if not self.pinned:
-            # Read again with the next call.
-            with contextlib.suppress(EpisodelakeError):
-                self.recordings.look(self.shown.episodes, now)
+            self.recordings.look(self.shown.episodes, now)
         return self.recordings.unsealed
 
     def state_of(self, episode_id: str) -> str | None:
