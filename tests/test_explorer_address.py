@@ -1,7 +1,9 @@
 """Addresses of the explorer's page, and the code that it copies: parsed, run, and compared."""
 
+import io
 import json
 import shlex
+from contextlib import redirect_stdout
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -85,13 +87,17 @@ def test_code_gives_what_the_list_shows(store: el.EpisodeStore) -> None:
 
 
 def test_code_of_a_filtered_overview(store: el.EpisodeStore) -> None:
-    """The code of an overview that follows a filter has that filter."""
+    """The code of an overview that follows a filter has that filter; health is of the whole store."""
     address = Address(where="episode_return > 3", brush=("length = 1",), chips=("episode_return < 9",))
     names: dict[str, Any] = {}
-    exec(address.python(store.url, ""), names)
+    with redirect_stdout(io.StringIO()) as printed:
+        exec(address.python(store.url, ""), names)
     kept = len(store.filter("episode_return > 3 and length = 1 and episode_return < 9"))
     assert len(names["store"]) == kept == store.sql(address.sql("")).pl()["episodes"].sum()
-    assert lines_of(address.command(store.url, "")) != ""
+    whole = str(store.health())
+    assert whole != str(names["store"].health())
+    assert whole == printed.getvalue().strip()
+    assert lines_of(address.command(store.url, "")) == lines_of(Address().command(store.url, "")) != ""
 
 
 @pytest.mark.parametrize("address", [Address(), Address(pane="sql", query="SELECT 'it''s' AS x, 1 AS y")])

@@ -13,7 +13,7 @@ import numpy as np
 import polars as pl
 import pytest
 from gymnasium.spaces import Box, Discrete
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import episodelake as el
@@ -136,16 +136,18 @@ def test_bars_of_a_filter(store: el.EpisodeStore, episodes: EpisodeList, plain: 
             assert plain(both) == count, both
 
 
+@pytest.mark.parametrize("dtype", [pl.Float64, pl.Float32, pl.Decimal(38, 1)])
+@example(values=[k * 1e-5 for k in range(25)])
 @given(
-    st.lists(
+    values=st.lists(
         st.one_of(st.none(), st.floats(), st.integers(-9, 9).map(lambda n: n / 10), st.just(1e30)),
         min_size=1,
         max_size=60,
     )
 )
-def test_histograms_of_any_numbers(values: list[float | None]) -> None:
+def test_histograms_of_any_numbers(dtype: Any, values: list[float | None]) -> None:
     """Each value is in the bar whose condition DuckDB finds it to fulfil, and in no other."""
-    column = pl.Series("episode_return", values, dtype=pl.Float64)
+    column = pl.Series("episode_return", values, dtype=pl.Float64).cast(dtype, strict=False)
     facet = facet_of(column, "x", {})
     with duckdb.connect() as connection:
         connection.register("numbers", pl.DataFrame({"x": column}).to_arrow())

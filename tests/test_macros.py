@@ -740,6 +740,20 @@ def test_an_element_0_is_refused(store: el.EpisodeStore, query: str) -> None:
     assert sorted(first["x"]) == sorted(float(episode.observations[0, 0]) for episode in store)
 
 
+@pytest.mark.parametrize(
+    ("query", "value"),
+    [
+        ("with t as (select map {0: 7} as action) select action[0] from t", 7),
+        ("with t as (select map {0: 7} action from steps limit 1) select action[0] from t", 7),
+        ("select observation[0]::int from (select '[7, 8]'::json as observation from steps limit 1)", 7),
+        ('select any_value(t.action[0]) from steps as s, (select map {0: 7} "action") as t', 7),
+    ],
+)
+def test_an_element_0_of_other_values(store: el.EpisodeStore, query: str, value: int) -> None:
+    """Maps and JSON that the query itself names so have an element 0."""
+    assert store.query(query).item() == value
+
+
 def test_a_single_number_has_no_elements(tmp_path: Path) -> None:
     """Where the observation or action is a single number, the macros for elements name its column."""
     store = el.create(tmp_path / "store", observation_space=Discrete(4), action_space=Discrete(2))

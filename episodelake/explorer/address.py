@@ -28,7 +28,7 @@ class Address:
         where: the typed condition.
         brush: conditions of the chart's brush.
         chips: conditions of the facets.
-        facets: the columns that are facets; none for the usual ones.
+        facets: the columns that are facets; empty for the usual ones, `NO_FACETS` for none.
         runs: the ids of the chosen runs.
         finding: the name of the finding whose episodes are listed.
         sort: the column to sort by, with a minus for largest first.
@@ -114,10 +114,11 @@ class Address:
         lines = ["import episodelake as el", "", f"store = el.open({url!r})"]
         where = self._where
         if self.pane == OVERVIEW:
+            # Of the whole store, as on the page.
+            lines.append("print(store.health())")
             lines += [f"store = store.filter({where!r})"] if where else []
             curve = ", ".join(f"{key}={value!r}" for key, value in asdict(self.curve).items())
             lines.append(f"store.plot.learning_curve({curve})")
-            lines.append("store.health()")
         elif self.pane == SQL:
             lines.append(f"store.sql({self.query!r}).pl()")
         else:
@@ -141,7 +142,6 @@ class Address:
         words = ["episodelake", "sql", url, self.sql(sql).strip()]
         if self.pane == OVERVIEW:
             words = ["episodelake", "health", url]
-            words += ["--filter", self._where] if self._where else []
         if self.pane == EPISODES and not (self.finding or self.runs or self.brush):
             words = ["episodelake", "ls", url]
             where = self.choice.where

@@ -9,7 +9,7 @@ export default {
       <div class="facet-bars" role="slider" tabindex="0" :data-facet="facet.name" :title="facet.note"
         :aria-label="facet.title + ': arrows choose a bar, Shift and arrows a range, Enter filters'"
         aria-valuemin="0" :aria-valuemax="facet.bins - 1" :aria-valuenow="range(facet)[1]"
-        :aria-valuetext="chosen(facet)"
+        :aria-valuetext="rangeText(facet)"
         @pointerdown.prevent="begin(facet, $event)" @pointermove="drag(facet, $event)" @pointerup="end(facet)"
         @pointercancel="held = null" @pointerleave="leave" @keydown="press(facet, $event)">
         <svg :viewBox="'0 0 ' + facet.bins + ' 1'" preserveAspectRatio="none" aria-hidden="true">
@@ -20,12 +20,12 @@ export default {
         </svg>
       </div>
       <div class="facet-ends"><span>{{ facet.ends[0][0] }}</span>
-        <span v-if="held?.name === facet.name" class="facet-chosen">{{ chosen(facet) }}</span>
+        <span v-if="held?.name === facet.name" class="facet-range">{{ rangeText(facet) }}</span>
         <span>{{ facet.ends.at(-1)[1] }}</span></div>
       <div v-if="facet.note" class="facet-note">{{ facet.note }}</div>
     </template>
     <button v-for="(label, i) in facet.labels.slice(facet.bins)" class="facet-row" :data-facet="facet.name"
-      :aria-pressed="facet.chosen[i]" :title="label" @click="pick(facet, facet.bins + i, facet.bins + i)">
+      :aria-pressed="facet.pressed[i]" :title="label" @click="pick(facet, facet.bins + i, facet.bins + i)">
       <span class="facet-fill" :style="{ width: share(facet, i) }"></span>
       <span class="facet-label">{{ label }}</span>
       <span class="facet-count">{{ facet.counts[facet.bins + i].toLocaleString("en-US") }}</span></button>
@@ -50,7 +50,7 @@ export default {
       const { name, from, to } = this.held ?? {};
       return name === facet.name ? [Math.min(from, to), Math.max(from, to)] : [0, facet.bins - 1];
     },
-    chosen(facet) {
+    rangeText(facet) {
       const [first, last] = this.range(facet);
       const count = facet.counts.slice(first, last + 1).reduce((sum, n) => sum + n, 0);
       const label = first === last ? facet.labels[first] : facet.ends[first][0] + " to " + facet.ends[last][1];
@@ -93,7 +93,7 @@ export default {
       event.stopPropagation();
     },
     pick(facet, first, last) {
-      this.$emit("pick", { name: facet.name, first, last });
+      this.$emit("pick", { name: facet.name, version: facet.version, first, last });
     },
   },
 };

@@ -91,7 +91,7 @@ class Facet:
             **{"bins": self.bins, "labels": self.labels, "note": self.note},
             "counts": self.counts(kept).tolist(),
             "totals": self.totals.tolist(),
-            "chosen": [f"{self.expression} {other}" in chips for other in self.others],
+            "pressed": [f"{self.expression} {other}" in chips for other in self.others],
             "ends": [list(map(text_of, self._range(bar, bar))) for bar in range(self.bins)],
         }
 
@@ -104,8 +104,9 @@ def facet_of(column: pl.Series, expression: str, labels: Mapping[str, str]) -> F
         expression: the column in SQL.
         labels: of its texts, where they differ from these.
     """
-    if column.dtype.is_decimal():
-        column = column.cast(pl.Float64)
+    if column.dtype.is_decimal() or column.dtype == pl.Float32:
+        # Otherwise DuckDB rounds the ends of bars to the type of the column.
+        column, expression = column.cast(pl.Float64), f"{expression}::DOUBLE"
     plain = column.drop_nulls()
     if column.dtype.is_float():
         plain = plain.filter(plain.is_finite())
@@ -164,13 +165,13 @@ def _assembled(
     note: str = "",
 ) -> Facet:
     """Return a facet with bars for what has no place among its values."""
-    wild = {NOTHING: (column.is_null(), "IS NULL")}
+    special = {NOTHING: (column.is_null(), "IS NULL")}
     if column.dtype.is_float():
-        wild["NaN"] = column.is_nan(), "= 'nan'"
-        wild["inf"] = column == np.inf, "= 'inf'"
-        wild["-inf"] = column == -np.inf, "= '-inf'"
+        special["NaN"] = column.is_nan(), "= 'nan'"
+        special["inf"] = column == np.inf, "= 'inf'"
+        special["-inf"] = column == -np.inf, "= '-inf'"
     codes = codes.copy()
-    for label, (mask, condition) in wild.items():
+    for label, (mask, condition) in special.items():
         if mask.any():
             codes[mask.fill_null(False).to_numpy()] = len(labels)
             labels, others = [*labels, label], [*others, condition]

@@ -8,11 +8,14 @@ from typing import Any
 from nicegui import run, ui
 from nicegui.events import GenericEventArguments
 
+from ..store.errors import EpisodelakeError
 from .facets import Facet
 from .listing import METADATA, Choice, EpisodeList
 from .moments import text_of
 from .widgets import PageOwner
 
+#: The names when no facet is shown; no column begins with an underscore.
+NO_FACETS = ("_none",)
 LABELS = {
     "episode_return": "return",
     "end_reason": "end",
@@ -41,28 +44,28 @@ class FacetsPane:
 
     Args:
         page: the page that it is part of.
-        chosen: returns the choice of the list.
+        choice: returns the choice of the list.
         narrow: called with a column in SQL and a condition on it.
 
     Attributes:
-        names: the columns that are shown; None for the usual ones.
+        names: the columns that are shown; None for the usual ones, `NO_FACETS` for none.
     """
 
     def __init__(
         self,
         page: PageOwner,
-        chosen: Callable[[], Choice],
+        choice: Callable[[], Choice],
         narrow: Callable[[str, str], Awaitable[None]],
     ) -> None:
-        self.page, self._choice, self._narrow = page, chosen, narrow
+        self.page, self._choice, self._narrow = page, choice, narrow
         self.names: tuple[str, ...] | None = None
         self._shown: list[str] = []
-        self._facets: dict[str, Facet] = {}
+        self._facets: dict[tuple[str, int], Facet] = {}
         self._turn = 0
         with ui.element("div").classes("facets").mark("facets") as self.place:
-            self._select = ui.select([], multiple=True, on_change=self._chosen)
+            self._select = ui.select([], multiple=True, on_change=self._selected)
             self._select.props('outlined dense options-dense label="Facets"')
-            self._bars = _Bars().on("pick", self._picked, ["name", "first", "last"])
+            self._bars = _Bars().on("pick", self._picked, ["name", "version", "first", "last"])
         self.offer()
 
     def offer(self) -> None:
@@ -78,7 +81,10 @@ class FacetsPane:
     async def show(self) -> None:
         """Draw the facets of the listed episodes, unless others are listed meanwhile."""
         self._turn = turn = self._turn + 1
-        drawn = await run.io_bound(_drawn, self.page.shown.episodes, self._shown, self._choice())
+        try:
+            drawn = await run.io_bound(_drawn, self.page.shown.episodes, self._shown, self._choice())
+        except EpisodelakeError:
+            return  # The list shows the error.
         if drawn is not None and turn == self._turn:
             self._facets, bars = drawn
             self._bars.show(bars)
@@ -90,22 +96,29 @@ class FacetsPane:
             self.offer()
             await self.show()
 
-    async def _chosen(self) -> None:
+    async def _selected(self) -> None:
         names = tuple(self._select.value or ())
         if names != tuple(self._shown):
-            await self.choose(names)
+            await self.choose(names or NO_FACETS)
 
     async def _picked(self, event: GenericEventArguments) -> None:
-        facet, ends = self._facets[event.args["name"]], (event.args["first"], event.args["last"])
-        await self._narrow(facet.expression, facet.condition(*map(int, ends)))
+        """Filter by bars; a click on a version that has since been replaced is ignored."""
+        facet = self._facets.get((event.args["name"], event.args["version"]))
+        if facet is not None:
+            condition = facet.condition(int(event.args["first"]), int(event.args["last"]))
+            await self._narrow(facet.expression, condition)
 
 
 def _drawn(
     episodes: EpisodeList, names: Sequence[str], choice: Choice
-) -> tuple[dict[str, Facet], list[dict[str, Any]]]:
-    """Return facets by column, and what the page draws of them."""
-    kept, facets = episodes.mask(choice), {name: episodes.facet(name) for name in names}
+) -> tuple[dict[tuple[str, int], Facet], list[dict[str, Any]]]:
+    """Return facets by column and version, and what the page draws of them."""
+    kept, version = episodes.mask(choice), episodes.version
+    facets = {(name, version): episodes.facet(name) for name in names}
     return facets, [
-        {"name": name, "title": text_of(label_of(name), 60), **facet.drawn(kept, choice.chips)}
-        for name, facet in facets.items()
+        {
+            **{"name": name, "version": version, "title": text_of(label_of(name), 60)},
+            **facet.drawn(kept, choice.chips),
+        }
+        for (name, _), facet in facets.items()
     ]

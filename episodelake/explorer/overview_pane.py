@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 import polars as pl
-from nicegui import ui
+from nicegui import run, ui
 
 from ..readers.amounts import counted, size_text
 from ..readers.charts.series import LENGTH, RETURN, RUN
@@ -17,6 +17,7 @@ from ..readers.measures.health import Finding
 from ..readers.replaying.run_envs import run_envs
 from ..readers.sql.text import literal
 from ..readers.view import EpisodeView
+from ..store.errors import EpisodelakeError
 from .charts import (
     DISTRIBUTIONS,
     Curve,
@@ -78,7 +79,7 @@ class OverviewPane:
                     with _part("How episodes end"):
                         self._ends = ui.element("div").classes("ends").mark("ends")
                     self._places = {name: self._distribution(name) for name in DISTRIBUTIONS}
-        self._show_facts()
+        self._show_facts(self._kept())
         self._look_at_health()
         ui.timer(_POLL, self._look_at_health)
         ui.timer(0.05, self.draw, once=True)
@@ -122,8 +123,20 @@ class OverviewPane:
 
     # Showing
 
-    def _show_facts(self) -> None:
-        shown, kept = self.page.shown, self._kept()
+    async def _follow_facts(self) -> None:
+        """Show the facts of the choice, or its error, unless another one follows meanwhile."""
+        shown, choice = self.page.shown, self.choice
+        try:
+            kept = await run.io_bound(self._kept)
+        except EpisodelakeError as error:
+            self._part_of.set_visibility(True)
+            self._part.set_text(str(error))
+            return
+        if kept is not None and shown is self.page.shown and choice == self.choice:
+            self._show_facts(kept)
+
+    def _show_facts(self, kept: pl.DataFrame) -> None:
+        shown = self.page.shown
         self._part_of.set_visibility(bool(self.choice.where))
         amounts = f"{len(kept):,} of {counted(len(shown.episodes), 'episode')}"
         self._part.set_text(f"Filtered as the list is: {amounts}. Health is that of the whole store.")
@@ -165,7 +178,7 @@ class OverviewPane:
         """Show the episodes of a choice of the list."""
         if choice.where != self.choice.where:
             self.choice = choice
-            self._show_facts()
+            await self._follow_facts()
             await self.draw()
 
     def _look_at_health(self) -> None:
@@ -263,7 +276,7 @@ class OverviewPane:
 
     async def renew(self) -> None:
         """Show a newer version."""
-        self._show_facts()
+        await self._follow_facts()
         self._by.set_options(self._groups(), value=self._by.value)
         if time.monotonic() - self._drawn > _PAUSE:
             await self.draw()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from itertools import pairwise
 from typing import NamedTuple
 
 #: How a query begins, apart from EXPLAIN, DESCRIBE and SUMMARIZE.
@@ -114,17 +115,35 @@ def names_run_keys(text: str) -> bool:
     return any(words[at + 1] == "." for at in places)
 
 
-def element_zero(text: str) -> str | None:
-    """Return the first element 0 of an observation or action in a query, as it is written; None without one.
+#: The views with lists of observations and actions.
+_WITH_LISTS = {"steps", "transitions", "transitions_with_next"}
 
-    >>> element_zero('SELECT s."observation.arm"[0] FROM steps AS s'), element_zero("SELECT 'action[0]'")
+
+def element_zero(text: str) -> str | None:
+    """Return the first element 0 of an observation or action in a query, as it is written.
+
+    None without one, in a query of other tables, and where the query gives that name to something else.
+
+    >>> element_zero('FROM steps SELECT "observation.arm"[0]'), element_zero("FROM steps SELECT 'action[0]'")
     ('"observation.arm"[0]', None)
     """
-    words = [word.text for word in _words(text)] if "[" in text else []
-    for name, *index in zip(words, words[1:], words[2:], words[3:], strict=False):
-        if index == ["[", "0", "]"] and _LISTS.match(name):
+    words = _words(text) if "[" in text else []
+    texts = [word.text for word in words]
+    if _WITH_LISTS.isdisjoint(word.strip('"') for word in texts):
+        return None
+    aliases = {word.text.strip('"') for before, word in pairwise(words) if _names_what_follows(before)}
+    for name, *index in zip(texts, texts[1:], texts[2:], texts[3:], strict=False):
+        if index == ["[", "0", "]"] and _LISTS.match(name) and name.strip('"') not in aliases:
             return name + "[0]"
     return None
+
+
+def _names_what_follows(word: _Word) -> bool:
+    """Return whether a name behind a word is an alias: behind AS, or the end of an expression."""
+    import duckdb
+
+    kinds = (duckdb.token_type.identifier, duckdb.token_type.numeric_const, duckdb.token_type.string_const)
+    return word.text in ("as", ")", "]", "}") or word.kind in kinds
 
 
 def star_without(text: str, table: str, columns: Iterable[str]) -> str:
