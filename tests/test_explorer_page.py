@@ -1330,6 +1330,23 @@ def test_an_episode_is_watched_until_it_is_sealed(
         expect(page.locator("header")).not_to_contain_text("writer")
 
 
+def test_an_address_with_an_unsealed_episode(
+    recorded_store: tuple[el.EpisodeStore, LiveWriter], visit: Open, tmp_path: Path
+) -> None:
+    """It opens in its place, beside a sealed one that takes less time to open."""
+    store, _ = recorded_store
+    sealed = store.refresh()[0].id
+    unsealed = sealed.replace("/000000", "/000001")
+    with explored(Path(store.path), tmp_path / "out") as explorer:
+        page = visit(explorer).page
+        address = page.url.split("?")[0]
+        page.goto(f"{address}?pane=episodes&episode={unsealed}&beside={sealed}&t=2")
+        expect(page.locator(".episode.first .episode-id")).to_have_text(unsealed)
+        expect(page.locator(".episode.second .episode-id")).to_have_text(sealed)
+        expect(page.locator(".timeline .t")).to_contain_text("t = 2 /")
+        settle(page)
+
+
 def test_a_writer_that_is_killed_is_watched(
     recorded_store: tuple[el.EpisodeStore, LiveWriter], visit: Open, tmp_path: Path
 ) -> None:

@@ -88,7 +88,7 @@ class EpisodePane:
                 self._rest()
                 self._look_for_frames()
             except EpisodelakeError as error:
-                self.tell(str(error))
+                self.show_problem(str(error))
 
     @property
     def length(self) -> int:
@@ -190,10 +190,10 @@ class EpisodePane:
         try:
             moment = await run.io_bound(moment_of, self._shown, here)
             if moment is not None and not self._left:
-                self._facts.set_content(_told(moment, ended=here < t))
+                self._facts.set_content(_facts_of(moment, ended=here < t))
             await self._show_frames(here)
         except EpisodelakeError as error:
-            self.tell(str(error))
+            self.show_problem(str(error))
 
     async def _show_frames(self, t: int) -> None:
         """Show the frames of all cameras together, so that none is ahead of the others."""
@@ -300,14 +300,14 @@ class EpisodePane:
             self.draw_signals()
         return True
 
-    def tell(self, problem: str) -> None:
-        """Say what went wrong with this episode."""
+    def show_problem(self, problem: str) -> None:
+        """Show what went wrong with this episode."""
         self._problem.set_text(problem)
 
-    def tell_gone(self) -> None:
-        """Say that the newest version does not have this episode."""
+    def show_gone(self) -> None:
+        """Show that the newest version does not have this episode."""
         self.gone = True
-        self.tell(f"This episode {GONE}")
+        self.show_problem(f"This episode {GONE}")
 
     def leave(self) -> None:
         """Close the pane; drop what still comes for it."""
@@ -318,7 +318,7 @@ class EpisodePane:
         ui.notify("Copied", timeout=1000)
 
 
-def _told(moment: Moment, *, ended: bool) -> str:
+def _facts_of(moment: Moment, *, ended: bool) -> str:
     parts = {
         "Step" + (", the last one" if ended else ""): moment.step,
         "Info": moment.infos,

@@ -112,6 +112,7 @@ class Page(Tab):
         self.lake, self.name = lake, name
         self.shown: Shown = watch.shown
         self.exports = exports
+        self._opening = 0
         ui.add_css("".join(f".end.{end}::before {{ background: {END_COLORS[end]} }}" for end in END_COLORS))
         self._header()
         with (
@@ -147,9 +148,9 @@ class Page(Tab):
         ui.on("moved", lambda event: self.go(Address.of(parse_qs(str(event.args)[1:]))))
         ui.run_javascript("addEventListener('popstate', () => emitEvent('moved', location.search))")
         ui.context.client.on_delete(self.close)
-        self._tell_version()
-        self._tell_writers(self.watch.recordings.unsealed)
-        self._tell_problem()
+        self._show_version()
+        self._show_writers(self.watch.recordings.unsealed)
+        self._show_problems()
 
     def _header(self) -> None:
         first: Any = "overview"
@@ -218,30 +219,39 @@ class Page(Tab):
 
     # Events of the panes
 
-    def open_episode(self, episode_id: str, *, beside: bool = False, t: int | None = None) -> None:
-        """Show an episode, alone or beside the one that is shown; at a step, if one is given."""
+    def open_episode(
+        self, episode_id: str, *, beside: bool = False, t: int | None = None
+    ) -> asyncio.Task[None] | None:
+        """Show an episode, alone or beside the one that is shown; at a step, if one is given.
+
+        Returns:
+            Of an unsealed one a task that ends when it is shown, or another one was opened meanwhile.
+        """
+        self._opening += 1
         try:
             position = self.shown.episodes.position_of(episode_id)
             if position is None and self.watch.recordings.find(episode_id) is not None:
-                background_tasks.create(self._open_unsealed(episode_id, beside, t))
-                return
+                return background_tasks.create(self._open_unsealed(episode_id, beside, t, self._opening))
             if position is None:
-                self.player.tell(f"{text_of(episode_id)} {GONE}")
+                self.player.show_problem(f"{text_of(episode_id)} {GONE}")
             else:
                 self.player.open(self.shown.store[position], beside=beside, t=t)
         except EpisodelakeError as error:
-            self.player.tell(str(error))
+            self.player.show_problem(str(error))
         self.closed_episode()
+        return None
 
-    async def _open_unsealed(self, episode_id: str, beside: bool, t: int | None) -> None:
-        """Show an episode that is being recorded, at its last step."""
+    async def _open_unsealed(self, episode_id: str, beside: bool, t: int | None, opening: int) -> None:
+        """Show an episode that is being recorded, at its last step, unless another was opened meanwhile."""
+        problem, episode = f"{text_of(episode_id)} has no step yet.", None
         try:
             episode = await run.io_bound(self.watch.recordings.episode, episode_id)
         except EpisodelakeError as error:
-            self.player.tell(str(error))
+            problem = str(error)
+        if opening != self._opening:
             return
         if episode is None:
-            self.player.tell(f"{text_of(episode_id)} has no step yet.")
+            self.player.show_problem(problem)
             return
         with self.player.client:
             self.player.open(episode, beside=beside, t=episode.length if t is None else t)
@@ -332,7 +342,7 @@ class Page(Tab):
             await self.episodes.facets.choose(address.facets or None)
             await self.episodes.choose(choice, address.brush)
             await run.io_bound(self.watch.recorded)
-            self._open(address)
+            await self._open(address)
             self.tabs.set_value(address.pane)
             await self._follow_list()
             await self._compare.show(address.compared, address.align, address.overlaid)
@@ -341,13 +351,15 @@ class Page(Tab):
         finally:
             self._address = self.address
 
-    def _open(self, address: Address) -> None:
+    async def _open(self, address: Address) -> None:
         """Open the episodes of an address at its step, with its signals."""
         ids = [each for each in (address.episode, address.beside) if each]
         if ids and (ids, list(address.signals)) != (self.player.ids, self.player.signals):
             self.player.signals = list(address.signals)
             for place, each in enumerate(ids):
-                self.open_episode(each, beside=place > 0, t=address.t)
+                opening = self.open_episode(each, beside=place > 0, t=address.t)
+                if opening is not None:
+                    await opening
         elif ids:
             self.player.jump(address.t)
 
@@ -374,11 +386,11 @@ class Page(Tab):
         shown = await run.io_bound(self.watch.look)
         if shown is None or self._timer.is_deleted:
             return
-        self._tell_problem()
+        self._show_problems()
         if shown.episodes.version == self.shown.episodes.version:
             return
         self.shown = shown
-        self._tell_version()
+        self._show_version()
         await self.episodes.renew()
         await self.overview.renew()
         self.player.renew()
@@ -388,7 +400,7 @@ class Page(Tab):
     async def _follow_writers(self) -> None:
         unsealed = await run.io_bound(self.watch.recorded)
         if unsealed is not None and not self._timer.is_deleted:
-            self._tell_writers(unsealed)
+            self._show_writers(unsealed)
             self.recording.show(unsealed)
             await self.player.grow()
 
@@ -397,24 +409,27 @@ class Page(Tab):
         position = self.shown.episodes.position_of(episode_id)
         return None if position is None else self.shown.store[position]
 
-    def _tell_version(self) -> None:
+    def _show_version(self) -> None:
         self._version.set_text(f"version {self.shown.episodes.version}")
 
     def tell_chosen(self, positions: np.ndarray) -> None:
         """Say in the header which part of the episodes the list shows."""
         self._amounts.set_text(self.shown.episodes.amounts(positions))
 
-    def _tell_writers(self, unsealed: Unsealed) -> None:
+    def _show_writers(self, unsealed: Unsealed) -> None:
         writers = unsealed.writers
         self._dot.classes(replace="dot following" if writers else "dot")
         self._live.set_text("Writers record into this store." if writers else "Nothing records.")
         since = f"{datetime.fromtimestamp(writers[0], UTC):%Y-%m-%d %H:%M}" if writers else ""
         self._writers.set_text(f"{counted(len(writers), 'writer')} since {since} UTC" if writers else "")
 
-    def _tell_problem(self) -> None:
+    def _show_problems(self) -> None:
         problems = list(self.watch.left_out)
         if self.watch.problem is not None:
             problems.append(f"A newer version cannot be read, so this stays as it was. {self.watch.problem}")
+        if self.watch.recordings.unsealed.problems:
+            unread = " ".join(self.watch.recordings.unsealed.problems)
+            problems.append(f"Some episodes that are not sealed cannot be read. {unread}")
         self._banner.set_text("\n".join(problems))
 
     # Small things

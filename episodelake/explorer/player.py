@@ -118,8 +118,8 @@ class Player:
         """Move the slider to a step."""
         self._slider.set_value(t)
 
-    def tell(self, problem: str) -> None:
-        """Say why an episode cannot be opened; those that are open stay."""
+    def show_problem(self, problem: str) -> None:
+        """Show why an episode cannot be opened; those that are open stay."""
         self._problem.set_text(problem)
 
     def close(self, pane: EpisodePane) -> None:
@@ -167,7 +167,7 @@ class Player:
         try:
             pictures = await run.io_bound(source.thumbnails, _THUMBNAILS) if source else None
         except EpisodelakeError as error:
-            pane.tell(str(error))
+            pane.show_problem(str(error))
             return
         if pictures is None or pane not in self.panes:
             return
@@ -274,7 +274,7 @@ class Player:
             if episode is not None:
                 self._take(pane, episode)
             elif self.state_of(pane.episode.id) is None:
-                pane.tell_gone()
+                pane.show_gone()
 
     async def grow(self) -> None:
         """Show what was recorded of unsealed episodes since the last call."""
@@ -283,11 +283,11 @@ class Player:
             try:
                 episode = await run.io_bound(watch.recordings.episode, pane.episode.id)
             except EpisodelakeError as error:
-                pane.tell(str(error))
+                pane.show_problem(str(error))
                 continue
             state = watch.state_of(pane.episode.id)
             if state is None:
-                pane.tell_gone()
+                pane.show_gone()
             elif state and episode is not None and pane in self.panes:
                 self._take(pane, episode)
 

@@ -202,7 +202,7 @@ class PageOwner(Protocol):
     exports: Path
     is_dark: bool
 
-    def open_episode(self, episode_id: str, *, beside: bool = False, t: int | None = None) -> None:
+    def open_episode(self, episode_id: str, *, beside: bool = False, t: int | None = None) -> object:
         """Show an episode, alone or beside the one that is shown; at a step, if one is given."""
         ...
 
