@@ -537,6 +537,16 @@ def test_words_are_those_of_the_house() -> None:
     assert opened == []
 
 
+def test_the_table_of_decisions_is_whole() -> None:
+    """Each decision has its line, with its number, in order."""
+    folder = REPOSITORY / "docs" / "decisions"
+    lines = re.findall(
+        r"^\| \[(\d+)\]\((\d+)-(.+\.md)\) \| .+ \|$", (folder / "README.md").read_text("utf-8"), re.M
+    )
+    files = sorted(path.name for path in folder.glob("[0-9]*.md"))
+    assert [f"{number}-{name}" for shown, number, name in lines if shown == number] == files
+
+
 def test_contributing_lists_the_words() -> None:
     """CONTRIBUTING.md has each word with its replacement."""
     text = (REPOSITORY / "CONTRIBUTING.md").read_text("utf-8")

@@ -136,9 +136,9 @@ class HealthReport:
             has one, else NULL).
         """
         usual = [(each.kind, each.column) for each in self.findings if 2 * len(each.positions) > self.count]
-        worst = {kind: rank for rank, kind in enumerate(_WORST)}
+        ranks = {kind: rank for rank, kind in enumerate(_WORST)}
         rows = self.affected.filter(pl.col("kind").is_in(_WORST)).with_columns(
-            rank=pl.col("kind").replace_strict(worst, default=None, return_dtype=pl.Int64)
+            rank=pl.col("kind").replace_strict(ranks, default=None, return_dtype=pl.Int64)
         )
         if len(usual):
             common = pl.DataFrame(usual, {"kind": pl.String, "column": pl.String}, orient="row")
@@ -150,10 +150,10 @@ class HealthReport:
                 pl.struct("kind", "column", "amount", "t").alias("reasons"),
                 pl.col("t").drop_nulls().first(),
                 rank=pl.col("rank").min(),
-                many=pl.len(),
+                findings=pl.len(),
             )
         )
-        first = episodes.sort("rank", "many", "position", descending=[False, True, False]).head(most)
+        first = episodes.sort("rank", "findings", "position", descending=[False, True, False]).head(most)
         reasons = [[_reason(**each) for each in listed] for listed in first["reasons"].to_list()]
         texts = pl.Series("reasons", reasons, pl.List(pl.String))
         return first.select("episode_id", "position", texts, "t")
@@ -473,12 +473,12 @@ class _Leaf:
         """Measure the numbers of some episodes, shape (rows, size); the last row of an episode may change."""
         starts = index.starts[:-1]
         if values.dtype.kind == "f" and not np.isfinite(values).all():
-            for wild, amounts, at in (
+            for mask, amounts, at in (
                 (np.isnan(values), self._nan, self._nan_at),
                 (np.isinf(values), self._infinite, self._infinite_at),
             ):
-                amounts[some] = np.add.reduceat(wild.sum(axis=1), starts)
-                at[some] = _first_t(wild.any(axis=1), starts)
+                amounts[some] = np.add.reduceat(mask.sum(axis=1), starts)
+                at[some] = _first_t(mask.any(axis=1), starts)
         # Rows without a value are 0: repeat what stands before them.
         blank = index.padding[(index.lengths > 0) & ((self._root != OBSERVATION) | _lacking(index))]
         if self._acted is not None:
@@ -518,12 +518,12 @@ class _Leaf:
             count: number of episodes in the view.
         """
 
-        def within(mask: np.ndarray) -> np.ndarray:
+        def by_episode(mask: np.ndarray) -> np.ndarray:
             whole = np.zeros(count, bool)
             whole[numbers[mask]] = True
             return whole
 
-        def of(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        def values_by_episode(values: np.ndarray, mask: np.ndarray) -> np.ndarray:
             whole = np.zeros(count, values.dtype)
             rows = np.flatnonzero(mask)[::-1]  # Of several agents, the first.
             whole[numbers[rows]] = values[rows]
@@ -538,11 +538,11 @@ class _Leaf:
             yield from _finding(
                 kind,
                 self.column,
-                within(amounts > 0),
+                by_episode(amounts > 0),
                 int(amounts.sum()),
                 text,
-                amounts=of(amounts, amounts > 0),
-                steps=of(at, amounts > 0),
+                amounts=values_by_episode(amounts, amounts > 0),
+                steps=values_by_episode(at, amounts > 0),
             )
         for k in range(self._node.size):
             label = f"{self.column}[{k}]" if self._node.shape else self.column
@@ -551,14 +551,14 @@ class _Leaf:
                 marked = ((self._marks[:, k // 8] >> (7 - k % 8)) & 1).astype(bool) & (lengths >= _LONG)
             if self._acted is not None:
                 text = f"{label} is at a bound for {_SATURATED:.0%} of the steps or more in {{episodes}}"
-                yield from _finding("saturated", label, within(marked), None, text)
+                yield from _finding("saturated", label, by_episode(marked), None, text)
             elif self._observed:
                 if self._same[k] and count > 1 and lengths.sum() >= _LONG:
                     text = f"{label} is the same in all steps of all episodes"
-                    yield from _finding("constant", label, within(lengths >= 0), None, text)
+                    yield from _finding("constant", label, by_episode(lengths >= 0), None, text)
                 elif marked.sum() * 2 <= (lengths >= _LONG).sum():
                     text = f"{label} never changes in {{episodes}}, though it does in others"
-                    yield from _finding("constant", label, within(marked), None, text)
+                    yield from _finding("constant", label, by_episode(marked), None, text)
             elif self._root == REWARD:
                 for what, extremes, at in (
                     ("smallest", self._lowest[:, k], self._lowest_at[:, k]),
@@ -568,11 +568,11 @@ class _Leaf:
                     yield from _finding(
                         "outlier",
                         label,
-                        within(far),
+                        by_episode(far),
                         None,
                         text,
-                        amounts=of(extremes, far),
-                        steps=of(at, far),
+                        amounts=values_by_episode(extremes, far),
+                        steps=values_by_episode(at, far),
                     )
 
 
