@@ -12,6 +12,7 @@ import episodelake as el
 from episodelake.explorer import moments
 from episodelake.explorer.moments import RecordedPictures, frame_sources, rate_of
 from episodelake.explorer.player import SPEEDS, Pace
+from episodelake.store.errors import StoreAccessError
 
 LENGTH = 40
 
@@ -61,6 +62,22 @@ def test_every_order_gives_the_recorded_frames(
         np.testing.assert_array_equal(_image(picture.data), frames["small"][t])
     assert source.picture(LENGTH + 9).t == LENGTH
     assert len(source._chunks) <= 3
+
+
+def test_a_failure_that_passes(
+    episode: el.Episode, frames: dict[str, np.ndarray], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Frames that could not be read are read again with the next look at their step."""
+    source = RecordedPictures(episode, "observation.small")
+    with monkeypatch.context() as patch:
+        patch.setattr(el.Episode, "frames", _stale)
+        with pytest.raises(StoreAccessError):
+            source.picture(3)
+    np.testing.assert_array_equal(_image(source.picture(3).data), frames["small"][3])
+
+
+def _stale(*_: object, **__: object) -> np.ndarray:
+    raise StoreAccessError("Stale file handle")
 
 
 def test_steps_that_follow_are_read_once(episode: el.Episode, monkeypatch: pytest.MonkeyPatch) -> None:
