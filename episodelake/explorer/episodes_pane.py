@@ -90,7 +90,9 @@ class EpisodesPane:
             icon_button("bar_chart", "Facets", self._toggle_facets).mark("facets-button")
             icon_button("stacked_line_chart", "Compare", lambda: self.page.compare()).mark("compare")
             with icon_button("view_column", "Columns").mark("columns"), ui.menu().props(_BOXES):
-                self._column_choice()
+                self._boxes: dict[str, ui.checkbox] = {}
+                self._column_menu = ui.column().classes("p-3 gap-0")
+            self._offer_columns()
         self._about_chip = ui.chip(removable=True, icon="rule", color="primary")
         self._about_chip.props("dense outline size=12px").mark("about-chip")
         self._about_chip.on("remove", lambda: self.choose(replace(self.choice, ids=None, about="")))
@@ -101,28 +103,23 @@ class EpisodesPane:
     def _toggle_facets(self) -> None:
         self.facets.place.set_visibility(not self.facets.place.visible)
 
-    def _column_choice(self) -> None:
-        names = self.page.shown.episodes.columns
-        # Keys that all runs share tell nothing in a list.
-        groups = self.page.shown.episodes.groups
-        self._columns = [
-            name
-            for name in names
-            if name not in _LEFT_OUT and (name in groups or not name.startswith(RUN_KEY))
-        ]
-        boxes = {}
-
-        def changed() -> None:
-            self._columns = [name for name in names if boxes[name].value]
-            self._table_place.columns = self._column_specs()
-
-        with ui.column().classes("p-3 gap-0"):
+    def _offer_columns(self) -> None:
+        """Offer the columns of the version that is shown; a new one is ticked if it is usual."""
+        names, groups = self.page.shown.episodes.columns, self.page.shown.episodes.groups
+        if names == list(self._boxes):
+            return
+        ticked = {name: box.value for name, box in self._boxes.items()}
+        self._boxes.clear()
+        self._column_menu.clear()
+        with self._column_menu:
             for name in names:
-                boxes[name] = (
-                    ui.checkbox(name, value=name in self._columns, on_change=changed)
-                    .props("dense")
-                    .classes("py-1")
-                )
+                # Keys that all runs share tell nothing in a list.
+                usual = name not in _LEFT_OUT and (name in groups or not name.startswith(RUN_KEY))
+                box = ui.checkbox(name, value=ticked.get(name, usual), on_change=self._show_columns)
+                self._boxes[name] = box.props("dense").classes("py-1")
+
+    def _show_columns(self) -> None:
+        self._table_place.columns = self._column_specs()
 
     def _overview(self) -> None:
         with ui.element("div").classes("card overview"):
@@ -177,7 +174,7 @@ class EpisodesPane:
     def _column_specs(self) -> list[dict[str, Any]]:
         episodes = self.page.shown.episodes
         specs = [{"name": POSITION, "label": "#", "field": POSITION, "sortable": True, "align": "right"}]
-        for name in self._columns:
+        for name in (name for name, box in self._boxes.items() if box.value):
             numeric = name in episodes.frame.columns and episodes.frame.schema[name].is_numeric()
             label = label_of(name)
             specs.append(
@@ -409,6 +406,8 @@ class EpisodesPane:
         """Show a newer version; keep filter, order and page."""
         self._runs.set_options(self._run_labels(), value=self._runs.value)
         self.facets.offer()
+        self._offer_columns()
+        self._show_columns()
         await self._take(self.choice, self.brushed)
         if not self.brushed and time.monotonic() - self._charted > _CHART_PAUSE:
             await self.chart()
