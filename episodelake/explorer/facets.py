@@ -140,7 +140,9 @@ def _histogram(column: pl.Series, plain: pl.Series, expression: str) -> Facet:
     whole = column.dtype.is_integer()
     bins = bins_for(low, high, _BINS, whole=whole)
     shift = 0.5 if bins.whole else 0.0
-    least, most, kind = plain.min(), plain.max(), int if whole else float
+    least: Any = plain.min()
+    most: Any = plain.max()
+    kind = int if whole else float
     inner: Any = [kind(float(f"{bins.edges(k)[0] + shift:.15g}")) for k in range(1, bins.count)]
     inner = [min(max(edge, least), most) for edge in inner]
     edges = (least, *inner, most)
