@@ -240,13 +240,15 @@ def health(
     return HealthReport(len(rows), tuple(kept), listed.insert_column(3, ids.alias("episode_id")))
 
 
-_AFFECTED = {
-    "kind": pl.String,
-    "column": pl.String,
-    "position": pl.Int64,
-    "amount": pl.Float64,
-    "t": pl.Int64,
-}
+_AFFECTED = pl.Schema(
+    {
+        "kind": pl.String,
+        "column": pl.String,
+        "position": pl.Int64,
+        "amount": pl.Float64,
+        "t": pl.Int64,
+    }
+)
 
 
 def _finding(
@@ -478,7 +480,7 @@ class _Leaf:
                 (np.isinf(values), self._infinite, self._infinite_at),
             ):
                 amounts[some] = np.add.reduceat(mask.sum(axis=1), starts)
-                at[some] = _first_t(mask.any(axis=1), starts)
+                at[some] = _first_t(np.logical_or.reduce(mask, axis=1), starts)
         # Rows without a value are 0: repeat what stands before them.
         blank = index.padding[(index.lengths > 0) & ((self._root != OBSERVATION) | _lacking(index))]
         if self._acted is not None:
