@@ -185,7 +185,7 @@ class FrameSource(Protocol):
 CHUNK_BYTES = 16 << 20
 _KEPT_CHUNKS = 3
 #: Decodes frames ahead, of all pages.
-_DECODERS = ThreadPoolExecutor(max_workers=4, thread_name_prefix="episodelake-frames")
+_DECODERS = ThreadPoolExecutor(max_workers=4, thread_name_prefix="explorer-frames")
 #: Larger frames are sent as JPEG while they play.
 _EXACT_PIXELS = 256 * 256
 _THUMBNAIL = 64
