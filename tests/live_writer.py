@@ -71,4 +71,4 @@ class LiveWriter:
     def kill(self) -> None:
         """Kill it as the system does."""
         self.process.send_signal(signal.SIGKILL)
-        self.process.wait(PATIENCE)
+        self.process.communicate(timeout=PATIENCE)
