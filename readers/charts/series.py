@@ -249,7 +249,8 @@ def episode_series(bench: Workbench, what: str, by: str | None, *, finished: boo
         bench: of the view.
         what: `RETURN` or `LENGTH`.
         by: see `Plots.returns`.
-        finished: leave out episodes that the environment did not end, of runs with others.
+        finished: leave out episodes that the environment did not end, of runs with others; unless nothing is
+            left to draw.
 
     Raises:
         InvalidArgumentError: there is no such column to tell series by.
@@ -269,6 +270,8 @@ def episode_series(bench: Workbench, what: str, by: str | None, *, finished: boo
     )
     counts = bench.rows("SELECT * FROM sizes ORDER BY values DESC, name")
     sizes, wild = [row for row in counts if row["values"]], sum(row["wild"] for row in counts)
+    if not sizes and finished:
+        return episode_series(bench, what, by)
     if not sizes:
         raise NothingToDrawError(f"There is nothing to draw: the {what}s of these episodes are not finite.")
     panels = [
