@@ -114,7 +114,7 @@ def _forget_the_pause(recordings: Recordings) -> None:
 
 
 def test_a_killed_writer(store: el.EpisodeStore, writer: LiveWriter) -> None:
-    """What it recorded stays listed, as waiting for recovery, until it is recovered."""
+    """Its rows stay listed, waiting for recovery, until they are recovered."""
     clock = Clock(store)
     writer.ask("step 3")
     clock.recorded()
@@ -350,7 +350,7 @@ def test_a_run_that_cannot_be_read_hides_no_other(
 
 
 def test_journals_of_other_hosts_are_left_alone(store: el.EpisodeStore, writer: LiveWriter) -> None:
-    """Neither episodes nor a writer of one is listed: nobody here can know whether it lives."""
+    """Neither its episodes nor its writer are listed: this host cannot see whether the writer lives."""
     writer.ask("step 3")
     writer.kill()
     folder = next((Path(store.path) / "journal").glob("*/"))
@@ -375,7 +375,7 @@ def test_recovery_waits_for_one_who_looks(store: el.EpisodeStore, writer: LiveWr
 
 
 def test_copies_are_kept_while_pages_show_them(store: el.EpisodeStore, writer: LiveWriter) -> None:
-    """Each open episode is copied once; a copy goes when nobody asks, and what is shown stays readable."""
+    """Each open episode is copied once; unused copies are deleted, shown episodes stay readable."""
     clock = Clock(store)
     for _ in range(6):
         writer.ask("step 2")
