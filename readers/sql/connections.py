@@ -21,12 +21,10 @@ from ..damaged_files import check_readable, steps_places
 from ..frames import collect_episodes, episodes_frame
 from .macros import TRANSITIONS, WITH_NEXT, Macro, macros_of, statements, with_following
 from .sources import Sources, null_column, run_interruptible
-from .text import is_whole, literal, quote
+from .text import RUN, is_whole, literal, quote, run_keys
 
 _CHOSEN = "_chosen_episodes"
 _POSITION = "_position"
-#: The column of `with_run`, and how columns of metadata begin.
-RUN, METADATA = "run", "metadata."
 #: Most episodes whose rows a connection keeps in memory.
 _MOST_KEPT = 2_000_000
 _macros: WeakKeyDictionary[Snapshot, tuple[Macro, ...]] = WeakKeyDictionary()
@@ -128,13 +126,6 @@ def with_run(snapshot: Snapshot, episodes: str, runs: str, using: Sequence[str] 
         f"SELECT * FROM ({episodes}) LEFT JOIN (SELECT {names}, {{{fields}}} AS {RUN} FROM ({runs})) "
         f"USING ({names})"
     )
-
-
-def run_keys(snapshot: Snapshot) -> dict[str, str]:
-    """Return the keys that `run.<key>` can name, each with its column of `runs`."""
-    columns = snapshot.shown_schema(RUNS).names
-    metadata = (name for name in columns if name.startswith(METADATA))
-    return {"name": "name"} | {name.removeprefix(METADATA): name for name in metadata}
 
 
 def _register_chosen(

@@ -7,6 +7,13 @@ from collections.abc import Iterable
 from itertools import pairwise
 from typing import NamedTuple
 
+from ...store.dynamic.column_groups import METADATA
+from ...store.layout import RUNS
+from ...store.snapshot import Snapshot
+
+#: The column that holds the keys of a run beside its episodes.
+RUN = "run"
+
 #: How a query begins, apart from EXPLAIN, DESCRIBE and SUMMARIZE.
 _OPENINGS = {"select", "from", "with", "values", "pivot", "pivot_wider", "unpivot", "table", "("}
 _WORD = re.compile(r"\w+")
@@ -113,6 +120,12 @@ def names_run_keys(text: str) -> bool:
         if behind in _RELATIONS or words[at - 1] in ("with", "recursive"):
             return False
     return any(words[at + 1] == "." for at in places)
+
+
+def run_keys(snapshot: Snapshot) -> dict[str, str]:
+    """Return the keys that `run.<key>` can name, each with its column of `runs`."""
+    metadata = [name for name in snapshot.shown_schema(RUNS).names if name.startswith(METADATA.prefix)]
+    return {"name": "name"} | {name.removeprefix(METADATA.prefix): name for name in metadata}
 
 
 #: The views with lists of observations and actions.

@@ -9,8 +9,7 @@ import polars as pl
 
 from ..._store import EpisodeStore
 from ...readers.amounts import counted
-from ...readers.sql.connections import RUN, run_keys
-from ...readers.sql.text import quote
+from ...readers.sql.text import RUN, quote, run_keys
 from ...readers.view import EpisodeView
 from ...store.errors import QueryError
 from ..output.page import Page
