@@ -6,7 +6,8 @@ import threading
 import time
 
 from .._store import EpisodeStore
-from ..readers.measures.health import Finding, HealthReport
+from ..readers.measures.findings import Finding
+from ..readers.measures.health import HealthReport
 from ..store.errors import EpisodelakeError
 
 

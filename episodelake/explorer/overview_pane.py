@@ -13,7 +13,7 @@ from nicegui import run, ui
 from ..readers.amounts import counted, size_text
 from ..readers.charts.series import LENGTH, RETURN, RUN
 from ..readers.charts.theme import END_COLORS
-from ..readers.measures.health import Finding
+from ..readers.measures.findings import Finding
 from ..readers.replaying.run_envs import run_envs
 from ..readers.sql.text import literal
 from ..readers.view import EpisodeView

@@ -17,7 +17,8 @@ from ...store.common.progress import Progress
 from ...store.errors import NothingToDrawError
 from ...store.files import guard_access, replacing, user_path
 from ..context import ContextView
-from ..measures.health import KINDS, health
+from ..measures.findings import KINDS
+from ..measures.health import health
 from . import html
 from .plots import Plots
 
