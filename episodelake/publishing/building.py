@@ -19,7 +19,7 @@ import pyarrow as pa
 from ..readers.context import ReadContext
 from ..readers.view import EpisodeView
 from ..store.common.progress import Progress
-from ..store.delta.folding import fold_log
+from ..store.delta.version import fold_log
 from ..store.files import Place, guard_access
 from ..store.files.local import LocalPlace
 from ..store.files.locks import MAINTENANCE_LOCK
