@@ -24,7 +24,7 @@ from .errors import CorruptStoreError, VersionNotFoundError
 from .files import Place, guard_access
 from .layout import EPISODES, RUNS, STEPS, Layout, check_identity
 from .manifest import Manifest
-from .parquet.files import check_beside, check_listed, open_parquet, read_parquet
+from .parquet.files import check_beside, check_listed, open_parquet, over_files, read_parquet
 from .parquet.page_checks import check_pages
 from .schema import LAST_OBSERVATION, MISSING, RUNS_SCHEMA, StepSchema, checked_schema
 from .tables.annotation_files import PROPERTY, AnnotationFiles, parse_annotations
@@ -325,8 +325,7 @@ class Snapshot:
         """
         pairs = [(segment, self.annotation_files.find(name, segment)) for segment in segments]
         places = [(segment, place) for segment, place in pairs if place is not None]
-        for segment, place in places:
-            check_beside(place, self._segment(segment))
+        over_files(lambda pair: check_beside(pair[1], self._segment(pair[0])), places, self.layout.root)
         return self._handed_out([place for _, place in places])
 
     def segment_places(self, segments: Sequence[str]) -> list[Place]:
@@ -335,8 +334,7 @@ class Snapshot:
         Raises:
             CorruptStoreError: one is damaged or missing; the message names the file.
         """
-        for segment in segments:
-            self.check_segment(segment)
+        over_files(self.check_segment, segments, self.layout.root)
         return self._handed_out([self.segment_path(segment) for segment in segments])
 
     def _handed_out(self, places: list[Place]) -> list[Place]:
@@ -402,11 +400,10 @@ class Snapshot:
         Raises:
             CorruptStoreError: one is damaged or missing; the message names the file.
         """
-        schema = self.table_schema(table)
-        places = []
-        for file in self._files(table) if files is None else files:
-            places.append(self._place(table, file.name))
-            check_listed(places[-1], file, schema)
+        schema, files = self.table_schema(table), self._files(table) if files is None else files
+        places = [self._place(table, file.name) for file in files]
+        pairs = list(zip(places, files, strict=True))
+        over_files(lambda pair: check_listed(*pair, schema), pairs, self.layout.root)
         return self._handed_out(places)
 
     def _files(self, table: str) -> list[TableFile]:

@@ -1039,3 +1039,21 @@ def test_a_job_over_episodes_goes_on(backend: ObjectBackend) -> None:
     assert frame["n"].to_list() == frame["length"].to_list()
     assert store.map_episodes(fails, "n", of="episode", job_id="a").present
     assert not (store.handle.layout.root / ".writing").names()
+
+
+def test_files_are_read_side_by_side(backend: ObjectBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Footers and row pointers of many files are asked for at once: alone, none of these reads would end."""
+    store = backend.create()
+    fill(store, range(8), seal_every=1)
+    together, read_tail = threading.Barrier(4), RemotePlace.read_tail
+
+    def waiting(place: RemotePlace, count: int) -> tuple[bytes, int]:
+        if place.name.endswith(".parquet") and place.parent.name in ("episodes", "steps"):
+            together.wait(PATIENCE)
+        return read_tail(place, count)
+
+    monkeypatch.setattr(RemotePlace, "read_tail", waiting)
+    fresh, lengths = backend.open(), [value % 4 + 1 for value in range(8)]
+    assert fresh.episodes.select("length").collect()["length"].to_list() == lengths
+    assert fresh.context.snapshot.pointers.row_count.tolist() == [length + 1 for length in lengths]
+    assert fresh.transitions.select(pl.len()).collect().item() == sum(lengths)

@@ -25,7 +25,7 @@ from ..delta.table import Table
 from ..errors import CorruptStoreError, EpisodelakeError
 from ..files import Place
 from ..layout import segment_name
-from ..parquet.files import open_parquet, parquet_writer, read_parquet, reading_error
+from ..parquet.files import open_parquet, over_files, parquet_writer, read_parquet, reading_error
 from ..spaces.arrow import values_of
 
 _EPISODE_ROW_GROUP = 65_536
@@ -228,14 +228,16 @@ def read_pointers(places: Iterable[Place], root: Place) -> Pointers:
     Raises:
         CorruptStoreError: a file cannot be read, or a pointer leads out of the store.
     """
-    tables = [pa.Table.from_batches([], _SCHEMA)]
-    for place in places:
+
+    def read(place: Place) -> pa.Table:
         rows = read_parquet(place, POINTERS, dictionaries=["segment"])
         if rows.schema.types != _SCHEMA.types:
             problem = ValueError(f"it has {rows.schema.types} for the row pointers")
             raise reading_error(place, problem) from problem
-        tables.append(rows)
-    return pointers_of(pa.concat_tables(tables), root)
+        return rows
+
+    tables = over_files(read, list(places), root)
+    return pointers_of(pa.concat_tables([pa.Table.from_batches([], _SCHEMA), *tables]), root)
 
 
 def pointers_of(table: pa.Table, root: Place) -> Pointers:
