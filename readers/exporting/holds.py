@@ -29,7 +29,7 @@ from ...store.schema import ENV_BUNDLE, LAST_OBSERVATION
 from ...store.snapshot import Snapshot
 from ...store.tables.annotation_files import episode_annotations
 from ..context import ReadContext
-from ..frames import episodes_frame, stored_frame
+from ..frames import collect_episodes, episodes_frame, stored_frame
 
 #: Whether a value has a place, given the keys that lead to it.
 Fits = Callable[[tuple[Any, ...], Any], bool]
@@ -282,7 +282,7 @@ def _named(place: str, path: tuple[Any, ...]) -> str:
 
 
 def count_columns(episodes: Episodes, holds: Holds, losses: Losses) -> None:
-    """Count columns of steps that have no place, each as often as there are episodes."""
+    """Count columns of steps that have no place, once for each episode, and annotations that have values."""
     snapshot, count = episodes.snapshot, len(episodes.context)
     added = snapshot.annotation_files.annotations
     for group in (INFO, POLICY, EXTRA):
@@ -290,9 +290,12 @@ def count_columns(episodes: Episodes, holds: Holds, losses: Losses) -> None:
             for column in snapshot.shown_schema(STEPS):
                 if group.owns(column) and column.name not in added:
                     losses.add(f"the column {column.name}", count)
-    names = [] if holds.annotations else [*added]
-    for name in (*names, *(each.name for each in episode_annotations(snapshot.episodes_schema))):
+    for name in () if holds.annotations else added:
         losses.add(f"the annotation {name}", count)
+    own = [each.name for each in episode_annotations(snapshot.episodes_schema)]
+    frame = episodes_frame(snapshot, episodes.context.positions).select(pl.col(own).count())
+    for name, given in collect_episodes(snapshot, frame).row(0, named=True).items() if own else ():
+        losses.add(f"the annotation {name}", given)
 
 
 def count_ends(frame: pl.DataFrame, holds: Holds, losses: Losses) -> None:
