@@ -1,5 +1,6 @@
 """Learning curves: what they draw, computed again by plain loops and SciPy."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,9 @@ from scipy.stats import trim_mean
 import episodelake as el
 from episodelake.readers.charts.learning import interquartile_band
 from picture_stores import rows_of, scores, told
+from test_cli import no_terminal, printed, refused, table
+
+__all__ = ["no_terminal"]
 
 
 @pytest.fixture(scope="module")
@@ -138,3 +142,44 @@ def test_bad_arguments(store: el.EpisodeStore, options: dict[str, Any]) -> None:
         store.plot.learning_curve(**options)
     with pytest.raises(el.errors.InvalidArgumentError, match=r"run\.algorithm"):
         store.plot.learning_curve(by="run.algorithm")
+
+
+@pytest.mark.parametrize("by", [None, "run.algo"])
+def test_the_command_tells_the_numbers_of_the_chart(store: el.EpisodeStore, by: str | None) -> None:
+    """`plot PATH learning` has the medians and bands that the chart draws, by run or by group of runs."""
+    words = [
+        "plot",
+        store.path,
+        "learning",
+        "--over",
+        "steps",
+        "--smooth",
+        "1",
+        *(["--by", by] if by else []),
+    ]
+    expected = curve(store, over="steps", by=by, smooth=1)
+    rows = json.loads(printed(*words, "--json"))
+    assert [row["series"] for row in rows] == sorted(expected)
+    for row in rows:
+        line = expected[row["series"]]
+        assert row["episodes"] == sum(each["episodes"] for each in line)
+        for name in ("x", "value", "low", "high"):
+            assert [point[name] for point in row["points"]] == [each[name] for each in line]
+    headers, *lines = table(printed(*words))
+    assert headers[0] == (by or "run")
+    assert [line[0] for line in lines[: len(rows)]] == sorted(expected)
+
+
+def test_the_command_draws_any_column(store: el.EpisodeStore) -> None:
+    """`--by` gives a line for each value; what a chart does not take is refused."""
+    ends = json.loads(printed("plot", store.path, "returns", "--by", "end_reason", "--json"))
+    counts = store.sql("SELECT end_reason, count(*) FROM episodes GROUP BY 1").fetchall()
+    assert {row["series"]: row["episodes"] for row in ends} == dict(counts)
+    assert max(row["highest"] for row in ends) == 1e7
+    kinds = json.loads(printed("plot", store.path, "histogram", "--by", "run.algo", "--json"))
+    assert {row["series"]: row["episodes"] for row in kinds} == {"even": 480, "odd": 320}
+    assert "learning do" in " ".join(refused(2, "plot", store.path, "returns", "--smooth", "2").split())
+    assert "--output FILE" in refused(1, "plot", store.path, "returns", "--over", "time")
+    assert "run.algo" in refused(1, "plot", store.path, "learning", "--by", "run.alg")
+    moments = json.loads(printed("plot", store.path, "learning", "--over", "time", "--json"))
+    assert all(point["x"].endswith("Z") for row in moments for point in row["points"])

@@ -27,7 +27,7 @@ from playwright.sync_api import sync_playwright
 import episodelake as el
 from agent_environments import Comings
 from episodelake.readers.charts import episode_chart, returns, series, steps
-from episodelake.readers.charts.series import bins_for
+from episodelake.readers.charts.bins import bins_for
 from episodelake.readers.measures.signals import reduced
 from episodelake.store.card import dimension_names
 from picture_stores import HOSTILE, as_json, cartpole, drawn, pictures, play, raw, rows_of, scores, told
@@ -742,7 +742,7 @@ def test_misspelt_names_get_the_nearest(store: el.EpisodeStore, mixed: el.Episod
 @pytest.mark.parametrize(
     ("call", "nearest"),
     [
-        (lambda store: store.plot.returns(by="algo"), "Did you mean metadata.algo"),
+        (lambda store: store.plot.returns(by="algo"), "Did you mean run.algo"),
         (lambda store: store.plot.actions(by="end_raeson"), "Did you mean end_reason"),
         (lambda store: store[0].plot(["observations"]), "Did you mean observation or"),
     ],

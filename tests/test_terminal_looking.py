@@ -467,7 +467,7 @@ def test_plot_refuses_what_it_cannot_write(cartpole: RawStore, tmp_path: Path) -
     """Another suffix, another kind, and visitation without a file are refused with what is possible."""
     assert ".svg" in refused(2, "plot", cartpole.path, "returns", "-o", tmp_path / "x.pdf")
     assert "'histogram'" in refused(2, "plot", cartpole.path, "histo")
-    assert "'returns', 'lengths', 'histogram', 'actions', 'visitation'" in refused(
+    assert "'returns', 'lengths', 'histogram', 'learning', 'actions', 'visitation'" in refused(
         2, "plot", cartpole.path, "x"
     )
     assert "--output" in refused(1, "plot", cartpole.path, "visitation")

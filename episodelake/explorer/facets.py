@@ -14,7 +14,8 @@ import numpy as np
 import polars as pl
 
 from ..readers.amounts import counted
-from ..readers.charts.series import LARGEST, bins_for, usual_range
+from ..readers.charts.bins import bins_for, usual_range
+from ..readers.charts.series import LARGEST
 from ..readers.sql.text import literal
 from .moments import NOTHING, text_of
 

@@ -136,8 +136,17 @@ class Chart(StrEnum):
     RETURNS = "returns"
     LENGTHS = "lengths"
     HISTOGRAM = "histogram"
+    LEARNING = "learning"
     ACTIONS = "actions"
     VISITATION = "visitation"
+
+
+class Over(StrEnum):
+    """The quantities that the x axis of a chart may count."""
+
+    EPISODES = "episodes"
+    STEPS = "steps"
+    TIME = "time"
 
 
 class LastObservation(StrEnum):

@@ -126,7 +126,8 @@ def complete_columns(ctx: Any, incomplete: str) -> list[str]:
     store = opened(ctx)
     if store is None:
         return []
-    table = ctx.params.get("table") or (_words(ctx)[1:] or ["episodes"])[0]
+    of_episodes = ["episodes"] if ctx.info_name == "plot" else _words(ctx)[1:]
+    table = ctx.params.get("table") or (of_episodes or ["episodes"])[0]
     shown = table if table in ("runs", "episodes") else "steps"
     from .reports.listing import run_columns
 

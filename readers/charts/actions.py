@@ -11,9 +11,10 @@ from ...store.errors import InvalidArgumentError, NothingToDrawError
 from ...store.schema import ACTION, OBSERVATION
 from ..amounts import counted
 from ..context import ReadContext
+from .bins import Bins
 from .chart import AnyChart, color_channel, finished, stacked, title_of, tooltip_of, values_of
 from .returns import BINS, MOST_BINS, edges_of, heights
-from .series import AGENT, Bins, Workbench
+from .series import AGENT, Workbench
 from .steps import ALL, Element, StepRows, bins_of, elements_of, finite, step_rows
 from .theme import HEIGHT, PALETTE, WIDTH, shown
 

@@ -22,6 +22,7 @@ from ..measures.signals import signals_of
 from ..pictures.images import image_columns
 from ..replaying.run_envs import run_envs
 from . import html
+from .bins import count_bins
 from .series import (
     AGENT,
     FITS,
@@ -31,7 +32,6 @@ from .series import (
     VALUED,
     Series,
     Workbench,
-    count_bins,
     episode_series,
     means_over,
     value_episodes,

@@ -1,40 +1,49 @@
-"""Learning curves: the median of episodes over training, and groups of runs with their spread."""
+"""Learning curves: the median of episodes over training, and groups of runs with their spread.
+
+Altair is imported by the first chart, so that a terminal can draw the numbers without it.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import altair as alt
 import numpy as np
 import polars as pl
 
 from ...store.common.arguments import one_of, whole_number
 from ..amounts import counted
 from ..context import ReadContext
-from .chart import AnyChart, finished, only, stacked, title_of, tooltip_of, values_of
-from .returns import OVER, Axes, Shape
-from .series import LENGTH, PLACED, RETURN, Workbench, episode_series, place_values
+from .series import LENGTH, OVER, PLACED, RETURN, Series, Workbench, episode_series, place_values
 from .theme import HEIGHT, WIDTH
+
+if TYPE_CHECKING:
+    from .chart import AnyChart
+    from .returns import Axes
 
 STRETCHES = 100
 MOST_SMOOTH = 50
-_SMALLEST = 8
-#: The share of a band's stretches that may leave the axis on each side.
-_OUTSIDE = 0.02
 BANDS = ("episodes", "runs")
+_SMALLEST = 8
 _KEY = ("series", "panel")
 _DRAWS = 1_000
 _INTERVAL = (2.5, 97.5)
+#: The share of a band's stretches that may leave the axis on each side.
+_OUTSIDE = 0.02
 _WORDS = {
     "episodes": "line: median of the episodes, band: 10 % to 90 %",
     "runs": "line: interquartile mean of the runs' medians, band: 95 % of it by bootstrap over runs",
 }
 
 
-def draw_learning_curve(
+def learning_curves(
     context: ReadContext, what: str, over: str, by: str | None, smooth: int, band: str
-) -> AnyChart:
-    """Return the chart; see `Plots.learning_curve`."""
+) -> tuple[Series, pl.DataFrame]:
+    """Return the curves of `Plots.learning_curve`.
+
+    Returns:
+        The series, and a row for each of their stretches: series, panel, x (mean of what `over` counts; of
+        "time" in ms), value, low and high (the band), episodes and runs (counts), ordered by the first three.
+    """
     one_of("over", over, OVER)
     one_of("what", what, (RETURN, LENGTH))
     one_of("band", band, BANDS)
@@ -47,17 +56,7 @@ def draw_learning_curve(
         place_values(
             bench, OVER[over][0], f"greatest(least({shared} // {_SMALLEST}, {STRETCHES}), least({shared}, 5))"
         )
-        rows = (_of_runs if several else _of_episodes)(bench, smooth).to_dicts()
-    legend = alt.selection_point(fields=["series"], bind="legend", name="legend")
-    limits = {panel: _limits(only(rows, panel)) for panel in series.panels}
-    limits = {panel: (low, high) for panel, (low, high) in limits.items() if low < high}
-    shape = Shape(STRETCHES, "clipped", limits)
-    panels = [
-        _panel(Axes(series, what, over, panel, shape), legend, only(rows, panel)) for panel in series.panels
-    ]
-    smoothed = f"; mean of {2 * smooth + 1} neighbouring stretches" if smooth else ""
-    subtitle = [f"{counted(series.count, 'value')}; {_WORDS[band]}{smoothed}", *series.notes]
-    return finished(stacked(panels), f"{what.capitalize()} over training by {title_of(series.by)}", subtitle)
+        return series, (_of_runs if several else _of_episodes)(bench, smooth)
 
 
 def _of_episodes(bench: Workbench, smooth: int) -> pl.DataFrame:
@@ -122,7 +121,34 @@ def interquartile_mean(values: np.ndarray) -> np.ndarray:
     return ordered[..., cut : values.shape[-2] - cut, :].mean(axis=-2)
 
 
+def draw_learning_curve(
+    context: ReadContext, what: str, over: str, by: str | None, smooth: int, band: str
+) -> AnyChart:
+    """Return the chart; see `Plots.learning_curve`."""
+    import altair as alt
+
+    from .chart import finished, only, stacked, title_of
+    from .returns import Axes, Shape
+
+    series, curves = learning_curves(context, what, over, by, smooth, band)
+    rows = curves.to_dicts()
+    legend = alt.selection_point(fields=["series"], bind="legend", name="legend")
+    limits = {panel: _limits(only(rows, panel)) for panel in series.panels}
+    limits = {panel: (low, high) for panel, (low, high) in limits.items() if low < high}
+    shape = Shape(STRETCHES, "clipped", limits)
+    panels = [
+        _panel(Axes(series, what, over, panel, shape), legend, only(rows, panel)) for panel in series.panels
+    ]
+    smoothed = f"; mean of {2 * smooth + 1} neighbouring stretches" if smooth else ""
+    subtitle = [f"{counted(series.count, 'value')}; {_WORDS[band]}{smoothed}", *series.notes]
+    return finished(stacked(panels), f"{what.capitalize()} over training by {title_of(series.by)}", subtitle)
+
+
 def _panel(axes: Axes, legend: Any, rows: list[dict[str, Any]]) -> Any:
+    import altair as alt
+
+    from .chart import title_of, tooltip_of, values_of
+
     seen = alt.when(legend)
     base = alt.Chart(values_of(rows))
     band = base.mark_area(clip=True).encode(

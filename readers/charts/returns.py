@@ -13,31 +13,14 @@ from ...store.common.arguments import one_of, whole_number
 from ..amounts import counted
 from ..context import ReadContext
 from ..sql.text import literal
+from .bins import Bins, count_bins
 from .chart import AnyChart, color_channel, finished, only, stacked, title_of, tooltip_of, values_of
-from .series import (
-    DRAWN,
-    FITS,
-    LARGEST,
-    VALUED,
-    WILD,
-    Bins,
-    Series,
-    Workbench,
-    count_bins,
-    episode_series,
-    means_over,
-)
+from .series import DRAWN, FITS, LARGEST, OVER, VALUED, WILD, Series, Workbench, episode_series, means_over
 from .theme import HEIGHT, WIDTH
 
 MOST_POINTS = 2_000
 MOST_STRETCHES = 120
 _SMALLEST_BIN = 4
-#: What the x axis may count: the column of `drawn`, and its title with a unit.
-OVER = {
-    "episodes": ("number", "episode of its run (number)"),
-    "steps": ("steps", "steps of its run so far"),
-    "time": ("epoch_ms(ended_at)", "end of the episode (UTC)"),
-}
 _UNITS = {"return": "return (sum of rewards)", "length": "length (steps)"}
 
 

@@ -10,7 +10,8 @@ import numpy as np
 from ...store.schema import StepSchema
 from ..sql.elements import leaves_of
 from ..sql.text import literal, quote
-from .series import AGENT, LARGEST, MOST_SERIES, Bins, Workbench, bins_for, label_episodes
+from .bins import Bins, bins_for
+from .series import AGENT, LARGEST, MOST_SERIES, Workbench, label_episodes
 
 #: About how many rows a chart reads; of larger views, it takes a sample of episodes.
 MOST_ROWS = 20_000_000

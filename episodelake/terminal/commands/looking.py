@@ -14,6 +14,7 @@ from ..arguments import (
     Columns,
     Condition,
     EpisodeKey,
+    Over,
     StorageOptions,
     StorePath,
     Table,
@@ -254,6 +255,7 @@ def stats(
     LOOK,
     """\
 episodelake plot data/cartpole returns
+episodelake plot data/cartpole learning --by run.algo --smooth 2
 episodelake plot data/cartpole returns --output returns.svg
 episodelake plot data/cartpole histogram --filter "length > 9" -o returns.html
 episodelake plot data/cartpole visitation --output visited.png""",
@@ -264,8 +266,8 @@ def plot(
         Chart,
         typer.Argument(
             metavar="KIND",
-            help="returns and lengths over time by run, histogram of returns, actions taken, or visitation "
-            "of observations.",
+            help="returns and lengths over time by run, histogram of returns, learning curves, actions "
+            "taken, or visitation of observations.",
         ),
     ],
     output: Annotated[
@@ -277,24 +279,38 @@ def plot(
             help="Write the chart to a .svg, .png or .html file; needs episodelake[explore].",
         ),
     ] = None,
+    over: Annotated[Over | None, typer.Option(help="What the x axis counts; of learning, episodes.")] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="A line for each value of this column of episodes, or of run.KEY.",
+            autocompletion=complete_columns,
+        ),
+    ] = None,
+    smooth: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Of learning: the mean with so many neighbours on each side."),
+    ] = None,
     condition: Condition = None,
     as_json: AsJson = False,
     storage: StorageOptions = None,
 ) -> None:
-    """Draw returns, lengths, actions or visited observations.
+    """Draw returns, learning curves, lengths, actions or visited observations.
 
     To a file, or without one with characters.
     """
     from ..output.page import emit
     from ..reports.opening import explored_steps
-    from ..reports.plotting import drawn, save_chart
+    from ..reports.plotting import Wanted, drawn, save_chart
 
+    wanted = Wanted(kind.value, over and over.value, by, smooth)
     if output is not None:
-        save_chart(path, storage, kind, output, condition, as_json=as_json)
+        save_chart(path, storage, wanted, output, condition, as_json=as_json)
         return
     explored_steps(
         path,
         storage,
-        lambda opened: drawn(opened.chosen(condition), kind, as_json=as_json),
+        lambda opened: drawn(opened.chosen(condition), wanted, as_json=as_json),
         lambda drawing: emit(drawing.rows, drawing.write, as_json=as_json),
     )

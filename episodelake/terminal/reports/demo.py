@@ -29,7 +29,7 @@ from ...store.layout import ANNOTATIONS, ARTIFACTS, CARD, JOURNAL, MANIFEST, TAB
 from ...writers.collecting.collect import collect
 from ..output.grid import Grid
 from ..output.page import INDENT, Page
-from .plotting import RunSeries, histogram_drawing
+from .drawings import RunSeries, histogram_drawing
 
 POLICIES = ("random", "scripted")
 MARK = "demo.json"
@@ -138,7 +138,7 @@ def run_demo(page: Page, path: Path, episodes: int) -> bool:
         page.line(f"{task.env_id}: how often each return occurs", "bold")
         returns = stores[task.name].query(RETURNS)
         series = [
-            RunSeries(policy, "", returns.filter(policy=policy)["episode_return"].to_numpy())
+            RunSeries(policy, "", returns.filter(policy=policy)["episode_return"].to_numpy(), "series")
             for policy in POLICIES
         ]
         histogram_drawing(series).write(page)

@@ -134,7 +134,7 @@ def _amounts(page: Page, report: Mapping[str, Any]) -> list[tuple[str, object]]:
         ("episodes", report["episodes"]),
         ("transitions", report["transitions"]),
         ("runs", len(report["runs"])),
-        ("size", f"{page.size(report['bytes'])} in {report['files']:,} files"),
+        ("size", f"{page.size(report['bytes'])} in {page.number(report['files'])} files"),
     ]
     for spread in report["returns"]:
         objective = spread["objective"]

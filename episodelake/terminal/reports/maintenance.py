@@ -49,11 +49,6 @@ def delete_episodes(
     path: str, storage: Sequence[str] | None, condition: str, *, dry_run: bool, yes: bool, as_json: bool
 ) -> None:
     """Delete episodes; see `episodelake delete`."""
-    if not (dry_run or yes or sys.stdin.isatty()):
-        raise failure(
-            "Nothing was deleted: there is no terminal to ask at. Give --yes, or --dry-run to look.",
-            WRONG_USAGE,
-        )
     page = Page()
     with changed(path, storage, "delete") as store:
         chosen = store.filter(condition)
@@ -64,6 +59,12 @@ def delete_episodes(
         exactly = pl.col("episode_id").is_in(ids.implode())
         report = store.delete(exactly, dry_run=True)
         looking = dry_run or not len(chosen)
+        if not (looking or yes or sys.stdin.isatty()):
+            raise failure(
+                f"Nothing was deleted: {counted(len(chosen), 'episode')} would go, and there is no terminal "
+                "to ask at. Give --yes, or --dry-run to look.",
+                WRONG_USAGE,
+            )
         if not looking:
             if not yes and not _agreed(report):
                 page.note("Nothing was deleted.")

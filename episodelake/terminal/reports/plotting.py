@@ -1,78 +1,79 @@
-"""`episodelake plot`: a chart of a store, to a file by Altair, or drawn with characters.
-
-Charts of characters draw small aggregates: a line per run for returns and lengths, a count per value for
-actions.
-"""
+"""`episodelake plot`: a chart of a store, to a file by Altair, or drawn with characters."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import polars as pl
 import typer
 
-from ...readers.amounts import counted
-from ...readers.charts.series import (
-    LARGEST,
-    LENGTH,
-    RETURN,
-    RUN,
-    VALUED,
-    Bins,
-    Workbench,
-    check_any,
-    value_episodes,
-)
-from ...readers.charts.steps import Element, elements_of, finite, step_rows
+from ...readers.charts.series import LENGTH, RETURN, check_any
 from ...readers.view import EpisodeView
 from ...store.common.optional_packages import EXPLORE, require
-from ...store.errors import InvalidArgumentError, NothingToDrawError
-from ...store.layout import EPISODES
-from ...store.schema import ACTION
-from ..output.charts import histogram, means, sparkline, stretches
+from ...store.errors import InvalidArgumentError
 from ..output.exporting import check_target, replaced, report_file
-from ..output.grid import NARROWEST, Grid, number_text
-from ..output.page import Page
+from .drawings import (
+    Drawing,
+    actions_drawing,
+    drawn_series,
+    histogram_drawing,
+    learning_drawing,
+    time_drawing,
+)
 from .opening import Explored, explored_steps
 
 SUFFIXES = (".svg", ".png", ".html")
 
 #: Methods of `EpisodeView.plot` by chart, where the names differ.
-_METHODS = {"histogram": "return_histogram"}
+_METHODS = {"histogram": "return_histogram", "learning": "learning_curve"}
+#: The options that a chart takes.
+_TAKES = {
+    "returns": ("over", "by"),
+    "lengths": ("over", "by"),
+    "histogram": ("by",),
+    "learning": ("over", "by", "smooth"),
+    "actions": ("by",),
+    "visitation": (),
+}
 
 
 @dataclass(frozen=True)
-class Drawing:
-    """A chart of characters.
+class Wanted:
+    """A chart that a command asks for; options that are None were not given.
 
     Attributes:
-        rows: its numbers, as `--json` prints them.
-        draw: draws it; without any rows there is nothing to draw.
+        kind: the chart.
+        over, by, smooth: as for the method of `EpisodeView.plot`.
     """
 
-    rows: list[dict[str, Any]]
-    draw: Callable[[Page], None] = lambda page: None
+    kind: str
+    over: str | None = None
+    by: str | None = None
+    smooth: int | None = None
 
-    def write(self, page: Page, rows: object = None) -> None:
-        """Draw on a page.
+    def given(self) -> dict[str, Any]:
+        """Return the options that were given.
 
         Raises:
-            NothingToDrawError: there are no numbers.
+            BadParameter: the chart does not take one.
         """
-        if not self.rows:
-            raise NothingToDrawError("There is nothing to draw: these episodes have no such numbers.")
-        self.draw(page)
+        options = {"over": self.over, "by": self.by, "smooth": self.smooth}
+        given = {name: value for name, value in options.items() if value is not None}
+        for name in given:
+            if name not in _TAKES[self.kind]:
+                others = [kind for kind, taken in _TAKES.items() if name in taken]
+                raise typer.BadParameter(
+                    f"{self.kind} does not take it; {', '.join(others)} do.", param_hint=f"--{name}"
+                )
+        return given
 
 
 def save_chart(
     path: str,
     storage: Sequence[str] | None,
-    kind: str,
+    wanted: Wanted,
     output: Path,
     condition: str | None,
     *,
@@ -84,25 +85,29 @@ def save_chart(
             f"{str(output)!r}: expected a name that ends in {', '.join(SUFFIXES)}.", param_hint="--output"
         )
     check_target(output)
+    given = wanted.given()
 
     def save(opened: Explored) -> None:
-        chart = getattr(opened.chosen(condition).plot, _METHODS.get(kind, kind))()
+        plot = opened.chosen(condition).plot
+        chart = getattr(plot, _METHODS.get(wanted.kind, wanted.kind))(**given)
         with replaced(output) as draft:
             chart.save(draft)
 
     def report(_: None) -> None:
-        report_file("The chart is in", output, {"kind": kind}, as_json=as_json)
+        report_file("The chart is in", output, {"kind": wanted.kind}, as_json=as_json)
 
     explored_steps(path, storage, save, report)
 
 
-def drawn(view: EpisodeView, kind: str, *, as_json: bool) -> Drawing:
+def drawn(view: EpisodeView, wanted: Wanted, *, as_json: bool) -> Drawing:
     """Return a chart of characters, or its numbers.
 
     Raises:
         NothingToDrawError: there is no episode, and the chart is not for programs.
         InvalidArgumentError: characters cannot draw it.
+        BadParameter: the chart does not take an option.
     """
+    kind, given = wanted.kind, wanted.given()
     if not as_json:
         # As for a file; an empty list is an answer for programs.
         check_any(view.context)
@@ -113,9 +118,16 @@ def drawn(view: EpisodeView, kind: str, *, as_json: bool) -> Drawing:
                 ".html, or --json for its numbers."
             )
         return Drawing(_visits(view))
+    if kind == "learning":
+        return learning_drawing(view, **given)
+    if "over" in given or (kind == "actions" and given):
+        how = "of all episodes" if kind == "actions" else "from first to last episode"
+        raise InvalidArgumentError(
+            f"Characters draw {kind} {how}: give --output FILE for --{next(iter(given))}, or draw learning."
+        )
     if kind == "actions":
         return actions_drawing(view)
-    series = drawn_series(view, LENGTH if kind == "lengths" else RETURN)
+    series = drawn_series(view, LENGTH if kind == "lengths" else RETURN, wanted.by)
     return histogram_drawing(series) if kind == "histogram" else time_drawing(series)
 
 
@@ -128,267 +140,3 @@ def _visits(view: EpisodeView) -> list[dict[str, Any]]:
     from ...readers.charts.actions import visits
 
     return visits(view.context)
-
-
-#: The newest runs, which are drawn.
-RUNS = 20
-POINTS = 60
-#: The width of a sparkline in a table.
-LINE = 40
-BINS = 40
-#: A narrower terminal gets shorter headers.
-WIDE = 100
-#: A column of whole numbers with at most this many values gets a bar for each.
-VALUES = 24
-#: The elements of a column that are drawn.
-ELEMENTS = 8
-HEIGHT = 4
-
-
-@dataclass(frozen=True)
-class RunSeries:
-    """Values of the episodes of one run, in the order in which they began.
-
-    Attributes:
-        name: the run; of several objectives, which one too.
-        panel: the objective; empty where there is one.
-        values: float64.
-    """
-
-    name: str
-    panel: str
-    values: np.ndarray
-
-
-def drawn_series(view: EpisodeView, what: str) -> list[RunSeries]:
-    """Return the returns or lengths by run, the oldest run first.
-
-    Args:
-        view: the episodes; without any there are no series.
-        what: `RETURN` or `LENGTH`.
-    """
-    if not len(view):
-        return []
-    with Workbench(view.context, steps=False) as bench:
-        value_episodes(bench, what, RUN)
-        runs = f"SELECT run_id, min(started_at) AS began FROM {EPISODES} GROUP BY run_id"
-        rows = bench.table(
-            f"SELECT run_id, panel, value FROM {VALUED} "
-            f"JOIN ({runs} ORDER BY began DESC LIMIT {RUNS}) USING (run_id) "
-            "ORDER BY began, run_id, len(panel), panel, number"
-        )
-    parts = pl.DataFrame(rows).partition_by("run_id", "panel", maintain_order=True, as_dict=True)
-    return [
-        RunSeries(f"{run} [{panel.rpartition(' ')[2]}]" if panel else run, panel, part["value"].to_numpy())
-        for (run, panel), part in parts.items()
-    ]
-
-
-def time_drawing(series: Sequence[RunSeries]) -> Drawing:
-    """Draw a line per run."""
-    rows = [{**_counts_of(each), **_spread(each.values), "points": _means(each.values)} for each in series]
-
-    def draw(page: Page) -> None:
-        _write_over_time(page, series, rows)
-        if len(series) > 1:
-            several = any(each.panel for each in series)
-            page.note(f"All lines{' of an objective' * several} have the same scale.")
-        _note_unbounded(page, rows)
-
-    return Drawing(rows, draw)
-
-
-def _write_over_time(page: Page, series: Sequence[RunSeries], rows: Sequence[Mapping[str, Any]]) -> None:
-    drawn = "over time" if _is_narrow(page) else "from first to last episode"
-    width = _line_width(page)
-    panels = {each.panel for each in series}
-    spans = {
-        panel: _scale([each.values for each in series if each.panel == panel], width) for panel in panels
-    }
-    cells = [
-        (
-            row["run"],
-            sparkline(each.values, width, page.glyphs, spans[each.panel]),
-            row["episodes"],
-            *(page.number(row[name]) for name in ("lowest", "mean", "highest")),
-        )
-        for each, row in zip(series, rows, strict=True)
-    ]
-    headers = ("run", drawn, "episodes", "lowest", "mean", "highest")
-    grid = Grid.of(headers, cells, (False, False, True, True, True, True))
-    page.table(replace(grid, first=(drawn, *(name for name in headers if name != drawn)), chart=drawn))
-
-
-def _scale(lines: Sequence[np.ndarray], width: int) -> tuple[float, float] | None:
-    """Return the lowest and the highest mean that is drawn; None where there is none."""
-    drawn = np.concatenate([means(values, width) for values in lines])
-    finite = drawn[np.isfinite(drawn)]
-    return (float(finite.min()), float(finite.max())) if len(finite) else None
-
-
-def _is_narrow(page: Page) -> bool:
-    return page.is_terminal and page.width < WIDE
-
-
-def _line_width(page: Page) -> int:
-    """Return the width of a sparkline beside other columns: a narrow terminal gets a short one."""
-    return NARROWEST if _is_narrow(page) else LINE
-
-
-def _counts_of(series: RunSeries) -> dict[str, Any]:
-    finite = int(np.isfinite(series.values).sum())
-    return {"run": series.name, "episodes": len(series.values), "finite": finite}
-
-
-def _spread(values: np.ndarray) -> dict[str, float | None]:
-    """Lowest, mean and highest without NaN, as `stats` has them; the mean of both infinities is NaN."""
-    numbers = values[~np.isnan(values)]
-    if not len(numbers):
-        return dict.fromkeys(("lowest", "mean", "highest"))
-    with np.errstate(invalid="ignore"):
-        mean = numbers.mean()
-    return {"lowest": float(numbers.min()), "mean": float(mean), "highest": float(numbers.max())}
-
-
-def _note_unbounded(page: Page, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Note how many episodes are not drawn."""
-    lost = sum(each["episodes"] - each["finite"] for each in rows)
-    if lost:
-        episodes = counted(sum(each["episodes"] for each in rows), "episode")
-        page.note(f"{lost:,} of {episodes} not drawn: their numbers are NaN or infinite.")
-
-
-def _means(values: np.ndarray) -> list[float]:
-    """At most `POINTS` means of equal stretches."""
-    return [float(part.mean()) for part in stretches(values, min(len(values), POINTS))]
-
-
-def histogram_drawing(series: Sequence[RunSeries]) -> Drawing:
-    """Draw how often each value occurs, by run over the same axis."""
-    finite = {each.name: each.values[np.isfinite(each.values)] for each in series}
-    edges = _edges(np.concatenate(list(finite.values()))) if finite else np.zeros(0)
-    rows = [
-        {**_counts_of(each), "edges": edges.tolist(), "counts": _counts(finite[each.name], edges)}
-        for each in series
-    ]
-
-    def draw(page: Page) -> None:
-        _write_histogram(page, {name: values for name, values in finite.items() if len(values)})
-        _note_unbounded(page, rows)
-
-    return Drawing(rows, draw)
-
-
-def _edges(values: np.ndarray) -> np.ndarray:
-    """Return the edges of equal bins; the same edge twice for a single value, none without values."""
-    if not len(values):
-        return np.zeros(0)
-    low, high = values.min(), values.max()
-    return np.array([low, low]) if low == high else np.linspace(low, high, BINS + 1)
-
-
-def _write_histogram(page: Page, finite: Mapping[str, np.ndarray]) -> None:
-    if finite:
-        drawn = histogram(finite, min(page.width, 76), HEIGHT, page.glyphs)
-        for name, lines in drawn.bars.items():
-            episodes, counts = counted(len(finite[name]), "episode"), drawn.counts[name]
-            scale = "" if counts else f"; the highest bar: {drawn.highest[name]:,}"
-            page.line(f"{name}  ({episodes}{scale})", "cyan")
-            for line in (counts, *lines) if counts else lines:
-                page.line(line.rstrip(), "green")
-            page.line(page.glyphs.rule * max(map(len, lines)), "bright_black")
-        page.line(drawn.axis)
-
-
-def _counts(values: np.ndarray, edges: np.ndarray) -> list[int]:
-    if not len(edges):
-        return []
-    return [len(values)] if edges[0] == edges[-1] else np.histogram(values, edges)[0].tolist()
-
-
-# Actions
-
-
-def actions_drawing(view: EpisodeView) -> Drawing:
-    """Draw the counts of actions: by value for few whole numbers, else in bins."""
-    if not len(view):
-        return Drawing([])
-    # Groups of agents may share columns.
-    elements = {each.name: each for each in elements_of(view.context.snapshot.schema, ACTION)}
-    drawn: Counter[str] = Counter()
-    counts: list[dict[str, Any]] = []
-    wild: dict[str, int] = {}
-    with Workbench(view.context, steps=True) as bench:
-        notes = step_rows(bench, None, "transitions").notes
-        for each in elements.values():
-            if drawn[each.column] < ELEMENTS:
-                drawn[each.column] += 1
-                rows, wild[each.name] = _action_counts(bench, each)
-                counts += rows
-
-    def draw(page: Page) -> None:
-        _write_actions(page, counts)
-        for note in (
-            *notes,
-            *(
-                f"{name}: {counted(n, 'value')} not drawn: NaN, infinite or beyond {LARGEST:g}."
-                for name, n in wild.items()
-                if n
-            ),
-        ):
-            page.note(note)
-
-    return Drawing(counts, draw)
-
-
-def _action_counts(bench: Workbench, element: Element) -> tuple[list[dict[str, Any]], int]:
-    """Return the counts of an element's values, or of its bins, and how many values fit no axis."""
-    name, value = element.name, element.sql
-    fits = finite(value)
-    (all_of,) = bench.rows(
-        f"SELECT approx_count_distinct({value}) FILTER ({fits}) AS distinct_values, "
-        f"bool_and({value} = round({value}) AND abs({value}) < 1e15) FILTER ({fits}) AS whole, "
-        f"min({value}) FILTER ({fits}) AS low, max({value}) FILTER ({fits}) AS high, "
-        f"count(*) FILTER ({fits}) AS fitting, "
-        f"count({value}) - count(*) FILTER ({fits}) AS wild FROM counted"
-    )
-    count, wild = all_of["fitting"], all_of["wild"]
-    if not count:
-        return [], wild
-    if all_of["whole"] and all_of["distinct_values"] <= VALUES:
-        each = f"SELECT {value} AS v, count(*) AS n FROM counted WHERE {fits} GROUP BY 1 ORDER BY 1"
-        return [_counted(name, row["v"], row["v"], row["n"], count) for row in bench.rows(each)], wild
-    low, high = all_of["low"], all_of["high"]
-    bins = Bins(low, (high - low) / BINS or 1.0, BINS, False)
-    places = bench.rows(
-        f"SELECT {bins.sql(value)} AS place, count(*) AS n FROM counted WHERE {fits} GROUP BY 1"
-    )
-    numbers = {row["place"]: row["n"] for row in places}
-    return [
-        _counted(name, *bins.edges(index), numbers.get(index, 0), count) for index in range(bins.count)
-    ], wild
-
-
-def _counted(name: str, low: float, high: float, number: int, count: int) -> dict[str, Any]:
-    return {"action": name, "from": low, "to": high, "count": number, "share": number / count}
-
-
-def _write_actions(page: Page, counts: Sequence[dict[str, Any]]) -> None:
-    """Write a row for each value with its share, and a sparkline for the bins of an element."""
-    valued = [
-        (row["action"], f"{row['from']:g}", row["count"], f"{row['share']:.1%}")
-        for row in counts
-        if row["from"] == row["to"]
-    ]
-    if valued:
-        page.table(Grid.of(("action", "value", "count", "share"), valued, (False, True, True, True)))
-    rows = []
-    for name in dict.fromkeys(row["action"] for row in counts if row["from"] != row["to"]):
-        bins = [row for row in counts if row["action"] == name]
-        heights = np.array([row["count"] for row in bins], np.float64)
-        line = sparkline(heights, _line_width(page), page.glyphs)
-        rows.append((name, number_text(bins[0]["from"]), line, number_text(bins[-1]["to"])))
-    if rows:
-        headers = ("action", "lowest", "how often", "highest")
-        grid = Grid.of(headers, rows, (False, True, False, False))
-        page.table(replace(grid, first=("how often", "action", "lowest", "highest"), chart="how often"))
