@@ -2,6 +2,6 @@
 
 `listing`, `moments`, `frames`, `queries`, `exports` and `watching` are plain Python over a view and know no
 page. `charts` makes charts fit for the page. `gate` and `server` admit the owner alone.
-`page`, `lake_page`, `player`, `vega`, `export_dialog` and the panes lay it out with NiceGUI, imported by
+`page`, `lake_page`, `player`, `vega`, `dialogs` and the panes lay it out with NiceGUI, imported by
 need; `owners` is the page as its parts know it.
 """

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 from nicegui import run, ui
 from nicegui.events import GenericEventArguments
 
@@ -17,7 +18,7 @@ from ..store.errors import EpisodelakeError
 from .charts import OVERVIEWS, conditions_of, overview_spec, to_extremes
 from .episode_pane import facts_list
 from .facets_pane import FacetsPane, label_of
-from .listing import POSITION, RUN_KEY, Choice
+from .listing import POSITION, RUN_KEY, Choice, EpisodeList
 from .moments import text_of
 from .widgets import HEAD_CELL, Drawing, PageOwner, icon_button, note
 
@@ -68,6 +69,7 @@ class EpisodesPane:
             with ui.element("div").classes("list-row"):
                 self.facets = FacetsPane(page, lambda: self.chosen, self.narrow)
                 self._table()
+        page.tell_chosen(page.shown.episodes.amounts())
         self._show()
         ui.timer(0.05, self._draw, once=True)
 
@@ -203,7 +205,6 @@ class EpisodesPane:
     def _show(self) -> None:
         """Fill the table with the page that is wanted."""
         total = len(self.positions)
-        self.page.tell_chosen(self.positions)
         self._first = min(self._first, max(0, (total - 1) // self._count * self._count))
         episodes = self.page.shown.episodes
         self._labels = {run.run_id: run.label for run in episodes.runs}
@@ -295,13 +296,15 @@ class EpisodesPane:
     async def _take(self, wanted: Choice, brushed: list[str]) -> bool:
         """Show other episodes; an invalid condition changes nothing and is reported."""
         together = replace(wanted, conditions=tuple(filter(None, (*wanted.conditions, *brushed))))
+        episodes = self.page.shown.episodes
         try:
-            positions = await run.io_bound(self.page.shown.episodes.positions, together)
+            found = await run.io_bound(lambda: _found(episodes, together))
         except EpisodelakeError as error:
             self._problem.set_text(str(error))
             return False
-        if positions is None:
+        if found is None:
             return False
+        positions, amounts = found
         self._problem.set_text("")
         self.choice, self.brushed, self.positions = wanted, brushed, positions
         self._tell_brush()
@@ -310,6 +313,7 @@ class EpisodesPane:
         self._about_chip.set_text(
             f"{wanted.about.replace(':', ' of ')}: {counted(len(wanted.ids or ()), 'episode')}"
         )
+        self.page.tell_chosen(amounts)
         self._show()
         await self.facets.show()
         return True
@@ -411,3 +415,9 @@ class EpisodesPane:
         await self._take(self.choice, self.brushed)
         if not self.brushed and time.monotonic() - self._charted > _CHART_PAUSE:
             await self.chart()
+
+
+def _found(episodes: EpisodeList, choice: Choice) -> tuple[np.ndarray, str]:
+    """Return the positions of a choice, and how many episodes and runs these are in words."""
+    positions = episodes.positions(choice)
+    return positions, episodes.amounts(positions)

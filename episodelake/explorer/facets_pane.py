@@ -10,7 +10,7 @@ from nicegui.events import GenericEventArguments
 
 from ..store.errors import EpisodelakeError
 from .facets import Facet
-from .listing import METADATA, Choice, EpisodeList
+from .listing import METADATA, POSITION, Choice, EpisodeList
 from .moments import text_of
 from .widgets import PageOwner
 
@@ -61,7 +61,8 @@ class FacetsPane:
         self.names: tuple[str, ...] | None = None
         self._shown: list[str] = []
         self._facets: dict[tuple[str, int], Facet] = {}
-        self._turn = 0
+        self._of: EpisodeList | None = None
+        self._wanted: tuple[tuple[str, ...], Choice] | None = None
         with ui.element("div").classes("facets").mark("facets") as self.place:
             self._select = ui.select([], multiple=True, on_change=self._selected)
             self._select.props('outlined dense options-dense label="Facets"')
@@ -79,13 +80,19 @@ class FacetsPane:
         self._select.props["display-value"] = f"{len(self._shown)} of {len(episodes.facetable)}"
 
     async def show(self) -> None:
-        """Draw the facets of the listed episodes, unless others are listed meanwhile."""
-        self._turn = turn = self._turn + 1
+        """Draw the facets of the listed episodes, unless others are listed meanwhile or they are there."""
+        # In another order they are the same.
+        choice = self._choice().sorted_by(POSITION, True)
+        episodes, wanted = self.page.shown.episodes, (tuple(self._shown), choice)
+        if episodes is self._of and wanted == self._wanted:
+            return
+        self._of, self._wanted = episodes, wanted
         try:
-            drawn = await run.io_bound(_drawn, self.page.shown.episodes, self._shown, self._choice())
+            drawn = await run.io_bound(_drawn, episodes, *wanted)
         except EpisodelakeError:
+            self._of = None
             return  # The list shows the error.
-        if drawn is not None and turn == self._turn:
+        if drawn is not None and wanted is self._wanted:
             self._facets, bars = drawn
             self._bars.show(bars)
 

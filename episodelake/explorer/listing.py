@@ -283,8 +283,13 @@ class EpisodeList:
         plural = "" if runs == 1 else "s"
         if positions is None or len(positions) == len(self):
             return f"{len(self):,} episodes · {runs:,} run{plural}"
-        chosen = self.frame["run_id"].gather(positions).n_unique()
+        chosen = np.count_nonzero(np.bincount(self._run_numbers[positions]))
         return f"{len(positions):,} of {len(self):,} episodes · {chosen:,} of {runs:,} run{plural}"
+
+    @cached_property
+    def _run_numbers(self) -> np.ndarray:
+        """A number for the run of each episode."""
+        return self.frame["run_id"].rank("dense").to_numpy()
 
     @property
     def version(self) -> int:

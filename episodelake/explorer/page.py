@@ -18,7 +18,6 @@ from typing import Any
 from urllib.parse import parse_qs, quote
 
 import fastapi
-import numpy as np
 from nicegui import app, background_tasks, run, ui
 from nicegui.events import GenericEventArguments, KeyEventArguments
 
@@ -28,10 +27,9 @@ from ..readers.charts.theme import END_COLORS
 from ..readers.episode import Episode
 from ..store.errors import EpisodelakeError
 from .address import OVERVIEW, Address
-from .compare_dialog import CompareDialog
+from .dialogs import CompareDialog, ExportDialog
 from .episode_pane import GONE
 from .episodes_pane import EpisodesPane
-from .export_dialog import ExportDialog
 from .label_bar import LabelBar
 from .lake_page import STORE_PATH, LakePage
 from .listing import Choice
@@ -412,9 +410,9 @@ class Page(Tab):
     def _show_version(self) -> None:
         self._version.set_text(f"version {self.shown.episodes.version}")
 
-    def tell_chosen(self, positions: np.ndarray) -> None:
+    def tell_chosen(self, amounts: str) -> None:
         """Say in the header which part of the episodes the list shows."""
-        self._amounts.set_text(self.shown.episodes.amounts(positions))
+        self._amounts.set_text(amounts)
 
     def _show_writers(self, unsealed: Unsealed) -> None:
         writers = unsealed.writers

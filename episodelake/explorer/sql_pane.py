@@ -231,7 +231,11 @@ class SqlPane:
         self._y.set_options(names, value=y)
         self._color.set_options(names, value=self._color.value if self._color.value in names else None)
         alone = "histogram" if x == y else "line" if x == "t" else "points"
-        self._kind.set_value(alone if x in numeric else "bars")
+        # Bars of one name would be stacked, which adds means.
+        single = (
+            x in numeric or len(set(map(str, result.table.column(x).to_pylist()))) == result.table.num_rows
+        )
+        self._kind.set_value("bars" if single and x not in numeric else alone)
         self._result = result
         self._draw()
 

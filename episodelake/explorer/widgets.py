@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-import numpy as np
 from nicegui import run, ui
 from nicegui.events import GenericEventArguments
 
@@ -206,7 +205,7 @@ class PageOwner(Protocol):
         """Show an episode, alone or beside the one that is shown; at a step, if one is given."""
         ...
 
-    def tell_chosen(self, positions: np.ndarray) -> None:
+    def tell_chosen(self, amounts: str) -> None:
         """Say in the header which part of the episodes the list shows."""
         ...
 
