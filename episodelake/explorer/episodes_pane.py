@@ -259,7 +259,9 @@ class EpisodesPane:
         name, shown, choice = str(self._kind.value), self.page.shown, self.choice
         try:
             specification = await run.io_bound(
-                lambda: overview_spec(name, shown.episodes.chosen(choice), self.page.watch.colors)
+                shown.episodes.cached,
+                ("overview", name, choice.in_order),
+                lambda: overview_spec(name, shown.episodes.chosen(choice), self.page.watch.colors),
             )
         except EpisodelakeError as error:
             self._no_chart.set_text(str(error))

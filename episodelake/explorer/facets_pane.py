@@ -10,7 +10,7 @@ from nicegui.events import GenericEventArguments
 
 from ..store.errors import EpisodelakeError
 from .facets import Facet
-from .listing import METADATA, POSITION, Choice, EpisodeList
+from .listing import METADATA, Choice, EpisodeList
 from .moments import text_of
 from .widgets import PageOwner
 
@@ -82,7 +82,7 @@ class FacetsPane:
     async def show(self) -> None:
         """Draw the facets of the listed episodes, unless others are listed meanwhile or they are there."""
         # In another order they are the same.
-        choice = self._choice().sorted_by(POSITION, True)
+        choice = self._choice().in_order
         episodes, wanted = self.page.shown.episodes, (tuple(self._shown), choice)
         if episodes is self._of and wanted == self._wanted:
             return

@@ -1,7 +1,7 @@
 """The episodes of one version as the page lists them, and the colours of runs.
 
-Rows of the episodes table are small (about 130 bytes each); steps are not read. Orders and filters are cached
-as arrays, so a page of a million episodes costs as little as one of a hundred.
+Rows of the episodes table are small (about 130 bytes each); steps are not read. Orders, filters and charts
+are kept, so a page of a million episodes costs as little as one of a hundred.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import polars as pl
@@ -23,13 +23,15 @@ from ..readers.view import EpisodeView
 from ..store.errors import QueryError
 from .facets import Facet, facet_of
 
+T = TypeVar("T")
+
 #: No column of a user begins with an underscore.
 POSITION = "_position"
 #: How columns of the runs' metadata begin.
 RUN_KEY, METADATA = "run.", "metadata."
 #: The places of steps in files, which the list does not show.
 _HIDDEN = ("segment", "row_start", "row_count")
-_KEPT_ARRAYS = 8
+_KEPT = 12
 _SORTABLE = (pl.String, pl.Boolean, pl.Datetime)
 
 
@@ -76,6 +78,11 @@ class Choice:
         way = "DESC" if self.descending else "ASC"
         return f"SELECT * FROM episodes{where}\nORDER BY {column_sql(self.sort)} {way} NULLS LAST"
 
+    @property
+    def in_order(self) -> Choice:
+        """The same episodes in the order of positions: what charts of them are kept by."""
+        return self.sorted_by(POSITION, True)
+
     def sorted_by(self, column: str, descending: bool) -> Choice:
         """Return the same episodes in another order."""
         return replace(self, sort=column, descending=descending)
@@ -121,7 +128,7 @@ class EpisodeList:
     store: EpisodeStore
     facets: dict[str, Facet] = field(default_factory=dict, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
-    _arrays: dict[Any, np.ndarray] = field(default_factory=dict, repr=False)
+    _made: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
         frame = self.store.episodes.drop(_HIDDEN, strict=False).collect()
@@ -236,12 +243,12 @@ class EpisodeList:
         texts = (*choice.conditions, *choice.chips)
         filters: list[tuple[Any, str | pl.Expr]] = [(text, text) for text in texts if text.strip()]
         if choice.run_ids:
-            filters.append((choice.run_ids, pl.col("run_id").is_in(choice.run_ids)))
+            filters.append((("runs", choice.run_ids), pl.col("run_id").is_in(choice.run_ids)))
         if choice.ids is not None:
-            filters.append((choice.ids, pl.col("episode_id").is_in(choice.ids)))
+            filters.append((("ids", choice.ids), pl.col("episode_id").is_in(choice.ids)))
         mask = None
         for key, condition in filters:
-            kept = self._cached(key, lambda condition=condition: self._kept(condition))
+            kept = self.cached(key, lambda condition=condition: self._kept(condition))
             mask = kept if mask is None else mask & kept
         return mask
 
@@ -253,20 +260,22 @@ class EpisodeList:
     def _order(self, column: str, descending: bool) -> np.ndarray:
         if not self.sortable(column):
             raise QueryError(f"The list cannot be sorted by {column!r}, which holds lists.")
-        return self._cached((column, descending), lambda: sorted_positions(self.frame[column], descending))
+        return self.cached(
+            ("order", column, descending), lambda: sorted_positions(self.frame[column], descending)
+        )
 
-    def _cached(self, key: Any, make: Callable[[], np.ndarray]) -> np.ndarray:
-        """Return an array by a key; the least recently used ones are dropped."""
+    def cached(self, key: Any, make: Callable[[], T]) -> T:
+        """Return what a function makes, or made before by this key; the least recently used are dropped."""
         with self._lock:
-            if key in self._arrays:
-                self._arrays[key] = self._arrays.pop(key)
-                return self._arrays[key]
-        array = make()
+            if key in self._made:
+                self._made[key] = self._made.pop(key)
+                return self._made[key]
+        made = make()
         with self._lock:
-            self._arrays[key] = array
-            while len(self._arrays) > _KEPT_ARRAYS:
-                del self._arrays[next(iter(self._arrays))]
-        return array
+            self._made[key] = made
+            while len(self._made) > _KEPT:
+                del self._made[next(iter(self._made))]
+        return made
 
     def rows(self, positions: Sequence[int] | np.ndarray) -> list[dict[str, Any]]:
         """Return the rows at some positions, each with its position."""

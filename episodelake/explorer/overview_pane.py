@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import polars as pl
 from nicegui import run, ui
 
@@ -16,7 +17,6 @@ from ..readers.charts.theme import END_COLORS
 from ..readers.measures.findings import Finding
 from ..readers.replaying.run_envs import run_envs
 from ..readers.sql.text import literal
-from ..readers.view import EpisodeView
 from ..store.errors import EpisodelakeError
 from .charts import (
     DISTRIBUTIONS,
@@ -79,7 +79,7 @@ class OverviewPane:
                     with _part("How episodes end"):
                         self._ends = ui.element("div").classes("ends").mark("ends")
                     self._places = {name: self._distribution(name) for name in DISTRIBUTIONS}
-        self._show_facts(self._kept())
+        self._show_figures(self._figures())
         self._look_at_health()
         ui.timer(_POLL, self._look_at_health)
         ui.timer(0.05, self.draw, once=True)
@@ -127,22 +127,22 @@ class OverviewPane:
         """Show the facts of the choice, or its error, unless another one follows meanwhile."""
         shown, choice = self.page.shown, self.choice
         try:
-            kept = await run.io_bound(self._kept)
+            figures = await run.io_bound(self._figures)
         except EpisodelakeError as error:
             self._part_of.set_visibility(True)
             self._part.set_text(str(error))
             return
-        if kept is not None and shown is self.page.shown and choice == self.choice:
-            self._show_facts(kept)
+        if figures is not None and shown is self.page.shown and choice == self.choice:
+            self._show_figures(figures)
 
-    def _show_facts(self, kept: pl.DataFrame) -> None:
-        shown = self.page.shown
+    def _show_figures(self, figures: _Figures) -> None:
+        shown, count = self.page.shown, figures.count
         self._part_of.set_visibility(bool(self.choice.where))
-        amounts = f"{len(kept):,} of {counted(len(shown.episodes), 'episode')}"
+        amounts = f"{count:,} of {counted(len(shown.episodes), 'episode')}"
         self._part.set_text(f"Filtered as the list is: {amounts}. Health is that of the whole store.")
         self._facts.clear()
         with self._facts:
-            for name, (value, more) in (_facts(kept) | _disk_facts(shown)).items():
+            for name, (value, more) in (figures.facts | _disk_facts(shown)).items():
                 with ui.element("div"):
                     ui.label(value).classes("figure-value")
                     ui.label(name).classes("figure-name")
@@ -155,28 +155,31 @@ class OverviewPane:
                     with ui.element("dd"):
                         ui.label(text_of(value, 160))
         self._ends.clear()
-        ends = kept["end_reason"].value_counts(sort=True)
         with self._ends:
-            for reason, count in ends.iter_rows():
-                share = count / max(len(kept), 1)
+            for reason, number in figures.ends:
+                share = number / max(count, 1)
                 choose = partial(self.page.narrow, "end_reason", f"end_reason = {literal(reason)}")
                 with ui.element("button").classes("end-row").on("click", choose):
                     ui.label(text_of(reason)).classes("end-name")
                     with ui.element("span").classes("end-track"):
                         color = END_COLORS.get(reason, "#7d8794")
                         ui.element("span").style(f"width: {share:.2%}; background: {color}")
-                    ui.label(f"{count:,}").classes("end-count")
+                    ui.label(f"{number:,}").classes("end-count")
                     ui.label(f"{share:.1%}").classes("end-count muted")
 
-    def _kept(self) -> pl.DataFrame:
-        """Return what facts are made from, of the episodes that the list's filter keeps."""
-        episodes = self.page.shown.episodes
-        mask, frame = episodes.mask(self.choice), episodes.frame.select(_FACTS)
-        return frame if mask is None else frame.filter(mask)
+    def _figures(self) -> _Figures:
+        """Return the figures of the episodes that the list's filter keeps."""
+        episodes, choice = self.page.shown.episodes, self.choice
+
+        def made() -> _Figures:
+            mask, frame = episodes.mask(choice), episodes.frame.select(_FACTS)
+            return _figures_of(frame if mask is None else frame.filter(mask))
+
+        return episodes.cached(("figures", choice.in_order), made)
 
     async def follow(self, choice: Choice) -> None:
         """Show the episodes of a choice of the list."""
-        if choice.where != self.choice.where:
+        if choice.in_order != self.choice.in_order:
             self.choice = choice
             await self._follow_facts()
             await self.draw()
@@ -245,16 +248,22 @@ class OverviewPane:
         """Draw the charts of the version that is shown."""
         self._drawn = time.monotonic()
         await self._draw_curve()
-        view, colors = self._view(), self.page.watch.colors
         for name, (drawing, caption) in self._places.items():
-            await draw_into(drawing, caption, distribution_spec, name, view, colors)
-
-    def _view(self) -> EpisodeView:
-        return self.page.shown.episodes.chosen(self.choice)
+            await self._draw_into(drawing, caption, distribution_spec, name)
 
     async def _draw_curve(self) -> None:
-        view, colors = self._view(), self.page.watch.colors
-        await draw_into(self._drawing, self._caption, curve_spec, self.curve, view, colors)
+        await self._draw_into(self._drawing, self._caption, curve_spec, self.curve)
+
+    async def _draw_into(self, drawing: Drawing, caption: ui.label, make: Any, what: Any) -> None:
+        """Draw a chart of the choice, made once for all tabs."""
+        episodes, choice, colors = self.page.shown.episodes, self.choice, self.page.watch.colors
+
+        def made() -> Any:
+            return episodes.cached(
+                ("chart", what, choice.in_order), lambda: make(what, episodes.chosen(choice), colors)
+            )
+
+        await draw_into(drawing, caption, made)
 
     # Events
 
@@ -289,8 +298,16 @@ def _part(title: str) -> ui.element:
     return part
 
 
-def _facts(frame: pl.DataFrame) -> dict[str, tuple[str, str]]:
-    """Return the figures of episodes by name: a value, and a line below it."""
+@dataclass(frozen=True)
+class _Figures:
+    """Figures of some episodes: how many, values by name each with a line below it, and counts of ends."""
+
+    count: int
+    facts: dict[str, tuple[str, str]]
+    ends: list[tuple[str, int]]
+
+
+def _figures_of(frame: pl.DataFrame) -> _Figures:
     facts = {
         "episodes": (f"{len(frame):,}", counted(frame["run_id"].n_unique(), "run")),
         "steps": (f"{frame['length'].sum():,}", f"median length {text_of(frame['length'].median())}"),
@@ -301,7 +318,7 @@ def _facts(frame: pl.DataFrame) -> dict[str, tuple[str, str]]:
     first, last = frame["started_at"].min(), frame["ended_at"].max()
     if last is not None:
         facts["last episode"] = (f"{last:%Y-%m-%d}", f"{last:%H:%M} UTC, the first {first:%Y-%m-%d %H:%M}")
-    return facts
+    return _Figures(len(frame), facts, frame["end_reason"].value_counts(sort=True).rows())
 
 
 def _disk_facts(shown: Shown) -> dict[str, tuple[str, str]]:
@@ -314,8 +331,8 @@ def _quantiles(returns: pl.Series) -> list[str]:
     """Return the 10 %, 50 % and 90 % quantiles of finite returns; none of several objectives."""
     if returns.dtype.is_nested():
         return []
-    finite = returns.filter(returns.is_finite())
-    return [text_of(finite.quantile(q, "linear")) for q in (0.1, 0.5, 0.9)] if len(finite) else []
+    finite = returns.filter(returns.is_finite()).to_numpy()
+    return [text_of(each) for each in np.quantile(finite, (0.1, 0.5, 0.9)).tolist()] if len(finite) else []
 
 
 def _spaces(shown: Shown) -> dict[str, str]:

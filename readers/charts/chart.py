@@ -157,7 +157,7 @@ def values_of(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """Rows as the data of a chart; their texts are from a store and are made fit for it.
 
     A plain dictionary, since `alt.InlineData` checks every row against the schema of Vega-Lite, which takes
-    longer than all the rest of a chart. A tuple of rows, since Altair copies lists whenever it combines charts.
+    longer than all the rest of a chart. A tuple of rows, since Altair copies lists when it combines charts.
     """
     return {"values": tuple({key: _plain(value) for key, value in row.items()} for row in rows)}
 

@@ -74,14 +74,17 @@ class HealthReport:
             One row per episode: episode_id, position, reasons (list of texts), t (of the first reason that
             has one, else NULL).
         """
-        usual = [(each.kind, each.column) for each in self.findings if 2 * len(each.positions) > self.count]
         ranks = {kind: rank for rank, kind in enumerate(_WORST)}
-        rows = self.affected.filter(pl.col("kind").is_in(_WORST)).with_columns(
+        # The rows of a finding stand together, and may be most of all.
+        ends = np.cumsum([len(each.positions) for each in self.findings], dtype=np.int64).tolist()
+        parts = [
+            self.affected[end - len(each.positions) : end]
+            for each, end in zip(self.findings, ends, strict=True)
+            if each.kind in ranks and 2 * len(each.positions) <= self.count
+        ]
+        rows = pl.concat([self.affected.clear(), *parts]).with_columns(
             rank=pl.col("kind").replace_strict(ranks, default=None, return_dtype=pl.Int64)
         )
-        if len(usual):
-            common = pl.DataFrame(usual, {"kind": pl.String, "column": pl.String}, orient="row")
-            rows = rows.join(common, on=["kind", "column"], how="anti", maintain_order="left")
         episodes = (
             rows.sort("rank", maintain_order=True)
             .group_by("episode_id", "position")
