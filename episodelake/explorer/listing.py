@@ -234,7 +234,15 @@ class EpisodeList:
         if choice.sort == POSITION or choice.sort not in self.frame.columns:
             chosen = np.arange(len(self)) if mask is None else np.flatnonzero(mask)
             return chosen[:: -1 if choice.descending else 1]
-        order = self._order(choice.sort, choice.descending)
+        if not self.sortable(choice.sort):
+            raise QueryError(f"The list cannot be sorted by {choice.sort!r}, which holds lists.")
+        column, descending = self.frame[choice.sort], choice.descending
+        if mask is not None and 2 * np.count_nonzero(mask) < len(mask):
+            # Sooner sorted than all, whose order is kept.
+            chosen = np.flatnonzero(mask)
+            return chosen[sorted_positions(column.gather(chosen), descending)]
+        key = ("order", choice.sort, descending)
+        order = self.cached(key, lambda: sorted_positions(column, descending))
         return order if mask is None else order[mask[order]]
 
     def mask(self, choice: Choice) -> np.ndarray | None:
@@ -256,13 +264,6 @@ class EpisodeList:
         kept = np.zeros(len(self), bool)
         kept[self.store.filter(condition).positions] = True
         return kept
-
-    def _order(self, column: str, descending: bool) -> np.ndarray:
-        if not self.sortable(column):
-            raise QueryError(f"The list cannot be sorted by {column!r}, which holds lists.")
-        return self.cached(
-            ("order", column, descending), lambda: sorted_positions(self.frame[column], descending)
-        )
 
     def cached(self, key: Any, make: Callable[[], T]) -> T:
         """Return what a function makes, or made before by this key; the least recently used are dropped."""
