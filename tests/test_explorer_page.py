@@ -953,6 +953,30 @@ def test_a_replay_that_differs(visit: Open, tmp_path: Path) -> None:
         seen.leave()
 
 
+def test_a_list_of_many_columns(visit: Open, tmp_path: Path) -> None:
+    """Of 240 keys of metadata a list shows the first; others come with a click, with their values."""
+    store = el.create(tmp_path / "wide", observation_space=Discrete(2), action_space=Discrete(2))
+    with store.writer() as writer:
+        for number in range(3):
+            writer.write_episode(
+                observations=[0, 1],
+                actions=[0],
+                rewards=[1.0],
+                terminations=True,
+                truncations=False,
+                metadata={f"key{k:03}": 1000 * number + k for k in range(240)},
+            )
+    with explored(Path(store.path), tmp_path / "out") as explorer:
+        page = visit(explorer).page
+        heads = page.locator(".episodes-table thead th")
+        expect(heads).to_have_count(2 + 30)
+        page.get_by_role("button", name="Columns").click()
+        page.get_by_role("dialog", name="Columns").get_by_role("checkbox", name="metadata.key239").click()
+        page.keyboard.press("Escape")
+        expect(heads).to_have_count(3 + 30)
+        expect(page.locator(".episodes-table tbody tr").first).to_contain_text("2239")
+
+
 def test_cameras_and_wide_columns(visit: Open, tmp_path: Path) -> None:
     """All cameras stand side by side by name; the picker draws any numbers, in the next episodes too."""
     space = Dict(

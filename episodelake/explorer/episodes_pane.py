@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,8 @@ from .moments import text_of
 from .widgets import HEAD_CELL, Drawing, PageOwner, icon_button, note
 
 ROWS_OF_A_PAGE = 50
-#: Columns that a list of episodes shows unless others are chosen; metadata comes in between.
+#: A list of episodes shows so many columns, without these, unless others are chosen.
+_MOST_COLUMNS = 30
 _LEFT_OUT = ("run_id", "terminated", "truncated", "ended_at", "wide_seed", "options", "number", "env_index")
 # NiceGUI renders such cells again at every change of the page, so they use plain elements.
 _ID_CELL = """<td class="text-left" :title="props.row._id">
@@ -113,15 +115,20 @@ class EpisodesPane:
         ticked = {name: box.value for name, box in self._boxes.items()}
         self._boxes.clear()
         self._column_menu.clear()
+        # Keys that all runs share tell nothing in a list.
+        told = (name for name in names if name in groups or not name.startswith(RUN_KEY))
+        usual = set(islice((name for name in told if name not in _LEFT_OUT), _MOST_COLUMNS))
         with self._column_menu:
             for name in names:
-                # Keys that all runs share tell nothing in a list.
-                usual = name not in _LEFT_OUT and (name in groups or not name.startswith(RUN_KEY))
-                box = ui.checkbox(name, value=ticked.get(name, usual), on_change=self._show_columns)
+                box = ui.checkbox(name, value=ticked.get(name, name in usual), on_change=self._choose_columns)
                 self._boxes[name] = box.props("dense").classes("py-1")
 
     def _show_columns(self) -> None:
         self._table_place.columns = self._column_specs()
+
+    def _choose_columns(self) -> None:
+        self._show_columns()
+        self._show()
 
     def _overview(self) -> None:
         with ui.element("div").classes("card overview"):
@@ -228,7 +235,7 @@ class EpisodesPane:
         return "The store has no episodes yet; those of a recorder appear once it has sealed them"
 
     def _texts(self, row: dict[str, Any]) -> dict[str, Any]:
-        texts = {name: text_of(value, 120) for name, value in row.items()}
+        texts = {name: text_of(row.get(name), 120) for name, box in self._boxes.items() if box.value}
         identity = row["episode_id"]
         rest = identity.removeprefix(row["run_id"])
         texts["episode_id"] = text_of(
