@@ -21,32 +21,19 @@ from .episode_pane import facts_list
 from .facets_pane import FacetsPane, label_of
 from .listing import POSITION, RUN_KEY, Choice, EpisodeList
 from .moments import text_of
-from .widgets import HEAD_CELL, Drawing, PageOwner, icon_button, note
+from .widgets import Drawing, PageOwner, icon_button, note
 
 ROWS_OF_A_PAGE = 50
 #: A list of episodes shows so many columns, without these, unless others are chosen.
 _MOST_COLUMNS = 30
 _LEFT_OUT = ("run_id", "terminated", "truncated", "ended_at", "wide_seed", "options", "number", "env_index")
-# NiceGUI renders such cells again at every change of the page, so they use plain elements.
-_ID_CELL = """<td class="text-left" :title="props.row._id">
-  <button class="open mono" :data-keep="props.row._id"
-  @click.stop="() => $parent.$emit('open', props.row)"
-  @keydown.space.stop.prevent="() => (props.selected = !props.selected)"
-  @keydown.b.stop="() => $parent.$emit('beside', props.row)">{{ props.value }}</button>
-  <button class="beside" tabindex="-1" :aria-label="'Open beside: ' + props.value" title="Open beside"
-  @click.stop="() => $parent.$emit('beside', props.row)">
-  <i class="material-icons" aria-hidden="true">vertical_split</i></button></td>"""
-_ALL_TICKED = """<button role="checkbox" class="tick" aria-label="Tick all rows of the page"
-  :aria-checked="props.selected ?? 'mixed'" @click.stop="props.selected = !props.selected">
-  <i class="material-icons" aria-hidden="true">check_box{{ props.selected ? "" : "_outline_blank" }}</i>
-  </button>"""
-_TICKED = _ALL_TICKED.replace(
-    'aria-label="Tick all rows of the page"', """tabindex="-1" :aria-label="'Tick ' + props.row._id\""""
-)
-_END_CELL = """<td class="text-left"><span :class="['end', props.value]">{{ props.value }}</span></td>"""
 _CHART_PAUSE = 4.0
 #: A menu of boxes to tick, which would be no items of a menu.
 _BOXES = "auto-close=false role=dialog aria-label=Columns"
+
+
+class _EpisodesTable(ui.table, component="episodes_table.js"):
+    """The table of the list; its cells are in the script beside this module."""
 
 
 class EpisodesPane:
@@ -159,21 +146,14 @@ class EpisodesPane:
             about.classes("w-full").mark("about")
 
     def _table(self) -> None:
-        table = ui.table(
+        table = _EpisodesTable(
             rows=[],
             columns=self._column_specs(),
             row_key="_id",
             selection="multiple",
             pagination={"rowsPerPage": self._count},
         )
-        table.props('flat bordered dense binary-state-sort :rows-per-page-options="[25, 50, 100, 200]"')
-        table.props(''':table-row-class-fn="row => row._open" rows-per-page-label="Rows"''')
         table.classes("episodes-table").mark("episodes")
-        table.add_slot("header-selection", _ALL_TICKED)
-        table.add_slot("header-cell", HEAD_CELL)
-        table.add_slot("body-selection", _TICKED)
-        table.add_slot("body-cell-episode_id", _ID_CELL)
-        table.add_slot("body-cell-end_reason", _END_CELL)
         table.on("request", self._request)
         table.on("rowClick", self._clicked, [[], ["_id", POSITION], None])
         table.on("open", lambda event: self._opened(event.args["_id"]))
