@@ -3,7 +3,8 @@
 export default {
   template: `<q-table flat bordered dense binary-state-sort :rows="rows" :columns="columns" :pagination="pagination"
     :selected="selected" :rows-per-page-options="[25, 50, 100, 200]" rows-per-page-label="Rows"
-    :table-row-class-fn="openClass" @request="requested" @selection="chosen" @row-click="clicked">
+    :table-row-class-fn="openClass" @update:pagination="paged" @request="requested" @selection="chosen"
+    @row-click="clicked">
   <template #header-selection="props"><button role="checkbox" class="tick" aria-label="Tick all rows of the page"
     :aria-checked="props.selected ?? 'mixed'" @click.stop="props.selected = !props.selected">
     <i class="material-icons" aria-hidden="true">check_box{{ props.selected ? "" : "_outline_blank" }}</i>
@@ -36,6 +37,9 @@ export default {
     order: ({ __thClass: names }) =>
       !names.includes("sorted") ? null : names.includes("sort-desc") ? "descending" : "ascending",
     // Handlers that stay the same, or the table would be drawn again.
+    paged(pagination) {
+      this.$emit("update:pagination", pagination);
+    },
     requested(wanted) {
       this.$emit("request", wanted);
     },
