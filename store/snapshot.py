@@ -403,7 +403,7 @@ class Snapshot:
         schema, files = self.table_schema(table), self._files(table) if files is None else files
         places = [self._place(table, file.name) for file in files]
         pairs = list(zip(places, files, strict=True))
-        over_files(lambda pair: check_listed(*pair, schema), pairs, self.layout.root)
+        over_files(lambda pair: check_listed(pair[0], pair[1], schema), pairs, self.layout.root)
         return self._handed_out(places)
 
     def _files(self, table: str) -> list[TableFile]:

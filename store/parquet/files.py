@@ -36,7 +36,8 @@ _TAIL_BYTES = 64 << 10
 #: Row groups that we write hold some 32 MiB, or one row.
 _LARGEST_GROUP = 1 << 30
 _MAGIC = b"PAR1"
-_T, _R = TypeVar("_T"), TypeVar("_R")
+_T = TypeVar("_T")
+_R = TypeVar("_R")
 
 
 def _leaf(column: pa.Field) -> tuple[str, pa.DataType]:

@@ -142,7 +142,7 @@ def learning_drawing(
         curves = curves.with_columns(
             pl.from_epoch(pl.col("x").cast(pl.Int64), "ms").dt.to_string("iso") + "Z"
         )
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"series": name, "panel": panel, "episodes": part["episodes"].sum()}
         | {"points": part.drop("series", "panel").to_dicts()}
         for (name, panel), part in curves.partition_by(
