@@ -93,7 +93,7 @@ def finding(
         number = len(positions) if values is None else values
         text = message.format(episodes=counted(len(positions), "episode"), values=f"{number:,}")
         chosen = [None if each is None else each[positions] for each in (amounts, steps)]
-        yield Finding(kind, column, positions, number, text, *chosen, extreme)
+        yield Finding(kind, column, positions, number, text, *chosen, extreme=extreme)
 
 
 def limits(values: np.ndarray) -> tuple[float, float]:
