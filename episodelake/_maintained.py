@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self, get_args
 
 import polars as pl
 import pyarrow as pa
+from polars.selectors import by_name
 
 from .readers.context import Parameters, SqlCondition
 from .readers.view import EpisodeView
@@ -295,7 +296,8 @@ class MaintainedStore(EpisodeView):
                 f"{labels!r:.200} cannot be labels: {str(error).partition(chr(10))[0]}. Expected booleans, "
                 "numbers, texts, datetimes or lists of those."
             ) from error
-        before = self.episodes.select("episode_id", *(name for name in labels if name in known))
+        # By name, since `select` takes some names for patterns.
+        before = self.episodes.select(by_name("episode_id", *(name for name in labels if name in known)))
         self.annotate(frame)
         missing = (pl.lit(None, frame.schema[name]).alias(name) for name in labels if name not in known)
         return ids.join(before.collect(), on="episode_id", how="left").with_columns(missing)

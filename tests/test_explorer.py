@@ -29,6 +29,7 @@ from episodelake.explorer.listing import POSITION, Choice, EpisodeList, SeriesCo
 from episodelake.explorer.live.watch import LakeWatch, Watch
 from episodelake.explorer.moments import frame_sources, metadata_of, moment_of, summary_of, text_of
 from episodelake.explorer.queries import MOST_ROWS, Queries, Result, export_folder, ids_as, sql_of_ids
+from episodelake.explorer.sql_pane import _usual_kind
 from episodelake.lakes import lake as lakes
 from episodelake.readers.charts.theme import END_COLORS, PALETTE
 from episodelake.readers.choosing import sorted_positions
@@ -706,3 +707,19 @@ def test_agents(tmp_path: Path) -> None:
     assert moment_of(member, 0).step["action"] == str(member.actions[0])
     assert frame_sources(episode, replayed=True) == []
     assert overview_spec("returns", agents, SeriesColors())["usermeta"] == {"brush": False, "notes": []}
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "values", "kind"),
+    [
+        ("name", "n", ["a", "b"], "bars"),
+        ("name", "n", ["a", "a"], "points"),
+        ("t", "n", [0, 1], "line"),
+        ("t", "n", [0, 1, 0], "points"),
+        ("length", "n", [0, 1], "points"),
+        ("n", "n", [0, 1], "histogram"),
+    ],
+)
+def test_results_are_drawn_as_they_are(x: str, y: str, values: list[Any], kind: str) -> None:
+    """Names that come again are no bars, which would be added, and steps that come again are no line."""
+    assert _usual_kind(x, y, values, x in ("length", "n")) == kind

@@ -413,3 +413,20 @@ def test_integers_that_rerun_rounds_are_counted(tmp_path: Path) -> None:
     lost = store.refresh().export(tmp_path / "out", format="rerun").lost
     assert lost["digits of integers in observation, which are doubles in Rerun"] == 2
     assert lost["digits of integers in info.n, which are doubles in Rerun"] == 1
+
+
+@pytest.mark.parametrize("name", ["^good$", "*", "^r[ab]$", "plain"])
+@pytest.mark.parametrize("chosen", [slice(None), slice(2, None), slice(None, None, -1)])
+def test_annotations_are_counted_where_they_have_a_value(tmp_path: Path, name: str, chosen: slice) -> None:
+    """Whatever an annotation is called, as many are lost as the exported episodes have values."""
+    store = store_at(tmp_path / "store")
+    for _ in range(4):
+        write(store)
+    store = store.refresh()
+    for position, names in {0: [name], 3: [name, "ra"]}.items():
+        store.label(position, **dict.fromkeys(names, True))
+    view = store.refresh()[chosen]
+    lost = view.export(tmp_path / "out", format="webdataset").lost
+    told = {key: number for key, number in lost.items() if key.startswith("the annotation")}
+    expected = {f"the annotation {name}": len({0, 3} & set(view.positions.tolist())), "the annotation ra": 1}
+    assert told == expected

@@ -305,3 +305,30 @@ def test_a_healthy_store_has_no_outliers(tmp_path: Path) -> None:
     """Without findings, and without episodes, the list is empty."""
     store = el.create(tmp_path / "empty", **SPACES)
     assert store.health().outliers().is_empty()
+
+
+def test_extremes_of_rewards_are_told_apart(tmp_path: Path) -> None:
+    """An outlying reward is the smallest or the largest, and each finding lists its own episodes."""
+    random = np.random.default_rng(5)
+    store = el.create(tmp_path / "extremes", **SPACES)
+    with store.writer() as writer:
+        for number in range(40):
+            episode = healthy(random, 30)
+            if number in (5, 7):
+                episode["rewards"][3] = -1e4
+            if number in (5, 6):
+                episode["rewards"][4] = 1e4
+            writer.write_episode(**episode)
+    report = store.refresh().health()
+    found = {
+        each.extreme: part["position"].to_list()
+        for each, part in zip(report.findings, report.parts(), strict=True)
+        if (each.kind, each.column) == ("outlier", "reward")
+    }
+    assert found == {"smallest": [5, 7], "largest": [5, 6]}
+    told = json.loads(call("health", store.path, "--json").stdout)["findings"]
+    listed = [len(each["episode_ids"]) for each in told if each["column"] == "reward"]
+    assert listed == [each["episodes"] for each in told if each["column"] == "reward"] == [2, 2]
+    rows = {row["position"]: row["reasons"] for row in report.outliers().to_dicts()}
+    assert "smallest reward of -10000, far from other episodes, t = 3" in rows[7]
+    assert "largest reward of 10000, far from other episodes, t = 4" in rows[6]

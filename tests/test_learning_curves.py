@@ -1,6 +1,7 @@
 """Learning curves: what they draw, computed again by plain loops and SciPy."""
 
 import json
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from scipy.stats import trim_mean
 import episodelake as el
 from episodelake.readers.charts.learning import interquartile_band
 from picture_stores import rows_of, scores, told
-from test_cli import no_terminal, printed, refused, table
+from test_cli import call, no_terminal, printed, refused, table
 
 __all__ = ["no_terminal"]
 
@@ -178,8 +179,17 @@ def test_the_command_draws_any_column(store: el.EpisodeStore) -> None:
     assert max(row["highest"] for row in ends) == 1e7
     kinds = json.loads(printed("plot", store.path, "histogram", "--by", "run.algo", "--json"))
     assert {row["series"]: row["episodes"] for row in kinds} == {"even": 480, "odd": 320}
-    assert "learning do" in " ".join(refused(2, "plot", store.path, "returns", "--smooth", "2").split())
+    assert "that do: learning" in " ".join(refused(2, "plot", store.path, "returns", "--smooth", "2").split())
+    assert printed("plot", store.path, "returns", "--over", "episodes")
     assert "--output FILE" in refused(1, "plot", store.path, "returns", "--over", "time")
     assert "run.algo" in refused(1, "plot", store.path, "learning", "--by", "run.alg")
     moments = json.loads(printed("plot", store.path, "learning", "--over", "time", "--json"))
-    assert all(point["x"].endswith("Z") for row in moments for point in row["points"])
+    first = datetime.fromisoformat(moments[0]["points"][0]["x"])
+    assert first.tzinfo is not None and moments[0]["points"][0]["x"][10] == "T"
+    assert abs((first - store[0].started_at).total_seconds()) < 3600
+    seeds = printed("plot", store.path, "returns", "--by", "episode_id")
+    assert (
+        len(table(seeds.split("The 20")[0])) >= 21
+        and "The 20 largest of 800 by episode_id."
+        in call("plot", store.path, "returns", "--by", "episode_id").stderr
+    )

@@ -1057,3 +1057,39 @@ def test_files_are_read_side_by_side(backend: ObjectBackend, monkeypatch: pytest
     assert fresh.episodes.select("length").collect()["length"].to_list() == lengths
     assert fresh.context.snapshot.pointers.row_count.tolist() == [length + 1 for length in lengths]
     assert fresh.transitions.select(pl.len()).collect().item() == sum(lengths)
+
+
+def test_an_error_ends_reads_side_by_side(backend: ObjectBackend, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a file that cannot be read no other one is begun; the error is that of the first such file."""
+    fill(backend.create(), range(40), seal_every=1)
+    fresh = backend.open()
+    names = [file.name for file in fresh.context.snapshot.episode_files]
+    begun: list[str] = []
+    together, read_tail = threading.Barrier(16), RemotePlace.read_tail
+
+    def failing(place: RemotePlace, count: int) -> tuple[bytes, int]:
+        if place.parent.name != "episodes":
+            return read_tail(place, count)
+        begun.append(place.name)
+        together.wait(PATIENCE)
+        raise PermissionError(f"not {place.name}")
+
+    monkeypatch.setattr(RemotePlace, "read_tail", failing)
+    with pytest.raises(el.errors.CorruptStoreError, match=names[0]):
+        fresh.episodes.collect()
+    assert sorted(begun) == sorted(names[:16])
+
+
+AT_EXIT = """
+import atexit
+store = el.open(url, storage_options=options)
+atexit.register(lambda: print(store.episodes.collect().height))
+"""
+
+
+def test_files_are_read_while_the_interpreter_ends(backend: ObjectBackend) -> None:
+    """A handler at exit may read a store, though no more threads start then."""
+    fill(backend.create(), range(3), seal_every=1)
+    process = start(AT_EXIT, backend)
+    out, _ = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, out) == (0, "3\n")

@@ -742,7 +742,7 @@ def test_misspelt_names_get_the_nearest(store: el.EpisodeStore, mixed: el.Episod
 @pytest.mark.parametrize(
     ("call", "nearest"),
     [
-        (lambda store: store.plot.returns(by="algo"), "Did you mean run.algo"),
+        (lambda store: store.plot.returns(by="algo"), "Did you mean metadata.algo"),
         (lambda store: store.plot.actions(by="end_raeson"), "Did you mean end_reason"),
         (lambda store: store[0].plot(["observations"]), "Did you mean observation or"),
     ],
@@ -832,3 +832,10 @@ def test_a_clipped_axis_of_equal_values_is_whole(tmp_path: Path) -> None:
     chart = scores(tmp_path / "store", {"run": [3.0] * 300 + [9.0]}).plot.returns(scale="clipped")
     assert "quantiles" not in as_json(chart)
     assert 9.0 in {row["value"] for row in rows_of(chart, "circle")}
+
+
+def test_specifications_are_those_of_altair(store: el.EpisodeStore) -> None:
+    """`to_dict` gives what Altair itself reads again."""
+    for chart in (store.plot.returns(), store.plot.return_histogram(), store[0].plot()):
+        again = altair.Chart.from_dict(chart.to_dict())
+        assert again.to_dict() == chart.to_dict()

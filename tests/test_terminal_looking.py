@@ -641,3 +641,14 @@ def test_json_takes_every_value(value: Any) -> None:
         assert back in ("NaN", "Infinity", "-Infinity")
     elif isinstance(value, float | int | str | bool | None):
         assert back == value
+
+
+def test_delete_without_a_terminal_says_what_would_go(cartpole: RawStore) -> None:
+    """It checks the condition first, and deletes nothing without --yes."""
+    before = cartpole.table("episodes")
+    many = sum(row["length"] <= 11 for row in before)
+    told = " ".join(refused(2, "delete", cartpole.path, "length <= 11").split())
+    assert f"Nothing was deleted: {many} episodes would go" in told
+    assert "length" in refused(1, "delete", cartpole.path, "lenght <= 11")
+    assert "No episode fulfils the condition" in call("delete", cartpole.path, "length < 0").stderr
+    assert cartpole.table("episodes") == before

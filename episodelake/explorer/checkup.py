@@ -64,12 +64,12 @@ class Checkup:
         """Return the ids of the episodes of a finding, by its name; none where there is no such finding."""
         if self.report is None:
             return ()
-        kind, _, column = name.partition(":")
-        affected = self.report.affected
-        chosen = affected.filter((affected["kind"] == kind) & (affected["column"] == column))
-        return tuple(chosen["episode_id"].unique(maintain_order=True))
+        findings = zip(self.report.findings, self.report.parts(), strict=True)
+        ids = [part["episode_id"] for finding, part in findings if name_of(finding) == name]
+        return tuple(ids[0].unique(maintain_order=True)) if ids else ()
 
 
 def name_of(finding: Finding) -> str:
-    """Return the name of a finding in addresses, such as `nan:observation`."""
-    return f"{finding.kind}:{finding.column}" if finding.column else finding.kind
+    """Return the name of a finding in addresses, such as `nan:observation` or `outlier:largest reward`."""
+    of = f"{finding.extreme} {finding.column}".strip()
+    return f"{finding.kind}:{of}" if of else finding.kind

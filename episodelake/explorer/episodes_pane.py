@@ -401,7 +401,8 @@ class EpisodesPane:
         self.facets.offer()
         self._offer_columns()
         self._show_columns()
-        await self._take(self.choice, self.brushed)
+        if not await self._take(self.choice, self.brushed):
+            self.page.tell_chosen(self.page.shown.episodes.amounts())
         if not self.brushed and time.monotonic() - self._charted > _CHART_PAUSE:
             await self.chart()
 

@@ -87,11 +87,14 @@ class FacetsPane:
         if episodes is self._of and wanted == self._wanted:
             return
         self._of, self._wanted = episodes, wanted
+        drawn = None
         try:
             drawn = await run.io_bound(_drawn, episodes, *wanted)
         except EpisodelakeError:
-            self._of = None
-            return  # The list shows the error.
+            pass  # The list shows the error.
+        finally:
+            if drawn is None and wanted is self._wanted:
+                self._of = None
         if drawn is not None and wanted is self._wanted:
             self._facets, bars = drawn
             self._bars.show(bars)

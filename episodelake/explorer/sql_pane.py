@@ -53,6 +53,18 @@ element.editor.dispatch({ effects: CM.StateEffect.appendConfig.of([data, named])
 """
 
 
+def _usual_kind(x: str, y: str | None, values: list[Any], numeric: bool) -> str:
+    """Return what a result is drawn as, unless somebody chooses; `values` are those of `x`.
+
+    Values that come again get points: bars would be stacked, which adds means, and a line would jump.
+    """
+    if x == y:
+        return "histogram"
+    if numeric or len(set(map(str, values))) < len(values):
+        return "points"
+    return "line" if x == "t" else "bars"
+
+
 class SqlPane:
     """The SQL tab; made when it is first opened.
 
@@ -230,12 +242,7 @@ class SqlPane:
         self._x.set_options(names, value=x)
         self._y.set_options(names, value=y)
         self._color.set_options(names, value=self._color.value if self._color.value in names else None)
-        alone = "histogram" if x == y else "line" if x == "t" else "points"
-        # Bars of one name would be stacked, which adds means.
-        single = (
-            x in numeric or len(set(map(str, result.table.column(x).to_pylist()))) == result.table.num_rows
-        )
-        self._kind.set_value("bars" if single and x not in numeric else alone)
+        self._kind.set_value(_usual_kind(x, y, result.table.column(x).to_pylist(), x in numeric))
         self._result = result
         self._draw()
 

@@ -31,6 +31,14 @@ _DRAWING_STYLE = (
 class _Saved:
     """Adds `save` to a chart of Altair; saved files need no network."""
 
+    def to_dict(self, *arguments: Any, **options: Any) -> dict[str, Any]:
+        """Return the specification, as charts of Altair do."""
+        specification: dict[str, Any] = super().to_dict(*arguments, **options)  # type: ignore[misc]
+        if "datasets" in specification:
+            data = specification["datasets"]
+            specification["datasets"] = {name: list(rows) for name, rows in data.items()}
+        return specification
+
     def save(self, fp: Any, format: str | None = None, *, theme: str | None = None, **options: Any) -> None:
         """Write the chart into a file.
 

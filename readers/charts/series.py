@@ -14,6 +14,7 @@ import duckdb
 import pyarrow as pa
 
 from ...store.common.arguments import suggest
+from ...store.dynamic.column_groups import METADATA
 from ...store.errors import CorruptStoreError, InvalidArgumentError, NothingToDrawError
 from ...store.layout import EPISODES, RUNS, TABLES
 from ...store.snapshot import Snapshot
@@ -24,7 +25,7 @@ from ..damaged_files import check_plan, check_readable, name_damaged
 from ..sql.connections import connect
 from ..sql.session import plan_with
 from ..sql.sources import run_interruptible
-from ..sql.text import quote, run_keys
+from ..sql.text import quote
 
 MOST_SERIES = 12
 #: Values beyond are data, but no axis has room for them beside others.
@@ -343,8 +344,10 @@ def _labels(snapshot: Snapshot, by: str) -> tuple[str, str]:
     if own is not None:
         return "coalesce(of_run, 'NULL')", f", {quote(own)}::VARCHAR AS of_run"
     known = [RUN, *([AGENT] if snapshot.schema.groups else []), *snapshot.episodes_schema.names]
-    own = [*snapshot.runs_schema.names] if "metadata" in by else [f"{RUN}.{k}" for k in run_keys(snapshot)]
-    meant = suggest(by, [*known, *own])
+    columns = snapshot.runs_schema.names
+    if by.startswith(f"{RUN}."):
+        columns = [f"{RUN}.{name.removeprefix(METADATA.prefix)}" for name in columns]
+    meant = suggest(by, [*known, *columns])
     raise InvalidArgumentError(
         f"by={by!r} is no column of episodes or of runs.{meant} {available_episodes(snapshot)} "
         f"Of runs: {', '.join(snapshot.runs_schema.names)}."

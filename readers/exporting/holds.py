@@ -17,6 +17,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 from gymnasium import Space, spaces
+from polars.selectors import by_name
 
 from ...store.common.exchange import Losses
 from ...store.dynamic.column_groups import EXTRA, INFO, METADATA, POLICY, ColumnGroup, merge_rows
@@ -293,9 +294,11 @@ def count_columns(episodes: Episodes, holds: Holds, losses: Losses) -> None:
     for name in () if holds.annotations else added:
         losses.add(f"the annotation {name}", count)
     own = [each.name for each in episode_annotations(snapshot.episodes_schema)]
-    frame = episodes_frame(snapshot, episodes.context.positions).select(pl.col(own).count())
-    for name, given in collect_episodes(snapshot, frame).row(0, named=True).items() if own else ():
-        losses.add(f"the annotation {name}", given)
+    if own:
+        # By name, since `pl.col` takes some names for patterns.
+        frame = episodes_frame(snapshot, episodes.context.positions).select(by_name(*own).count())
+        for name, given in collect_episodes(snapshot, frame).row(0, named=True).items():
+            losses.add(f"the annotation {name}", given)
 
 
 def count_ends(frame: pl.DataFrame, holds: Holds, losses: Losses) -> None:

@@ -62,6 +62,14 @@ class HealthReport:
         schema = {"kind": pl.String, "column": pl.String, "episodes": pl.Int64, "values": pl.Int64}
         return pl.DataFrame(rows, {**schema, "first": pl.String, "message": pl.String}, orient="row")
 
+    def parts(self) -> list[pl.DataFrame]:
+        """Return the rows of `affected` of each finding, in their order."""
+        ends = np.cumsum([len(each.positions) for each in self.findings], dtype=np.int64).tolist()
+        return [
+            self.affected[end - len(each.positions) : end]
+            for each, end in zip(self.findings, ends, strict=True)
+        ]
+
     def outliers(self, most: int = 50) -> pl.DataFrame:
         """Return the episodes that stand out, those with the worst findings and then with most of them first.
 
@@ -75,11 +83,10 @@ class HealthReport:
             has one, else NULL).
         """
         ranks = {kind: rank for rank, kind in enumerate(_WORST)}
-        # The rows of a finding stand together, and may be most of all.
-        ends = np.cumsum([len(each.positions) for each in self.findings], dtype=np.int64).tolist()
+        # Not a filter of all rows: a finding may concern every episode.
         parts = [
-            self.affected[end - len(each.positions) : end]
-            for each, end in zip(self.findings, ends, strict=True)
+            part
+            for each, part in zip(self.findings, self.parts(), strict=True)
             if each.kind in ranks and 2 * len(each.positions) <= self.count
         ]
         rows = pl.concat([self.affected.clear(), *parts]).with_columns(

@@ -16,8 +16,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -286,15 +287,39 @@ def make_first_array() -> None:
 def over_files(read: Callable[[_T], _R], files: Sequence[_T], place: Place) -> Sequence[_R]:
     """Return what a function reads of files, in order; on an object store of several files at a time.
 
-    That answers many requests in the time of one. An error is that of the first file which has one.
+    That answers many requests in the time of one. An error is that of the first file which has one; no other
+    file is begun after it.
     """
     if place.local is not None or len(files) < 2:
         return [read(file) for file in files]
+    failed = threading.Event()
+
+    def tried(file: _T) -> _R | None:
+        if failed.is_set():
+            return None
+        try:
+            return read(file)
+        except BaseException:
+            failed.set()
+            raise
+
     with ThreadPoolExecutor(_READERS, "episodelake files") as pool:
-        return list(pool.map(read, files))
+        try:
+            futures = [pool.submit(tried, file) for file in files]
+        except RuntimeError:  # The interpreter ends, and starts no more threads.
+            return [read(file) for file in files]
+        try:
+            # A wait without end would not notice an interrupt.
+            while wait(futures, _NOTICED_SECONDS, FIRST_EXCEPTION).not_done and not failed.is_set():
+                pass
+        except BaseException:
+            failed.set()
+            raise
+        return [future.result() for future in futures]
 
 
 _READERS = 16
+_NOTICED_SECONDS = 0.1
 
 #: What this process has checked, by file: one that was changed since counts as another.
 _checked: set[object] = set()

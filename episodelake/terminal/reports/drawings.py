@@ -81,16 +81,17 @@ class RunSeries:
     kind: str
 
 
-def drawn_series(view: EpisodeView, what: str, by: str | None) -> list[RunSeries]:
-    """Return the returns or lengths by run, the oldest run first.
+def drawn_series(view: EpisodeView, what: str, by: str | None) -> tuple[list[RunSeries], str]:
+    """Return the returns or lengths by run, the oldest run first, and a note on runs that are left out.
 
     Args:
         view: the episodes; without any there are no series.
         what: `RETURN` or `LENGTH`.
-        by: as for `Plots.returns`; None for the ids of runs.
+        by: as for `Plots.returns`; None for the ids of runs, of which the newest are drawn. Of others those
+            with the most episodes are.
     """
     if not len(view):
-        return []
+        return [], ""
     with Workbench(view.context, steps=False) as bench:
         value_episodes(bench, what, by or RUN)
         key = "run_id" if by is None else "series"
@@ -98,16 +99,21 @@ def drawn_series(view: EpisodeView, what: str, by: str | None) -> list[RunSeries
         rows = bench.table(
             f"WITH placed AS (SELECT {key} AS name, panel, value, started_at, number "
             f"FROM {VALUED} JOIN ({began}) USING (episode_id)), "
-            "newest AS (SELECT name, min(started_at) AS began FROM placed GROUP BY ALL "
-            f"ORDER BY began DESC LIMIT {RUNS}) "
-            "SELECT name, panel, value FROM placed JOIN newest USING (name) "
+            "sizes AS (SELECT name, min(started_at) AS began, count(*) AS size, count(*) OVER () AS total "
+            "FROM placed GROUP BY name), "
+            f"chosen AS (FROM sizes ORDER BY {'began' if by is None else 'size'} DESC, name LIMIT {RUNS}) "
+            "SELECT name, panel, value, total FROM placed JOIN chosen USING (name) "
             f"ORDER BY began, name, len(panel), panel, {'number' if by is None else 'started_at, number'}"
         )
-    parts = pl.DataFrame(rows).partition_by("name", "panel", maintain_order=True, as_dict=True)
-    return [
+    frame = pl.DataFrame(rows)
+    parts = frame.partition_by("name", "panel", maintain_order=True, as_dict=True)
+    series = [
         RunSeries(_named(name, panel), panel, part["value"].to_numpy(), "run" if by is None else "series")
         for (name, panel), part in parts.items()
     ]
+    total = frame["total"][0]
+    kept = f"newest of {total:,} runs" if by is None else f"largest of {total:,} by {by}"
+    return series, f"The {RUNS} {kept}." if total > RUNS else ""
 
 
 def _named(series: str, panel: str) -> str:
@@ -115,7 +121,7 @@ def _named(series: str, panel: str) -> str:
     return f"{series} [{panel.rpartition(' ')[2]}]" if panel else series
 
 
-def time_drawing(series: Sequence[RunSeries]) -> Drawing:
+def time_drawing(series: Sequence[RunSeries], left_out: str) -> Drawing:
     """Draw a line per run."""
     rows = [{**_counts_of(each), **_spread(each.values), "points": _means(each.values)} for each in series]
 
@@ -123,12 +129,15 @@ def time_drawing(series: Sequence[RunSeries]) -> Drawing:
         drawn = "over time" if _is_narrow(page) else "from first to last episode"
         names = ("episodes", "lowest", "mean", "highest")
         _write_lines(page, series, drawn, {name: [row[name] for row in rows] for name in names})
-        if len(series) > 1:
-            several = any(each.panel for each in series)
-            page.note(f"All lines{' of an objective' * several} have the same scale.")
+        _note_left_out(page, left_out)
         _note_unbounded(page, rows)
 
     return Drawing(rows, draw)
+
+
+def _note_left_out(page: Page, left_out: str) -> None:
+    if left_out:
+        page.note(left_out)
 
 
 def learning_drawing(
@@ -139,9 +148,8 @@ def learning_drawing(
         return Drawing([])
     series, curves = learning_curves(view.context, RETURN, over, by, smooth, "episodes")
     if over == "time":
-        curves = curves.with_columns(
-            pl.from_epoch(pl.col("x").cast(pl.Int64), "ms").dt.to_string("iso") + "Z"
-        )
+        moments = pl.from_epoch(pl.col("x").cast(pl.Int64), "ms")
+        curves = curves.with_columns(moments.dt.replace_time_zone("UTC"))
     rows: list[dict[str, Any]] = [
         {"series": name, "panel": panel, "episodes": part["episodes"].sum()}
         | {"points": part.drop("series", "panel").to_dicts()}
@@ -165,7 +173,7 @@ def learning_drawing(
             "last": [float(line[-1]) for line in medians],
         }
         _write_lines(page, lines, "over training", figures)
-        page.note("The line: median return of the episodes of a stretch; all lines have the same scale.")
+        page.note("The line: median return of the episodes of a stretch.")
         for note in series.notes:
             page.note(f"{note[:1].upper()}{note[1:]}.")
 
@@ -186,9 +194,13 @@ def _write_lines(
     cells = [
         (*row[:3], *map(page.number, row[3:])) for row in zip(names, lines, *figures.values(), strict=True)
     ]
-    headers = (series[0].kind, drawn, *figures)
+    kind = "series" if series[0].kind in figures else series[0].kind
+    headers = (kind, drawn, *figures)
     grid = Grid.of(headers, cells, (False, False, *(True for _ in figures)))
     page.table(replace(grid, first=(drawn, *(name for name in headers if name != drawn)), chart=drawn))
+    if len(series) > 1:
+        several = any(each.panel for each in series)
+        page.note(f"All lines{' of an objective' * several} have the same scale.")
 
 
 def _scale(lines: Sequence[np.ndarray], width: int) -> tuple[float, float] | None:
@@ -235,7 +247,7 @@ def _means(values: np.ndarray) -> list[float]:
     return [float(part.mean()) for part in stretches(values, min(len(values), POINTS))]
 
 
-def histogram_drawing(series: Sequence[RunSeries]) -> Drawing:
+def histogram_drawing(series: Sequence[RunSeries], left_out: str = "") -> Drawing:
     """Draw how often each value occurs, by run over the same axis."""
     finite = {each.name: each.values[np.isfinite(each.values)] for each in series}
     edges = _edges(np.concatenate(list(finite.values()))) if finite else np.zeros(0)
@@ -246,6 +258,7 @@ def histogram_drawing(series: Sequence[RunSeries]) -> Drawing:
 
     def draw(page: Page) -> None:
         _write_histogram(page, {name: values for name, values in finite.items() if len(values)})
+        _note_left_out(page, left_out)
         _note_unbounded(page, rows)
 
     return Drawing(rows, draw)

@@ -143,13 +143,10 @@ def write_faults(page: Page, report: VerifyReport, *, repair: bool) -> None:
 
 def health_facts(report: HealthReport) -> dict[str, Any]:
     """Return the report of `health`, as `--json` prints it."""
-    ids = report.affected.group_by("kind", "column", maintain_order=True).agg(
-        pl.col("episode_id").unique(maintain_order=True)
-    )
-    named = {(kind, column): listed for kind, column, listed in ids.rows()}
+    ids = (part["episode_id"].unique(maintain_order=True).to_list() for part in report.parts())
     rows = [
-        {**row, "episode_ids": named.get((row["kind"], row["column"]), [])}
-        for row in report.frame().drop("first").to_dicts()
+        {**row, "episode_ids": listed}
+        for row, listed in zip(report.frame().drop("first").to_dicts(), ids, strict=True)
     ]
     return {"episodes": report.count, "share": report.share, "findings": rows}
 

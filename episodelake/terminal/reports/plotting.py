@@ -12,7 +12,7 @@ import typer
 from ...readers.charts.series import LENGTH, RETURN, check_any
 from ...readers.view import EpisodeView
 from ...store.common.optional_packages import EXPLORE, require
-from ...store.errors import InvalidArgumentError
+from ...store.errors import InvalidArgumentError, NothingToDrawError
 from ..output.exporting import check_target, replaced, report_file
 from .drawings import (
     Drawing,
@@ -65,7 +65,8 @@ class Wanted:
             if name not in _TAKES[self.kind]:
                 others = [kind for kind, taken in _TAKES.items() if name in taken]
                 raise typer.BadParameter(
-                    f"{self.kind} does not take it; {', '.join(others)} do.", param_hint=f"--{name}"
+                    f"{self.kind} does not take it. Charts that do: {', '.join(others)}.",
+                    param_hint=f"--{name}",
                 )
         return given
 
@@ -119,16 +120,25 @@ def drawn(view: EpisodeView, wanted: Wanted, *, as_json: bool) -> Drawing:
             )
         return Drawing(_visits(view))
     if kind == "learning":
-        return learning_drawing(view, **given)
-    if "over" in given or (kind == "actions" and given):
-        how = "of all episodes" if kind == "actions" else "from first to last episode"
+        try:
+            return learning_drawing(view, **given)
+        except NothingToDrawError:
+            if not as_json:
+                raise
+            return Drawing([])
+    if given.get("over", "episodes") != "episodes":
         raise InvalidArgumentError(
-            f"Characters draw {kind} {how}: give --output FILE for --{next(iter(given))}, or draw learning."
+            f"Without --output {kind} go from the first episode to the last: give --output FILE for --over, "
+            "or choose learning."
         )
     if kind == "actions":
+        if given:
+            raise InvalidArgumentError(
+                "Without --output actions are those of all episodes: give --output FILE for --by."
+            )
         return actions_drawing(view)
     series = drawn_series(view, LENGTH if kind == "lengths" else RETURN, wanted.by)
-    return histogram_drawing(series) if kind == "histogram" else time_drawing(series)
+    return (histogram_drawing if kind == "histogram" else time_drawing)(*series)
 
 
 def _visits(view: EpisodeView) -> list[dict[str, Any]]:
