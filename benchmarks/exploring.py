@@ -22,7 +22,7 @@ from measure import Row, Samples
 from setting import Setting
 
 FIRST_PAGE_SECONDS = 2.0
-CLICK_MILLISECONDS = 300.0
+CLICK_MILLISECONDS = 150.0
 CLICKS = 3
 _COMMAND = "from episodelake.terminal.app import main; main()"
 _ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run")

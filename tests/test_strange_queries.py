@@ -308,10 +308,10 @@ def test_a_filter_by_a_column_of_runs_says_how(of_a_lot: el.EpisodeStore, condit
     assert len(of_a_lot.filter(f"{way} = {value}")) == 1
 
 
-@pytest.mark.parametrize("condition", ["lot = 3", "metadata.lott = 3"])
+@pytest.mark.parametrize("condition", ["lot = 3", "lott = 3", "metadata.lott = 3", "run.lott = 3"])
 def test_a_misspelt_column_of_runs_is_found(of_a_lot: el.EpisodeStore, condition: str) -> None:
-    """Nothing of the episodes is like it, but a column of their runs."""
-    with pytest.raises(el.errors.QueryError, match=r"Nearest: metadata\.lot \(of runs\)"):
+    """Nothing of the episodes is like it, but a key of their runs is, as a condition can have it."""
+    with pytest.raises(el.errors.QueryError, match=r"Nearest: run\.lot\."):
         of_a_lot.filter(condition)
 
 
@@ -334,3 +334,39 @@ def test_a_column_of_another_table_is_joined(of_a_lot: el.EpisodeStore) -> None:
             of_a_lot.query(wrong)
         assert advised in str(caught.value)
         assert len(of_a_lot.query(right)) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "told", "mended"),
+    [
+        (
+            "select run_id, avg(obs(0)) from steps group by all",
+            "run_id is a column of episodes, and obs",
+            "select run_id, avg(obs(0)) from steps JOIN episodes USING (episode_id) group by all",
+        ),
+        (
+            "select name, avg(obs(0)) from steps group by all",
+            r"JOIN episodes USING \(episode_id\), and write run.name",
+            "select run.name, avg(obs(0)) from steps JOIN episodes USING (episode_id) group by all",
+        ),
+        (
+            'select "metadata.lot", avg(reward) from transitions group by all',
+            "and write run.lot",
+            "select run.lot, avg(reward) from transitions JOIN episodes USING (episode_id) group by all",
+        ),
+        (
+            "select env_spec, avg(reward) from steps group by all",
+            r"JOIN episodes USING \(episode_id\) JOIN runs USING \(run_id\)",
+            "select env_spec, avg(reward) from steps JOIN episodes USING (episode_id) "
+            "JOIN runs USING (run_id) group by all",
+        ),
+        ("select run.lott from episodes", "Nearest: run.lot", "select run.lot from episodes"),
+    ],
+)
+def test_advice_on_columns_of_runs_works(
+    of_a_lot: el.EpisodeStore, text: str, told: str, mended: str
+) -> None:
+    """A query of steps that names a column of runs is told how to reach it, and that way has an answer."""
+    with pytest.raises(el.errors.QueryError, match=told):
+        of_a_lot.query(text)
+    assert len(of_a_lot.query(mended)) == 1

@@ -652,3 +652,20 @@ def test_delete_without_a_terminal_says_what_would_go(cartpole: RawStore) -> Non
     assert "length" in refused(1, "delete", cartpole.path, "lenght <= 11")
     assert "No episode fulfils the condition" in call("delete", cartpole.path, "length < 0").stderr
     assert cartpole.table("episodes") == before
+
+
+def test_frames_of_another_motion_are_an_error(tmp_path: Path) -> None:
+    """A replay that differs from what was recorded writes its file, and says so with status 1."""
+    env = gymnasium.make("CartPole-v1")
+    store = el.create(tmp_path / "store", env)
+    with store.record(env) as recorded:
+        for options in ({"seed": 3}, {}):
+            recorded.reset(**options)
+            while not any(recorded.step(0)[2:4]):
+                pass
+    same, other = (call("show", store.path, k, "--frames", tmp_path / f"{k}.gif") for k in (0, 1))
+    assert same.exit_code == 0 and "differs" not in same.stderr
+    message = other.stderr.partition("Error: ")[2]
+    assert other.exit_code == 1 and message.startswith("The replay differs from the recording: step 0")
+    assert "no seed to start from" in message and "Warning" not in other.stderr
+    assert (tmp_path / "1.gif").exists()

@@ -95,15 +95,20 @@ class Video:
     def __iter__(self) -> Iterator[tuple[int, np.ndarray]]:
         """Yield each step with its frame."""
         yield from self._make(self.steps)
+        if self.difference:
+            warnings.warn(self.difference, RuntimeWarning, stacklevel=2)
+
+    @property
+    def difference(self) -> str:
+        """How the last replay differs from the recording, as sentences; empty if it does not."""
         report = self.report
-        if report is not None and not report.same:
-            unseeded = "" if report.seed is not None else " The episode has no seed to start from."
-            warnings.warn(
-                f"The replay differs from the recording: {report.first_difference}.{unseeded} "
-                "Its frames from that step on are not those of the episode.",
-                RuntimeWarning,
-                stacklevel=2,
-            )
+        if report is None or report.same:
+            return ""
+        unseeded = "" if report.seed is not None else " The episode has no seed to start from."
+        return (
+            f"The replay differs from the recording: {report.first_difference}.{unseeded} "
+            "Its frames from that step on are not those of the episode."
+        )
 
     def save(self, path: str | PathLike[str], *, lossless: bool = False, scale: int | None = None) -> Path:
         """Write the video, or a picture of it.

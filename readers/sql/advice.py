@@ -16,7 +16,7 @@ from ...store.snapshot import Snapshot
 from ..context import refresh_hint
 from .elements import INDEXED, without_elements
 from .macros import TRANSITIONS, WITH_NEXT, Macro, next_columns
-from .text import literal, named_words, quote
+from .text import literal, named_words, names_run_keys, quote, run_keys
 
 _SUPPLIED = re.compile(r"Macro (\w+)\(\) does not support the supplied arguments")
 _NAMED = re.compile(r"(\w+)\s*:=")
@@ -83,6 +83,7 @@ _MISSING = re.compile(
     r"""|(?:Referenced table|Table with name) "?(?P<table>[^\s"]+)"""
     r"""|Function with name (?P<function>\S+)"""
 )
+_KEY = re.compile(r'Could not find key "([^"]+)" in struct')
 _GUESS = re.compile(r'\nDid you mean "([^"\n]*)"\??')
 #: These may be internal names.
 _CANDIDATES = re.compile(r"\nCandidate (?:bindings|tables): [^\n]*")
@@ -133,7 +134,10 @@ def advice(
     """
     reason = reason.replace("\t", "  ")
     message = misuse(text, reason, macros)
-    missing = _MISSING.search(reason)
+    missing, key = _MISSING.search(reason), _KEY.search(reason)
+    if key is not None and names_run_keys(text):
+        near = [f"run.{name}" for name in near_names(key[1], list(run_keys(snapshot)))]
+        message = f"{_no('key', f'run.{key[1]}', near)}\n{reason}"
     if message is not None or missing is None:
         return message or reason
     wrong = (missing["column"] or missing["table"] or missing["function"]).strip("!\"'").removeprefix("main.")
@@ -202,27 +206,37 @@ def _misplaced(asked: _Asked, wrong: str) -> str | None:
     if wrong in asked.following:
         return f"{wrong} is a column of the view {WITH_NEXT}; write FROM {WITH_NEXT}."
     elsewhere = [name for name, names in asked.columns.items() if wrong in names]
-    if elsewhere:
-        if asked.of_steps and STEPS not in elsewhere:
-            key = "run_id" if EPISODES not in elsewhere else "episode_id"
-            return (
-                f"{wrong} is a column of {elsewhere[0]}, and {asked.of_steps}(...) works on steps, whose "
-                f"columns are {', '.join(asked.columns[STEPS])}. JOIN {elsewhere[0]} USING ({key}) to ask "
-                "for both."
-            )
-        hint = " obs(...) and act(...) read such columns." if elsewhere == [STEPS] else ""
+    if not elsewhere:
+        return None
+    # What episodes have, too, needs no second join.
+    nearest = EPISODES if EPISODES in elsewhere else elsewhere[0]
+    way = _way_to(asked, nearest)
+    if nearest == RUNS and _reads_rows(asked):
+        own = wrong == "name" or wrong.startswith(METADATA.prefix)
+        way = _way_to(asked, EPISODES).partition(" to ask")[0]
+        key = wrong.removeprefix(METADATA.prefix)
+        way += f", and write run.{key}." if own else " JOIN runs USING (run_id) to ask for both."
+    if asked.of_steps and STEPS not in elsewhere:
         return (
-            f"{wrong} is a column of {' and '.join(elsewhere)}, which the query does not read here.{hint} "
-            f"{_way_to(asked, elsewhere[0])}"
+            f"{wrong} is a column of {nearest}, and {asked.of_steps}(...) works on steps, whose columns are "
+            f"{', '.join(asked.columns[STEPS])}. {way}"
         )
-    return None
+    hint = " obs(...) and act(...) read such columns." if elsewhere == [STEPS] else ""
+    return (
+        f"{wrong} is a column of {' and '.join(elsewhere)}, which the query does not read here.{hint} {way}"
+    )
+
+
+def _reads_rows(asked: _Asked) -> bool:
+    """Return whether a query reads rows of steps."""
+    return bool(asked.of_steps) or not asked.words.isdisjoint({STEPS, TRANSITIONS, WITH_NEXT})
 
 
 def _way_to(asked: _Asked, table: str) -> str:
     """Return advice on reading another table: with a JOIN, where its rows match, or instead."""
     if table == RUNS and EPISODES in asked.words:
         return "JOIN runs USING (run_id) to ask for both."
-    if table == EPISODES and not asked.words.isdisjoint({STEPS, TRANSITIONS, WITH_NEXT}):
+    if table == EPISODES and _reads_rows(asked):
         return "JOIN episodes USING (episode_id) to ask for both."
     return f"Write FROM {table}."
 
@@ -232,9 +246,12 @@ def _column(asked: _Asked, wrong: str) -> list[str]:
     names = [name for of_table in named.values() for name in of_table]
     near = near_names(wrong, names)
     if not near:
-        anywhere = {**asked.columns, RUNS: asked.stored[RUNS]}
-        others = {name: table for table, of_table in anywhere.items() for name in of_table}
-        near = [f"{name} (of {others[name]})" for name in near_names(wrong, list(others))]
+        others = {name: f"{name} (of {of})" for of, names in asked.columns.items() for name in names}
+        if RUNS not in asked.tables:
+            of_runs = ["name", *(name for name in asked.stored[RUNS] if name.startswith(METADATA.prefix))]
+            keys = (name.removeprefix(METADATA.prefix) for name in of_runs)
+            others |= {key: f"run.{key}" for key in keys}
+        near = [others[name] for name in near_names(wrong, list(others))]
     lists = [f"Columns of {table}: {', '.join(of_table)}." for table, of_table in named.items()]
     if any("." in name for name in names):
         lists.append('Names with a dot need double quotes, as in "info.x".')

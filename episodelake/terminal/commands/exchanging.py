@@ -242,14 +242,13 @@ def _columns(names: list[str]) -> str | list[str]:
 
 
 def _outcome(report: ImportReport) -> list[tuple[str, object]]:
-    counts = [("there already", report.present), ("replaced", report.replaced), ("kept", report.kept)]
     if report.dry_run:
         return [
             ("observation space", str(report.observation_space)),
             ("action space", str(report.action_space)),
             *((f"column {ours}", theirs) for ours, theirs in report.mapping.items()),
-            *counts,
         ]
+    counts = [("there already", report.present), ("replaced", report.replaced), ("kept", report.kept)]
     added = [("episodes added", report.episodes), ("transitions added", report.steps)]
     return [("store", report.store), *added, *counts]
 

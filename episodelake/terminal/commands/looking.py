@@ -296,7 +296,7 @@ def plot(
     as_json: AsJson = False,
     storage: StorageOptions = None,
 ) -> None:
-    """Draw returns, learning curves, lengths, actions or visited observations.
+    """Draw returns, learning curves, lengths or actions.
 
     To a file, or without one with characters.
     """

@@ -9,10 +9,11 @@ import contextlib
 import difflib
 import json
 import re
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import polars as pl
@@ -29,11 +30,15 @@ from ...store.layout import EPISODE_DIGITS
 from ...store.names import unescape
 from ...store.parquet.page_checks import check_pages
 from ...store.schema import AGENT_ID, REWARD
+from ..command import failure
 from ..output.charts import sparkline
 from ..output.exporting import check_target, report_file
 from ..output.grid import Grid, moment_text, number_text
 from ..output.page import Page
 from .opening import Explored, explored
+
+if TYPE_CHECKING:
+    from ...readers.pictures.video import Video
 
 END_ROWS = 3
 SIGNALS = 16
@@ -350,26 +355,33 @@ class Film:
     def save(
         self, path: str, storage: Sequence[str] | None, key: int | str, agent: str | None, *, as_json: bool
     ) -> None:
-        """Write the file, and report it."""
+        """Write the file, and report it; frames of another motion are an error, though the file is there."""
         if self.file.suffix.lower() not in PICTURES:
             raise typer.BadParameter(
                 f"{str(self.file)!r} does not end in {', '.join(PICTURES)}.", param_hint="--frames"
             )
         check_target(self.file)
-        identity = explored(
+        identity, difference = explored(
             path, storage, lambda opened: self._made(opened, find_episode(opened, key, agent))
         )
         beginning = f"The frames of {identity} are in"
         report_file(beginning, self.file, {"episode_id": identity}, as_json=as_json)
+        if difference:
+            raise failure(difference)
 
-    def _made(self, opened: Explored, episode: Episode) -> str:
-        """Write the file, and return the id of the episode."""
+    def _made(self, opened: Explored, episode: Episode) -> tuple[str, str]:
+        """Write the file, and return the id of the episode, and how a replay differs from it."""
         try:
-            episode.video(self.steps, column=self.column).save(self.file)
+            return episode.id, self._written(episode.video(self.steps, column=self.column))
         except NothingToDrawError as error:
             if not (self.trust and isinstance(error.__cause__, UntrustedEnvError)):
                 raise
             env = opened.store.make_env(episode.run_id, trust=True, render_mode="rgb_array")
             with contextlib.closing(env):
-                episode.video(self.steps, env=env).save(self.file)
-        return episode.id
+                return episode.id, self._written(episode.video(self.steps, env=env))
+
+    def _written(self, video: Video) -> str:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            video.save(self.file)
+        return video.difference
