@@ -242,7 +242,7 @@ class SqlPane:
         self._x.set_options(names, value=x)
         self._y.set_options(names, value=y)
         self._color.set_options(names, value=self._color.value if self._color.value in names else None)
-        self._kind.set_value(_usual_kind(x, y, result.table.column(x).to_pylist(), x in numeric))
+        self._kind.set_value(_usual_kind(str(x), y, result.table.column(x).to_pylist(), x in numeric))
         self._result = result
         self._draw()
 

@@ -18,7 +18,7 @@ import errno
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_EXCEPTION, CancelledError, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -294,9 +294,9 @@ def over_files(read: Callable[[_T], _R], files: Sequence[_T], place: Place) -> S
         return [read(file) for file in files]
     failed = threading.Event()
 
-    def tried(file: _T) -> _R | None:
+    def tried(file: _T) -> _R:
         if failed.is_set():
-            return None
+            raise CancelledError
         try:
             return read(file)
         except BaseException:
