@@ -10,7 +10,7 @@ from itertools import islice
 from typing import Any
 
 import numpy as np
-from nicegui import run, ui
+from nicegui import background_tasks, run, ui
 from nicegui.events import GenericEventArguments
 
 from ..readers.amounts import counted
@@ -305,6 +305,8 @@ class EpisodesPane:
         self.page.tell_chosen(amounts)
         self._show()
         await self.facets.show()
+        # Somebody may have gone back to the overview meanwhile.
+        background_tasks.create(self.page.follow_list())
         return True
 
     def _show_chips(self) -> None:

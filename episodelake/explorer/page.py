@@ -342,7 +342,7 @@ class Page(Tab):
             await run.io_bound(self.watch.recorded)
             await self._open(address)
             self.tabs.set_value(address.pane)
-            await self._follow_list()
+            await self.follow_list()
             await self._compare.show(address.compared, address.align, address.overlaid)
             if self.sql is not None:
                 self.sql.write(address.query)
@@ -432,12 +432,13 @@ class Page(Tab):
 
     # Small things
 
-    async def _follow_list(self) -> None:
+    async def follow_list(self) -> None:
+        """Show the overview of what the list shows, if the overview is open."""
         if self.tabs.value == OVERVIEW:
             await self.overview.follow(self.episodes.chosen)
 
     async def _tab_changed(self) -> None:
-        await self._follow_list()
+        await self.follow_list()
         if self.tabs.value == "episodes" and not self.player.panes:
             self.episodes.move(0)  # The pane never starts empty.
         if self.tabs.value == "sql" and self.sql is None:

@@ -209,6 +209,10 @@ class PageOwner(Protocol):
         """Say in the header which part of the episodes the list shows."""
         ...
 
+    async def follow_list(self) -> None:
+        """Show the overview of what the list shows, if the overview is open."""
+        ...
+
     def closed_episode(self) -> None:
         """Take note that the player has closed an episode."""
         ...
