@@ -366,7 +366,7 @@ def test_a_column_of_another_table_is_joined(of_a_lot: el.EpisodeStore) -> None:
 def test_advice_on_columns_of_runs_works(
     of_a_lot: el.EpisodeStore, text: str, told: str, mended: str
 ) -> None:
-    """A query of steps that names a column of runs is told how to reach it, and that way has an answer."""
+    """The error for a column of runs in a query of steps names a way to it, and that way has an answer."""
     with pytest.raises(el.errors.QueryError, match=told):
         of_a_lot.query(text)
     assert len(of_a_lot.query(mended)) == 1
