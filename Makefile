@@ -31,12 +31,13 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-cases test-slow test-crashes test-terminal test-faults test-hostile test-lowest test-peers test-rllib test-rllib-training test-engines test-training test-notebooks test-explorer docs lint format types wheel-check bench check clean
+.PHONY: help demo test test-cases test-slow test-crashes test-terminal test-faults test-hostile test-lowest test-newer test-peers test-rllib test-rllib-training test-engines test-training test-notebooks test-explorer docs lint format types wheel-check bench check clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(VENV)/.installed-demo ## record, query, rebuild and replay real episodes in ./episodelake-demo
+	rm -rf episodelake-demo
 	$(BIN)/episodelake demo $(ARGS)
 
 test: $(VENV)/.installed-test ## run the tests, doctests and documentation examples
@@ -50,7 +51,7 @@ test-slow: $(VENV)/.installed-test ## run everything, with many more generated e
 
 test-crashes: $(VENV)/.installed-test ## crashes and failures at some points of every kind, and sixteen writers
 	$(PYTEST) $(PARALLEL) $(LONGER) -m slow tests/test_faults.py tests/test_vector_crash.py tests/test_interrupts.py \
-	  tests/test_maintenance_interrupts.py tests/test_recorder.py \
+	  tests/test_maintenance_interrupts.py tests/test_recorder.py tests/test_visible_steps.py \
 	  tests/test_many_writers.py::test_sixteen_writers_some_of_them_killed $(ARGS)
 
 test-terminal: $(VENV)/.installed-test ## the command line on terminals, interrupted, and on an object store
@@ -63,14 +64,17 @@ test-hostile: $(VENV)/.installed-test ## read some hundred hostile stores, and a
 	EPISODELAKE_MUTATIONS=$${EPISODELAKE_MUTATIONS:-100} $(PYTEST) $(PARALLEL) $(LONGER) -m slow tests/test_safety.py tests/test_fuzzing.py $(ARGS)
 
 # The core: recording, reading, SQL, loaders, maintenance, recovery.
-CORE := compatibility recorder episode_writer readers committed_store loose_columns namespaces sql query_parameters \
+CORE := compatibility recorder_contract recorder episode_writer readers committed_store loose_columns namespaces sql query_parameters \
   loader_order loader_units loader_stream compaction deletion_reach annotations tags
 
 test-lowest: $(LOWEST)/.installed-lowest ## run the core suite on the oldest supported releases of the dependencies
 	$(IN_MEMORY) $(LOWEST)/bin/python -m pytest $(PARALLEL) $(CORE:%=tests/test_%.py) $(ARGS)
 
+test-newer: ## run the core suite on each newer Python of this machine, and name those that it lacks
+	$(IN_MEMORY) tests/check_newer.sh $(PARALLEL) $(CORE:%=tests/test_%.py) $(ARGS)
+
 test-peers: $(PEERS)/.installed-peers ## run the examples and comparisons that need other libraries
-	$(IN_MEMORY) $(PEERS)/bin/python -m pytest $(PARALLEL) -m peers tests/test_peers.py tests/test_conversion_peers.py \
+	$(IN_MEMORY) $(PEERS)/bin/python -m pytest $(PARALLEL) -m peers tests/test_peers.py tests/test_conversion_peers.py tests/test_checkers.py \
 	  tests/test_exchange_*.py $(ARGS)
 
 # RLlib needs a Gymnasium of its own. One process: its tests share one small cluster.
@@ -109,8 +113,9 @@ format: $(VENV)/.installed-test ## write the format and the safe fixes of ruff
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-types: $(VENV)/.installed-test ## check the library's types with pyright
-	$(BIN)/pyright --pythonpath $(BIN)/python
+types: $(VENV)/.installed-test ## check the library's types with pyright, for the oldest and the newest Python
+	$(BIN)/pyright --pythonpath $(BIN)/python --pythonversion 3.11
+	$(BIN)/pyright --pythonpath $(BIN)/python --pythonversion 3.14
 
 wheel-check: $(VENV)/.installed-test ## build the wheel, install it in a clean environment, use it from another folder
 	PYTHON="$(BIN)/python" tests/check_wheel.sh
@@ -118,10 +123,10 @@ wheel-check: $(VENV)/.installed-test ## build the wheel, install it in a clean e
 bench: $(VENV)/.installed-test ## measure against Minari and bare pyarrow, and print the table
 	$(BIN)/python benchmarks/run.py $(ARGS)
 
-check: test test-cases test-crashes test-terminal test-hostile test-lowest test-peers test-training test-notebooks test-explorer lint types wheel-check ## all that the continuous integration checks
+check: test test-cases test-crashes test-terminal test-hostile test-lowest test-newer test-peers test-training test-notebooks test-explorer lint types wheel-check ## all that the continuous integration checks
 
 clean: ## remove the environments, builds and caches
-	rm -rf $(VENV) $(LOWEST) $(PEERS) $(RLLIB) $(ENGINE) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis benchmarks/.venv
+	rm -rf $(VENV) .venv-3.* $(LOWEST) $(PEERS) $(RLLIB) $(ENGINE) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis benchmarks/.venv
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:

@@ -18,8 +18,8 @@ PEERS = Path(__file__).resolve().parent / "peers"
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """Recipe of a peer's environment.
+class EnvRecipe:
+    """EnvRecipe of a peer's environment.
 
     Attributes:
         name: of its folder, and of its script, `peers/<name>_peer.py`.
@@ -38,26 +38,26 @@ class Recipe:
         return PEERS / f"{self.name}_peer.py"
 
 
-MINARI = Recipe(
+MINARI = EnvRecipe(
     "minari",
     ("minari[hdf5,arrow,create]==0.5.4",),
     {"gymnasium": "gymnasium[mujoco]", "numpy": "numpy", "pyarrow": "pyarrow", "mujoco": "mujoco"},
 )
 # This release of torch is the one for processors; others bring gigabytes for graphics cards.
-TIANSHOU = Recipe(
+TIANSHOU = EnvRecipe(
     "tianshou", ("tianshou==2.0.1", "torch==2.13.0"), {"gymnasium": "gymnasium", "numpy": "numpy"}
 )
 # The peers of sampling. What each of them pins itself, such as Gymnasium, is left to it.
-TORCHRL = Recipe("torchrl", ("torchrl==0.14.0", "torch==2.13.0"), {"numpy": "numpy"})
-D3RLPY = Recipe("d3rlpy", ("d3rlpy==2.8.1", "torch==2.13.0"), {"numpy": "numpy"})
-MINARI_TORCH = Recipe(
+TORCHRL = EnvRecipe("torchrl", ("torchrl==0.14.0", "torch==2.13.0"), {"numpy": "numpy"})
+D3RLPY = EnvRecipe("d3rlpy", ("d3rlpy==2.8.1", "torch==2.13.0"), {"numpy": "numpy"})
+MINARI_TORCH = EnvRecipe(
     "minari_torch",
     ("minari[hdf5,create]==0.5.4", "pillow", "torch==2.13.0"),
     {"gymnasium": "gymnasium", "numpy": "numpy"},
 )
 # The newest LeRobot for Python 3.11 that takes this torch. It converts arrays of one number in a way that
 # newer releases of numpy refuse.
-LEROBOT = Recipe("lerobot", ("lerobot==0.3.2", "numpy==2.2.6", "torch==2.13.0"), {})
+LEROBOT = EnvRecipe("lerobot", ("lerobot==0.3.2", "numpy==2.2.6", "torch==2.13.0"), {})
 
 
 class PeerError(RuntimeError):
@@ -71,7 +71,7 @@ class Peer:
     datasets live under `folder`.
     """
 
-    def __init__(self, environments: Path, folder: Path, recipe: Recipe = MINARI) -> None:
+    def __init__(self, environments: Path, folder: Path, recipe: EnvRecipe = MINARI) -> None:
         self._recipe = recipe
         self._environments = environments
         self._folder = folder
@@ -120,7 +120,7 @@ class Peer:
         return self._process
 
 
-def make_environment(folder: Path, recipe: Recipe) -> Path:
+def make_environment(folder: Path, recipe: EnvRecipe) -> Path:
     """Make the peer's virtual environment in `folder`, unless it is there, and return its Python.
 
     A changed list of packages, or an interrupted installation, makes the environment anew.

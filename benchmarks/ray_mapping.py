@@ -93,13 +93,6 @@ def mapped(store: el.EpisodeStore, function: Any, of: Any) -> float:
     return time.perf_counter() - start
 
 
-def verified(store: el.EpisodeStore, **where: Any) -> float:
-    """Verify the store."""
-    start = time.perf_counter()
-    assert store.verify(**where).ok
-    return time.perf_counter() - start
-
-
 def main(quick: bool, repeats: int) -> None:
     """Measure and print."""
     import ray
@@ -117,9 +110,6 @@ def main(quick: bool, repeats: int) -> None:
             taken = {name: Samples(tuple(each)) for name, each in interleave(sides, repeats).items()}
             work = f"{function.__name__} of {episodes:,} episodes of {length} steps"
             rows.append(Row(work, "s", taken["ray"], "pool of processes", taken["pool"], TARGET))
-        sides = {"ray": partial(verified, store, engine="ray"), "one": partial(verified, store)}
-        taken = {name: Samples(tuple(each)) for name, each in interleave(sides, repeats).items()}
-        rows.append(Row("verify, engine='ray'", "s", taken["ray"], "this process", taken["one"]))
     print_table(rows, Console(width=170))
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 import sampling_data
-from peer_process import D3RLPY, LEROBOT, MINARI_TORCH, TORCHRL, Peer, Recipe
+from peer_process import D3RLPY, LEROBOT, MINARI_TORCH, TORCHRL, EnvRecipe, Peer
 
 SIZE = 256
 WINDOW = 64
@@ -40,7 +40,7 @@ class Contender:
     """
 
     label: str
-    recipe: Recipe
+    recipe: EnvRecipe
     kind: Mapping[str, str] = field(default_factory=dict)
     options: Mapping[str, int] = field(default_factory=dict)
     steps: int = 1_000_000

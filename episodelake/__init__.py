@@ -14,10 +14,8 @@ from . import errors as errors
 from . import types as types
 from ._first_use import lazy_names as _lazy_names
 from ._first_use import register_namespace as _register_namespace
-from .exchange import register_formats as _register_formats
 
 # The namespace `rl` also waits for Polars, and loads nothing.
 __all__, __getattr__, __dir__ = _lazy_names(__name__, __file__)  # pyright: ignore[reportUnsupportedDunderAll]
 
 _register_namespace()
-_register_formats()

@@ -4,14 +4,15 @@ __version__: str
 
 from . import errors as errors
 from . import types as types
-from ._importing import import_dataset
 from ._pulling import preview, pull
-from ._store import EpisodeStore, create, merge, recover
+from ._store import create, merge, recover
 from ._store import open_store as open
+from .episode_store import EpisodeStore, EpisodeView
 from .exchange import formats
+from .exchange.importing import import_dataset
 from .exchange.table.mapping import FILE, ColumnMapping
-from .lakes.opening import lake
-from .publishing.published import published, unpublish
+from .lakes.open_lake import lake
+from .publishing.publishing import published
 from .readers.columns.mapped import Cache
 from .readers.episode import AgentEpisode, Episode, MultiAgentEpisode
 from .readers.loading.feed import Batches, Shard
@@ -28,7 +29,6 @@ from .readers.loading.transforms.torch_module import TorchModule
 from .readers.loading.units import Deltas, NSteps, Transitions
 from .readers.loading.windows import Episodes, Windows, unpadded
 from .readers.measures.quality import normalized_score
-from .readers.view import EpisodeView
 from .replay_buffer.buffer import ReplayBuffer
 from .store.agents import AgentGroup
 from .store.dynamic.values import OpaqueValue
@@ -99,5 +99,4 @@ __all__ = [
     "register_artifact_codec",
     "register_codec",
     "unpadded",
-    "unpublish",
 ]

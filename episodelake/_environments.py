@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import gymnasium
-from gymnasium.vector import VectorEnv
 
 from .store.common.arguments import is_integer
 from .store.errors import InvalidArgumentError
@@ -42,7 +41,7 @@ def spaces_of_agents(
 
 
 def renewed(manifest: Manifest) -> Manifest:
-    """Return the identity of a new store that holds what another one holds."""
+    """Return the identity of a new store with the contents of another one."""
     fresh = Manifest.new(manifest.observation_space, manifest.action_space, manifest.reward_shape)
     return replace(fresh, groups=manifest.groups)
 
@@ -68,7 +67,9 @@ def spaces_of(
         InvalidArgumentError: it is no environment; or there is none, and a space is missing.
     """
     if env is not None:
-        own = _own_spaces(env)
+        from .writers.recorders.choice import spaces_of_env
+
+        own = spaces_of_env(env)
         observation = own[0] if observation is None else observation
         action = own[1] if action is None else action
     if observation is None or action is None:
@@ -89,18 +90,3 @@ def base_notes(parts: Mapping[str, tuple[gymnasium.Space, gymnasium.Space]]) -> 
         for side, space in zip(("observation", "action"), spaces, strict=True):
             classes.update(own_classes(space, f"{agent}.{side}" if agent else side))
     return {"space_classes": classes} if classes else {}
-
-
-def _own_spaces(env: Any) -> tuple[gymnasium.Space, gymnasium.Space]:
-    from .writers.recorders.pool_recorder import is_pool, pool_spaces
-
-    if is_pool(env):
-        return pool_spaces(env)
-    if isinstance(env, VectorEnv):
-        return env.single_observation_space, env.single_action_space
-    if not isinstance(env, gymnasium.Env):
-        raise InvalidArgumentError(
-            f"env is {type(env).__name__}; expected a gymnasium.Env, as gymnasium.make gives it, an "
-            "environment of PettingZoo, or an environment's id."
-        )
-    return env.observation_space, env.action_space

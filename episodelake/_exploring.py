@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from . import errors
-from .store.common.arguments import whole_number
-from .store.errors import ComputationError, InvalidArgumentError
+from .errors import ComputationError, InvalidArgumentError
+from .plugin import whole_number
 
 _TALLEST = 10_000
 

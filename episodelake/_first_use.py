@@ -10,7 +10,7 @@ from __future__ import annotations
 import ast
 import importlib
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -52,46 +52,24 @@ def lazy_names(module: str, file: str) -> tuple[list[str], Callable[[str], objec
     return names, load, lambda: sorted({*namespace, *names})
 
 
+#: Names of other libraries for what this one has.
+_MEANT = {"load": "open", "read": "open", "connect": "open"}
+
+
 def _hint(name: str) -> str:
     """Return the end of a message about an unknown name: where it is, or the name most like it."""
     if name.startswith("_"):
         return ""
     rooms = {"el": __package__, "el.errors": f"{__package__}.errors", "el.types": f"{__package__}.types"}
     known = {f"{room}.{each}": each for room, path in rooms.items() for each in sys.modules[path].__all__}
-    there = [path for path, each in known.items() if each == name]
+    there = [path for path, each in known.items() if each in (name, _MEANT.get(name))]
     if there:
-        return f": it is {there[0]}."
+        return f": did you mean {there[0]}?" if name in _MEANT else f": it is {there[0]}."
     # It loads difflib, which no program needs that misspells nothing.
     from .store.common.arguments import near_names
 
     near = near_names(name, list(known.values()), 1)
     return "".join(f": did you mean {path}?" for path, each in known.items() if [each] == near)
-
-
-def names_of(
-    module: str, origins: Mapping[str, str], package: str, purpose: str, install: str
-) -> tuple[list[str], Callable[[str], object], Callable[[], list[str]]]:
-    """Return `__all__`, `__getattr__` and `__dir__` of an integration, whose package may be missing or slow.
-
-    Args:
-        module: its `__name__`.
-        origins: the submodule of each name.
-        package: what the first use imports; where it is missing, that raises `MissingPackageError`.
-        purpose, install: for its message, as `require` has them.
-    """
-    from .store.common.optional_packages import require
-
-    namespace = vars(sys.modules[module])
-
-    def load(name: str) -> object:
-        if name not in origins:
-            raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        require(package, purpose, install)
-        value = namespace[name] = getattr(importlib.import_module(f".{origins[name]}", module), name)
-        return value
-
-    names = sorted(origins)
-    return names, load, lambda: sorted({*namespace, *names})
 
 
 def register_namespace() -> None:

@@ -8,21 +8,31 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from .readers.context import SqlCondition
 from .readers.episode import Episode, MultiAgentEpisode
+from .readers.frames import collected
 from .readers.tasks import Address, groups_of
-from .readers.view import EpisodeView
+from .readers.view import ReadView
+from .store.annotations.annotations import (
+    annotate_episodes,
+    annotate_steps,
+    check_new,
+    storable_type,
+    widened,
+)
+from .store.common.arguments import one_of
 from .store.common.engines import Engine
 from .store.common.progress import Progress
 from .store.errors import (
@@ -33,17 +43,10 @@ from .store.errors import (
 from .store.files import Place, guard_access
 from .store.files.local import LocalPlace
 from .store.layout import EPISODES, STEPS
-from .store.maintenance.annotations import (
-    annotate_episodes,
-    annotate_steps,
-    check_new,
-    storable_type,
-    widened,
-)
-from .store.maintenance.staging import staging
 from .store.names import AGENT_ID
 from .store.schema import StoreHandle
 from .store.segments.seal import Tables
+from .store.staging import staging
 
 Of = Literal["step", "episode"]
 OnError = Literal["raise", "skip"]
@@ -94,7 +97,7 @@ class EpisodeMap:
         """Return keys and values of the episodes at these positions; the metadata has those left out."""
         tables: list[pa.Table] = []
         skipped: list[tuple[str, str]] = []
-        for episode in EpisodeView(self.address.open().context.choose(positions)):
+        for episode in ReadView(self.address.open().context.choose(positions)):
             try:
                 tables += self._values_of(episode)
             except StoreAccessError:
@@ -289,7 +292,7 @@ class MapJob:
     def run(
         self, function: Callable[[Address], EpisodeMap], version: int, engine: Engine, progress: Progress
     ) -> MapReport:
-        """Compute, and commit; see `MaintainedStore.map_episodes`.
+        """Compute, and commit; see `EpisodeStore.map_episodes`.
 
         Args:
             function: returns the map for the address of a version.
@@ -302,7 +305,8 @@ class MapJob:
             known_types = check_new(self.store, STEPS if self.of == "step" else EPISODES, self.names)
             address = self._address(folder, version)
             groups = self._groups(address.open())
-            known = set(folder.names())
+            with guard_access("read the job", folder):
+                known = set(folder.names())
             names = [f"{group[0]}-{group[-1]}.arrow" for group in groups]
             missing = [place for place, name in enumerate(names) if name not in known]
             types = _Types()
@@ -329,7 +333,7 @@ class MapJob:
                 note.write(str(version).encode())
         return Address.of(self.store.layout, version)
 
-    def _groups(self, view: EpisodeView) -> list[np.ndarray]:
+    def _groups(self, view: ReadView) -> list[np.ndarray]:
         chosen = view if self.where is None else view.filter(self.where)
         rows = view.context.snapshot.pointers.row_count[chosen.positions]
         total = int(rows.sum())
@@ -348,7 +352,7 @@ class MapJob:
         newest = Address.of(self.store.layout, Tables.open(self.store.layout).episodes.version)
         if newest.version != version and table.num_rows:
             # Episodes that were deleted meanwhile have no use for their values.
-            ids = newest.open().episodes.select(_ID).collect().to_arrow().column(_ID).cast(pa.string())
+            ids = collected(newest.open().episodes.select(_ID)).to_arrow().column(_ID).cast(pa.string())
             there = pc.call_function("is_in", [table.column(_ID)], pc.SetLookupOptions(ids.combine_chunks()))
             table = table.filter(there)
         if table.num_rows:
@@ -385,3 +389,33 @@ def _write(place: Place, table: pa.Table) -> None:
 def _read(place: Place) -> pa.Table:
     with guard_access("read", place):
         return pa.ipc.open_stream(place.read()).read_all()
+
+
+def map_episodes(
+    store: Any,
+    function: Callable[[Episode], Any],
+    into: str | Sequence[str],
+    of: Of,
+    where: pl.Expr | str | SqlCondition | None,
+    engine: Engine,
+    job_id: str | None,
+    on_error: OnError,
+    progress: Progress,
+) -> MapReport:
+    """Compute annotations by a function of an episode; see `EpisodeStore.map_episodes`."""
+    single = isinstance(into, str)
+    names = (into,) if single else tuple(into) if isinstance(into, Iterable) else ()
+    if not names or len(set(names)) < len(names):
+        raise InvalidArgumentError(
+            f"into={into!r:.200}: expected the name of an annotation, or several different ones."
+        )
+    if not callable(function):
+        raise InvalidArgumentError(f"function={function!r:.200}: expected a function of an episode.")
+    one_of("of", of, get_args(Of))
+    one_of("on_error", on_error, get_args(OnError))
+    if job_id is not None and (not isinstance(job_id, str) or not job_id):
+        raise InvalidArgumentError(f"job_id={job_id!r:.200}: expected text that names the job.")
+    store.refresh()
+    job = MapJob(store.handle, of, names, where, job_id)
+    mapped = partial(EpisodeMap, function, names, single, of, on_error == "skip")
+    return job.run(mapped, store.context.snapshot.version, engine, progress)

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import os
+import shutil
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
 
 import polars as pl
 
-from ._store import EpisodeStore, open_store
-from .publishing.contents import is_needed_for_episodes, is_steps, remove_unfinished, temporary_folder
-from .publishing.fetching import (
-    Source,
-    discard,
-    fetch,
-    fetch_whole,
-    free_target,
-    source_of,
-    staged,
-)
+from . import open as open_store
+from ._store import EpisodeStore
+from .plugin import Layout, Progress, collected, guard_access, progress_meter
+from .publishing.contents import Source, is_needed_for_episodes, is_steps, temporary_folder
+from .publishing.fetching import appear, fetch, fetch_whole, free_target, source_of, staged
 from .readers.context import SqlCondition
-from .store.common.progress import Progress, progress_meter
-from .store.files import guard_access
+from .store.files import afterwards
 from .store.files.local import LocalPlace
 
 
@@ -60,17 +53,49 @@ def pull(
         QueryError: the condition is not valid.
         StoreAccessError: the source cannot be read or `into` not written; call again.
     """
-    target = free_target(into)
+    target = free_target(into, copied=where is not None)
     published = source_of(source, version, storage_options)
     with (
         progress_meter(progress, "Fetching", "files") as tell,
         staged(target, published.contents) as stage,
     ):
         if where is None:
-            fetch_whole(published, stage, target, tell)
+            fetch_whole(published, stage, tell)
+            # Before it appears: nothing fails afterwards.
+            store = open_store(stage.local)
+            appear(published, stage.local, target)
         else:
-            _fetch_chosen(published, where, stage, target, tell)
-    return open_store(target)
+            return _pulled_part(published, where, stage, target, tell)
+    manifest = store.handle.manifest
+    snapshot = store.context.snapshot
+    layout = Layout.at(target).of_store(manifest.store_id)
+    snapshot.move(layout)
+    return EpisodeStore(layout, manifest, snapshot=snapshot)
+
+
+def _pulled_part(
+    published: Source,
+    where: pl.Expr | str | SqlCondition,
+    stage: LocalPlace,
+    target: Path,
+    tell: Progress,
+) -> EpisodeStore:
+    """Fetch the episodes, then the steps of those that fulfil the condition, and copy these."""
+    files = published.contents.files
+    fetch(published, [name for name in files if not is_steps(name)], stage, tell)
+    view = open_store(stage.local).filter(where)
+    segments = view.context.snapshot.segments_of(view.context.all_positions)
+    fetch(
+        published,
+        [name for name in files if is_steps(name) and name.rpartition("/")[2] in segments],
+        stage,
+        tell,
+    )
+    store = view.copy(target, link=True)
+    change = f"{published.address} is pulled to {target}"
+    with afterwards(change, f"{stage} is no longer needed: delete it."), guard_access("delete", stage):
+        shutil.rmtree(stage.local)
+    return store
 
 
 def preview(
@@ -91,28 +116,4 @@ def preview(
     wanted = [name for name in published.contents.files if is_needed_for_episodes(name)]
     with temporary_folder("preview") as folder:
         fetch(published, wanted, folder, lambda done, total: None)
-        return open_store(folder.local).episodes.collect()
-
-
-def _fetch_chosen(
-    published: Source,
-    where: pl.Expr | str | SqlCondition,
-    stage: LocalPlace,
-    target: Path,
-    tell: Progress,
-) -> None:
-    """Fetch the episodes first, then the files with steps of those that fulfil the condition."""
-    files = published.contents.files
-    fetch(published, [name for name in files if not is_steps(name)], stage, tell)
-    view = open_store(stage.local).filter(where)
-    snapshot = view.context.snapshot
-    segments = snapshot.segments_of(view.context.all_positions)
-    wanted = [name for name in files if is_steps(name) and name.rpartition("/")[2] in segments]
-    fetch(published, wanted, stage, tell)
-    chosen = target.parent / f".{target.name}.chosen"
-    with guard_access("finish the pull", target):
-        remove_unfinished(chosen)
-        view.copy(chosen, link=True)
-        discard(stage.local)
-        os.rename(chosen, target)
-        LocalPlace(target.parent).sync()
+        return collected(open_store(folder.local).episodes)

@@ -1,8 +1,8 @@
-"""`SavingStore`: environments and artifacts that a store keeps by themselves."""
+"""Environments and artifacts that a store keeps by themselves."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from os import PathLike
 from pathlib import Path
@@ -10,23 +10,24 @@ from typing import Any
 
 import polars as pl
 
-from .readers.view import EpisodeView
+from .readers.replaying.run_envs import run_envs
+from .store.dynamic.values import dump_json, freeze
 from .store.environments.artifacts import artifact_chunks
 from .store.environments.records import (
     NamedArtifact,
     Records,
     SavedEnvironment,
     checked_name,
+    checked_release,
     checked_version,
+    env_content,
     normal,
     now_text,
-    split_version,
 )
-from .store.environments.saving import add_artifact, find_artifact, save, write_artifact
+from .store.environments.saving import add_artifact, chosen_versions, find_artifact, save, write_artifact
 from .store.errors import EnvUnavailableError, InvalidArgumentError
 from .store.files import user_path
 from .store.layout import Layout
-from .store.schema import StoreHandle
 
 
 class Artifacts:
@@ -104,98 +105,77 @@ class Artifacts:
         records.remove(names)
 
 
-class SavesEnvironments:
-    """The part of an open store, or of a lake, that keeps environments."""
+def save_environment(
+    layout: Layout,
+    env: Any,
+    name: str,
+    version: int | None,
+    release: str | None,
+    metadata: Mapping[str, Any] | None,
+    texts: Mapping[str, Any],
+    *,
+    files: Mapping[str, str | PathLike[str]] | None,
+    packages: Sequence[str],
+) -> SavedEnvironment:
+    """Save an environment in a store; see `EpisodeStore.save_environment`. `texts` has what people read."""
+    from .readers.replaying.env_recipe import read_recipe
+    from .readers.replaying.run_envs import of_saved
+    from .writers.session.environment import keep_env
 
-    @property
-    def _environments_in(self) -> Layout:
-        """Where they are kept."""
-        raise NotImplementedError
-
-    def save_environment(
-        self,
-        env: Any,
-        *,
-        name: str,
-        description: str | None = None,
-        difficulty: str | None = None,
-        version: int | None = None,
-        files: Mapping[str, str | PathLike[str]] | None = None,
-        packages: Sequence[str] = (),
-    ) -> SavedEnvironment:
-        """Keep an environment by itself, so that `make_env(name)` makes it again.
-
-        It may have other spaces than the episodes. If the same content has this name already, nothing is
-        saved; a description and a difficulty that are given replace those of before.
-
-        Args:
-            env: a Gymnasium environment with a spec, as `gymnasium.make` gives it.
-            name: a printable text of up to 200 bytes, such as "ALE/Pong-v5".
-            description, difficulty: texts for people.
-            version: from 1; several are kept side by side. None stands for the one with this content, or 1.
-            files, packages: as for `record`.
-
-        Raises:
-            EnvUnavailableError: it could not be made again; the message names what is missing.
-            StoreExistsError: other content has this name and version.
-            InvalidArgumentError: an argument is not valid, or a file cannot be kept.
-            StoreAccessError: the store cannot be written.
-        """
-        from .readers.replaying.env_recipe import read_recipe
-        from .readers.replaying.run_envs import of_saved
-        from .writers.session.environment import keep_env
-
-        name = checked_name(name)
-        number = 1 if version is None else checked_version(version)
-        for key, text in {"description": description, "difficulty": difficulty}.items():
-            if not isinstance(text, str | None):
-                raise InvalidArgumentError(f"{key}={text!r:.200}: expected a text or None.")
-        kept = keep_env(self._environments_in, env, files, packages)
-        if kept.env_spec is None or kept.env_bundle is None:
-            raise EnvUnavailableError(
-                f"{type(env).__name__} has no spec. Register its class with gymnasium.register, and make it "
-                "by its id with gymnasium.make."
-            )
-        texts = (kept.env_spec, kept.versions, kept.env_bundle)
-        saved = SavedEnvironment(name, number, description, difficulty, now_text(), *texts)
-        read_recipe(of_saved(saved), f"The environment {name!r}", Path(), {})
-        return save(self._environments_in, saved, chosen=version is not None)
+    name = checked_name(name)
+    number = 1 if version is None else checked_version(version)
+    release = checked_release(release)
+    for key, text in texts.items():
+        if not isinstance(text, str | None):
+            raise InvalidArgumentError(f"{key}={text!r:.200}: expected a text or None.")
+    kept = keep_env(layout, env, files, packages)
+    if kept.env_spec is None or kept.env_bundle is None:
+        raise EnvUnavailableError(
+            f"{type(env).__name__} has no spec. Register its class with gymnasium.register, and make it "
+            "by its id with gymnasium.make."
+        )
+    if not isinstance(metadata, Mapping | None):
+        raise InvalidArgumentError(f"metadata={metadata!r:.200}: expected a mapping.")
+    own = (kept.env_spec, kept.versions, kept.env_bundle)
+    saved = SavedEnvironment(
+        name,
+        number,
+        texts["description"],
+        texts["difficulty"],
+        now_text(),
+        *own,
+        release=release,
+        metadata=dump_json(freeze(metadata or {})),
+    )
+    read_recipe(of_saved(saved), f"The environment {name!r}", Path(), {})
+    return save(layout, saved, chosen=version is not None)
 
 
-class SavingStore(SavesEnvironments, EpisodeView):
-    """The part of an open store that keeps environments and artifacts by themselves."""
-
-    handle: StoreHandle
-
-    @property
-    def _environments_in(self) -> Layout:
-        return self.handle.layout
-
-    @property
-    def artifacts(self) -> Artifacts:
-        """The named artifacts of the store."""
-        return Artifacts(self.handle.layout)
-
-    def delete_environment(self, name: str) -> None:
-        """Delete a saved environment: all versions of a name, or that of `name@version`.
-
-        `vacuum` deletes its files when nothing else refers to them.
-
-        Raises:
-            InvalidArgumentError: there is none.
-        """
-        delete_environment(self.handle.layout, name)
-
-
-def delete_environment(layout: Layout, name: str) -> None:
-    """Delete a saved environment of a store or of a lake; see `SavingStore.delete_environment`."""
-    plain, version = split_version(name)
-    records = Records(layout, SavedEnvironment)
+def delete_environment(store: Any, name: str, *, episodes: bool) -> int:
+    """Delete a saved environment of a store; see `EpisodeStore.delete_environment`."""
+    layout = store.handle.layout
+    plain, version = chosen_versions(layout, name)
+    records, deleted = Records(layout, SavedEnvironment), 0
+    if episodes:
+        saved = [each for each in records.of(plain) if version in (None, each.version)]
+        deleted = _delete_episodes(store, {env_content(each.env_spec, each.files) for each in saved})
     ending = "" if version is None else f"-{version}.json"
     names = [each for each in records.file_names(normal(plain)) if each.endswith(ending)]
     if not names:
         raise InvalidArgumentError(f"{layout.root} has no saved environment {name!r}.")
     records.remove(names)
+    return deleted
+
+
+def _delete_episodes(store: Any, contents: Collection[str]) -> int:
+    """Delete the episodes of a store whose runs have an environment of these contents; return how many."""
+    runs = [
+        each.run_id
+        for each in run_envs(store.refresh().context.snapshot).values()
+        if each.spec is not None
+        and env_content(each.spec, each.bundle.files if each.bundle else ()) in contents
+    ]
+    return store.delete(pl.col("run_id").is_in(runs)).episodes if runs else 0
 
 
 def _frame(rows: list[tuple[Any, ...]], columns: Mapping[str, Any]) -> pl.DataFrame:

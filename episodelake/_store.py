@@ -1,7 +1,4 @@
-"""`EpisodeStore`: the one object that users hold, made of the store, its writers and its readers.
-
-Only this package knows both sides; it forwards, and decides nothing.
-"""
+"""`create`, `open`, `merge` and `recover`: from a path to an `EpisodeStore`."""
 
 from __future__ import annotations
 
@@ -13,134 +10,32 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 
 from ._environments import AgentSpaces, base_notes, checked_reward_shape, renewed, spaces_of, spaces_of_agents
-from ._maintained import MaintainedStore
-from ._recording import RecordingStore
-from ._saved import SavingStore
-from .readers.context import ReadContext
-from .readers.damaged_files import intact
-from .readers.view import EpisodeView
+from .episode_store import EpisodeStore, EpisodeView, created, new_store
 from .store.agents import group_agents
-from .store.common.arguments import flag, integer
+from .store.common.arguments import flag, integer, naming_arguments
 from .store.common.progress import Progress, progress_meter
-from .store.errors import InvalidArgumentError, StoreAccessError, StoreNotFoundError, VersionNotFoundError
-from .store.files import access_class, user_path
-from .store.layout import Layout, check_identity
-from .store.maintenance.creation import check_free, check_free_for_copy, made_whole, make_tables
-from .store.maintenance.tags import tagged_version
-from .store.manifest import Manifest, card_bytes, read_manifest, write_card, write_manifest
+from .store.creation import check_free, check_free_for_copy, created_atomically, make_tables
+from .store.errors import InvalidArgumentError, StoreExistsError, StoreNotFoundError, VersionNotFoundError
+from .store.files import afterwards, options_of, refuse_unused, user_path
+from .store.layout import Layout
+from .store.manifest import (
+    Manifest,
+    card_bytes,
+    check_same_spaces,
+    read_manifest,
+    write_card,
+    write_manifest,
+)
 from .store.schema import StoreHandle
 from .store.snapshot import Snapshot
+from .store.tags import tagged_version
 
 if TYPE_CHECKING:
-    import polars as pl
-
-    from ._exploring import Explorer
-    from .store.maintenance.merging import MergeReport
-    from .store.maintenance.recovery import RecoveredRun
+    from .store.recovery.recovery import RecoveredRun
+    from .store.rewrite.merging import MergeReport
 
 
-class EpisodeStore(RecordingStore, SavingStore, MaintainedStore):
-    """A store, pinned at a version: a view of all its episodes, and the door to recording.
-
-    Made by `create` and `open`. What it shows does not change until `refresh`.
-    """
-
-    def __init__(self, layout: Layout, manifest: Manifest, version: int | None = None) -> None:
-        self.handle = StoreHandle(layout, manifest)
-        super().__init__(ReadContext.of(Snapshot(layout, manifest, version)))
-
-    @EpisodeView.card.setter
-    def card(self, card: Mapping[str, Any]) -> None:
-        """Replace the card."""
-        self._write_card(card)
-
-    def _write_card(self, card: Mapping[str, Any]) -> None:
-        check_identity(self.handle.layout)
-        write_card(self.handle.layout, card_bytes(card))
-
-    def refresh(self) -> EpisodeStore:
-        """Move to the newest version and return this object; views made before keep theirs.
-
-        It costs what was committed since, unless files were rewritten.
-        """
-        self._show(Snapshot(self.handle.layout, self.handle.manifest, after=self.context.snapshot))
-        return self
-
-    def leave_out_damaged(self, *, steps: bool = False) -> list[str]:
-        """Show the same version without the files of episodes and runs that cannot be read.
-
-        So the rest of a damaged store stays explorable. Positions then count the episodes that are left;
-        ids stay. `refresh` goes back to all files. A damaged file of steps is not left out unless `steps`
-        says so: its episodes are listed in any case, and reading one of them says what is wrong.
-
-        Args:
-            steps: read every file of steps too, and leave the rows of damaged ones out of frames and queries.
-
-        Returns:
-            For each file that is left out, what is wrong with it; empty if every one can be read.
-        """
-        steps = flag("steps", steps)
-        snapshot, damaged = intact(self.context.snapshot, steps=steps)
-        self._show(snapshot)
-        return damaged
-
-    def explore(
-        self,
-        *,
-        browser: bool = False,
-        height: int = 760,
-        write: bool = False,
-        storage_options: Mapping[str, str] | None = None,
-    ) -> Explorer:
-        """Start the explorer; in a notebook its page appears below the cell.
-
-        A process of its own serves the page, to this machine and this user alone, and ends with `stop()` or
-        with this process. It follows running writers; a store opened at an older version stays there.
-
-        Args:
-            browser: also open the page in the browser.
-            height: of the page in the notebook, in pixels.
-            write: let the page label episodes; see `label`.
-            storage_options: how to reach a store on an object store.
-
-        Raises:
-            MissingPackageError: a package of the extra `explore` is not installed.
-            InvalidArgumentError: the height is no whole number from 1, an option neither True nor False, or
-                `write` is given for an older version.
-            StoreAccessError, CorruptStoreError: the store cannot be read.
-            ComputationError: the process ended before its page answered.
-        """
-        from ._exploring import start
-
-        browser, write = flag("browser", browser), flag("write", write)
-        version = None if self.context.snapshot.newest else self.version
-        return start(
-            self.url, version, browser=browser, height=height, write=write, storage_options=storage_options
-        )
-
-    def published(self, *, storage_options: Mapping[str, str] | None = None) -> pl.DataFrame:
-        """Return the published versions of this store, wherever they are; columns as for `el.published`.
-
-        The store knows the targets to which it was published, and asks each what it holds. A target that
-        cannot be asked has a row with its `error`; one that has moved is asked with `el.published`. A store
-        that is renamed or moved keeps this, and a `copy` begins anew.
-
-        Args:
-            storage_options: how to reach targets on object stores; not kept anywhere.
-
-        Raises:
-            StoreAccessError: the store cannot be read.
-        """
-        from .publishing.published import publications
-
-        return publications(self.handle.layout.root, self.handle.manifest.store_id, storage_options)
-
-    def _show(self, snapshot: Snapshot) -> None:
-        self.context = ReadContext.of(snapshot)
-        # Their connections belong to the snapshot that was shown.
-        self.__dict__.pop("_queries", None)
-
-
+@naming_arguments()
 def create(
     path: str | PathLike[str],
     env: Any = None,
@@ -150,6 +45,7 @@ def create(
     reward_shape: tuple[int, ...] | None = None,
     agents: AgentSpaces | None = None,
     card: Mapping[str, Any] | None = None,
+    exist_ok: bool = False,
     storage_options: Mapping[str, str] | None = None,
 ) -> EpisodeStore:
     """Create an empty store and open it.
@@ -164,12 +60,15 @@ def create(
         reward_shape: () for scalar rewards, (k,) for k objectives; None asks the environment, as
             MO-Gymnasium's say it with `reward_space`.
         agents: for a multi-agent store, each agent's observation space and action space.
-        card: the first dataset card.
+        card: the first dataset card; a store that is there already keeps its own.
+        exist_ok: open the store that is there already, at its newest version, if it has the same spaces. Of
+            several processes that call this at the same time, one creates the store and all open it.
         storage_options: how to reach an object store: the keys that delta-rs and Polars take, such as
             `aws_region`; not kept anywhere.
 
     Raises:
         StoreExistsError: there is a store already, or other files.
+        SpaceMismatchError: with `exist_ok`, the store that is there has other spaces; it is unchanged.
         UnsupportedSpaceError: a space has no columns; see `register_codec`. Nothing was created.
         InvalidArgumentError: neither an environment nor both spaces were given; spaces of one agent and of
             several were; the card is not plain JSON.
@@ -194,7 +93,16 @@ def create(
             manifest, parts = Manifest.new(*spaces, shape), {"": spaces}
         notes = base_notes(parts)
     noted = {**notes, **(card or {})} if notes and isinstance(card, Mapping | None) else card
-    return create_described(path, manifest, noted, storage_options)
+    if not flag("exist_ok", exist_ok):
+        return create_described(path, manifest, noted, storage_options)
+    try:
+        return create_described(path, manifest, noted, storage_options)
+    except StoreExistsError:
+        present = store_at(path, storage_options)
+        if present is None:  # other files are there
+            raise
+        check_same_spaces(present.handle.manifest, manifest, at=path, source="that was given")
+        return present
 
 
 def create_described(
@@ -206,29 +114,20 @@ def create_described(
     """Create the store that a manifest describes."""
     data = card_bytes({} if card is None else card)
     manifest.to_json()
-    store = _new(path, manifest, storage_options)
+    store = new_store(path, manifest, storage_options)
     check_free(store.layout)
     make_tables(store)
+    # Before the store appears: nothing fails afterwards.
+    snapshot = Snapshot(store.layout, manifest)
     write_manifest(store.layout, manifest)
     if card:
-        try:
+        # Only now: of several processes that create the store, this one has.
+        with afterwards(f"The store {path} is created", "It has no card yet: set `store.card`."):
             write_card(store.layout, data)
-        except StoreAccessError as error:
-            raise access_class(error)(
-                f"The store {path} was created, but without its card: {error} Open it and set `store.card`."
-            ) from error
-    return EpisodeStore(store.layout.of_store(manifest.store_id), manifest)
+    return created(store, snapshot)
 
 
-def _new(
-    path: str | PathLike[str], manifest: Manifest, storage_options: Mapping[str, str] | None
-) -> StoreHandle:
-    """Return the store that a manifest describes, of which nothing is there yet."""
-    layout = Layout.at(path, storage_options).of_store(manifest.store_id)
-    # Its identity is checked by those who open it, once `store.json` is there.
-    return StoreHandle(replace(layout, store_id=None), manifest)
-
-
+@naming_arguments("open")
 def open_store(
     path: str | PathLike[str],
     version: int | str | None = None,
@@ -239,13 +138,13 @@ def open_store(
     """Open a store at its newest version, or at `version`: a number or a tag.
 
     Args:
-        path: its folder or URL; or `hf://organisation/name`, with `@tag` behind it, for a version on the
+        path: its folder or URL; or `hf://organisation/name`, with `@tag` after it, for a version on the
             Hugging Face Hub, which is fetched into the cache of this machine and verified.
         version: a number or a tag; None for the newest.
         storage_options: how to reach an object store.
         check_pages: read every file whole and compare its checksums before DuckDB or Polars gets it, also for
-            connections of `connect` and on object stores. By default a column's pages are checked before a
-            query, filter or local frame first reads it, and those of episodes and loaders as they are read.
+            connections of `connect` and on object stores. By default DuckDB and Polars read pages
+            unchecked; episodes, loaders and read-only queries compare checksums as they read.
 
     Raises:
         StoreNotFoundError: there is no store at `path`.
@@ -271,41 +170,6 @@ def open_store(
     if wanted is not None:
         store.context.snapshot.check_retained()
     return store
-
-
-def copy_views(
-    views: Sequence[EpisodeView],
-    into: str | PathLike[str],
-    *,
-    link: bool,
-    storage_options: Mapping[str, str] | None,
-    progress: Progress,
-) -> EpisodeStore:
-    """Return a new store with the episodes of views of one store, one view behind the other."""
-    from .store.maintenance.merging import merge as merge_stores
-
-    snapshot = views[0].context.snapshot
-    own = snapshot.layout.root
-    if storage_options is None and str(into).partition("://")[0] == str(own).partition("://")[0]:
-        storage_options = own.options
-    target = _new(into, renewed(snapshot.manifest), storage_options)
-    card = card_bytes(views[0].card) if views[0].card else None
-    check_free_for_copy(target.layout)
-    within = made_whole(target, card)
-    selections = [view.selection() for view in views]
-    merge_stores(target, selections, link=link, progress=progress, within=within)
-    return EpisodeStore(target.layout.of_store(target.manifest.store_id), target.manifest)
-
-
-def _publish(*arguments: Any, **named: Any) -> Any:
-    # Imported when it is needed: it brings the card's charts.
-    from .publishing.publishing import publish_view
-
-    return publish_view(*arguments, **named)
-
-
-EpisodeView.copier = staticmethod(copy_views)
-EpisodeView.publisher = staticmethod(_publish)
 
 
 def merge(
@@ -337,16 +201,19 @@ def merge(
             changed.
         StoreNotFoundError, CorruptStoreError, ConcurrentCommitError: no episode was brought; a new store was
             not made.
-        StoreAccessError: the same, unless the message says that the episodes are there.
+        StoreAccessError: the same.
     """
-    from .store.maintenance.merge_sources import check_spaces
-    from .store.maintenance.merging import merge as merge_stores
+    from .store.rewrite.merging import merge as merge_stores
 
     link = flag("link", link)
     if isinstance(sources, str | PathLike | EpisodeView):
         sources = [sources]
+    paths = [each for each in (*sources, into) if not isinstance(each, EpisodeView)]
+    refuse_unused(storage_options, *paths)
     views = [
-        source if isinstance(source, EpisodeView) else open_store(source, storage_options=storage_options)
+        source
+        if isinstance(source, EpisodeView)
+        else open_store(source, storage_options=options_of(storage_options, source))
         for source in sources
     ]
     if not views:
@@ -357,16 +224,18 @@ def merge(
             report = merge_stores(into.handle, selections, link=link, progress=tell)
             into._show_newest()
             return report
-        present = store_at(into, storage_options)
+        present = store_at(into, options_of(storage_options, into))
         if present is not None:
             return merge_stores(present.handle, selections, link=link, progress=tell)
         snapshots = [selection.snapshot for selection in selections]
         first = StoreHandle(snapshots[0].layout, snapshots[0].manifest)
         for snapshot in snapshots:
-            check_spaces(first, snapshot)
-        target = _new(into, renewed(snapshots[0].manifest), storage_options)
+            check_same_spaces(
+                first.manifest, snapshot.manifest, at=first.layout.root, source=f"of {snapshot.layout.root}"
+            )
+        target = new_store(into, renewed(snapshots[0].manifest), options_of(storage_options, into))
         check_free_for_copy(target.layout)
-        within = made_whole(target, None)
+        within = created_atomically(target, None)
         return merge_stores(target, selections, link=link, progress=tell, within=within)
 
 
@@ -386,7 +255,7 @@ def recover(
     other_hosts: bool = False,
     progress: bool | Progress = False,
 ) -> list[RecoveredRun]:
-    """Seal what dead writers left in their journals; live writers are not touched.
+    """Seal the journals of dead writers; live writers are not touched.
 
     The tables agree again afterwards if a maintenance operation was killed between its commits. The next
     writer on the store does the same by itself. A journal of a host whose locks do not reach this one is left
@@ -403,16 +272,20 @@ def recover(
 
     Raises:
         StoreNotFoundError, FormatVersionError, CorruptStoreError: as for `open`.
+        InvalidArgumentError: the folder `journals` does not exist.
         StoreAccessError, ConcurrentCommitError: nothing is lost; call again.
     """
-    from .store.maintenance.recovery import recover as recover_store
+    from .store.recovery.recovery import recover as recover_store
 
     other_hosts = flag("other_hosts", other_hosts)
     layout = Layout.at(path, storage_options)
     manifest = read_manifest(layout)
     layout = layout.of_store(manifest.store_id)
     if journals is not None:
-        layout = replace(layout, journals=user_path(journals).absolute(), former_journals=None)
+        folder = user_path(journals).absolute()
+        if not folder.is_dir():
+            raise InvalidArgumentError(f"journals={str(journals)!r}: there is no such folder.")
+        layout = replace(layout, journals=folder, former_journals=None)
     store = StoreHandle(layout, manifest)
     with progress_meter(progress, "Recovering", "journals") as report:
         return recover_store(store, other_hosts=other_hosts, progress=report)

@@ -1,4 +1,4 @@
-"""Types of results, recorders and callbacks: what calls return, for annotations and `isinstance`.
+"""Types of results, recorders and callbacks, for annotations and `isinstance`.
 
 A call such as `store.record(env)` or `store.compact()` returns one of them.
 """

@@ -1,9 +1,9 @@
 """The names of `episodelake.types`, for type checkers; `types.py` loads them on first use."""
 
 from ._exploring import Explorer
-from ._importing import ImportReport
 from ._mapping import MapReport
 from ._saved import Artifacts
+from .exchange.importing import ImportReport
 from .lakes.lake import Lake
 from .readers.exporting.export import ExportReport
 from .readers.loading.feeding import FollowingLoader
@@ -15,13 +15,13 @@ from .readers.namespaces import EpisodeExpr, EpisodeFrame, EpisodeLazyFrame
 from .readers.publish_report import PublishReport
 from .readers.replaying.comparison import Difference
 from .readers.replaying.replay import ReplayReport
+from .readers.verification.inspection import Fault, VerifyReport
 from .store.environments.records import SavedEnvironment
-from .store.maintenance.compaction import CompactReport
-from .store.maintenance.merging import MergeReport
-from .store.maintenance.recovery import RecoveredRun
-from .store.maintenance.rewriting import DeleteReport
-from .store.maintenance.vacuum import VacuumReport
-from .store.maintenance.verification import Fault, VerifyReport
+from .store.recovery.recovery import RecoveredRun
+from .store.rewrite.compaction import CompactReport
+from .store.rewrite.merging import MergeReport
+from .store.rewrite.rewriting import DeleteReport
+from .store.vacuum import VacuumReport
 from .writers.collecting.display import CollectProgress
 from .writers.collecting.loop import CollectStep
 from .writers.collecting.stats import CollectStats, WorkerReport

@@ -74,7 +74,7 @@ def migrate(
                     env=environment,
                     metadata=metadata,
                     on_changed="replace",
-                    **{"last_observation": "missing", **options},
+                    **options,
                 ),
             )
         except el.EpisodelakeError as error:

@@ -239,7 +239,7 @@ class Block:
         return self._decoded[key]
 
     def observations_before(self, codec: SpaceCodec, row: int) -> int:
-        """Return how many observations stand before a row of this block."""
+        """Return the number of observations before a row of this block."""
         observed = self.observed(codec)
         if observed is None:
             return row
@@ -266,7 +266,7 @@ class Block:
         return self._decoded["stepped"]
 
     def transitions_before(self, row: int) -> int:
-        """Return how many transitions stand before a row of this block."""
+        """Return the number of transitions before a row of this block."""
         if "before" not in self._decoded:
             self._keep(self._decoded, "before", np.concatenate([[0], np.cumsum(self.stepped)]))
         return int(self._decoded["before"][row])
@@ -323,7 +323,7 @@ def is_numeric(kind: pa.DataType) -> bool:
 
 
 def without_nulls(array: pa.Array | pa.ChunkedArray, valid: np.ndarray) -> pa.Array | pa.ChunkedArray:
-    """Return the rows of an array that are valid; lists that stand in one chunk keep their memory."""
+    """Return the rows of an array that are valid; lists within one chunk keep their memory."""
     if isinstance(array, pa.ListArray) and array.null_count == len(array) - np.count_nonzero(valid):
         starts = values_of(array.offsets)
         # A NULL list takes no room between its neighbours, so leaving out its offset is enough.
@@ -407,7 +407,7 @@ class BlockReader:
         return block, start, known
 
     def fresh(self, position: int) -> tuple[Block, int]:
-        """Return the same, of which nothing was read yet and which is not kept."""
+        """Return an unread copy that is not kept."""
         name, start, count = self.snapshot.place(position)
         file = self.file(name)
         groups = file.groups_of(start, count)

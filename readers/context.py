@@ -23,8 +23,8 @@ from ..store.layout import EPISODES
 from ..store.parquet.files import check_listed, open_parquet, reading_error
 from ..store.snapshot import Snapshot
 from ..store.spaces.arrow import values_of
-from .amounts import counted
 from .blocks import BlockReader
+from .formatting import counted
 
 #: Values of `?` and `$1` in order, or of `$name` by name.
 Parameters = Sequence[Any] | Mapping[str, Any]
@@ -126,7 +126,8 @@ def refresh_hint(snapshot: Snapshot) -> str:
     newer = snapshot.newer_version()
     if newer is None:
         return ""
-    return f" This shows version {snapshot.version} of the store; refresh() moves to version {newer}."
+    newest = f"Version {newer} is newer: refresh the store, or open that version."
+    return f" This is version {snapshot.version}. {newest}"
 
 
 _KEPT_FILES = 4

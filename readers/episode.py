@@ -25,6 +25,14 @@ from .blocks import Block, BlockPart, BlockReader
 from .context import EpisodeRowReader
 from .episode_data import EpisodeData, stack
 
+#: Attributes by names that other libraries have for them.
+_MEANT = {
+    "episode_id": "id",
+    "steps": "frame()",
+    "to_polars": "frame()",
+    "to_pandas": "frame().to_pandas()",
+}
+
 if TYPE_CHECKING:
     from .charts.chart import AnyChart
     from .pictures.images import Steps
@@ -47,7 +55,16 @@ class Episode(EpisodeData):
 
         def __getattr__(self, name: str) -> Any:
             """Raise an AttributeError that has the names most like an unknown one."""
-            raise missing_attribute(self, name, {"episode_id": "id"})
+            raise missing_attribute(self, name, _MEANT)
+
+        def __getitem__(self, name: object) -> Any:
+            """Raise an InvalidArgumentError: an episode has attributes, and no items."""
+            known = isinstance(name, str) and not name.startswith("_") and hasattr(type(self), name)
+            hint = f" Did you mean episode.{name}?" if known else ""
+            raise InvalidArgumentError(f"An episode has attributes, and no item {name!r:.100}.{hint}")
+
+        # Else it could be iterated over, item by item.
+        __iter__ = None
 
     def agent(self, agent_id: str) -> Episode:
         """Return one agent of a multi-agent episode, as an episode of its own.
@@ -193,7 +210,7 @@ class AgentEpisode(Episode):
         self.group = whole._rows.snapshot.schema.groups[lanes.group[index]].name
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the whole episode, and which agent this is."""
+        """Pickle the episode, and which agent this is."""
         return self._whole.agent, (self.agent_id,)
 
     @property

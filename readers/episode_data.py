@@ -301,7 +301,7 @@ class EpisodeData:
 
     @property
     def _moments(self) -> np.ndarray:
-        """int64, shape (T+1,): the step of the environment at which each row stands."""
+        """int64, shape (T+1,): the step of the environment of each row."""
         return np.arange(self.length + 1)
 
     @cached_property

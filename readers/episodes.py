@@ -17,11 +17,11 @@ import pyarrow as pa
 
 from ..store.common.arguments import flag, whole_number
 from ..store.errors import CorruptStoreError, EpisodeNotFoundError, InvalidArgumentError
-from ..store.snapshot import Selection
-from .amounts import counted
+from ..store.snapshot import EpisodeSet
 from .blocks import Block, BlockReader
 from .context import ContextView, EpisodeRowReader, ReadContext, refresh_hint
 from .episode import Episode, MultiAgentEpisode
+from .formatting import counted
 from .frames import POSITION, collect_episodes, episodes_frame, positioned_episodes
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def has_episode(context: ReadContext, key: object) -> bool:
 
 
 def _position_of(context: ReadContext, key: int | str) -> int:
-    """Return where an episode stands in the snapshot."""
+    """Return the position of an episode in the snapshot."""
     if isinstance(key, str):
         return _position_of_id(context, key)
     if isinstance(key, bool) or not isinstance(key, int | np.integer):
@@ -94,10 +94,10 @@ def _position_of(context: ReadContext, key: int | str) -> int:
     index, count = int(key), len(context)
     if not -count <= index < count:
         raise EpisodeNotFoundError(
-            f"There is no episode at position {index}: the view has {counted(count, 'episode')}. "
+            f"There is no episode at position {index} of {counted(count, 'episode')}. "
             f"Positions go from {-count} to {count - 1}."
             if count
-            else f"There is no episode at position {index}: the view is empty."
+            else f"There is no episode at position {index}: there are no episodes."
             + refresh_hint(context.snapshot)
         )
     index %= count
@@ -193,7 +193,7 @@ def checked_positions(given: Sequence[int] | np.ndarray | pl.Series, count: int)
     wrong = key[(key < -count) | (key >= count)]
     if len(wrong):
         raise EpisodeNotFoundError(
-            f"There is no episode at position {wrong[0]}: the view has {counted(count, 'episode')}."
+            f"There is no episode at position {wrong[0]} of {counted(count, 'episode')}."
         )
     chosen = key.astype(np.int64) % max(count, 1)
     # A view holds an episode once; sorted ones, as of a filter, are checked without sorting them again.
@@ -202,14 +202,14 @@ def checked_positions(given: Sequence[int] | np.ndarray | pl.Series, count: int)
     return chosen
 
 
-def selection(view: ContextView) -> Selection:
+def selection(view: ContextView) -> EpisodeSet:
     """Return these episodes as a merge takes them."""
     context = view.context
     if context.positions is None:
-        return Selection(context.snapshot)
+        return EpisodeSet(context.snapshot)
     frame = episodes_frame(context.snapshot, context.positions).select("episode_id")
     ids = collect_episodes(context.snapshot, frame)
-    return Selection(context.snapshot, pa.array(ids["episode_id"].to_list(), pa.string()))
+    return EpisodeSet(context.snapshot, pa.array(ids["episode_id"].to_list(), pa.string()))
 
 
 _READ_AHEAD = 2
@@ -303,6 +303,7 @@ def make_env(
     view: ContextView,
     run: str | None = None,
     *,
+    eval_env: bool = False,
     trust: bool = False,
     strict: bool = False,
     render_mode: str | None = None,
@@ -317,6 +318,8 @@ def make_env(
     Args:
         run: a run's id or name, or the name of a saved environment (`"pole"` for its newest version,
             `"pole@2"` for that one); None if all runs of these episodes have the same environment.
+        eval_env: make the environment for evaluation that the card names (`eval_env_spec`), as Minari's
+            datasets have one, in place of a run's.
         trust: you trust the author of the store: import the modules that the spec names.
         strict: packages of other versions are an error, not a warning.
         render_mode: another render mode than the recorded one ("human" is not taken over).
@@ -326,15 +329,21 @@ def make_env(
     Raises:
         EnvUnavailableError: something was not kept or is not installed; the message names it.
         UntrustedEnvError: it needs trust; the message says what for. Nothing was imported.
-        InvalidArgumentError: there is no such run or saved environment, or several match.
+        InvalidArgumentError: there is no such run or saved environment, or several match; or both `run` and
+            `eval_env` are given.
         CorruptStoreError: what the run kept is damaged.
     """
     from .replaying.environment import remake_env
-    from .replaying.run_envs import chosen_env, run_envs_of
+    from .replaying.run_envs import chosen_env, evaluation_env, run_envs_of
 
     trust = flag("trust", trust)
     strict = flag("strict", strict)
     options = {"trust": trust, "strict": strict, "render_mode": render_mode, "changes": changes}
     snapshot = view.context.snapshot
-    chosen = chosen_env(snapshot.layout, run_envs_of(view.context), run)
+    if flag("eval_env", eval_env):
+        if run is not None:
+            raise InvalidArgumentError(f"run={run!r} and eval_env=True name two environments: give one.")
+        chosen = evaluation_env(snapshot)
+    else:
+        chosen = chosen_env(snapshot.layout, run_envs_of(view.context), run)
     return remake_env(snapshot, chosen, stacklevel=2, **options)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,12 +10,13 @@ import polars as pl
 import pyarrow as pa
 
 from ..store.delta.log import TableFile
-from ..store.files import Place
+from ..store.errors import EpisodelakeError, InvalidArgumentError
+from ..store.files import Place, access_error, is_denied, is_passing
 from ..store.files.access import check_process
 from ..store.layout import EPISODES, RUNS, STEPS
 from ..store.snapshot import Snapshot
 from ..store.tables.overflow import Overflow
-from .damaged_files import check_files, guarded_scan, steps_places
+from .corruption import check_files, steps_places
 
 POSITION = "_position"
 _ROW = "_row"
@@ -42,12 +42,12 @@ def table_frame(snapshot: Snapshot, table: str, files: Sequence[TableFile] | Non
 
 def stored_frame(snapshot: Snapshot, table: str) -> pl.LazyFrame:
     """Return all rows of one table with the values and types of its files; not for steps."""
-    return _scan(snapshot, table, snapshot.places(table), polars_schema(snapshot.table_schema(table)))
+    return _scan(snapshot, snapshot.places(table), polars_schema(snapshot.table_schema(table)))
 
 
 def _table(snapshot: Snapshot, table: str, places: list[Place]) -> pl.LazyFrame:
     """Return some files of a table, all numbers of a column in it."""
-    frame = _scan(snapshot, table, places, polars_schema(snapshot.table_schema(table)))
+    frame = _scan(snapshot, places, polars_schema(snapshot.table_schema(table)))
     overflow = snapshot.overflow(table)
     return frame.with_columns(map(_filled, overflow.values())) if overflow else frame
 
@@ -65,13 +65,12 @@ def _filled(overflow: Overflow) -> pl.Expr:
     return pl.coalesce(pl.col(overflow.column.name).cast(kind), others).alias(overflow.column.name)
 
 
-def _scan(snapshot: Snapshot, table: str, places: list[Place], schema: pl.Schema) -> pl.LazyFrame:
+def _scan(snapshot: Snapshot, places: list[Place], schema: pl.Schema) -> pl.LazyFrame:
     # In a forked child Polars would wait for threads that are not there.
     check_process()
     if not places:
         return pl.LazyFrame(schema=schema)
-    scan = partial(
-        pl.scan_parquet,
+    return pl.scan_parquet(
         [str(place) for place in places],
         schema=schema,
         missing_columns="insert",
@@ -79,7 +78,6 @@ def _scan(snapshot: Snapshot, table: str, places: list[Place], schema: pl.Schema
         hive_partitioning=False,
         storage_options=_options(snapshot),
     )
-    return guarded_scan(table, places, schema, scan)
 
 
 def _options(snapshot: Snapshot) -> dict[str, Any] | None:
@@ -145,6 +143,45 @@ def collect_table(snapshot: Snapshot, table: str, frame: pl.LazyFrame) -> pl.Dat
         raise
 
 
+def collected(frame: pl.LazyFrame) -> pl.DataFrame:
+    """Collect a frame that a view gave, as callers of the library get it: for work of the library's own.
+
+    Raises:
+        StoreUnavailableError: a file could not be read for now.
+        StoreAccessError: this user may not read it.
+        pl.exceptions.PolarsError: the frame itself fails.
+    """
+    try:
+        return frame.collect()
+    except (pl.exceptions.PolarsError, OSError) as error:
+        if isinstance(error, EpisodelakeError) or not (is_passing(error) or is_denied(error)):
+            raise
+        raise access_error("Could not read rows of the store", error, "the store") from error
+
+
+def arrow_table(frame: Any) -> pa.Table:
+    """Return a frame that a caller made, of Polars, pandas or Arrow, as a table.
+
+    Raises:
+        InvalidArgumentError: it is something else, cannot be read, or has values that no store holds.
+    """
+    try:
+        if isinstance(frame, pl.LazyFrame):
+            frame = collected(frame)
+        # Polars before 2.0 ends the process when it hands them out.
+        if isinstance(frame, pl.DataFrame) and pl.Object in frame.dtypes:
+            raise InvalidArgumentError(
+                "The frame has a column of Python objects (Object), which no store holds."
+            )
+        if isinstance(frame, pl.DataFrame) and pl.Int128 in frame.dtypes:
+            raise InvalidArgumentError("The frame has integers beyond 64 bits, which no store holds.")
+        if hasattr(frame, "__arrow_c_stream__"):
+            return pa.table(frame)
+    except (pl.exceptions.PolarsError, pa.ArrowException) as error:
+        raise InvalidArgumentError(f"The frame cannot be read: {str(error).partition(chr(10))[0]}") from error
+    raise InvalidArgumentError(f"frame is {type(frame).__name__}; expected a Polars, pandas or Arrow frame.")
+
+
 def steps_frame(snapshot: Snapshot, positions: np.ndarray | None) -> pl.LazyFrame:
     """Return the steps of the episodes at `positions` (None: all of the snapshot), in the files' order, or in
     that of positions which do not ascend.
@@ -176,7 +213,7 @@ def _annotated(snapshot: Snapshot, steps: pl.LazyFrame, segments: Sequence[str])
     keys = snapshot.schema.step_keys
     for annotation in snapshot.annotation_files.annotations.values():
         places = snapshot.annotation_places(annotation.name, segments)
-        added = _scan(snapshot, STEPS, places, polars_schema(annotation.schema(keys)))
+        added = _scan(snapshot, places, polars_schema(annotation.schema(keys)))
         steps = steps.drop(annotation.name, strict=False)
         steps = steps.join(added, on=[name for name, _ in keys], how="left", maintain_order="left")
     return steps

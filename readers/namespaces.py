@@ -22,7 +22,7 @@ _FOLLOWED = "_followed"
 
 
 class EpisodeExpr:
-    """`pl.col("reward").rl`: expressions along an episode. Put `.over("episode_id")` behind it.
+    """`pl.col("reward").rl`: expressions along an episode. Put `.over("episode_id")` after it.
 
     Over what, and so where an episode begins and ends, is yours to say: `.over("episode_id", "agent_id")` in
     a multi-agent store, `order_by="t"` where the rows may be in another order than `store.steps` has them.
@@ -104,7 +104,7 @@ Frame = TypeVar("Frame", pl.LazyFrame, pl.DataFrame)
 
 
 class _Frame(Generic[Frame]):
-    """Methods for whole episodes; each gives a new frame of the kind of its own."""
+    """Methods over episodes; each gives a new frame of the same kind."""
 
     def __init__(self, frame: Frame) -> None:
         self._frame = frame.lazy()
@@ -243,7 +243,7 @@ class _Frame(Generic[Frame]):
         return self._frame.collect_schema()
 
     def _keys(self, *others: str) -> list[str]:
-        """Return the columns that tell episodes (and agents) apart; the others must be there too."""
+        """Return the columns that identify episodes (and agents); the others must be there too."""
         self._need("episode_id", *others)
         return ["episode_id", *(["agent_id"] if "agent_id" in self._schema else [])]
 
@@ -269,7 +269,7 @@ class _Frame(Generic[Frame]):
 
 
 class EpisodeLazyFrame(_Frame[pl.LazyFrame]):
-    """`store.steps.rl`: frames computed for whole episodes. Every method gives a new LazyFrame."""
+    """`store.steps.rl`: frames computed over episodes. Every method gives a new LazyFrame."""
 
 
 class EpisodeFrame(_Frame[pl.DataFrame]):

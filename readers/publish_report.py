@@ -14,7 +14,6 @@ class PublishReport:
         tag: its name.
         episodes, steps: how many episodes and transitions.
         files, size: of the version, and their bytes.
-        sent_files, sent_bytes: those that the target did not have yet.
     """
 
     address: str
@@ -23,5 +22,3 @@ class PublishReport:
     steps: int
     files: int
     size: int
-    sent_files: int
-    sent_bytes: int

@@ -14,7 +14,7 @@ from ..store.layout import Layout
 from ..store.manifest import read_manifest
 from ..store.snapshot import Snapshot
 from .context import ReadContext
-from .view import EpisodeView
+from .view import ReadView
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Address:
         options = tuple(sorted((root.options or {}).items()))
         return cls(str(root), version, layout.store_id, options)
 
-    def open(self) -> EpisodeView:
+    def open(self) -> ReadView:
         """Open all episodes of the version; a process keeps the last few versions open.
 
         Raises:
@@ -44,7 +44,7 @@ class Address:
 
 
 @lru_cache(8)
-def _opened(address: Address) -> EpisodeView:
+def _opened(address: Address) -> ReadView:
     try:
         layout = Layout.at(address.path, dict(address.storage_options) or None)
         manifest = read_manifest(layout)
@@ -57,7 +57,7 @@ def _opened(address: Address) -> EpisodeView:
         raise replaced_error(layout.root)
     snapshot = Snapshot(layout.of_store(manifest.store_id), manifest, address.version)
     snapshot.check_retained()
-    return EpisodeView(ReadContext.of(snapshot))
+    return ReadView(ReadContext.of(snapshot))
 
 
 def groups_of(sizes: np.ndarray, capacity: int) -> list[slice]:

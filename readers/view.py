@@ -1,47 +1,46 @@
-"""`EpisodeView`: a choice of episodes of one snapshot, and every way to look at them.
+"""`ReadView`: a choice of episodes of one snapshot, and every way to look at them.
 
 The whole store is the view of all its episodes. Filtering and slicing give smaller views with the same API;
 they read the episodes table only. Steps are read when an episode, a frame or a query asks for them.
 
-The top of this package: a view holds a `ReadContext` and hands it to what does the work.
+The top of this package: a view holds a `ReadContext` and hands it to what does the work. The views of
+`episodelake` also make new stores; see `episode_store`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast, overload
 
 import numpy as np
 import polars as pl
 
 from ..store.common.arguments import flag
-from ..store.common.progress import Progress, progress_meter
+from ..store.common.progress import Progress
 from ..store.errors import InvalidArgumentError
 from . import episodes
-from .amounts import counted
 from .charts.plots import Plots
-from .context import Parameters, SqlCondition
-from .described import DescribedView
+from .context import Parameters, ReadContext, SqlCondition
 from .episode import Episode
 from .episodes import checked_positions, checked_slice, describe_episode, find_episode, has_episode, iterate
+from .formatting import counted
 from .loading.feeding_view import FeedingView
 from .measures import health, measuring, quality
+from .view_base import DescribedView
 
 if TYPE_CHECKING:
     from .exporting.conversions import Conversions
     from .exporting.export import ExportReport
-    from .publish_report import PublishReport
 
 
-class EpisodeView(DescribedView, FeedingView):
+#: The views that a view gives: those of `episodelake` make stores, too.
+View = TypeVar("View")
+
+
+class ReadView(DescribedView, FeedingView, Generic[View]):
     """Some episodes of a snapshot, in an order, with length, positions, slices and iteration."""
-
-    #: Copies views to a new store, which the package of open stores knows how to make.
-    copier: ClassVar[Callable[..., Any]]
-    #: Publishes views, likewise.
-    publisher: ClassVar[Callable[..., PublishReport]]
 
     sample_episodes = episodes.sample_episodes
     selection = episodes.selection
@@ -59,11 +58,9 @@ class EpisodeView(DescribedView, FeedingView):
     def __getitem__(self, key: int | str) -> Episode: ...
 
     @overload
-    def __getitem__(self, key: slice | list[int] | np.ndarray | pl.Series) -> EpisodeView: ...
+    def __getitem__(self, key: slice | list[int] | np.ndarray | pl.Series) -> View: ...
 
-    def __getitem__(
-        self, key: int | str | slice | list[int] | np.ndarray | pl.Series
-    ) -> Episode | EpisodeView:
+    def __getitem__(self, key: int | str | slice | list[int] | np.ndarray | pl.Series) -> Episode | View:
         """Return an episode by position in this view (negative: from the end) or by id; another view by
         slice, by a list or array of positions, in its order, or by a mask: True for each episode to keep.
 
@@ -73,10 +70,10 @@ class EpisodeView(DescribedView, FeedingView):
                 positions, or of one position twice; a mask has another length than the view.
         """
         if isinstance(key, slice):
-            return EpisodeView(self.context.choose(self.context.all_positions[checked_slice(key)]))
+            return self._view(self.context.choose(self.context.all_positions[checked_slice(key)]))
         if isinstance(key, np.ndarray | list | pl.Series):
             chosen = checked_positions(key, len(self))
-            return EpisodeView(self.context.choose(self.context.all_positions[chosen]))
+            return self._view(self.context.choose(self.context.all_positions[chosen]))
         return find_episode(self.context, key)
 
     def __iter__(self) -> Iterator[Episode]:
@@ -89,7 +86,7 @@ class EpisodeView(DescribedView, FeedingView):
 
     @property
     def positions(self) -> np.ndarray:
-        """int64, shape (n,): where its episodes stand in the store's version, in the order of the view."""
+        """int64, shape (n,): positions of its episodes in the store's version, in the order of the view."""
         return self.context.all_positions
 
     def described(self, key: int | str) -> Episode:
@@ -105,9 +102,11 @@ class EpisodeView(DescribedView, FeedingView):
 
     # Choosing
 
-    def filter(
-        self, condition: pl.Expr | str | SqlCondition, parameters: Parameters | None = None
-    ) -> EpisodeView:
+    def _view(self, context: ReadContext) -> View:
+        """Return a view of a choice of its episodes."""
+        return cast(View, ReadView(context))
+
+    def filter(self, condition: pl.Expr | str | SqlCondition, parameters: Parameters | None = None) -> View:
         """Return the episodes that fulfil a condition over the episodes table.
 
         Args:
@@ -118,11 +117,11 @@ class EpisodeView(DescribedView, FeedingView):
             QueryError: the condition is not valid, or names a column that is not there; the message lists
                 those that are.
         """
-        from .choosing import filter_episodes
+        from .filters import filter_episodes
 
-        return EpisodeView(filter_episodes(self.context, condition, parameters))
+        return self._view(filter_episodes(self.context, condition, parameters))
 
-    def where(self, predicate: Callable[[Episode], object]) -> EpisodeView:
+    def where(self, predicate: Callable[[Episode], object]) -> View:
         """Return the episodes for which a Python function returns True.
 
         It is called once for each episode, in order; what it looks at is read and decoded. Conditions over
@@ -133,9 +132,9 @@ class EpisodeView(DescribedView, FeedingView):
                 `return`; the message names the episode.
         """
         kept = [_answer_of(predicate, episode) for episode in self]
-        return EpisodeView(self.context.choose(self.context.all_positions[np.array(kept, bool)]))
+        return self._view(self.context.choose(self.context.all_positions[np.array(kept, bool)]))
 
-    def check(self, *, finished: bool = True, unique: bool = True) -> EpisodeView:
+    def check(self, *, finished: bool = True, unique: bool = True) -> Self:
         """Return this view if a learner can use its episodes as they are; else raise an error.
 
         It reads the episodes table and the numbers `t` of the steps. `verify` checks everything else.
@@ -149,7 +148,7 @@ class EpisodeView(DescribedView, FeedingView):
                 is damaged.
             InvalidArgumentError: an episode is unfinished or repeated; the message says how to leave it out.
         """
-        from .choosing import check_episodes
+        from .filters import check_episodes
 
         finished = flag("finished", finished)
         unique = flag("unique", unique)
@@ -158,7 +157,7 @@ class EpisodeView(DescribedView, FeedingView):
 
     def sort(
         self, by: str | pl.Expr | Sequence[str | pl.Expr], *, descending: bool | Sequence[bool] = False
-    ) -> EpisodeView:
+    ) -> View:
         """Return the same episodes in the order of columns of the episodes table.
 
         Equal values keep their order. NULL comes last either way, and NaN counts as the largest number.
@@ -172,9 +171,9 @@ class EpisodeView(DescribedView, FeedingView):
             QueryError: there is no such column, or it holds lists; the message lists those that are there.
             InvalidArgumentError: `descending` is neither True nor False, nor a list of them.
         """
-        from .choosing import sort_episodes
+        from .filters import sort_episodes
 
-        return EpisodeView(sort_episodes(self.context, by, descending=descending))
+        return self._view(sort_episodes(self.context, by, descending=descending))
 
     @property
     def plot(self) -> Plots:
@@ -219,12 +218,12 @@ class EpisodeView(DescribedView, FeedingView):
         progress: bool | Progress = False,
         **options: Any,
     ) -> ExportReport:
-        """Write these episodes as a dataset of another library; the target appears whole or not at all.
+        """Write these episodes as a dataset of another library, atomically.
 
         Args:
             target: a file or folder of this machine that does not exist yet, outside of every store.
             format: its name; `formats()` lists them.
-            overwrite: replace an export that is there, if its files are unchanged; nothing else.
+            overwrite: replace an export that is there, with all that its folder contains; nothing else.
             strict: raise if the format cannot hold everything.
             progress: True for a bar on the terminal, or a function called with the episodes done and all of
                 them.
@@ -253,94 +252,6 @@ class EpisodeView(DescribedView, FeedingView):
             strict=strict,
             progress=progress,
             options=options,
-        )
-
-    def copy(
-        self,
-        into: str | PathLike[str],
-        filter: pl.Expr | str | SqlCondition | None = None,
-        parameters: Parameters | None = None,
-        *,
-        link: bool = False,
-        storage_options: Mapping[str, str] | None = None,
-        progress: bool | Progress = False,
-    ) -> Any:
-        """Make a new `EpisodeStore` of these episodes, under their ids, with their runs and card.
-
-        Segments whose episodes are all wanted are taken over as files, so the episodes stand in the order of
-        the store, also those of a sorted view; `compact(order_by=...)` writes the new store in another order.
-
-        Args:
-            into: where; as for `create`.
-            filter, parameters: only the episodes that fulfil this condition, as for `EpisodeView.filter`.
-            link: share files on the same file system instead of copying them.
-            storage_options: how to reach the object store `into`; if they are not given, this store's own for
-                a URL of the same kind.
-            progress: True for a bar on the terminal, or a function called with the segments done and all
-                segments.
-
-        Raises:
-            StoreExistsError: there is a store already, or other files.
-            InvalidArgumentError: `into` lies in this store.
-            QueryError: the condition is not valid; nothing was created.
-        """
-        link = flag("link", link)
-        view = self if filter is None else self.filter(filter, parameters)
-        with progress_meter(progress, "Copying", "segments") as tell:
-            return self.copier([view], into, link=link, storage_options=storage_options, progress=tell)
-
-    def publish(
-        self,
-        target: str | PathLike[str],
-        *,
-        tag: str,
-        where: pl.Expr | str | SqlCondition | None = None,
-        card: Mapping[str, Any] | None = None,
-        private: bool | None = None,
-        storage_options: Mapping[str, str] | None = None,
-        dry_run: bool = False,
-        progress: bool | Progress = False,
-    ) -> PublishReport:
-        """Publish these episodes as a version that never changes, for others to open, query and pull.
-
-        The version is a store of its own, compacted, in the order of the view, with the runs, environments,
-        artifacts and annotations that belong to it, a README and checksums. It appears at the target in one
-        step; if the call is interrupted, call it again. Files that an earlier version there has are not
-        sent again. See docs/publishing.md.
-
-        Args:
-            target: a folder or a URL of an object store, which gets the version as `target/tag`; or a dataset
-                of the Hugging Face Hub, `hf://organisation/name`.
-            tag: the version's name, new at this target.
-            where: only the episodes that fulfil this condition, as for `EpisodeView.filter`.
-            card: entries of the card that replace or extend the store's.
-            private: whether a new dataset on the Hub is private; None for the Hub's default.
-            storage_options: how to reach the object store.
-            dry_run: build the version, and say what would be sent.
-            progress: True for a bar on the terminal, or a function called with the rows written so far and
-                all rows.
-
-        Returns:
-            A `PublishReport`.
-
-        Raises:
-            StoreExistsError: the target has this tag already, or holds other things; nothing was changed.
-            InvalidArgumentError: there is no episode, the tag or the card is not valid, or the target lies in
-                a store.
-            QueryError: the condition is not valid.
-            CorruptStoreError: a file of the store is damaged; nothing was published.
-            StoreAccessError: the target cannot be written; call again.
-        """
-        return self.publisher(
-            self,
-            target,
-            tag,
-            where=where,
-            card=card,
-            private=private,
-            storage_options=storage_options,
-            dry_run=dry_run,
-            progress=progress,
         )
 
     def _repr_html_(self) -> str:

@@ -56,7 +56,7 @@ class AgentGroup:
     action_space: gymnasium.Space
 
     def to_json(self) -> dict[str, Any]:
-        """Return the group as it stands in `store.json`."""
+        """Return the group as `store.json` has it."""
         return {
             "group": self.name,
             "agents": list(self.agents),
@@ -123,9 +123,7 @@ def check_groups(groups: Sequence[AgentGroup]) -> None:
 
 
 def _group_names(groups: Sequence[Sequence[str]]) -> list[str]:
-    """Return one name per group: its agents' names without their numbers, where that tells the groups
-    apart.
-    """
+    """Return one name per group: its agents' names without their numbers, if these differ."""
     short = [_NUMBER.sub("", members[0]) or members[0] for members in groups]
     folded = [name.casefold() for name in short]
     names: list[str] = []
@@ -339,7 +337,7 @@ def _repeated(names: pa.Array, episode: np.ndarray) -> np.ndarray:
 
 
 def _offsets(episode: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """Return the rows of the lanes of the same episode that stand before each lane."""
+    """Return the number of rows of earlier lanes of the same episode, for each lane."""
     before = np.cumsum(counts) - counts
     if not len(before):
         return before

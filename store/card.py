@@ -111,7 +111,7 @@ def entry_text(value: Any) -> str:
 
 
 class _Writing:
-    """Methods of a dict or list that change it, each followed by a write of the whole card.
+    """Methods that change a dict or list; each writes the card afterwards.
 
     If the write fails, the content is what it was before. Copies and pickles are plain dicts and lists.
     """

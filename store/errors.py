@@ -26,7 +26,8 @@
     └── ConcurrentCommitError                             another process won the race for a commit
 
 Every error also is the built-in error in brackets, so that code which knows nothing of Episodelake
-can catch it. A message says what was wrong, where, what was expected, and ends with a hint.
+can catch it. A message says what was wrong, where and what was expected; what to do in Python is the
+error's `hint`, with which its text ends.
 This module stands below everything else and imports nothing.
 """
 
@@ -34,7 +35,25 @@ from __future__ import annotations
 
 
 class EpisodelakeError(Exception):
-    """The root of the tree: everything that Episodelake raises on purpose is one of these."""
+    """The root of the tree: everything that Episodelake raises on purpose is one of these.
+
+    Args:
+        args: the message; a subclass of `OSError` may take more, as `OSError` does.
+        hint: what to do in Python. The text of the error ends with it.
+    """
+
+    def __init__(self, *args: object, hint: str = "") -> None:
+        super().__init__(*args)
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.problem} {self.hint}" if self.hint else self.problem
+
+    @property
+    def problem(self) -> str:
+        """The text without the hint, for programs that give advice of their own."""
+        # KeyError shows the repr of its argument, which would put a sentence in quotes.
+        return str(self.args[0]) if len(self.args) == 1 else super().__str__()
 
 
 class StoreNotFoundError(EpisodelakeError, FileNotFoundError):
@@ -42,7 +61,7 @@ class StoreNotFoundError(EpisodelakeError, FileNotFoundError):
 
 
 class StoreExistsError(EpisodelakeError, FileExistsError):
-    """A store was to be created where one already stands; nothing was changed."""
+    """The place for a new store already holds one; nothing was changed."""
 
 
 class StoreAccessError(EpisodelakeError, OSError):
@@ -81,10 +100,6 @@ class EpisodeNotFoundError(EpisodelakeError, KeyError, IndexError):
     that waits for `IndexError` ends as it should.
     """
 
-    def __str__(self) -> str:
-        # KeyError shows the repr of its argument, which would put a sentence in quotes.
-        return str(self.args[0]) if len(self.args) == 1 else Exception.__str__(self)
-
 
 class EpisodeTimeoutError(EpisodelakeError, TimeoutError):
     """A loader that follows a store waited for an episode, and none came in the time that it was given."""
@@ -102,7 +117,7 @@ class UnsupportedSpaceError(EpisodelakeError, TypeError):
 
 
 class InvalidArgumentError(EpisodelakeError, ValueError):
-    """An argument is outside what the function can take."""
+    """An argument is outside its range."""
 
 
 class NothingToDrawError(EpisodelakeError, ValueError):
@@ -129,15 +144,15 @@ class UntrustedEnvError(EnvUnavailableError):
 
 
 class UnitNotFoundError(EpisodelakeError, IndexError):
-    """A dataset of units has none of that number."""
+    """No unit of that number in a dataset."""
 
 
 class MissingPackageError(EpisodelakeError, ImportError):
-    """An optional package is not installed; the message says how to install it."""
+    """A package is not installed, or one that adds a format cannot be used; the message says what to do."""
 
 
 class LoaderStateError(EpisodelakeError, ValueError):
-    """A state that a loader was to go on from is that of another store, version or configuration."""
+    """Loader state of another store, version or configuration."""
 
 
 class RecorderStateError(EpisodelakeError, RuntimeError):
@@ -153,7 +168,7 @@ class ConcurrentCommitError(EpisodelakeError):
 
 
 class DamagedJournalError(CorruptStoreError):
-    """Bytes of a journal were read, and are not what a journal holds: the one reason to set it aside."""
+    """Journal bytes that contradict the format: the only reason to set a journal aside."""
 
 
 def replaced_error(root: object) -> StoreNotFoundError:

@@ -1,7 +1,7 @@
 """The layout of format 1: the paths of a store below its root, names of files, and how files carry checksums.
 
 All other modules take their paths from here. Each binary format has a mark of its own before its CRC-32. A
-Parquet file has its checksum behind the footer, within the length that the file gives for it, where readers
+Parquet file has its checksum after the footer, within the length that the file gives for it, where readers
 that do not know it pass over it.
 
 The last member of a JSON file (`store.json`, `card.json`, tags, records, the markers of annotations) is
@@ -44,8 +44,6 @@ ARTIFACTS = "artifacts"
 ARTIFACT_NAMES = "artifact_names"
 ENVIRONMENTS = "environments"
 TAGS = "tags"
-#: The addresses of the targets that versions of a store were published to, a file for each.
-PUBLISHED = "published"
 #: What several machines write before one commit brings it in.
 STAGING = ".writing"
 TABLES = (RUNS, EPISODES, STEPS)
@@ -110,7 +108,7 @@ class Layout:
 
     @property
     def journal_places(self) -> tuple[Path, ...]:
-        """All folders in which journals of the store may lie on this machine."""
+        """All folders of this machine that may hold journals of the store."""
         return (self.journals,) if self.former_journals is None else (self.journals, self.former_journals)
 
     @property

@@ -22,11 +22,12 @@ from .errors import (
     CorruptStoreError,
     FormatVersionError,
     InvalidArgumentError,
+    SpaceMismatchError,
     StoreExistsError,
     StoreNotFoundError,
 )
-from .files import Place, guard_access, is_absent
-from .files.access import is_file
+from .files import Place, guard_access, is_absent, visible_step
+from .files.access import is_file, open_plain, read_chunks
 from .layout import CHECKSUM, FORMAT_VERSION, MANIFEST, STAGING, Layout, checked_json, read_json
 from .spaces import SpaceCodec, plain_space, space_from_json, space_to_json
 
@@ -96,6 +97,48 @@ class Manifest:
         }
 
 
+def check_same_spaces(expected: Manifest, other: Manifest, *, at: Any, source: str) -> None:
+    """Compare the spaces, agents and reward shape of a store with others.
+
+    Args:
+        expected: of the store.
+        other: of the store whose episodes come into it, or that was to be created in its place.
+        at: where the store is.
+        source: whose the others are, for the message: "of data/pole", "that was given".
+
+    Raises:
+        SpaceMismatchError: an observation, action or reward differs; the message names it.
+    """
+    mine, others = ({group.name: _spaces_of(group) for group in each.groups} for each in (expected, other))
+    if mine != others:
+        own, given = (
+            "; ".join(f"{group.name}: {', '.join(group.agents)}" for group in each.groups) or "a single agent"
+            for each in (expected, other)
+        )
+        raise SpaceMismatchError(
+            f"The environment {source} has other agents ({given}) than the store {at} ({own}), or their "
+            "spaces differ. Use a store of the same agents and spaces."
+        )
+    for root, expects, got in zip(
+        ("observation", "action"), _spaces_of(expected), _spaces_of(other), strict=True
+    ):
+        if expects != got:
+            space, given = (getattr(each, f"{root}_space") for each in (expected, other))
+            raise SpaceMismatchError(
+                f"The {root} space {source} is {given}; the store {at} has {space}. Use a store of the same "
+                "spaces."
+            )
+    if expected.reward_shape != other.reward_shape:
+        raise SpaceMismatchError(
+            f"The reward shape {source} is {other.reward_shape}; the store {at} has {expected.reward_shape}. "
+            "Use a store of the same shape."
+        )
+
+
+def _spaces_of(owner: Manifest | AgentGroup) -> tuple[Any, Any]:
+    return space_to_json(owner.observation_space), space_to_json(owner.action_space)
+
+
 def write_manifest(layout: Layout, manifest: Manifest) -> None:
     """Write `store.json`; of several processes that create the same store, one succeeds.
 
@@ -104,7 +147,7 @@ def write_manifest(layout: Layout, manifest: Manifest) -> None:
         StoreAccessError: the file system refused.
     """
     text = checked_json(manifest.to_json())
-    with guard_access("write", layout.manifest):
+    with visible_step(f"The store {layout.root} is created"), guard_access("write", layout.manifest):
         try:
             layout.manifest.write(text, exclusive=True)
         except FileExistsError as error:
@@ -168,7 +211,7 @@ def _spaces(
 def read_card(layout: Layout) -> dict[str, Any]:
     """Read `card.json`; a store without one has an empty card."""
     try:
-        card = _read_object(layout.card, missing=lambda: f"{layout.card} is gone.")
+        card = _read_object(layout.card, missing=lambda: StoreNotFoundError(f"{layout.card} is gone."))
     except StoreNotFoundError:
         return {}
     if "licence" in card:
@@ -202,7 +245,7 @@ def card_bytes(card: Mapping[str, Any]) -> bytes:
 
 
 def write_card(layout: Layout, data: bytes) -> None:
-    """Replace `card.json` as a whole.
+    """Replace `card.json` atomically.
 
     Args:
         data: from `card_bytes`.
@@ -210,50 +253,65 @@ def write_card(layout: Layout, data: bytes) -> None:
     Raises:
         StoreAccessError: the file system refused; the old card stays.
     """
-    with guard_access("write", layout.card):
+    with visible_step(f"The card {layout.card} is written"), guard_access("write", layout.card):
         layout.card.write(data)
 
 
-def _not_found(root: Place) -> str:
+def _not_found(root: Place) -> StoreNotFoundError:
     if root.local is not None and is_file(root.local):
-        return f"{root} is a file, not a store. Give the folder that holds {MANIFEST}."
+        return StoreNotFoundError(f"{root} is a file, not a store. Give the folder that holds {MANIFEST}.")
     if not root.exists():
+        name, at, tag = root.name.rpartition("@")
+        if at and name and ((beside := root.parent / name) / MANIFEST).exists():
+            version = int(tag) if tag.isdecimal() else tag
+            return StoreNotFoundError(
+                f"There is no store at {root}; there is one at {beside}.",
+                hint="Pass a version or tag as an argument of its own: "
+                f"episodelake.open({str(beside)!r}, {version!r}).",
+            )
         missing = (
             "the folder" if root.local is not None else "its bucket, or every object under this address,"
         )
-        return f"There is no store at {root}: {missing} does not exist. Create one with episodelake.create."
+        return StoreNotFoundError(
+            f"There is no store at {root}: {missing} does not exist.",
+            hint="Create one with episodelake.create.",
+        )
     names = root.names()
-    stores = [name for name in names if root.local is not None and is_file(root.local / name / MANIFEST)]
+    # Those with a dot are unfinished imports and copies.
+    shown = [name for name in names if not name.startswith(".")] if root.local is not None else []
+    stores = [name for name in shown if root.local is not None and is_file(root.local / name / MANIFEST)]
     if stores:
         listed = ", ".join(str(root / name) for name in stores[:_NAMED])
         more = f" and {len(stores) - _NAMED} more" if len(stores) > _NAMED else ""
-        return f"{root} is a folder with stores, not a store. Give one of them: {listed}{more}."
+        return StoreNotFoundError(
+            f"{root} is a folder with stores, not a store. Give one of them: {listed}{more}."
+        )
     holds = ", ".join(names[:_NAMED]) or "nothing"
-    return (
-        f"{root} is no store: it has no {MANIFEST} (found: {holds}). Give the folder that holds "
-        f"{MANIFEST}, or create a store with episodelake.create."
+    return StoreNotFoundError(
+        f"{root} is no store: it has no {MANIFEST} (found: {holds}). Give the folder that holds {MANIFEST}.",
+        hint="To make a new store, call episodelake.create.",
     )
 
 
-def _read_object(path: Place, missing: Callable[[], str]) -> dict[str, Any]:
+def _read_object(path: Place, missing: Callable[[], StoreNotFoundError]) -> dict[str, Any]:
     try:
         return read_json(path)
     except OSError as error:
         if is_absent(error):
             with guard_access("look for a store", path):
-                message = missing()
-            raise StoreNotFoundError(message) from None
+                not_found = missing()
+            raise not_found from None
         raise
 
 
 def store_at(path: Path) -> Path | None:
-    """Return the folder of the store, also of one being made, that a path of this machine is or lies in."""
+    """Return the folder of the store, finished or not, that a local path is or is inside of."""
     real = path.resolve()
     return next((each for each in (real, *real.parents) if _is_store(each)), None)
 
 
 def check_outside_stores(path: Path) -> None:
-    """Refuse a target that lies in a store, which holds its own files only, and parts of writes into it.
+    """Refuse a target inside a store, which holds only its own files and parts of writes into it.
 
     Raises:
         InvalidArgumentError: it does.
@@ -263,7 +321,7 @@ def check_outside_stores(path: Path) -> None:
         store = store_at(path.resolve().parent)
     if store is not None and path.resolve().relative_to(store).parts[0] != STAGING:
         raise InvalidArgumentError(
-            f"{path} lies in the store {store}, which holds its own files only. Choose a path outside."
+            f"{path} is inside the store {store}, which holds its own files only. Choose a path outside."
         )
 
 
@@ -273,7 +331,7 @@ def _is_store(folder: Path) -> bool:
         if is_file(file):
             # Other programs have files of this name.
             try:
-                if "store_id" in json.loads(file.read_bytes()):
+                if "store_id" in json.loads(b"".join(read_chunks(open_plain(file)))):
                     return True
             except (ValueError, TypeError, RecursionError):
                 continue

@@ -1,4 +1,4 @@
-"""Names of columns: those of keys and back, those that are reserved, and what a new one may be called.
+"""Names of columns: escaping, reserved names, and rules for new ones.
 
 A column name is a path of segments joined by dots: `observation.image`, `info.x_position`. A segment is
 a key in which the dot, the characters that Delta Lake forbids and every ASCII control character are
@@ -20,12 +20,6 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from .errors import InvalidArgumentError
 
-#: The key of the spaces, as JSON, in the metadata of a Parquet file that was exported.
-SPACES_KEY = b"episodelake.spaces"
-#: The key of the names of the user's own step columns there, as JSON.
-EXTRA_KEY = b"episodelake.extra"
-#: The key of the card of the store there, as JSON.
-CARD_KEY = b"episodelake.card"
 #: The name of a run that got none.
 DEFAULT_RUN = "run"
 _EMPTY = "%"
@@ -276,7 +270,7 @@ def _is_own(root: str, rest: list[str]) -> bool:
 
 
 def next_source(name: str) -> str | None:
-    """Return the column whose next row a name stands for: the inverse of `next_name`; None for other names.
+    """Return the column that a `next_` name refers to: the inverse of `next_name`; None for other names.
 
     >>> next_source("next_info.cost"), next_source("next_observation"), next_source("info.next_observation")
     ('info.cost', 'observation', None)

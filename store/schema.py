@@ -319,7 +319,7 @@ class StoreHandle:
 
 
 class OpenStore(Protocol):
-    """Anything that stands for an open store, such as `episodelake.EpisodeStore`."""
+    """Anything with the handle of an open store, such as `episodelake.EpisodeStore`."""
 
     @property
     def handle(self) -> StoreHandle:

@@ -24,7 +24,7 @@ from .errors import CorruptStoreError, VersionNotFoundError
 from .files import Place, guard_access
 from .layout import EPISODES, RUNS, STEPS, Layout, check_identity
 from .manifest import Manifest
-from .parquet.files import check_beside, check_listed, open_parquet, over_files, read_parquet
+from .parquet.files import check_annotation_footer, check_listed, open_parquet, over_files, read_parquet
 from .parquet.page_checks import check_pages
 from .schema import LAST_OBSERVATION, MISSING, RUNS_SCHEMA, StepSchema, checked_schema
 from .tables.annotation_files import PROPERTY, AnnotationFiles, parse_annotations
@@ -106,8 +106,18 @@ class Snapshot:
             names = [file.name for file in after.episode_files] if read else []
             self._known = (names, after.pointers) if read else after._known
 
+    def move(self, layout: Layout) -> None:
+        """Show the same version at another place, since the store was renamed, or has appeared.
+
+        Nothing is read. Only for a snapshot that was just made, of which no files or rows were asked for.
+        """
+        self.layout = layout
+        self._episodes = self._episodes.moved(layout.table(EPISODES))
+        self._steps = self._steps.moved(layout.table(STEPS))
+        self._runs = self._runs.moved(layout.table(RUNS))
+
     def __reduce__(self) -> tuple[Any, ...]:
-        """As the same version of the same store, opened again where it is unpickled."""
+        """Pickle as layout and version; the store is reopened on load."""
         return Snapshot, (self.layout, self.manifest, self.version, self._left_out, self.lost_segments)
 
     @property
@@ -325,7 +335,9 @@ class Snapshot:
         """
         pairs = [(segment, self.annotation_files.find(name, segment)) for segment in segments]
         places = [(segment, place) for segment, place in pairs if place is not None]
-        over_files(lambda pair: check_beside(pair[1], self._segment(pair[0])), places, self.layout.root)
+        over_files(
+            lambda pair: check_annotation_footer(pair[1], self._segment(pair[0])), places, self.layout.root
+        )
         return self._handed_out([place for _, place in places])
 
     def segment_places(self, segments: Sequence[str]) -> list[Place]:
@@ -418,7 +430,7 @@ class Snapshot:
         return {EPISODES: self.episodes_schema, RUNS: self.runs_schema}[table]
 
     def overflow(self, table: str) -> Mapping[str, Overflow]:
-        """Return the columns of a table some of whose numbers stand in a JSON column only, by name.
+        """Return, by name, the columns of a table that need the JSON column for some of their numbers.
 
         Raises:
             CorruptStoreError: a file of an earlier writer, which has to be read to know, is damaged.
@@ -470,7 +482,7 @@ class Snapshot:
 
 
 @dataclass(frozen=True)
-class Selection:
+class EpisodeSet:
     """Episodes of a snapshot: all, or those with certain ids.
 
     Attributes:

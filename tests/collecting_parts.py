@@ -19,7 +19,7 @@ import numpy as np
 from gymnasium import spaces
 
 import episodelake as el
-from nasty_environments import Rollout, SmallEnv, advance
+from nasty_environments import Rollout, advance
 from waiting import journals, wait_for_journal
 
 OBSERVATIONS = spaces.Box(-np.inf, np.inf, (3,), np.float32)
@@ -298,29 +298,6 @@ def stuck(observation: Any, info: Mapping[str, Any], state: Any) -> Any:
     """A policy that does not return any more after 30 steps."""
     time.sleep(1000 if state == 30 else 0.01)
     return np.zeros(2, np.float32), None, (state or 0) + 1
-
-
-__all__ = [
-    "CoinEnv",
-    "Doomed",
-    "LevelEnv",
-    "SmallEnv",
-    "Tensor",
-    "VaryingEnv",
-    "counting",
-    "five_hundred",
-    "forgetful",
-    "make_levels",
-    "make_varying",
-    "make_varying_pair",
-    "plain_steps",
-    "slowly",
-    "stuck",
-    "tilt",
-    "tilting",
-    "tilting_many",
-    "tracked_many",
-]
 
 
 def interrupted(*arguments: Any, **options: Any) -> el.types.CollectStats:

@@ -18,26 +18,6 @@ import episodelake as el
 from episodelake.store.dynamic.values import load_json
 from strategies import same, stack, value_of
 
-#: Formats with the options of an export.
-FORMATS: list[tuple[str, dict[str, Any]]] = [
-    ("minari", {}),
-    ("minari", {"data_format": "arrow"}),
-    ("minari", {"data_format": "parquet"}),
-    ("d4rl", {}),
-    ("d3rlpy", {}),
-    ("robomimic", {}),
-    ("lerobot", {"frames": "image"}),
-    ("parquet", {}),
-    ("parquet", {"layout": "steps"}),
-    ("csv", {}),
-    *(("rllib", {"kind": kind}) for kind in ("rows", "episodes")),
-    ("rlds", {}),
-    ("rlds", {"images": "raw"}),
-    ("huggingface", {}),
-    ("huggingface", {"layout": "steps", "images": "array"}),
-]
-_STATE_SPACES = ("minari", "lerobot", "parquet", "rlds", "huggingface")
-_SUFFIXES = {"parquet": ".parquet", "csv": ".csv", "d4rl": ".h5", "d3rlpy": ".h5", "robomimic": ".h5"}
 _LAST = "last transition|next observation|without a transition"
 #: The words of a loss that explains a difference.
 _WORDS = {
@@ -97,35 +77,6 @@ def write_random(path: Path, chosen: random.Random) -> el.EpisodeStore:
                 **_facts(chosen, length, count),
             )
     return store.refresh()
-
-
-def unexplained(store: el.EpisodeStore, folder: Path, name: str, options: dict[str, Any]) -> list[Any]:
-    """Return the differences after an export and an import that no loss of either explains.
-
-    A format that refuses the store explains all.
-    """
-    target = folder / f"target{_SUFFIXES.get(name, '')}"
-    try:
-        report = store.export(target, format=name, **options)
-    except el.errors.DatasetError as error:
-        assert "failed:" not in str(error), error
-        return []
-    given: dict[str, Any] = {"last_observation": "missing"}
-    if name not in _STATE_SPACES:
-        given |= {"observation_space": store.observation_space, "action_space": store.action_space}
-    if name == "csv":
-        given["cast"] = "same_kind"
-    try:
-        again = el.import_dataset(target, folder / "back", **given)
-    except el.errors.SpaceMismatchError:
-        # Numbers of text have other dtypes, which no cast of the same kind makes those of the space.
-        if "cast" not in given:
-            raise
-        return []
-    back = el.open(folder / "back")
-    lost = "\n".join([*report.lost, *again.lost])
-    found = dict(_differences(store, back))
-    return [(part, what, lost) for part, what in found.items() if not re.search(_WORDS[part], lost)]
 
 
 def unexplained_transitions(store: el.EpisodeStore, folder: Path, name: str) -> list[Any]:

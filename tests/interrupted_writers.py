@@ -1,9 +1,9 @@
-"""Strike writers with an error at one line of the library, in forked children, and check the store.
+"""Strike writers with Ctrl-C at one line of the library, in forked children, and check the store.
 
 Run as a program, it answers each line of JSON on standard input with one on standard output:
 
     {"scenario": ..., "folder": ...}                             the lines that a scenario executes
-    {"strike": [file, line, visit], "scenario": ..., "error": ..., "after": ..., "folder": ...}
+    {"strike": [file, line, visit], "scenario": ..., "after": ..., "folder": ...}
     {"kill": [open episodes], "scenario": ..., "folder": ...}    flush at its end, and die
 
 It never uses a store itself, since the table library cannot be forked after its first use.
@@ -18,7 +18,6 @@ from __future__ import annotations
 import atexit
 import dis
 import gc
-import itertools
 import json
 import os
 import shutil
@@ -47,14 +46,13 @@ import episodelake as el
 import episodelake.store
 import episodelake.writers
 from episodelake.writers.session import run as env_packages
-from waiting import PATIENCE, await_end, wait_until
+from waiting import PATIENCE, await_end
 
 IMPORTED = (pyarrow.dataset, pyarrow.parquet)
 FOLDERS = tuple(
     str(Path(module.__file__ or "").parent) for module in (episodelake.store, episodelake.writers)
 )
 OBSERVATIONS, ACTIONS = Box(-np.inf, np.inf, (2,), np.float64), Discrete(5)
-ERRORS = {"KeyboardInterrupt": KeyboardInterrupt, "MemoryError": MemoryError}
 QUIET = {"flush_seconds": 1e5, "seal_seconds": 1e5}
 
 
@@ -529,20 +527,6 @@ def collect_agents(store: el.EpisodeStore, finished: Finished) -> Iterator[Any]:
     el.collect(Pair(finished), dict.fromkeys(Pair.possible_agents, _policy), store, episodes=3, **QUIET)
 
 
-def _busy(run: Callable[[], None], writer: Any) -> None:
-    """Let the background thread flush and seal between the parts of a run, and pass on its errors once."""
-    folder = writer._session.store.layout.table("episodes").local
-
-    def segments() -> int:
-        return len(list(folder.glob("*.parquet")))
-
-    for _ in range(3):
-        before = segments()
-        with _told():
-            run()
-        wait_until(lambda before=before: STRIKE.hit or segments() > before, "a seal in the background")
-
-
 @contextmanager
 def _told() -> Iterator[None]:
     try:
@@ -550,31 +534,6 @@ def _told() -> Iterator[None]:
     except (Exception, KeyboardInterrupt):
         if not STRIKE.hit:
             raise
-
-
-@scenario()
-def background(store: el.EpisodeStore, finished: Finished) -> Iterator[Any]:
-    """The thread that flushes and seals by age."""
-    writer = store.writer(run="a", flush_seconds=0.01, seal_seconds=0.01)
-    yield writer
-    numbers = itertools.count()
-
-    def run() -> None:
-        k = next(numbers)
-        writer.write_episode(**_whole(k))
-        finished.add(k)
-
-    with writer:
-        _busy(run, writer)
-
-
-@scenario()
-def background_vector(store: el.EpisodeStore, finished: Finished) -> Iterator[Any]:
-    """The threads that write blocks and seal by age."""
-    env = store.record(_vector_env(), run="a", flush_seconds=0.01, seal_seconds=0.01)
-    yield env
-    with env:
-        _busy(lambda: _vector(env, finished, 5, log=False), env)
 
 
 # Strikes
@@ -586,7 +545,6 @@ class Strike:
     def __init__(self) -> None:
         self.visits: Counter[tuple[str, int]] = Counter()
         self.target: tuple[str, int, int] | None = None
-        self.error: type[BaseException] = KeyboardInterrupt
         self.hit = False
         self.armed = False
 
@@ -600,7 +558,7 @@ class Strike:
             self.visits[key] += 1
             if self.target == (*key, self.visits[key]) and not self.hit:
                 self.hit = True
-                raise self.error
+                raise KeyboardInterrupt
         return self._line
 
 
@@ -628,11 +586,9 @@ STRIKE = Strike()
 def perform(folder: Path, name: str, order: dict[str, Any]) -> None:
     """Run a scenario in this process, struck or not, and do what the order says afterwards."""
     warnings.simplefilter("ignore")
-    in_background = name.startswith("background")
-    STRIKE.error = ERRORS[order.get("error", "KeyboardInterrupt")]
     STRIKE.target = tuple(order["strike"]) if "strike" in order else None
     parts = SCENARIOS[name][0](el.open(folder / "store"), Finished(folder / "finished"))
-    (threading if in_background else sys).settrace(STRIKE.trace)
+    sys.settrace(STRIKE.trace)
     writer = next(parts)
     if "kill" in order:
         # The end of the block flushes and dies.

@@ -22,7 +22,7 @@ from gymnasium.spaces import Box, Discrete
 
 import episodelake as el
 from episodelake.store.delta.table import Table
-from episodelake.store.maintenance import reopening
+from episodelake.store.recovery import reopening
 from waiting import await_end
 
 SPACES = {"observation_space": Box(-np.inf, np.inf, (2,), np.float64), "action_space": Discrete(100)}
@@ -76,8 +76,8 @@ POINTS: dict[str, Callable[[], None]] = {
     "set apart": lambda: _dying(reopening, "_set_apart", after=True),
     "steps committed": lambda: _dying(Table, "commit", calls=3),
     "episodes committed": lambda: _dying(Table, "commit", calls=3, after=True),
-    "before the list is mended": lambda: _dying(reopening, "settle"),
-    "list mended": lambda: _dying(reopening, "settle", after=True),
+    "before the list is mended": lambda: _dying(reopening, "finish_interrupted"),
+    "list mended": lambda: _dying(reopening, "finish_interrupted", after=True),
 }
 
 

@@ -492,3 +492,25 @@ def test_after_deletion_and_compaction(tmp_path: Path) -> None:
     joint = loaded(store.loader(4, columns=[*JOINT, "agent_mask", "episode", "t"], group="scout", joint=True))
     for unit in joint:
         check_joint(unit, store[int(unit["episode"])], NAMES[::2], "", int(unit["t"]))
+
+
+def test_agents_have_the_values_of_their_episode(comings: el.EpisodeStore) -> None:
+    """Columns of episodes are those of the whole episode, for one agent, a group and joint rows."""
+    view = comings[::-1]
+    rows = view.episodes.select("episode_id", "length").collect()
+    for cache in (el.Cache(), el.Cache("stream", buffer_bytes=3000)):
+        for chosen in ({"agent": NAMES[0]}, {"group": "scout"}, {"group": "scout", "joint": True}):
+            keys = ["episode_id", "length", "episode", *(["agent_mask"] if "joint" in chosen else [])]
+            count = 0
+            for batch in view.loader(7, columns=keys, shuffle=True, cache=cache, **chosen):
+                episodes = batch["episode"].tolist()
+                there = batch.get("agent_mask", np.ones((len(episodes), 1), bool))
+                for key, blank in (("episode_id", ""), ("length", 0)):
+                    for number, mask, found in zip(
+                        episodes, there, batch[key].reshape(there.shape), strict=True
+                    ):
+                        # An agent that acts no more has the value in the row of its last observation only.
+                        assert set(found[mask]) <= {rows[key][number]}
+                        assert set(found[~mask]) <= {rows[key][number], blank}
+                count += len(episodes)
+            assert count > len(view)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from gymnasium import spaces
 from gymnasium.vector import SyncVectorEnv
 
 import episodelake as el
@@ -236,7 +237,7 @@ ARGUMENTS: list[tuple[Any, ...]] = [
     ),
     ("collect.steps", lambda v: col(steps=v), COUNT, 2),
     ("collect.episodes", lambda v: el.collect(SmallEnv(), None, store(), episodes=v), COUNT, 2),
-    ("collect.unbiased", lambda v: el.collect(SmallEnv(), None, store(), episodes=2, unbiased=v), FLAG, True),
+    ("collect.quotas", lambda v: el.collect(SmallEnv(), None, store(), episodes=2, quotas=v), FLAG, True),
     ("collect.policy_seed", lambda v: col(policy_seed=v), COUNT, 2, True),
     ("collect.random", lambda v: col(random=v), FLAG, True),
     ("Policy.record_state", lambda v: el.Policy(record_state=v), FLAG, True),
@@ -309,3 +310,52 @@ def test_arguments_are_checked(argument: tuple[Any, ...]) -> None:
         except (el.errors.InvalidArgumentError, el.errors.VersionNotFoundError):
             continue
         raise AssertionError(f"{name} takes {value!r}")
+
+
+def fresh(name: str) -> Path:
+    """A folder that is not there."""
+    return root / name
+
+
+REACH = {"aws_region": "eu-central-1"}
+#: Options that have no effect in this combination, by what the error says.
+IDLE: list[tuple[str, Any]] = [
+    ("object stores", lambda: el.open(store().path, storage_options=REACH)),
+    ("object stores", lambda: el.create(fresh("idle"), SmallEnv(), storage_options=REACH)),
+    ("object stores", lambda: el.create("memory://idle", SmallEnv(), storage_options=REACH)),
+    ("object stores", lambda: el.lake(root, storage_options=REACH)),
+    ("object stores", lambda: el.recover(store().path, storage_options=REACH)),
+    ("object stores", lambda: el.merge([store()], fresh("idle"), storage_options=REACH)),
+    ("object stores", lambda: el.merge([store()], store(), storage_options=REACH)),
+    ("object stores", lambda: store().copy(fresh("idle"), storage_options=REACH)),
+    ("object stores", lambda: store().publish(fresh("idle"), tag="v1", storage_options=REACH)),
+    ("object stores", lambda: store().explore(storage_options=REACH)),
+    ("object stores", lambda: el.pull(root, fresh("idle"), storage_options=REACH)),
+    ("object stores", lambda: el.published(root, storage_options=REACH)),
+    ("object stores", lambda: el.import_dataset(root / "src.parquet", store(), storage_options=REACH)),
+    (
+        "for a new store",
+        lambda: el.import_dataset(root / "src.parquet", store(), observation_space=spaces.Discrete(3)),
+    ),
+    ("without a filter", lambda: store().copy(fresh("idle"), parameters=[1])),
+    ("order_by", lambda: store().compact(descending=True)),
+    ("no such folder", lambda: el.recover(store().path, journals=root / "none")),
+    ("no end", lambda: store().loader(el.Batches(2, drop_last=True), follow=el.Follow())),
+    ("quotas=True", lambda: el.collect(SmallEnv(), None, steps=2, quotas=True)),
+]
+
+
+@pytest.mark.parametrize(("message", "call"), IDLE)
+def test_options_without_effect_are_refused(message: str, call: Any) -> None:
+    """An option that a call has no use for raises, before anything is written."""
+    with pytest.raises(el.errors.InvalidArgumentError, match=message):
+        call()
+    assert not any(root.glob("idle*"))
+
+
+def test_workers_of_torch_are_needed_for_their_options() -> None:
+    """Options of worker processes are refused where there are none."""
+    pytest.importorskip("torch")
+    for options in ({"timeout": 3}, {"worker_init_fn": print}):
+        with pytest.raises(el.errors.InvalidArgumentError, match="worker processes"):
+            store().loader(2, output="torch").torch_loader(**options)

@@ -9,6 +9,7 @@ import dataclasses
 import itertools
 import json
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -39,9 +40,9 @@ from nasty_environments import (
     play,
     seeds,
 )
+from pools import Pool
 from strategies import same
 from test_fuzzing import changed
-from test_pool_recorder import Pool
 from waiting import PATIENCE, journals
 
 PUSH = np.zeros(2, np.float32)
@@ -981,3 +982,14 @@ def test_an_unknown_option_of_a_run_is_named(path: Path, name: str) -> None:
     for call in (lambda: store.record("CartPole-v1", **{name: 1}), lambda: store.writer(**{name: 1})):
         with pytest.raises(el.errors.InvalidArgumentError, match=f"no option '{name}'.*seal_seconds"):
             call()
+
+
+def test_a_hint_ends_the_text_and_stands_apart(tmp_path: Path) -> None:
+    """The text of an error is complete; programs with advice of their own take it without the hint."""
+    with pytest.raises(el.errors.StoreNotFoundError, match=r"does not exist\. Create one with") as caught:
+        el.open(tmp_path / "none")
+    error = pickle.loads(pickle.dumps(caught.value))
+    assert (error.hint, str(error)) == (
+        "Create one with episodelake.create.",
+        f"{error.problem} {error.hint}",
+    )

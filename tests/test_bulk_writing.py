@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,26 +14,15 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
-from gymnasium.spaces import Box, Discrete, Space
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from gymnasium.spaces import Box, Discrete
 
 import episodelake as el
-from effort import examples
 from episodelake.store import errors
+from episodelake.testing.adapters import case
 from episodelake.writers.session import seal_queue
-from strategies import spaces, value_of
 from waiting import PATIENCE, wait_until
 
 OURS = ["episode_id", "run_id", "started_at", "ended_at", "segment", "row_start"]
-INFOS: list[dict[str, Any]] = [
-    {},
-    {"x": 1, "flag": True},
-    {"x": 2**60, "flag": False, "text": "größe"},
-    {"nested": {"speed": 0.5, "deep": {"a.b": 3}}},
-    {"numbers": [1.5, float("inf")], "x": -3},
-    {"Key": 1, "": 2},
-]
 QUIET: dict[str, Any] = {"flush_seconds": 1e6, "seal_seconds": 1e6}
 FLOATS = {"observation_space": Box(-9, 9, (2,), np.float32), "action_space": Discrete(3)}
 
@@ -46,13 +34,6 @@ def content(store: el.EpisodeStore) -> tuple[pl.DataFrame, pl.DataFrame]:
     steps = steps.with_columns(pl.col("episode_id").replace_strict(order).alias("number"))
     keep = [name for name in episodes.columns if name not in OURS]
     return steps.sort("number", "t").drop("episode_id"), episodes.sort("number").select(keep)
-
-
-def assert_equal(store: el.EpisodeStore, other: el.EpisodeStore) -> None:
-    """Compare two stores, ids and timestamps aside."""
-    for left, right in zip(content(store), content(other), strict=True):
-        assert left.schema == right.schema
-        assert left.equals(right, null_equal=True)
 
 
 def table(*lengths: int, **changes: Any) -> pa.Table:
@@ -103,77 +84,6 @@ def parts_of(path: Path) -> list[Path]:
     return list((path / "journal").glob("*/*.frames"))
 
 
-@st.composite
-def recordings(draw: st.DrawFn) -> tuple[Space, Space, list[list[dict[str, Any]]], int]:
-    """Draw two spaces, the steps of some episodes, and how many rows a batch has."""
-    observation, action = draw(spaces()), draw(spaces())
-    random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    observation.seed(int(random.integers(2**31)))
-    episodes = []
-    for length in draw(st.lists(st.integers(1, 6), min_size=1, max_size=4)):
-        episodes.append(
-            [
-                {
-                    "observation": value_of(observation, random),
-                    "action": value_of(action, random),
-                    "reward": float(random.normal()),
-                    "info": INFOS[random.integers(len(INFOS))],
-                    "policy": {"value": t, "name": "x" * t} if random.random() < 0.7 else {},
-                    "extra": {"own": t * 1.5} if random.random() < 0.7 else {},
-                }
-                for t in range(length + 1)
-            ]
-        )
-    return observation, action, episodes, draw(st.integers(1, 9))
-
-
-def record(store: el.EpisodeStore, episodes: list[list[dict[str, Any]]]) -> None:
-    """Record episodes step by step; the ends go through all reasons."""
-    with store.writer() as writer:
-        for number, rows in enumerate(episodes):
-            first, *others = rows
-            episode = writer.begin(
-                first["observation"],
-                first["info"],
-                seed=number * 2**62,
-                options={"easy": True} if number else None,
-                metadata={"number": number, "nested": {"text": "a"}},
-                extra=first["extra"],
-                env_index=number or None,
-            )
-            for before, row in zip(rows, others, strict=False):
-                last = row is others[-1]
-                episode.append(
-                    before["action"],
-                    before["reward"],
-                    row["observation"],
-                    last and number % 3 == 0,
-                    last and number % 3 == 1,
-                    row["info"],
-                    before["policy"],
-                    row["extra"],
-                )
-            episode.end()
-
-
-@settings(max_examples=examples(15))
-@given(recordings())
-def test_arrow_data_give_what_recording_gives(recorded: Any) -> None:
-    """Steps of any spaces, recorded one by one and then written from Arrow batches, are equal."""
-    observation, action, episodes, rows = recorded
-    with tempfile.TemporaryDirectory() as folder:
-        one, two = (
-            el.create(Path(folder, name), observation_space=observation, action_space=action)
-            for name in ("one", "two")
-        )
-        record(one, episodes)
-        steps = one.refresh().steps.collect().to_arrow()
-        with two.writer() as writer:
-            count = writer.write_episodes(iter(steps.to_batches(rows)), episodes=one.episodes.collect())
-        assert count == len(episodes)
-        assert_equal(one, two)
-
-
 def test_values_logged_at_the_last_observation_are_kept(tmp_path: Path) -> None:
     """A policy value on the last row of an episode comes back there."""
     values = pa.array([1.0, 2.0, None, 3.0, 4.0, 5.0, 6.0])
@@ -194,9 +104,14 @@ FOREIGN: dict[str, pa.Array] = {
 }
 
 
-@pytest.mark.parametrize("name", FOREIGN)
-def test_other_arrow_types_are_taken(tmp_path: Path, name: str) -> None:
+def test_other_arrow_types_are_taken(tmp_path: Path) -> None:
     """Lists of any layout and numbers of any type that casts safely fit a column of the space."""
+    for number, name in enumerate(FOREIGN):
+        with case(name):
+            _check_other_arrow_types_are_taken(tmp_path / str(number), name)
+
+
+def _check_other_arrow_types_are_taken(tmp_path: Path, name: str) -> None:
     store = el.create(tmp_path / "store", **FLOATS)
     changes = {
         "observation": FOREIGN[name],
@@ -217,11 +132,16 @@ def test_other_arrow_types_are_taken(tmp_path: Path, name: str) -> None:
     assert store.steps.collect()["own"].to_list() == ["a", "b", "a"]
 
 
-@pytest.mark.parametrize(
-    "kind", [pa.list_(pa.float32()), pa.list_(pa.float32(), 2), pa.large_list(pa.float32())]
-)
-def test_values_behind_null_rows_are_skipped(tmp_path: Path, kind: pa.DataType) -> None:
+def test_values_behind_null_rows_are_skipped(tmp_path: Path) -> None:
     """Lists of other programs may hold values behind NULL rows; they do not shift the others."""
+    for number, kind in enumerate(
+        [pa.list_(pa.float32()), pa.list_(pa.float32(), 2), pa.large_list(pa.float32())]
+    ):
+        with case(kind):
+            _check_values_behind_null_rows_are_skipped(tmp_path / str(number), kind)
+
+
+def _check_values_behind_null_rows_are_skipped(tmp_path: Path, kind: pa.DataType) -> None:
     values = pa.array(np.arange(14, dtype=np.float32))
     rows = np.array([True, True, False, True, True, True, False])
     if isinstance(kind, pa.FixedSizeListType):
@@ -239,9 +159,14 @@ def test_values_behind_null_rows_are_skipped(tmp_path: Path, kind: pa.DataType) 
     assert store.verify().ok
 
 
-@pytest.mark.parametrize("form", ["table", "batches", "batch", "reader", "frame", "lengths"])
-def test_each_form_of_arrow_data_is_taken(tmp_path: Path, form: str) -> None:
+def test_each_form_of_arrow_data_is_taken(tmp_path: Path) -> None:
     """A table, its batches, one batch, a reader, a data frame, and lengths in place of a column."""
+    for number, form in enumerate(["table", "batches", "batch", "reader", "frame", "lengths"]):
+        with case(form):
+            _check_each_form_of_arrow_data_is_taken(tmp_path / str(number), form)
+
+
+def _check_each_form_of_arrow_data_is_taken(tmp_path: Path, form: str) -> None:
     steps = table(2, 5, 1)
     forms: dict[str, Any] = {
         "table": steps,
@@ -301,9 +226,14 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG)
-def test_wrong_data_are_refused_with_their_place(tmp_path: Path, name: str) -> None:
+def test_wrong_data_are_refused_with_their_place(tmp_path: Path) -> None:
     """The error names the episode and the row, nothing of the piece is recorded, and the writer goes on."""
+    for number, name in enumerate(WRONG):
+        with case(name):
+            _check_wrong_data_are_refused_with_their_place(tmp_path / str(number), name)
+
+
+def _check_wrong_data_are_refused_with_their_place(tmp_path: Path, name: str) -> None:
     changes, message = WRONG[name]
     store = el.create(tmp_path / "store", **FLOATS)
     with store.writer() as writer:
@@ -328,21 +258,30 @@ FACTS: dict[str, tuple[dict[str, list[Any]], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", FACTS)
-def test_episodes_that_do_not_go_with_the_steps_are_refused(tmp_path: Path, name: str) -> None:
+def test_episodes_that_do_not_go_with_the_steps_are_refused(tmp_path: Path) -> None:
     """Rows, keys, lengths and reasons are compared with the steps."""
+    for number, name in enumerate(FACTS):
+        with case(name):
+            _check_episodes_that_do_not_go_with_the_steps_are_refused(tmp_path / str(number), name)
+
+
+def _check_episodes_that_do_not_go_with_the_steps_are_refused(tmp_path: Path, name: str) -> None:
     columns, message = FACTS[name]
     writer = el.create(tmp_path / "store", **FLOATS).writer()
     with writer, pytest.raises(el.errors.InvalidArgumentError, match=message):
         writer.write_episodes(table(2, 3), episodes=pa.table(columns))
 
 
-@pytest.mark.parametrize(
-    ("lengths", "message"),
-    [([2], "end 4 rows before"), ([2, 9], "6 rows more"), ([2, 3, 1], "go on with 1"), ([2, 0], "hold 0")],
-)
-def test_lengths_that_do_not_fit_are_refused(tmp_path: Path, lengths: list[int], message: str) -> None:
+def test_lengths_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     """Rows left over, rows that are missing, and no length at all."""
+    for number, (lengths, message) in enumerate(
+        [([2], "end 4 rows before"), ([2, 9], "6 rows more"), ([2, 3, 1], "go on with 1"), ([2, 0], "hold 0")]
+    ):
+        with case((lengths, message)):
+            _check_lengths_that_do_not_fit_are_refused(tmp_path / str(number), lengths, message)
+
+
+def _check_lengths_that_do_not_fit_are_refused(tmp_path: Path, lengths: list[int], message: str) -> None:
     writer = el.create(tmp_path / "store", **FLOATS).writer()
     with writer, pytest.raises((el.errors.SpaceMismatchError, el.errors.InvalidArgumentError), match=message):
         writer.write_episodes(table(2, 3), lengths=lengths)

@@ -16,14 +16,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from rich.cells import cell_len
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
 import episodelake as el
-from episodelake.readers.amounts import size_text
 from episodelake.terminal.app import app
-from episodelake.terminal.output.charts import ASCII, BLOCKS, histogram, sparkline
-from episodelake.terminal.output.grid import Grid, aligned, clean, fitted
-from episodelake.terminal.output.page import Page
+from episodelake.terminal.output.cells import Column, clean
+from episodelake.terminal.output.sparkline import BLOCKS, ODD, Line, sparkline
+from episodelake.terminal.output.table import fitted_table
+from episodelake.terminal.reports.listing import IMPORTANT
 from waiting import PATIENCE
 
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -117,47 +118,6 @@ def table(text: str) -> list[list[str]]:
 # info
 
 
-def test_info_tells_what_the_store_holds(example: Example) -> None:
-    """Every number and name that info prints is that of the store."""
-    head, reasons, runs, columns = printed("info", example.path).split("\n== ")
-    told = dict(line.split("\t") for line in head.splitlines() if line)
-    store = el.open(example.path)
-    files = [path.stat().st_size for path in example.path.rglob("*") if path.is_file()]
-    assert told.pop("created")
-    assert told == {
-        "store": store.id,
-        "path": str(example.path),
-        "format": "1",
-        "version": str(store.version),
-        "episodes": "3",
-        "transitions": "15",
-        "runs": "1",
-        "size": f"{sum(files)} bytes in {len(files)} files",
-        "returns": "lowest 0.5, mean 8.16667, highest 22.5",
-        "lengths": "lowest 2, mean 5.0, highest 10",
-        "observation space": "Box(-10.0, 10.0, (2,), float32)",
-        "action space": "Discrete(3)",
-        "card": '{"author": "Zoë"}',
-    }
-    assert sorted(table(reasons)[2:]) == [["cut", "1"], ["terminated", "1"], ["truncated", "1"]]
-    assert table(runs)[2][:1] + table(runs)[2][2:] == [
-        example.ids[0].split("/")[0],
-        "3",
-        "15",
-        "5.0",
-        str(24.5 / 3),
-    ]
-    assert [row[:2] for row in table(columns)[2:] if row[0] != "info.note"] == [
-        ["episode_id", "VARCHAR"],
-        ["t", "BIGINT"],
-        ["observation", "FLOAT[]"],
-        ["action", "BIGINT"],
-        ["reward", "DOUBLE"],
-        ["terminated", "BOOLEAN"],
-        ["truncated", "BOOLEAN"],
-    ]
-
-
 def test_info_of_an_empty_store(tmp_path: Path) -> None:
     """A store without episodes, with rewards of several objectives, is told as such."""
     discrete = gymnasium.spaces.Discrete(2)
@@ -169,24 +129,6 @@ def test_info_of_an_empty_store(tmp_path: Path) -> None:
 
 
 # sql
-
-
-def test_sql_prints_cells_in_full(example: Example) -> None:
-    """Cells are separated by tabs; NULL, lists, truth values and numbers are written exactly."""
-    query = """SELECT t, observation, action, reward / 3 AS third, terminated FROM steps
-        WHERE episode_id LIKE '%/000000' ORDER BY t"""
-    assert table(printed("sql", example.path, query)) == [
-        ["t", "observation", "action", "third", "terminated"],
-        ["0", "[0.0, 0.1]", "0", "0.0", "false"],
-        ["1", "[0.2, 0.3]", "1", repr(0.5 / 3), "true"],
-        ["2", "[0.4, 0.5]", "NULL", "NULL", "NULL"],
-    ]
-
-
-def test_sql_spells_out_what_would_break_the_table(example: Example) -> None:
-    """Tabs and escape sequences of the data do not reach the output as such."""
-    query = "SELECT \"info.note\" AS note FROM steps WHERE t < 2 AND episode_id LIKE '%/000000' ORDER BY t"
-    assert table(printed("sql", example.path, query)) == [["note"], ["first\\x1b[31m"], ["tab\\there"]]
 
 
 @pytest.mark.parametrize(
@@ -211,22 +153,6 @@ def test_sql_writes_every_kind_of_value(example: Example, expression: str, text:
     assert table(printed("sql", example.path, f"SELECT {expression} AS value")) == [["value"], [text]]
 
 
-def test_sql_says_how_many_rows_it_left_out(example: Example) -> None:
-    """The limit cuts the table, the note about it goes to standard error, and 0 prints all."""
-    query = "SELECT t FROM steps"
-    result = call("sql", example.path, query, "--limit", 4)
-    assert len(result.stdout.splitlines()) == 5
-    assert result.stderr == "14 more rows; show more with --limit N, all with --limit 0.\n"
-    for limit in (18, 19, 0):
-        result = call("sql", example.path, query, "--limit", limit)
-        assert (len(result.stdout.splitlines()), result.stderr) == (19, "")
-
-
-def test_sql_without_rows_prints_the_header(example: Example) -> None:
-    """A result without rows still names its columns."""
-    assert printed("sql", example.path, "SELECT t, reward FROM steps WHERE t < 0") == "t\treward\n"
-
-
 def test_sql_names_the_columns_there_are(example: Example) -> None:
     """A query for an unknown column is refused with those that can be had."""
     told = refused(1, "sql", example.path, "SELECT nothing FROM episodes")
@@ -244,45 +170,6 @@ def test_sql_that_cannot_run_is_refused(example: Example, query: str) -> None:
 
 
 # show
-
-
-@pytest.mark.parametrize("key", ["1", "-2", "id"])
-def test_show_finds_an_episode(example: Example, key: str) -> None:
-    """An episode is found by its position, its position from the end, and its id."""
-    head, rows, signals = printed("show", example.path, example.ids[1] if key == "id" else key).split("\n== ")
-    told = dict(line.split("\t") for line in head.splitlines() if line)
-    wanted = {
-        "episode": example.ids[1],
-        "position": "1",
-        "transitions": "10",
-        "return": "22.5",
-        "end reason": "truncated",
-        "flags": "truncated",
-        "seed": "10",
-        "options": "NULL",
-        "metadata": '{"length": 10}',
-    }
-    assert {name: told[name] for name in wanted} == wanted
-    cells = table(rows)[1:]
-    reward = cells[0].index("reward")
-    assert [(row[0], row[reward]) for row in cells[1:]] == [
-        ("0", "0.0"),
-        ("1", "0.5"),
-        ("2", "1.0"),
-        ("8", "4.0"),
-        ("9", "4.5"),
-        ("10", "NULL"),
-    ]
-    drawn = {row[0]: row[1:] for row in table(signals)[2:]}
-    assert list(drawn) == ["reward", "action", "observation[0]", "observation[1]"]
-    assert drawn["reward"] == ["▁▂▃▃▄▅▆▆▇█", "0.0", "4.5"]
-    assert drawn["observation[1]"][1:] == ["0.1", "2.1"]
-
-
-def test_show_of_a_short_episode_has_each_row_once(example: Example) -> None:
-    """An episode of two steps is shown whole."""
-    rows = table(printed("show", example.path, 0).split("\n== ")[1])
-    assert [row[0] for row in rows[2:]] == ["0", "1", "2"]
 
 
 def test_show_draws_what_is_a_few_numbers(tmp_path: Path) -> None:
@@ -314,14 +201,6 @@ def test_show_draws_what_is_a_few_numbers(tmp_path: Path) -> None:
         "observation.state[0]",
         "observation.state[1]",
     ]
-
-
-@pytest.mark.parametrize("key", ["3", "-4", "first-0/000009"])
-def test_show_of_no_episode_is_refused(example: Example, key: str) -> None:
-    """A position beyond the ends and an unknown id say what there is."""
-    told = refused(1, "show", example.path, key)
-    assert key in told
-    assert "3" in told
 
 
 @pytest.mark.parametrize("word", ["--wide", "-x"])
@@ -403,7 +282,7 @@ os._exit(9)
     assert "without closing" not in call("ls", path).stderr
     told = dict(zip(headers, row, strict=True))
     assert (told["episodes"], told["interrupted"]) == ("1", "1")
-    assert told["transitions"] == "50"
+    assert told["steps"] == "50"
     ends = el.open(path).sql("SELECT end_reason, length FROM episodes ORDER BY 1").fetchall()
     assert ends == [("cut", 50), ("interrupted", 50)]
     again = call("recover", path)
@@ -412,11 +291,6 @@ os._exit(9)
 
 
 # The program
-
-
-def test_version() -> None:
-    """The version is printed alone."""
-    assert re.fullmatch(r"episodelake \d+\.\d+\.\d+\n", printed("--version"))
 
 
 @pytest.mark.parametrize("command", ["demo", "info", "sql", "show", "recover"])
@@ -598,74 +472,52 @@ def test_a_folder_of_stores_names_them(example: Example) -> None:
 @given(hnp.arrays(np.float64, st.integers(0, 100)), st.integers(1, 40))
 def test_sparkline_takes_any_numbers(values: np.ndarray, width: int) -> None:
     """A sparkline is as long as it may be and has marks exactly where nothing is finite."""
-    line = sparkline(values, width)
+    line = sparkline(Line(values), width)
     assert len(line) == min(len(values), width)
-    assert set(line) <= {BLOCKS.odd, *BLOCKS.levels}
+    assert set(line) <= {ODD, *BLOCKS}
     if len(values) <= width:
-        assert [glyph == BLOCKS.odd for glyph in line] == [not np.isfinite(value) for value in values]
+        assert [glyph == ODD for glyph in line] == [not np.isfinite(value) for value in values]
 
 
 def test_sparklines_of_one_span_are_comparable() -> None:
     """A series that stays low beside others is low, and one without a finite value is all marks."""
-    assert sparkline(np.array([1.0, 2.0]), 8, BLOCKS, (0.0, 14.0)) == "▁▂"
-    assert sparkline(np.array([14.0, np.nan, 7.0]), 8, BLOCKS, (0.0, 14.0)) == "█x▅"
-    assert sparkline(np.array([np.nan, np.inf]), 8, BLOCKS, (0.0, 14.0)) == "xx"
+    assert sparkline(Line(np.array([1.0, 2.0]), (0.0, 14.0)), 8) == "▁▂"
+    assert sparkline(Line(np.array([14.0, np.nan, 7.0]), (0.0, 14.0)), 8) == "█x▅"
+    assert sparkline(Line(np.array([np.nan, np.inf]), (0.0, 14.0)), 8) == "xx"
 
 
-def test_histogram_gives_whole_numbers_their_own_bars() -> None:
-    """A few whole numbers stand apart, each above its label, high as they are frequent."""
-    series = {"one": np.array([-1.0, -1.0, 1.0]), "two": np.array([0.0])}
-    chart = histogram(series, 18, 2, BLOCKS)
-    assert chart.axis.split() == ["-1", "0", "1"]
-    assert chart.bars["one"] == (" ████             ", " ████        ████ ")
-    assert chart.bars["two"] == ("       ████       ", "       ████       ")
-    assert chart.counts == {"one": "  2           1", "two": "        1"}
-    assert chart.highest == {"one": 2, "two": 1}
+def fitted(
+    names: list[str], rows: list[list[str]], width: int, first: tuple[str, ...]
+) -> tuple[str, list[str]]:
+    """A table as lines of text, and the columns that it leaves out."""
+    columns = [Column(name, [row[k] for row in rows], False) for k, name in enumerate(names)]
+    table, left_out = fitted_table(columns, width, first, ellipsis=True)
+    console = Console(width=width, color_system=None, force_terminal=True)
+    with console.capture() as capture:
+        console.print(table)
+    return capture.get(), left_out
 
 
-def test_numbers_too_wide_for_bars_of_their_own_share_an_axis() -> None:
-    """Whole numbers whose labels would touch each other get an axis, and no line of counts."""
-    chart = histogram({"one": np.array([99_998.0, 99_999.0, 100_001.0])}, 18, 2, BLOCKS)
-    assert (len(chart.axis), chart.counts["one"], chart.highest["one"]) == (18, "", 1)
-    assert chart.axis.split() == ["99998", "100001"]
+@given(
+    st.lists(st.lists(st.text(max_size=30).map(clean), min_size=7, max_size=7), max_size=4),
+    st.integers(20, 90),
+)
+def test_a_table_is_no_wider_than_the_window(rows: list[list[str]], width: int) -> None:
+    """What is left out is named, in order, and the rest stays."""
+    names = [f"column {index}" for index in range(7)]
+    text, left_out = fitted(names, rows, width, ())
+    assert max(map(cell_len, text.splitlines())) <= width
+    assert left_out == names[7 - len(left_out) :]
 
 
-@given(hnp.arrays(np.float64, st.integers(1, 50), elements=st.floats(-1e9, 1e9)))
-def test_histogram_fits_its_width(values: np.ndarray) -> None:
-    """Bars and axis stay within the width whatever the values are, and the highest bar is full."""
-    chart = histogram({"values": values}, 40, 3, ASCII)
-    assert max(len(line) for line in (*chart.bars["values"], chart.axis)) <= 40
-    assert "#" in chart.bars["values"][0]
-
-
-@given(st.lists(st.lists(st.text(max_size=30), min_size=7, max_size=7), max_size=4), st.integers(20, 90))
-def test_fitted_table_is_no_wider_than_asked(rows: list[list[str]], width: int) -> None:
-    """A table is cut to the width; what is left out is named, in order, and the rest stays."""
-    grid = Grid.of([f"column {index}" for index in range(7)], rows)
-    cut, left_out = fitted(grid, width, "…")
-    assert max(map(cell_len, aligned(cut))) <= width
-    assert len(cut.headers) + len(left_out) == 7
-    assert [name for name in grid.headers if name not in left_out] == list(cut.headers)
-
-
-@pytest.mark.parametrize("width", [30, 40, 60, 80])
-def test_a_column_that_is_drawn_is_never_shortened(width: int) -> None:
-    """Where a table is cut, its other columns are; what is left out is never the chart."""
-    line = "▁▂▃▄▅▆▇█" * 3
-    grid = Grid(("run", "line", "mean"), (("x" * 30, line, "1" * 30),), (False,) * 3, ("line", "run"), "line")
-    cut, left_out = fitted(grid, width, "…")
-    assert cut.rows[0][cut.headers.index("line")] == line
-    assert "line" not in left_out
-    assert max(map(cell_len, aligned(cut))) <= width
-
-
-def test_a_narrow_table_of_episodes_keeps_what_people_look_for(example: Example) -> None:
-    """Without a choice of columns, those of places in files go first, and those of outcomes last."""
-    columns = el.open(example.path).episodes.collect_schema().names()
-    grid = Grid.of(columns, [["0123456789"] * len(columns)])
-    cut, left_out = fitted(grid, 70, "…")
-    assert {"length", "episode_return", "end_reason", "seed"} <= set(cut.headers)
-    assert {"segment", "row_start", "row_count"} <= set(left_out)
+@pytest.mark.parametrize(("width", "kept"), [(20, 2), (40, 3), (60, 5), (300, 7)])
+def test_narrow_windows_keep_what_matters(width: int, kept: int) -> None:
+    """Of a list of episodes position, length and return stay longest; the time of the start goes first."""
+    names = ["position", "episode_id", "length", "episode_return", "end_reason", "seed", "started_at"]
+    row = ["3", "x" * 28, "12", "1234567.5", "terminated", "7", "2026-01-01 00:00:00.000"]
+    text, left_out = fitted(names, [row], width, IMPORTANT)
+    assert set(left_out).isdisjoint([*IMPORTANT, "started_at"][:kept])
+    assert len(left_out) == 7 - kept and text.count("x") in (0, 28)
 
 
 @pytest.mark.usefixtures("terminal")
@@ -682,22 +534,6 @@ def test_clean_text_has_no_control_characters(text: str) -> None:
     cleaned = clean(text)
     assert not re.search(UNSEEN, cleaned)
     assert (cleaned == text) == (not re.search(UNSEEN, text))
-
-
-def test_sizes_are_told_in_decimal_units() -> None:
-    """A size has at most three digits before the point."""
-    assert [size_text(size) for size in (0, 1000, 12_345_678, 5e15)] == [
-        "0 B",
-        "1.0 kB",
-        "12.3 MB",
-        "5000.0 TB",
-    ]
-
-
-def test_plain_page_sets_tables_with_spaces_on_request(capsys: pytest.CaptureFixture[str]) -> None:
-    """A page for people without a terminal aligns its columns."""
-    Page(tabs=False).table(Grid.of(("name", "n"), [("a", 1), ("bcdef", 20)], (False, True)))
-    assert capsys.readouterr().out == "name    n\na       1\nbcdef  20\n"
 
 
 def test_labels(tmp_path: Path) -> None:

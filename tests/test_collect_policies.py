@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +17,7 @@ from gymnasium.vector import SyncVectorEnv
 
 import episodelake as el
 from collecting_parts import VaryingEnv, forgetful, make_varying, tilting
+from episodelake.testing.adapters import case
 from nasty_environments import SmallEnv, new_store
 
 ENVS: dict[str, Callable[..., Any]] = {
@@ -33,67 +36,7 @@ def half(actions: Any) -> Any:
     return actions / 2
 
 
-def double(actions: Any) -> Any:
-    """Its inverse, which may change its argument."""
-    actions *= 2
-    return actions
-
-
 # Random actions
-
-
-@pytest.mark.parametrize("kind", ENVS)
-def test_random_actions_are_those_without_a_policy(tmp_path: Path, kind: str) -> None:
-    """`random=True` asks no policy and no hook, and records what `policy=None` records."""
-    store = new_store(tmp_path, ENVS[kind]())
-    options: dict[str, Any] = {"steps": 40, "seed": 3, "policy_seed": 5}
-    runs = [
-        el.collect(
-            ENVS[kind](), el.Policy(never, explore=never, map_action=never), store, random=True, **options
-        ),
-        el.collect(ENVS[kind](), None, store, **options),
-    ]
-    store.refresh()
-    views = [store.filter(f"run_id = '{stats.run_ids[0]}'") for stats in runs]
-    one, two = (view.steps.sort("episode_id", "t").collect() for view in views)
-    assert one.columns == two.columns and "policy.raw_action" not in one.columns
-    assert one["action"].to_list() == two["action"].to_list()
-    if kind == "single":
-        space = VaryingEnv().action_space
-        space.seed(5)
-        expected = [space.sample().tolist() for _ in range(40)]
-        assert one["action"].drop_nulls().to_list() == expected
-
-
-@pytest.mark.parametrize("kind", ENVS)
-def test_random_actions_go_back_to_the_policy(tmp_path: Path, kind: str) -> None:
-    """`raw_action` is the inverse of each sample, and the policy's own action in the steps that it played."""
-    env = ENVS[kind]()
-    store = new_store(tmp_path, env)
-
-    def policy(observation: Any, info: Any, state: Any) -> Any:
-        return np.full(env.action_space.shape, 0.5, np.float32)
-
-    with store.record(env) as recorder:
-        counted = []
-        for random in (True, False):
-            stats = el.collect(
-                recorder,
-                el.Policy(policy, map_action=half, map_action_inverse=double),
-                store,
-                steps=30,
-                seed=1,
-                random=random,
-            )
-            counted.append(stats.steps)
-    rows = store.refresh().transitions.select("action", raw="policy.raw_action").collect()
-    assert 60 <= sum(counted) == rows.height and rows["raw"].null_count() == 0
-    assert np.array_equal(np.array(rows["raw"].to_list()), 2 * np.array(rows["action"].to_list()))
-    assert len({tuple(raw) for raw in rows["raw"].to_list()}) == counted[0] + 1  # samples, and the policy's
-    alone = el.collect(ENVS[kind](), el.Policy(policy, map_action_inverse=never), store, steps=5)
-    view = store.refresh().filter(f"run_id = '{alone.run_ids[0]}'")
-    found = view.transitions.select("action", raw="policy.raw_action").collect()
-    assert found["raw"].to_list() == found["action"].to_list() == [[0.5, 0.5]] * alone.steps
 
 
 def test_random_actions_leave_the_state(tmp_path: Path) -> None:
@@ -211,8 +154,8 @@ class Drawn(VaryingEnv):
         self.drawn.append(self.t)
 
 
-def test_every_step_is_rendered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After each step the environment draws, and then the call waits; without `render` it does neither."""
+def test_a_pause_follows_each_drawing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After each step the environment draws, and then the call waits; of a vector all draw, once a step."""
     waited: list[float] = []
     monkeypatch.setattr("episodelake.writers.collecting.display.sleep", waited.append)
     store = new_store(tmp_path, VaryingEnv())
@@ -221,21 +164,11 @@ def test_every_step_is_rendered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     steps = store.refresh().transitions.sort("episode_id", "t").collect()
     assert env.drawn == [t + 1 for t in steps["t"]] and waited == [0.25] * 12
     el.collect(env, None, store, steps=5, render=True)
-    assert len(env.drawn) == 17 and len(waited) == 12
-    el.collect(env, None, store, steps=5)
-    envs = SyncVectorEnv([Drawn, Drawn])
-    calls: list[el.types.CollectStep] = []
-    el.collect(envs, None, store, steps=8, render=0, on_step=calls.append)
-    assert len(env.drawn) == 17 and len(waited) == 12
-    assert len(calls) >= 4
-    assert [len(part.drawn) for part in envs.envs] == [len(calls)] * 2  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize("render", ["fast", -1, float("nan"), float("inf"), [1]])
-def test_what_cannot_be_waited_for(tmp_path: Path, render: Any) -> None:
-    """A pause that is no number of seconds is named."""
-    with pytest.raises(el.errors.InvalidArgumentError, match="render="):
-        el.collect(Drawn(), None, new_store(tmp_path, VaryingEnv()), steps=1, render=render)
+    el.collect(SyncVectorEnv([Drawn, Drawn]), None, store, steps=8, render=0)
+    assert len(waited) == 12
+    for wrong in ("fast", -1, float("nan"), float("inf"), [1]):
+        with case(wrong), pytest.raises(el.errors.InvalidArgumentError, match="render="):
+            el.collect(Drawn(), None, store, steps=1, render=wrong)
 
 
 def test_what_cannot_be_rendered(tmp_path: Path) -> None:
@@ -308,3 +241,98 @@ def test_the_state_of_an_episode_of_one_step_is_none(tmp_path: Path, count: int 
     el.collect(env, el.Policy(remembering, record_state=True), store, episodes=1)
     (episode,) = store.refresh()
     assert episode.length == 1 and episode.policy["state"] == [None]
+
+
+# Without a store, and without gradients
+
+
+@pytest.mark.parametrize(
+    ("kind", "goal"), [("single", {"steps": 40}), ("vector", {"episodes": 7}), ("vector", {"steps": 40})]
+)
+def test_without_a_store_the_statistics_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, goal: dict[str, Any]
+) -> None:
+    """They are those of the same call with a store, and nothing is left of the episodes."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    heard: list[list[Any]] = [[], []]
+    stored, alone = (
+        el.collect(
+            ENVS[kind](),
+            None,
+            store,
+            **goal,
+            seed=3,
+            on_episode=into.append,
+            episode_callback=lambda each: {},
+        )
+        for store, into in zip((new_store(tmp_path / "store", ENVS[kind]()), None), heard, strict=True)
+    )
+    assert alone.ended.equals(stored.ended) and alone.episodes > 2
+    assert (alone.steps, alone.unfinished, alone.run_ids) == (stored.steps, stored.unfinished, ())
+    assert [each.length for each in heard[1]] == [each.length for each in heard[0]] == alone.lengths.tolist()
+    with pytest.raises(AssertionError, match="called with"):
+        el.collect(ENVS[kind](), never, **goal)
+    assert not list((tmp_path / "temporary").iterdir())
+
+
+def test_what_has_no_effect_without_a_store(tmp_path: Path) -> None:
+    """Options for what is stored are refused, workers name no runs, and a recorder has its own store."""
+    for name, value in {"run": "x", "metadata": {}, "seal_seconds": 1.0, "record_infos": True}.items():
+        with pytest.raises(el.errors.InvalidArgumentError, match=f"{name}=.*no store"):
+            el.collect(VaryingEnv(), None, episodes=1, **{name: value})
+    with pytest.raises(el.errors.InvalidArgumentError, match="makes an environment of its own"):
+        el.collect(VaryingEnv(), None, episodes=1, workers=2)
+    store = new_store(tmp_path, VaryingEnv())
+    with store.record(VaryingEnv()) as recorder:
+        assert el.collect(recorder, None, episodes=3, seed=0).run_ids == (recorder.run_id,)
+    assert len(store.refresh()) == 3
+
+
+def test_workers_without_a_store() -> None:
+    """Workers add up to the goal, and their reports name no runs."""
+    stats = el.collect(make_varying, None, episodes=5, workers=2, seed=1)
+    assert stats.episodes == 5 and stats.run_ids == () and not stats.failures
+    assert [(each.episodes, each.run_id) for each in stats.workers] == [(3, None), (2, None)]
+
+
+def test_modules_play_without_gradients() -> None:
+    """Modules and their methods are called without gradients, functions as they are; agents' policies too."""
+    torch = pytest.importorskip("torch")
+    seen: list[bool] = []
+
+    class Module(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(2, 2)
+
+        def forward(self, observation: Any, info: Any, state: Any) -> Any:
+            value = self.layer(torch.ones(2))
+            seen.append(value.requires_grad)
+            return np.zeros(2, np.float32), {"value": value.detach()}
+
+        def act(self, *given: Any, scale: float = 1.0) -> Any:
+            return self.forward(*given)
+
+        def chosen(self, observations: Any, infos: Any, states: Any) -> Any:
+            self.forward(None, None, None)
+            return dict.fromkeys(observations, 0)
+
+    module = Module()
+    calls: dict[str, tuple[Any, bool]] = {
+        "module": (module, False),
+        "method": (module.act, False),
+        "partial": (partial(module.act, scale=2.0), False),
+        "wrapped": (el.Policy(module), False),
+        "function": (lambda *given: module(*given), True),
+    }
+    for name, (policy, expected) in calls.items():
+        seen.clear()
+        el.collect(VaryingEnv(), policy, steps=3)
+        assert seen == [expected] * 3, name
+    assert torch.is_grad_enabled()
+    mpe = pytest.importorskip("mpe2.simple_v3").parallel_env(max_cycles=3)
+    for policy in (module.chosen, {"agent_0": lambda *given: 0}):
+        seen.clear()
+        el.collect(mpe, policy, episodes=1, seed=0)
+        assert not any(seen)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 import episodelake as el
 from collecting_parts import LevelEnv, five_hundred, make_levels, tilt, tilting_many, tracked_many
+from episodelake.testing.adapters import case
 from nasty_environments import Rollout, advance, assert_recorded, new_store
 
 MODES = list(AutoresetMode)
@@ -37,19 +38,6 @@ def plain_episode(seed: int | None, options: dict[str, Any] | None = None) -> Ro
     return rollout
 
 
-def begins(lengths: list[int], num_envs: int) -> list[int]:
-    """The environment of each episode, if those that are free take the next one in the order of indices."""
-    taken: list[int] = list(range(min(num_envs, len(lengths))))
-    left = [lengths[number] for number in taken]
-    while len(taken) < len(lengths):
-        left = [steps - 1 for steps in left]
-        for env, steps in enumerate(left):
-            if steps == 0 and len(taken) < len(lengths):
-                left[env] = lengths[len(taken)]
-                taken.append(env)
-    return taken
-
-
 def recorded(folder: Path, columns: str) -> list[Any]:
     """What DuckDB finds in the episodes files, in the order in which the episodes began."""
     return duckdb.sql(f"select {columns} from '{folder}/store/episodes/*.parquet' order by number").fetchall()
@@ -61,48 +49,6 @@ def assert_episodes(store: el.EpisodeStore, expected: list[Rollout]) -> None:
     assert len(ids) == len(expected)
     for episode_id, rollout in zip(ids, expected, strict=True):
         assert_recorded(store[episode_id], rollout, LevelEnv())
-
-
-FORMS: dict[str, Callable[[list[Any]], Any]] = {"list": list, "function": lambda values: values.__getitem__}
-
-
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("goal", ["episodes", "steps"])
-def test_each_episode_has_its_own_seed_and_options(tmp_path: Path, form: str, goal: str) -> None:
-    """A single environment's k-th episode is that of a plain loop with the k-th seed and options."""
-    store = new_store(tmp_path, LevelEnv())
-    expected = [plain_episode(*pair) for pair in zip(SEEDS, LEVELS, strict=True)]
-    amount = len(SEEDS) if goal == "episodes" else sum(len(rollout.actions) for rollout in expected)
-    given = FORMS[form]
-    el.collect(LevelEnv(), tilt_one, store, **{goal: amount}, seed=given(SEEDS), options=given(LEVELS))
-    assert_episodes(store, expected)
-    assert recorded(tmp_path, "seed, options->>'$.level'") == [
-        (seed, str(options["level"])) for seed, options in zip(SEEDS, LEVELS, strict=True)
-    ]
-
-
-def tilt_one(observation: Any, info: Any, state: Any) -> Any:
-    """`tilt` as a policy."""
-    return tilt(observation, info)
-
-
-@pytest.mark.sample
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("unbiased", [False, True])
-def test_each_seed_of_a_vector_gives_one_episode(tmp_path: Path, mode: AutoresetMode, unbiased: bool) -> None:
-    """The n episodes that begin first are recorded, whole and in the order of the seeds, in every mode."""
-    store = new_store(tmp_path, vector())
-    stats = el.collect(
-        vector(mode), tilting_many, store, episodes=len(SEEDS), seed=SEEDS, options=LEVELS, unbiased=unbiased
-    )
-    expected = [plain_episode(*pair) for pair in zip(SEEDS, LEVELS, strict=True)]
-    assert_episodes(store, expected)
-    levels = [str(options["level"]) for options in LEVELS]
-    assert recorded(tmp_path, "seed, options->>'$.level'") == list(zip(SEEDS, levels, strict=True))
-    lengths = [len(rollout.actions) for rollout in expected]
-    assert (stats.steps, sorted(stats.lengths)) == (sum(lengths), sorted(lengths))
-    if not unbiased:
-        assert [env for (env,) in recorded(tmp_path, "env_index")] == begins(lengths, NUM_ENVS)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -118,38 +64,6 @@ def test_a_policy_sees_the_infos_of_all(tmp_path: Path, mode: AutoresetMode) -> 
     steps = store.refresh().transitions.collect()
     assert steps["policy.left"].to_list() == steps["info.left"].to_list()
     assert steps["policy.deep"].to_list() == steps["info.left"].to_list()
-
-
-@pytest.mark.sample
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("share", [1, 7, 30])
-def test_a_function_goes_on_counting(tmp_path: Path, mode: AutoresetMode, share: int) -> None:
-    """Over several calls on one recorder no episode is cut, and each has the next number's seed."""
-    store = new_store(tmp_path, vector())
-    with store.record(vector(mode)) as recorder:
-        for _ in range(60 // share):
-            el.collect(recorder, tilting_many, store, steps=share, seed=lambda number: 100 + number)
-    found = store.refresh().episodes.sort("number").collect()
-    numbers = [seed - 100 for seed in found["seed"]]
-    assert sorted(numbers) == list(range(min(numbers), max(numbers) + 1))
-    for episode in store:
-        rollout = plain_episode(episode.seed)
-        whole = episode.end_reason != "cut"
-        assert_recorded(episode, rollout if whole else rollout.cut(episode.length), LevelEnv())
-    assert found.filter(end_reason="cut").height <= NUM_ENVS
-
-
-def test_a_single_recorder_goes_on_counting(tmp_path: Path) -> None:
-    """A function does not cut the running episode; a list and a number do, and count from 0."""
-    store = new_store(tmp_path, LevelEnv())
-    with store.record(LevelEnv()) as recorder:
-        for _ in range(5):
-            el.collect(recorder, tilt_one, store, steps=4, seed=lambda number: 50 + number)
-        before = len(store.refresh()) if recorder.seal() is None else 0
-        el.collect(recorder, tilt_one, store, steps=1, seed=[9])
-    seeds = [seed for (seed,) in recorded(tmp_path, "seed")]
-    assert seeds == [*range(50, 50 + len(seeds) - 1), 9] and len(seeds) > 3
-    assert before >= len(seeds) - 2
 
 
 def test_as_many_seeds_as_environments(tmp_path: Path) -> None:
@@ -187,14 +101,13 @@ def refused() -> Iterator[tuple[Any, dict[str, Any], str]]:
     yield vector(), {"episodes": 9, "seed": [1, 2, 3, 4]}, "seed is a list of 4, .* expected at least 9"
 
 
-@pytest.mark.parametrize("case", range(6))
-def test_what_cannot_be_reset_so(tmp_path: Path, case: int) -> None:
+def test_what_cannot_be_reset_so(tmp_path: Path) -> None:
     """It is refused before the environment is reset and a run exists."""
-    env, arguments, words = list(refused())[case]
-    store = new_store(tmp_path, env)
-    with pytest.raises(el.errors.InvalidArgumentError, match=words):
-        el.collect(env, None, store, **arguments)
-    assert store.refresh().runs.collect().is_empty()
+    for number, (env, arguments, words) in enumerate(refused()):
+        store = new_store(tmp_path / str(number), env)
+        with case(words), pytest.raises(el.errors.InvalidArgumentError, match=words):
+            el.collect(env, None, store, **arguments)
+        assert store.refresh().runs.collect().is_empty()
 
 
 def test_a_list_that_ends_too_early(tmp_path: Path) -> None:

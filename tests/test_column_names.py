@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +118,7 @@ def test_queries_and_macros_answer(store: el.EpisodeStore, read_only: bool) -> N
         found = ask(f"from returns_to_go(gamma := 0.9) where episode_id = '{episode.id}' order by t")
         assert np.allclose(found["return_to_go"], returns_to_go(episode.rewards, 0.9))
     assert (
-        ask("select max(next_obs(0)) from transitions").item()
+        ask("select max(next_obs(0)) from transitions_with_next").item()
         == ask("select max(obs(0)) from steps where t > 0").item()
     )
 
@@ -363,7 +364,7 @@ def test_own_columns_have_a_next_value(tmp_path: Path, name: str) -> None:
     store = plain_store(tmp_path / "store")
     values = {**store[0].extra, **store[0].step_annotations}[name].tolist()
     for text in (
-        f"select next_{name} from transitions order by t",
+        f"select next_{name} from transitions_of('{store[0].id}') order by t",
         f"select next_{name} from transitions_with_next order by t",
         f"select next_{name} from transitions_of('{store[0].id}') order by t",
     ):
@@ -371,23 +372,6 @@ def test_own_columns_have_a_next_value(tmp_path: Path, name: str) -> None:
     assert store.transitions_with_next.collect()[f"next_{name}"].to_list() == values[1:]
     (batch,) = store.loader(9, columns=[name, f"next_{name}"])
     assert batch[name].tolist() == values[:-1] and batch[f"next_{name}"].tolist() == values[1:]
-
-
-def test_a_star_leaves_the_next_columns_out(tmp_path: Path) -> None:
-    """Of transitions read directly; those that are named come once, and other stars stay what they are."""
-    store = plain_store(tmp_path / "store")
-    plain = store.query("select * from transitions").columns
-    for text, wanted in {
-        "select *, next_observation from transitions": [*plain, "next_observation"],
-        "select * from transitions where next_goal > 0": plain,
-        "select t * 2 as u, * from transitions order by next_goal": ["u", *plain],
-        "select a.*, next_goal from transitions as a": [*plain, "next_goal"],
-        "select * from (select *, next_mark from transitions)": [*plain, "next_mark"],
-        "select count(*) as n from transitions where next_goal > 0": ["n"],
-        "select * exclude (t), next_goal - goal as d from transitions_with_next limit 0": None,
-    }.items():
-        found = store.query(text).columns
-        assert wanted is None or found == wanted, text
 
 
 def test_drawn_batches_keep_their_own_keys(tmp_path: Path) -> None:
@@ -438,6 +422,45 @@ def test_columns_are_renamed(tmp_path: Path) -> None:
     assert names == {"target", "else", "line", "level", "price", "kept"}
     with pytest.raises(el.errors.InvalidArgumentError, match=r"no column 'nothing'.*target"):
         store.rename({"nothing": "something"})
+
+
+def test_recorded_columns_are_dropped(tmp_path: Path) -> None:
+    """Dropped columns are gone from episodes and files, with what is nested or in JSON; the rest stays."""
+    box = gymnasium.spaces.Box(-9, 9, (1,), np.float64)
+    store = el.create(tmp_path / "store", observation_space=box, action_space=gymnasium.spaces.Discrete(2))
+    for values in ([1.0, 2.0, 3.0], ["secret", {"secret": 1}, 2**70], [{"x": "secret"}] * 3):
+        with store.writer() as writer:
+            infos = [{"cost": v, "kept": t} for t, v in enumerate(values)]
+            writer.write_episode(**arrays(goal=values, mine=[1.0] * 3), infos=infos)
+    store.refresh()
+    steps = store.steps.select("episode_id", "t", mark=pl.col("t") * 0.5).collect()
+    store.annotate(steps, on=("episode_id", "t"))
+    version, before = store.version, [episode.infos for episode in store]
+    for name, words in {
+        "reward": "always stay",
+        "mark": "drop_annotation",
+        "goals": "goal",
+        "cost": "info",
+    }.items():
+        with pytest.raises(el.errors.InvalidArgumentError, match=words):
+            store.drop_columns(name)
+    for wrong in ((), (["goal"],)):
+        with pytest.raises(el.errors.InvalidArgumentError, match="expected names"):
+            store.drop_columns(*wrong)
+    assert store.refresh().version == version
+    store.drop_columns("goal", "info.cost")
+    for shown in (store, el.open(store.path)):
+        assert [set(episode.extra) for episode in shown] == [{"mine"}] * 3
+        assert [list(episode.infos) for episode in shown] == [[{"kept": t} for t in range(3)]] * 3
+        assert all(episode.step_annotations["mark"].tolist() == [0.0, 0.5, 1.0] for episode in shown)
+    assert [episode.infos for episode in el.open(store.path, version=version)] == before
+    assert not store.verify().faults
+    store.vacuum(timedelta(0))
+    files = duckdb.sql(f"from read_parquet('{store.path}/steps/*.parquet', union_by_name=true)")
+    assert files.fetchall() and "secret" not in str(files.fetchall())
+    with store.writer() as writer:
+        writer.write_episode(**arrays(goal=[5.0] * 3))
+    assert store.refresh()[-1].extra["goal"].tolist() == [5.0] * 3
 
 
 @pytest.mark.parametrize("kind", ["recorded", "recorded of two types", "steps", "episodes"])

@@ -19,6 +19,7 @@ import episodelake as el
 from array_stores import recorded
 from exported_store import rich_store, same
 from plain_transitions import plain_transitions, tree_equal, written_store
+from test_exchange_d3rlpy import ACTIONS, store_of_actions
 
 pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore:.* does not hold:RuntimeWarning")]
 
@@ -280,6 +281,18 @@ def test_d3rlpy_has_the_transitions(tmp_path: Path) -> None:
         assert transition.action == row["action"] and transition.terminal == row["terminated"]
         if not row["terminated"]:
             assert np.array_equal(transition.next_observation, row["next_observation"])
+
+
+def test_d3rlpy_detects_discrete_actions_as_exports_state(tmp_path: Path) -> None:
+    """An export counts what `ReplayBuffer.load` gets wrong; `view.to.d3rlpy()` names the kind of actions."""
+    dataset = importlib.import_module("d3rlpy.dataset")
+    for index, (space, actions, discrete) in enumerate(ACTIONS):
+        store = store_of_actions(tmp_path / f"store{index}", space, actions)
+        store.export(tmp_path / f"{index}.h5", format="d3rlpy")
+        with (tmp_path / f"{index}.h5").open("rb") as file:
+            loaded = dataset.ReplayBuffer.load(file, dataset.InfiniteBuffer()).dataset_info
+        converted = store.to.d3rlpy().dataset_info
+        assert (loaded.action_space != converted.action_space) == discrete, space
 
 
 def _unwrapped(observation: Any) -> Any:

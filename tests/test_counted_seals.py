@@ -13,9 +13,7 @@ import pytest
 from gymnasium import spaces
 
 import episodelake as el
-from agent_environments import Comings
-from episodelake.store.errors import StoreAccessError
-from episodelake.writers.session.journal import RunJournal
+from episodelake.testing.adapters import case
 from episodelake.writers.session.seal_queue import SealQueue
 from waiting import PATIENCE, journals, steps_told, wait_until
 
@@ -74,47 +72,6 @@ def test_writer_flushes_by_steps(every, store):
             assert steps_told(directory.parent / idle.run_id) == 0
 
 
-def test_recorders_flush_each_step_before_it_returns(store):
-    """With 1, each step of an environment stands in the journal when it returns."""
-    with store.record(Counting(), flush_steps=1, **LATER) as env:
-        done = True
-        for steps in range(1, 13):
-            if done:
-                env.reset()
-            done = env.step(0)[2]
-            assert journalled(store) == steps
-
-
-@pytest.mark.parametrize("mode", gymnasium.vector.AutoresetMode)
-@pytest.mark.parametrize("every", [1, 10])
-def test_vector_recorders_flush_by_steps(mode, every, store):
-    """The rows of all sub-environments count, in every autoreset mode."""
-    envs = gymnasium.vector.SyncVectorEnv([Counting] * 3, autoreset_mode=mode)
-    with store.record(envs, flush_steps=every, **LATER) as recorder:
-        recorder.reset()
-        done = np.zeros(3, bool)
-        for _ in range(17):
-            if mode is gymnasium.vector.AutoresetMode.DISABLED and done.any():
-                recorder.reset(options={"reset_mask": done})
-            done = recorder.step(np.zeros(3, int))[2]
-            assert recorder.transitions - every < journalled(store) <= recorder.transitions
-    assert visible(store) == recorder.episodes
-
-
-def test_agents_flush_by_steps(tmp_path):
-    """A step of a multi-agent environment is in the journal, whole, when it returns."""
-    store = el.create(tmp_path / "agents", Comings())
-    with store.record(Comings(), flush_steps=1, **LATER) as env:
-        env.reset(seed=0)
-        (journal,) = journals(tmp_path / "agents")
-        seen = 0
-        while env.agents:
-            env.step({agent: env.action_space(agent).sample() for agent in env.agents})
-            size = sum(part.stat().st_size for part in journal.iterdir())
-            assert size > seen
-            seen = size
-
-
 @pytest.mark.parametrize("length", [20, 200])
 def test_whole_episodes_flush_by_steps(length, store):
     """Arrays reach the journal by the same count, short ones and those that stay in memory otherwise."""
@@ -133,46 +90,6 @@ def write(writer, length):
         terminations=True,
         truncations=False,
     )
-
-
-def test_journal_that_fails_raises_before_the_next_step(store, monkeypatch):
-    """The step that could not be journalled is recorded; the next raises before the environment moves."""
-    env = Counting()
-    with store.record(env, flush_steps=1, **LATER) as recorder:
-        recorder.reset()
-        recorder.step(0)
-        with monkeypatch.context() as broken:
-            broken.setattr(RunJournal, "write", failing)
-            recorder.step(0)
-            for _ in range(2):
-                with pytest.raises(StoreAccessError, match="disk"):
-                    recorder.step(0)
-            assert env.t == 2
-        assert journalled(store) == 1
-        for _ in range(3):
-            recorder.step(0)
-        assert journalled(store) == LENGTH
-    assert store.refresh()[0].length == LENGTH
-
-
-def test_journal_that_fails_raises_before_the_next_vector_step(store, monkeypatch):
-    """The same for many environments at once."""
-    envs = gymnasium.vector.SyncVectorEnv([Counting] * 2)
-    with store.record(envs, flush_steps=1, **LATER) as recorder:
-        recorder.reset()
-        with monkeypatch.context() as broken:
-            broken.setattr(RunJournal, "write", failing)
-            recorder.step(np.zeros(2, int))
-            with pytest.raises(StoreAccessError, match="disk"):
-                recorder.step(np.zeros(2, int))
-        recorder.step(np.zeros(2, int))
-        assert journalled(store) == 4
-        assert [env.unwrapped.t for env in envs.envs] == [2, 2]  # type: ignore[attr-defined]
-
-
-def failing(*_):
-    """Fail as a full disk does."""
-    raise StoreAccessError("the disk is full")
 
 
 @pytest.mark.parametrize("options", [{"seal_episodes": 3}, {"seal_steps": 3 * LENGTH}])
@@ -206,26 +123,8 @@ def test_seals_that_are_slower_than_episodes_gather_them(store):
         assert store.episodes.collect()["segment"].n_unique() < 250
 
 
-@pytest.mark.parametrize("durability", ["flush", "none"])
-@pytest.mark.parametrize(
-    "options", [{"seal_episodes": 2}, {"seal_steps": 10}, {"seal_episodes": 1, "flush_steps": 1}]
-)
-def test_vector_episodes_show_by_count(options, durability, store):
-    """Episodes of a vector environment show with the step behind the one that ended them."""
-    envs = gymnasium.vector.SyncVectorEnv([Counting] * 2)
-    with store.record(envs, durability=durability, **options, **LATER) as recorder:
-        recorder.reset()
-        for _ in range(3):
-            for _ in range(LENGTH + 1):
-                recorder.step(np.zeros(2, int))
-            ended = recorder.episodes
-            wait_until(lambda ended=ended: visible(store) == ended, "the episodes of the round")
-    assert visible(store) == recorder.episodes
-
-
-@pytest.mark.parametrize("durability", ["flush", "none"])
 @pytest.mark.parametrize("options", [{"seal_episodes": 2}, {"seal_steps": 10}])
-def test_episodes_that_end_before_a_commit_is_noted_show(options, durability, store, monkeypatch):
+def test_episodes_that_end_before_a_commit_is_noted_show(options, store, monkeypatch):
     """Readers see a commit before its writer notes it; episodes that end in between are sealed, too."""
     noted, commit = threading.Event(), SealQueue._commit
 
@@ -235,7 +134,7 @@ def test_episodes_that_end_before_a_commit_is_noted_show(options, durability, st
 
     monkeypatch.setattr(SealQueue, "_commit", commit_and_wait)
     envs = gymnasium.vector.SyncVectorEnv([Counting] * 2)
-    with store.record(envs, durability=durability, **options, **LATER) as recorder:
+    with store.record(envs, **options, **LATER) as recorder:
         recorder.reset()
         for _ in range(LENGTH + 1):
             recorder.step(np.zeros(2, int))
@@ -252,9 +151,9 @@ def test_collect_takes_the_options(store):
     assert visible(store) == 4
 
 
-@pytest.mark.parametrize("name", ["flush_steps", "seal_steps", "seal_episodes"])
-@pytest.mark.parametrize("value", [0, -1, 1.5, True, "1"])
-def test_counts_are_whole_numbers(name, value, store):
+def test_counts_are_whole_numbers(store):
     """Anything else raises and names the option."""
-    with pytest.raises(el.errors.InvalidArgumentError, match=name):
-        store.writer(**{name: value})
+    for name in ("flush_steps", "seal_steps", "seal_episodes"):
+        for value in (0, -1, 1.5, True, "1"):
+            with case((name, value)), pytest.raises(el.errors.InvalidArgumentError, match=name):
+                store.writer(**{name: value})

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import robot_files
 from checkout import REPOSITORY
 
 PAGES = [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
@@ -65,6 +66,8 @@ def test_examples_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """Every example of the page runs, in order, after those before it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "minari"))
+    if page.stem == "from-your-logs":
+        robot_files.write_all(tmp_path)
     namespace: dict[str, object] = {"__name__": "documentation"}
     for example in examples(page.read_text("utf-8")):
         if example.runs:

@@ -22,6 +22,7 @@ from gymnasium import spaces
 import episodelake as el
 import independent_journal
 from episodelake.store.files import scratch
+from episodelake.writers.session import session
 from episodelake.writers.session.seal_queue import SealQueue
 from waiting import PATIENCE, await_end, wait_until
 
@@ -167,6 +168,43 @@ def test_a_child_forked_in_the_middle_of_a_flush_does_not_hang(store: el.Episode
             assert await_end(child) == 7
         over.set()
         thread.join(PATIENCE)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_forked_child_forgets_the_sessions_of_its_parent(store: el.EpisodeStore) -> None:
+    """A forked child leaves the runs and locks of its parent alone; the error advises spawn."""
+    held, over = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with session._sessions_lock:
+            held.set()
+            over.wait(PATIENCE)
+
+    with store.writer() as writer:
+        fill(episode := writer.begin(row(0)), 1, 4)
+        # As if it waited to be closed: who finishes the runs of the store would do so.
+        writer._session._abandoned = True
+        assert writer._session in session._sessions
+        thread = threading.Thread(target=hold)
+        thread.start()
+        assert held.wait(PATIENCE)
+        child = os.fork()
+        if child == 0:
+            session.finish_closing(store.handle)
+            refused = 0
+            for call in (store.writer, lambda: el.open(store.path)):
+                try:
+                    call()
+                except el.errors.StoreAccessError as error:
+                    refused += "spawn" in str(error)
+            os._exit(refused + 4 * len(session._sessions))
+        code = await_end(child)
+        over.set()
+        thread.join(PATIENCE)
+        writer._session._abandoned = False
+        assert code == 2
+        fill(episode, 4, 6)
+    assert store.refresh()[0].rewards.tolist() == [1.0, 2.0, 3.0, 4.0, 5.0]
 
 
 def test_an_interrupt_after_the_journal_was_written(store: el.EpisodeStore, monkeypatch: Any) -> None:

@@ -938,3 +938,27 @@ def test_a_wide_filter_reads_bundles_as_texts(modelled: el.EpisodeStore) -> None
     assert frame.schema["env_bundle"] == pl.String
     found = modelled.sql("select count(*) from runs where env_bundle like '%light.xml%'").fetchall()
     assert found == [(1,)]
+
+
+def test_the_environment_for_evaluation_is_made(tmp_path: Path) -> None:
+    """`make_env(eval_env=True)` makes what the card names, by id or by spec, with the usual trust."""
+    store = el.create(tmp_path / "store", "CartPole-v1")
+    with pytest.raises(el.errors.EnvUnavailableError, match="eval_env_spec"):
+        store.make_env(eval_env=True)
+    spec = gymnasium.make("CartPole-v1", max_episode_steps=7).spec
+    assert spec is not None
+    for text, steps in {"CartPole-v1": 500, spec.to_json(): 7}.items():
+        store.card = {"eval_env_spec": text}
+        made = el.open(store.path).make_env(eval_env=True, render_mode="rgb_array")
+        assert made.spec is not None and made.render_mode == "rgb_array"
+        assert (made.spec.id, made.spec.max_episode_steps) == ("CartPole-v1", steps)
+    store.card = {"eval_env_spec": "Missing-v3"}
+    with pytest.raises(el.errors.EnvUnavailableError, match="Missing-v3"):
+        store.make_env(eval_env=True)
+    store.card = {
+        "eval_env_spec": spec.to_json().replace("gymnasium.envs.classic_control.cartpole", "elsewhere")
+    }
+    with pytest.raises(el.errors.UntrustedEnvError, match="elsewhere"):
+        store.make_env(eval_env=True)
+    with pytest.raises(el.errors.InvalidArgumentError, match="two environments"):
+        store.make_env("run", eval_env=True)

@@ -65,6 +65,11 @@ class Walk(gymnasium.Env):
         return observation, row[2], terminated, truncated, {"cost": episode["costs"][-1]}
 
 
+def digests(store: el.EpisodeStore) -> list[str]:
+    """The digests of the content of the episodes that a store has from imports."""
+    return sorted(episode.metadata["source_digest"] for episode in store)
+
+
 def noted(env: Walk, last: int | None = None) -> list[dict[str, Any]]:
     """The episodes with a transition; with `last`, of the last transitions only that many."""
     played = [dict(episode) for episode in env.episodes if episode["actions"]]
@@ -141,7 +146,8 @@ def test_tianshou_collects_into_lanes(tmp_path: Path, kind: str, steps: int) -> 
     buffer.save_hdf5(str(tmp_path / "buffer.hdf5"))
     again, _ = imported(tmp_path / "buffer.hdf5", tmp_path / "b")
     compare(again, expected)
-    assert el.import_dataset(tmp_path / "buffer.hdf5", store).present == len(store)
+    el.import_dataset(tmp_path / "buffer.hdf5", tmp_path / "again")
+    assert digests(el.open(tmp_path / "again")) == digests(store)
 
 
 def _random_policy(env: Walk) -> Any:
@@ -174,7 +180,7 @@ def test_tianshou_without_next_observations(tmp_path: Path) -> None:
     for episode, given in zip(store, expected, strict=True):
         assert tree_equal(episode.observations, np.stack(given["observations"][:-1]))
         assert (episode.terminated, episode.truncated) == given["ends"][-1]
-    store, report = imported(buffer, tmp_path / "drop")
+    store, report = imported(buffer, tmp_path / "drop", last_observation="drop")
     kept = [each for each in expected if len(each["actions"]) > 1]
     assert [episode.length for episode in store] == [len(each["actions"]) - 1 for each in kept]
     assert report.lost["a last transition, whose next observation is missing"] == len(kept)
@@ -227,7 +233,8 @@ def test_sb3_learns_into_a_buffer(tmp_path: Path, kind: str, size: int) -> None:
     model.save_replay_buffer(tmp_path / "buffer")
     with pytest.raises(el.errors.DatasetError, match="trust=True"):
         el.import_dataset(tmp_path / "buffer.pkl", tmp_path / "b")
-    assert el.import_dataset(tmp_path / "buffer.pkl", store, trust=True).present == len(store)
+    el.import_dataset(tmp_path / "buffer.pkl", tmp_path / "again", trust=True)
+    assert digests(el.open(tmp_path / "again")) == digests(store)
 
 
 @pytest.mark.parametrize("size", [30, 200])
@@ -310,7 +317,8 @@ def test_torchrl_collects(tmp_path: Path, environments: int) -> None:
     compare(store, expected, action=lambda value: value)
     assert dict(report.lost) == {}
     batch.memmap(tmp_path / "folder")
-    assert el.import_dataset(tmp_path / "folder", store).present == len(store)
+    el.import_dataset(tmp_path / "folder", tmp_path / "again")
+    assert digests(el.open(tmp_path / "again")) == digests(store)
     flat = batch.transpose(0, -1).reshape(-1)
     store, _ = imported(flat, tmp_path / "b")
     assert sorted(episode.length for episode in store) == sorted(len(each["actions"]) for each in expected)
@@ -357,7 +365,32 @@ def test_torchrl_buffers_run_over(tmp_path: Path, storage: str, environments: in
     compare(store, expected)
     assert dict(report.lost) == {BEGUN: environments}
     buffer.dumps(tmp_path / "dumps")
-    assert el.import_dataset(tmp_path / "dumps", store).present == len(store)
+    el.import_dataset(tmp_path / "dumps", tmp_path / "again")
+    assert digests(el.open(tmp_path / "again")) == digests(store)
+
+
+@pytest.mark.parametrize("size", [50, 200])
+def test_torchrl_lists_of_transitions(tmp_path: Path, size: int) -> None:
+    """A `ListStorage`, in a buffer or alone, full or not; items that are no transitions are refused."""
+    data = importlib.import_module("torchrl.data")
+    envs = importlib.import_module("torchrl.envs")
+    collectors = importlib.import_module("torchrl.collectors")
+    walk = Walk(0)
+    buffer = data.TensorDictReplayBuffer(storage=data.ListStorage(size), batch_size=4)
+    env = envs.GymWrapper(walk, categorical_action_encoding=True)
+    for batch in collectors.Collector(env, None, frames_per_batch=40, total_frames=80):
+        buffer.extend(batch.clone())
+    store, report = imported(buffer, tmp_path / "a")
+    walk.episodes = first(noted(walk), 80)
+    compare(store, noted(walk, size))
+    assert dict(report.lost) == ({BEGUN: 1} if size < 80 else {})
+    if size > 80:
+        store, _ = imported(buffer._storage, tmp_path / "b")
+        compare(store, noted(walk, size))
+    trajectories = data.ListStorage(3)
+    trajectories.set(0, batch)
+    with pytest.raises(el.errors.DatasetError, match=r"item 0 is .*40.*expected TensorDicts of one"):
+        el.import_dataset(trajectories, tmp_path / "c")
 
 
 def test_torchrl_zeros_are_no_observations(tmp_path: Path) -> None:

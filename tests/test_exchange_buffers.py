@@ -150,6 +150,17 @@ def test_torchrl_in_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.further
+def test_torchrl_numbers_that_numpy_lacks(tmp_path: Path) -> None:
+    """They are widened, as for recorders; gradients are dropped."""
+    data = ted()
+    for keys in (("observation",), ("next", "observation")):
+        data[keys] = data[keys].bfloat16().requires_grad_()
+    el.import_dataset(data, tmp_path / "store")
+    (first, *_) = el.open(tmp_path / "store")
+    assert first.observations.dtype == np.float32
+    assert np.array_equal(first.observations[:4], data["observation"][:4].detach().float().numpy())
+
+
 def test_torchrl_next_observations_that_are_missing(tmp_path: Path) -> None:
     """`last_observation` decides for zeros behind all flags, NaN, or no key; zeros behind some are values."""
     data = ted()
@@ -163,7 +174,7 @@ def test_torchrl_next_observations_that_are_missing(tmp_path: Path) -> None:
         "none": (None, [3, 3, 3]),
     }
     for name, (following, lengths) in cases.items():
-        report = el.import_dataset(ted(observation=following), tmp_path / name)
+        report = el.import_dataset(ted(observation=following), tmp_path / name, last_observation="drop")
         assert [episode.length for episode in el.open(tmp_path / name)] == lengths
         assert report.lost.get(DROPPED, 0) == 12 - sum(lengths)
 

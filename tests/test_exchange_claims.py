@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import episodelake as el
 from effort import examples
-from exchange_episodes import FORMATS, unexplained, webdataset_differences, write_random
+from exchange_episodes import webdataset_differences, write_random
 
 FURTHER = pytest.mark.further
 DATA = Path(__file__).parent / "data" / "exchange"
@@ -65,29 +65,6 @@ def stacked(values: list[Any]) -> Any:
 
 
 BOX = spaces.Box(-np.inf, np.inf, (2,), np.float32)
-
-
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [pytest.param(*each, id="-".join([each[0], *each[1].values()])) for each in FORMATS],
-)
-@FURTHER
-def test_whatever_an_export_does_not_hold_is_in_its_losses(
-    tmp_path: Path, name: str, options: dict[str, Any]
-) -> None:
-    """Stores of odd spaces, infos, seeds and metadata: each difference after a round trip has a loss."""
-
-    @settings(max_examples=examples(15), deadline=None)
-    @given(st.integers(0, 10**6))
-    def round_trip(seed: int) -> None:
-        folder = tmp_path / str(time.monotonic_ns())
-        store = write_random(folder / "store", random.Random(seed))
-        try:
-            assert not unexplained(store, folder, name, options)
-        finally:
-            shutil.rmtree(folder)
-
-    round_trip()
 
 
 @FURTHER
@@ -169,11 +146,15 @@ def test_integers_beyond_64_bits_are_kept_or_counted(tmp_path: Path) -> None:
     assert report.lost["info.big, which is not a number or text at every step"] == 2
 
 
+#: robomimic names each array of observations.
+ONE_ARRAY = {"spaces: observations of one array come back as a Dict with a key for it": 1}
+
+
 def test_robomimic_keeps_columns_of_single_numbers(tmp_path: Path) -> None:
     """The number at the last observation is lost."""
     store = store_of(tmp_path / "store", BOX, BOX, extra={"own": np.array([3, 4])})
     report = store.export(tmp_path / "out.hdf5", format="robomimic")
-    assert dict(report.lost) == {"the step columns of a last observation": 1}
+    assert dict(report.lost) == {"the step columns of a last observation": 1, **ONE_ARRAY}
     with h5py.File(tmp_path / "out.hdf5") as file:
         assert np.array_equal(file["data/demo_0/own"], [3])  # type: ignore[arg-type]
 
@@ -199,7 +180,8 @@ def test_metadata_do_not_overwrite_the_attributes_of_robomimic(tmp_path: Path) -
     metadata = {"num_samples": 99, "level": 2, "big": 2**70, "splits": ["train", 3]}
     store = store_of(tmp_path / "store", BOX, BOX, metadata=metadata)
     report = store.export(tmp_path / "out.hdf5", format="robomimic")
-    assert dict(report.lost) == {"metadata.num_samples": 1, "metadata.big": 1, "metadata.splits": 1}
+    lost = {"metadata.num_samples": 1, "metadata.big": 1, "metadata.splits": 1}
+    assert dict(report.lost) == lost | ONE_ARRAY
     with h5py.File(tmp_path / "out.hdf5") as file:
         assert dict(file["data/demo_0"].attrs) == {"num_samples": 1, "level": 2}
     el.import_dataset(tmp_path / "out.hdf5", tmp_path / "back")
@@ -295,7 +277,7 @@ def test_rows_of_a_table_that_contradict_each_other_are_counted(tmp_path: Path) 
         ({"episode": [0.0, 0.0, float("nan"), 1.0]}, "`episode` is NaN in row 2"),
         ({"t": [0, 2, 0, 1]}, "Episode 0 .* a gap: step 2 follows 0"),
         ({"t": [0, 1, 1, 1]}, "Episode 1 .* step 1 twice"),
-        ({"observation": [1.0, None, 3.0, 4.0]}, "Episode 0: its last row has an action, and NULL"),
+        ({"observation": [1.0, None, 3.0, 4.0]}, r"Episode 0, row 1.*'observation'.* NULL"),
         ({"observation": [None, 1.0, 3.0, 4.0]}, r"Episode 0, row 0.*'observation'.* NULL"),
         ({"observation": [[1.0, 2.0], [1.0], [3.0, 3.0], [4.0, 4.0]]}, "Episode 0, row 1.*shape"),
         ({"action": [None, 1, 0, 1]}, "Episode 0, row 0: `action` is NULL"),
@@ -329,31 +311,3 @@ def test_a_dataset_with_fewer_episodes_than_it_counts_is_refused(tmp_path: Path)
         el.import_dataset(tmp_path / "source", tmp_path / "store", **call)
     report = el.import_dataset(tmp_path / "source", tmp_path / "store", on_error="skip", **call)
     assert report.episodes == len(lines) - 1 and "cut, or is missing" in report.skipped[0][1]
-
-
-SOURCES = ["d3rlpy_v1.h5", "d3rlpy_tuple.h5", "robomimic.hdf5", "lerobot-v21", "lerobot-v3", "rlds", "rllib"]
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(each, marks=[] if each == "d3rlpy_v1.h5" else FURTHER) for each in SOURCES]
-)
-@pytest.mark.parametrize("part", [0.0, pytest.param(0.5, marks=FURTHER), pytest.param(0.98, marks=FURTHER)])
-def test_a_cut_file_is_refused_or_imported_whole(tmp_path: Path, name: str, part: float) -> None:
-    """No error of a library shows, and no store after an error."""
-    source = DATA / name
-    sources = [source] if name != "rllib" else sorted(source.iterdir())
-    for number, original in enumerate(sources):
-        files = sorted(file for file in original.rglob("*") if file.is_file()) or [original]
-        for place, file in enumerate(files):
-            folder = tmp_path / f"{number}-{place}"
-            folder.mkdir()
-            copy = folder / original.name
-            (shutil.copytree if original.is_dir() else shutil.copy)(original, copy)
-            cut = copy / file.relative_to(original) if original.is_dir() else copy
-            cut.write_bytes(file.read_bytes()[: int(file.stat().st_size * part)])
-            try:
-                el.import_dataset(copy, folder / "store", last_observation="missing")
-            except el.EpisodelakeError as error:
-                assert str(error) and not (folder / "store").exists()
-            else:
-                assert not el.open(folder / "store").verify().faults

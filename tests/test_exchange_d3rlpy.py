@@ -13,6 +13,7 @@ from gymnasium import spaces
 import episodelake as el
 
 DATA = Path(__file__).parent / "data" / "exchange"
+LACKS = "a last observation, which the source lacks"
 UNUSED = "an action and reward beside a last observation, which lead to none"
 
 
@@ -46,7 +47,7 @@ def test_transitions_are_those_that_d3rlpy_picks(
 ) -> None:
     """Observation, action, reward, next observation and terminal of each, and how episodes ended."""
     report = el.import_dataset(DATA / f"d3rlpy_{name}.h5", tmp_path / "store", last_observation="missing")
-    assert (report.format, dict(report.lost)) == ("d3rlpy", {UNUSED: unused})
+    assert (report.format, dict(report.lost)) == ("d3rlpy", {UNUSED: unused, LACKS: ends.count("terminated")})
     store = el.open(tmp_path / "store")
     assert [episode.end_reason for episode in store] == ends
     assert [episode.has_last_observation for episode in store] == [end != "terminated" for end in ends]
@@ -62,10 +63,11 @@ def test_transitions_are_those_that_d3rlpy_picks(
 
 @pytest.mark.further
 def test_last_transitions_of_terminated_episodes_can_be_dropped(tmp_path: Path) -> None:
-    """Which is the default; an episode of one transition then leaves nothing."""
-    report = el.import_dataset(DATA / "d3rlpy_continuous.h5", tmp_path / "store")
+    """With their rewards, which the report counts; an episode of one transition then leaves nothing."""
+    report = el.import_dataset(DATA / "d3rlpy_continuous.h5", tmp_path / "store", last_observation="drop")
     assert dict(report.lost) == {
         "a last transition, whose next observation is missing": 2,
+        "a reward other than 0 of a last transition, whose next observation is missing": 2,
         "an episode of one transition, whose next observation is missing": 1,
         UNUSED: 2,
     }
@@ -140,9 +142,58 @@ def test_a_store_goes_out_to_d3rlpy_and_comes_back(
         observation_space=observation,
         action_space=action,
     )
-    assert dict(back.lost) == {UNUSED: 1}
+    assert dict(back.lost) == {UNUSED: 1, LACKS: 2}
     ours, theirs = transitions(store[:4]), transitions(el.open(tmp_path / "back")[:4])
     assert str(ours) == str(theirs)
+
+
+#: Actions of two steps, and whether d3rlpy takes them for discrete ones.
+ACTIONS = [
+    (spaces.Box(-9, 9, (2,), np.float32), [[0.5, 1], [1, 2]], False),
+    (spaces.Box(-9, 9, (2,), np.float32), [[-3, 1], [1, 2]], True),
+    (spaces.Box(-3e9, 3e9, (1,), np.float64), [[2.5e9], [1]], False),
+    (spaces.Box(-9, 9, (1,), np.int8), [[-3], [4]], True),
+    (spaces.MultiDiscrete([3, 4]), [[0, 1], [1, 2]], True),
+    (spaces.Discrete(5), [0, 4], False),
+]
+
+
+def store_of_actions(path: Path, space: spaces.Space, actions: list[Any]) -> el.EpisodeStore:
+    """A store with an episode of these actions, and one of others."""
+    store = el.create(path, observation_space=BOX, action_space=space)
+    others = np.zeros_like(actions) if space.dtype.kind == "i" else np.full_like(actions, 0.25, np.float64)
+    with store.writer() as writer:
+        for each in (np.array(actions), others):
+            writer.write_episode(
+                observations=np.zeros((3, 3), np.float32),
+                actions=each.astype(space.dtype),
+                rewards=np.zeros(2),
+                terminations=True,
+                truncations=False,
+            )
+    return store.refresh()
+
+
+def test_exports_state_where_d3rlpy_takes_actions_for_discrete_ones(tmp_path: Path) -> None:
+    """`ReplayBuffer.load` looks at the first episode; tests/test_conversion_peers.py compares it."""
+    for index, (space, actions, discrete) in enumerate(ACTIONS):
+        store = store_of_actions(tmp_path / f"store{index}", space, actions)
+        lost = store.export(tmp_path / f"{index}.h5", format="d3rlpy").lost
+        assert any("actions are not discrete" in each for each in lost) == discrete, space
+
+
+def test_writes_that_fail_end_the_export_alone(tmp_path: Path) -> None:
+    """HDF5 would crash the process when it closes such a file."""
+    resource = pytest.importorskip("resource")
+    store = store_of_actions(tmp_path / "store", *ACTIONS[0][:2])
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2048, limits[1]))
+    try:
+        with pytest.raises(el.errors.StoreAccessError, match=r"out\.h5: File too large"):
+            store.export(tmp_path / "out.h5", format="d3rlpy")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not (tmp_path / "out.h5").exists()
 
 
 def changed(path: Path, **replaced: Any) -> Path:

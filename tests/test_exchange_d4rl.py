@@ -83,7 +83,7 @@ def test_next_observations_end_the_episodes(tmp_path: Path) -> None:
 def test_without_next_observations_the_caller_chooses(tmp_path: Path) -> None:
     """The last transition is left out, or stays with its observation repeated or missing."""
     columns = d4rl_file(tmp_path / "a.hdf5", "next_observations")
-    report = el.import_dataset(tmp_path / "a.hdf5", tmp_path / "drop")
+    report = el.import_dataset(tmp_path / "a.hdf5", tmp_path / "drop", last_observation="drop")
     assert (report.episodes, report.steps, report.lost[DROPPED]) == (4, ROWS - 5, 4)
     assert report.lost["an episode of one transition, whose next observation is missing"] == 1
     whole = [(start, stop) for start, stop in cut(columns) if stop - start > 1]
@@ -92,13 +92,17 @@ def test_without_next_observations_the_caller_chooses(tmp_path: Path) -> None:
         assert np.array_equal(episode.actions, columns["actions"][start : stop - 1])
         assert [row["goal"]["x"] for row in episode.infos] == list(range(start, stop))
         assert episode.end_reason == "cut"
+    dropped = np.array([columns["rewards"][stop - 1] for _, stop in whole])
+    lost = "a reward other than 0 of a last transition, whose next observation is missing"
+    assert report.lost[lost] == np.count_nonzero(dropped) > 0
     report = el.import_dataset(tmp_path / "a.hdf5", tmp_path / "repeat", last_observation="repeat")
     assert (report.steps, report.lost["a last observation, which repeats the one before"]) == (ROWS, 5)
     for episode, (start, stop) in zip(el.open(tmp_path / "repeat"), cut(columns), strict=True):
         assert np.array_equal(episode.observations[:-1], columns["observations"][start:stop])
         assert np.array_equal(episode.observations[-1], columns["observations"][stop - 1])
         assert episode.terminated == columns["terminals"][stop - 1]
-    el.import_dataset(tmp_path / "a.hdf5", tmp_path / "missing", last_observation="missing")
+    report = el.import_dataset(tmp_path / "a.hdf5", tmp_path / "missing")
+    assert (report.steps, report.lost["a last observation, which the source lacks"]) == (ROWS, 5)
     for episode, (start, stop) in zip(el.open(tmp_path / "missing"), cut(columns), strict=True):
         assert np.array_equal(episode.observations, columns["observations"][start:stop])
         assert np.array_equal(episode.actions, columns["actions"][start:stop])

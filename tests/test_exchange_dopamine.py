@@ -35,7 +35,10 @@ def check(store: el.EpisodeStore, added: Any, starts: list[int]) -> None:
 def test_rows_of_a_ring_are_joined_across_checkpoints(tmp_path: Path) -> None:
     """Without the padding, each once, and with every transition that Dopamine samples."""
     report = el.import_dataset(DATA / "dopamine-ring", tmp_path / "store", last_observation="missing")
-    assert (report.format, dict(report.lost)) == ("dopamine", {EDGE: 1})
+    assert (report.format, dict(report.lost)) == (
+        "dopamine",
+        {EDGE: 1, "a last observation, which the source lacks": 7},
+    )
     store, added = el.open(tmp_path / "store"), np.load(DATA / "dopamine-ring.npz")
     check(store, added, [10, 19, 20, 40, 49, 65, 76])
     assert [(episode.length, episode.end_reason) for episode in store] == [
@@ -60,9 +63,9 @@ def test_rows_of_a_ring_are_joined_across_checkpoints(tmp_path: Path) -> None:
 
 
 def test_logs_of_a_whole_run_have_every_row(tmp_path: Path) -> None:
-    """Of all episodes, the last log among them; by default without the last transitions."""
-    report = el.import_dataset(DATA / "dopamine-logged", tmp_path / "store")
-    assert dict(report.lost) == {DROPPED: 8}
+    """Of all episodes, the last log among them; here without the last transitions."""
+    report = el.import_dataset(DATA / "dopamine-logged", tmp_path / "store", last_observation="drop")
+    assert report.lost[DROPPED] == 8
     store = el.open(tmp_path / "store")
     lengths = [6, 11, 3, 17, 30, 8, 13, 5]
     assert [(e.length, e.end_reason) for e in store] == [(length - 1, "cut") for length in lengths]

@@ -16,8 +16,8 @@ import pytest
 import episodelake as el
 import lab_to_lake
 from checkout import REPOSITORY
-from episodelake import _import_staging
-from episodelake.store.names import CARD_KEY
+from episodelake.exchange import import_staging
+from episodelake.readers.exporting.tables import CARD_KEY
 from lab_folder import Rollout, build, d4rl, made, minari_dataset, play
 from test_cli import call, no_terminal, refused
 from test_documentation import examples
@@ -192,14 +192,24 @@ def test_metadata_of_an_import_travel_on_with_an_export(tmp_path: Path) -> None:
     assert el.lake(tmp_path).stores().filter(store="two")["env_ids"].to_list() == [["CartPole-v1"]]
 
 
+_OWN_KEYS = "expected a mapping without the keys imported_from and imported_keys"
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
         ({"env": "my env!"}, "is no id of an environment; expected one such as 'CartPole-v1'"),
         ({"env": '{"id": '}, "is no id of an environment"),
         ({"env": 3}, r"env='3' \(int\); expected an environment, its spec or its id"),
-        ({"metadata": ["a"]}, "expected a mapping without the key 'imported_from'"),
-        ({"metadata": {"imported_from": "x"}}, "expected a mapping without the key 'imported_from'"),
+        ({"metadata": ["a"]}, _OWN_KEYS),
+        (
+            {"metadata": {"imported_from": "x"}},
+            "expected a mapping without the keys imported_from and imported_keys",
+        ),
+        (
+            {"metadata": {"imported_keys": []}},
+            "expected a mapping without the keys imported_from and imported_keys",
+        ),
     ],
 )
 def test_what_names_no_environment_is_refused(tmp_path: Path, given: Any, message: str) -> None:
@@ -216,7 +226,7 @@ def test_an_interrupted_import_goes_on_only_with_the_same_metadata(
     """Episodes that were staged with other metadata do not come in with them."""
     source = small(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(_import_staging, "_bring", lambda *_: 1 // 0)
+        patch.setattr(import_staging, "_commit", lambda *_: 1 // 0)
         with pytest.raises(ZeroDivisionError):
             el.import_dataset(source, tmp_path / "store", metadata={"algo": "typo"})
     report = el.import_dataset(source, tmp_path / "store", metadata={"algo": "rule"})

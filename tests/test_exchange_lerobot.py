@@ -42,6 +42,7 @@ def test_a_dataset_of_lerobot_comes_in_as_lerobot_reads_it(tmp_path: Path, name:
     assert (report.format, report.episodes, report.steps) == ("lerobot", 3, 14)
     assert report.lost == {
         "frames of lossy video": 14,
+        "a last observation, which the source lacks": 3,
         "whether next.done means terminated or truncated: taken as terminated": 1,
     }
     store, frames = el.open(tmp_path / "store"), videos(DATA / name)
@@ -67,7 +68,7 @@ def test_a_dataset_of_lerobot_comes_in_as_lerobot_reads_it(tmp_path: Path, name:
 @pytest.mark.further
 def test_the_last_observation_is_never_made_up_in_silence(tmp_path: Path) -> None:
     """Dropping leaves a cut episode without the last action; repeating counts."""
-    report = el.import_dataset(DATA / "lerobot-v3", tmp_path / "dropped")
+    report = el.import_dataset(DATA / "lerobot-v3", tmp_path / "dropped", last_observation="drop")
     assert report.lost["an episode of one transition, whose next observation is missing"] == 1
     assert report.lost["a last transition, whose next observation is missing"] == 2
     dropped = el.open(tmp_path / "dropped")
@@ -126,7 +127,7 @@ def test_an_episode_of_one_frame_has_no_transition(tmp_path: Path) -> None:
     pq.write_table(second, folder / "data/chunk-000/episode_000001.parquet")
     with (folder / "meta/episodes.jsonl").open("a") as file:
         file.write('{"episode_index": 1, "tasks": [], "length": 1}\n')
-    report = el.import_dataset(folder, tmp_path / "store")
+    report = el.import_dataset(folder, tmp_path / "store", last_observation="drop")
     assert report.episodes == 1
     assert report.lost["an episode of one transition, whose next observation is missing"] == 1
     whole = el.import_dataset(folder, tmp_path / "whole", last_observation="missing")
@@ -137,7 +138,10 @@ def test_an_episode_of_one_frame_has_no_transition(tmp_path: Path) -> None:
 def test_rewards_and_ends_that_are_not_there_are_not_invented(tmp_path: Path) -> None:
     """Rewards are NaN and counted; the episode is cut; tasks that change are a column."""
     report = el.import_dataset(sparse(tmp_path / "a"), tmp_path / "store", last_observation="missing")
-    assert report.lost == {"rewards, which the source does not have: NaN": 3}
+    assert report.lost == {
+        "rewards, which the source does not have: NaN": 3,
+        "a last observation, which the source lacks": 1,
+    }
     (episode,) = el.open(tmp_path / "store")
     assert np.isnan(episode.rewards).all() and episode.end_reason == "cut"
     assert np.array_equal(episode.observations, [[0, 1], [2, 3], [4, 5]])
@@ -170,7 +174,7 @@ def test_ends_are_what_the_flags_of_the_last_frame_say(
     report = el.import_dataset(folder, tmp_path / "store", last_observation="missing")
     assert el.open(tmp_path / "store")[0].end_reason == expected
     early = {} if done[2] else {"next.done before the last frame of an episode": 1}
-    assert report.lost == early
+    assert report.lost == {**early, "a last observation, which the source lacks": 1}
 
 
 @pytest.mark.further

@@ -7,6 +7,7 @@ The reader gives the same values, or a loss names what it lacks, or the export r
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 import episodelake as el
-from exchange_episodes import FORMATS, unexplained, unexplained_transitions, webdataset_differences
+from exchange_episodes import unexplained_transitions, webdataset_differences
 from peer_cases import CASES, build
 from peer_readers import PEERS, READERS, elements, plain
 from strategies import same
@@ -40,6 +41,7 @@ def check(store: el.EpisodeStore, target: Path, form: str) -> None:
     """Export, read, and compare."""
     options, suffix, read = READERS[form]
     target = target.with_suffix(suffix)
+    target.parent.mkdir()
     name = form.partition("-")[0]
     try:
         report = store.export(target, format=name, **options)
@@ -119,70 +121,67 @@ def _begins(ours: Any, theirs: Any) -> bool:
     return len(theirs) in (len(ours), len(ours) - 1) and same(ours[: len(theirs)], theirs)
 
 
-@pytest.mark.parametrize("case", CASES)
+#: `make test` takes one case in so many, another one for each reader; `make test-cases` all.
+_EVERY = 30
+
+
+def chosen(cases: Sequence[str], number: int, full: bool) -> Sequence[str]:
+    """The cases that a run has time for."""
+    return cases if full else cases[number % _EVERY :: _EVERY]
+
+
+FULL = pytest.mark.parametrize("full", [False, pytest.param(True, marks=pytest.mark.further)])
+
+
+@FULL
 @pytest.mark.parametrize("form", [name for name in READERS if name not in PEERS])
-@pytest.mark.sample(24)
-def test_a_reader_gives_what_the_store_holds(tmp_path: Path, stores: Any, form: str, case: str) -> None:
+def test_a_reader_gives_what_the_store_holds(tmp_path: Path, stores: Any, form: str, full: bool) -> None:
     """Or a loss names the difference, or the export refuses the store."""
-    check(stores(case), tmp_path / "out", form)
+    for number, case in enumerate(chosen([*CASES], [*READERS].index(form), full)):
+        check(stores(case), tmp_path / str(number) / "out", form)
 
 
 @pytest.mark.peers
-@pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("form", PEERS)
-def test_a_peer_reads_what_the_store_holds(tmp_path: Path, stores: Any, form: str, case: str) -> None:
+def test_a_peer_reads_what_the_store_holds(tmp_path: Path, stores: Any, form: str) -> None:
     """Or a loss names the difference, or the export refuses the store."""
-    check(stores(case), tmp_path / "out", form)
+    for number, case in enumerate(CASES):
+        check(stores(case), tmp_path / str(number) / "out", form)
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.sample(2)
-def test_an_import_gives_what_the_store_holds(tmp_path: Path, stores: Any, case: str) -> None:
-    """Of every format and kind, or a loss of either names the difference, or the export refuses the store."""
-    for index, (name, options) in enumerate(FORMATS):
-        # Text does not state the shape of arrays in infos, policy outputs and the like.
-        if name == "csv" and ("array-2d" in case or "matrices" in case):
-            continue
-        folder = tmp_path / str(index)
-        folder.mkdir()
-        assert not unexplained(stores(case), folder, name, options), (name, options)
-
-
-@pytest.mark.parametrize("case", [case for case in CASES if case != "info-dict-changing"])
-@pytest.mark.sample(4)
-def test_samples_of_webdataset_hold_what_the_store_holds(tmp_path: Path, stores: Any, case: str) -> None:
+@FULL
+def test_samples_of_webdataset_hold_what_the_store_holds(tmp_path: Path, stores: Any, full: bool) -> None:
     """Read by tarfile and NumPy; keys that come and go are columns of their own there."""
-    assert not webdataset_differences(stores(case), tmp_path)
+    cases = [case for case in CASES if case != "info-dict-changing"]
+    for number, case in enumerate(chosen(cases, 0, full)):
+        assert not webdataset_differences(stores(case), tmp_path / str(number)), case
 
 
 @pytest.mark.peers
 @pytest.mark.filterwarnings("ignore:.* does not hold:RuntimeWarning")
-@pytest.mark.parametrize("case", [case for case in CASES if case.startswith(("plain", "obs", "act", "last"))])
 @pytest.mark.parametrize("name", ["tianshou", "sb3", "torchrl", "imitation"])
-def test_an_object_in_memory_has_what_the_store_holds(
-    tmp_path: Path, stores: Any, name: str, case: str
-) -> None:
+def test_an_object_in_memory_has_what_the_store_holds(tmp_path: Path, stores: Any, name: str) -> None:
     """Its import gives the same transitions, or the conversion refuses the store with an error of ours."""
-    assert not unexplained_transitions(stores(case), tmp_path, name)
+    cases = [case for case in CASES if case.startswith(("plain", "obs", "act", "last"))]
+    for number, case in enumerate(cases):
+        assert not unexplained_transitions(stores(case), tmp_path / str(number), name), case
 
 
 @pytest.mark.peers
-@pytest.mark.parametrize("case", CASES)
-def test_rerun_reads_the_steps_of_every_store(tmp_path: Path, stores: Any, case: str) -> None:
+def test_rerun_reads_the_steps_of_every_store(tmp_path: Path, stores: Any) -> None:
     """Rewards at their steps, and metadata in their own type whatever stores went out before."""
-    store = stores(case)
-    try:
-        store.export(tmp_path / "out", format="rerun")
-    except el.errors.DatasetError as error:
-        assert "failed:" not in str(error), error
-        return
-    for file, episode in zip(sorted((tmp_path / "out").glob("*.rrd")), store, strict=True):
-        _, entities = columns_of(file)
-        rewards = entities["/reward"]
-        assert [row for row in rewards["Scalars:scalars"] if row] == [[each] for each in episode.rewards]
-        value = episode.metadata.get("x")
-        if (
-            isinstance(value, bool | int | float | str)
-            and abs(value if not isinstance(value, str) else 0) < 2**63
-        ):
-            assert entities["/__properties/episode"]["metadata.x"] == [[value]]
+    for number, case in enumerate(CASES):
+        store, target = stores(case), tmp_path / str(number)
+        try:
+            store.export(target, format="rerun")
+        except el.errors.DatasetError as error:
+            assert "failed:" not in str(error), error
+            continue
+        for file, episode in zip(sorted(target.glob("*.rrd")), store, strict=True):
+            _, entities = columns_of(file)
+            rewards = entities["/reward"]
+            found = [row for row in rewards["Scalars:scalars"] if row]
+            assert found == [[each] for each in episode.rewards], case
+            value = episode.metadata.get("x")
+            if isinstance(value, bool | float | str) or (isinstance(value, int) and abs(value) < 2**63):
+                assert entities["/__properties/episode"]["metadata.x"] == [[value]], case

@@ -132,6 +132,7 @@ def test_recordings_have_images_and_tensors(tmp_path: Path) -> None:
     [
         ({"images": "gif"}, "images='gif' is unknown; expected one of 'png', 'jpeg', 'raw'"),
         ({"fps": 0}, "fps=0: expected a positive number"),
+        ({"fps": 9, "time": "info.at"}, "Leave out one of them"),
         (
             {"time": "info.att"},
             "time='info.att' is no column of steps with seconds or times. Did you mean info.at?",

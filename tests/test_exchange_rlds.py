@@ -37,7 +37,7 @@ def test_a_dataset_of_tfds_comes_in_as_tfds_reads_it(tmp_path: Path, name: str, 
     report = el.import_dataset(folder, tmp_path / "store", last_observation="missing")
     assert (report.format, report.episodes, report.steps) == ("rlds", 4, 16 if missing else 12)
     if missing:
-        assert report.lost == {"frames of lossy JPEG": 16}
+        assert report.lost == {"frames of lossy JPEG": 16, "a last observation, which the source lacks": 4}
     else:
         assert report.lost == {"the action of a last step, which is zero: taken as an observation alone": 4}
     store = el.open(tmp_path / "store")
@@ -233,10 +233,11 @@ def test_values_beside_a_last_observation_count_as_lost(tmp_path: Path) -> None:
 def test_episodes_without_a_transition_count_as_lost(tmp_path: Path, step: Any) -> None:
     """An episode of one step does not stop an import, whatever its step is; the others come in."""
     source = foreign(tmp_path, [([1.0], [1.0]), ([2.0, 3.0], [1.0, 1.0]), ([4.0], [1.0])], observed=False)
+    rule: Any = {"last_step": step, "last_observation": "drop"}
     for dry in (True, False):
-        report = el.import_dataset(source, tmp_path / "store", last_step=step, dry_run=dry)
+        report = el.import_dataset(source, tmp_path / "store", dry_run=dry, **rule)
     word = "one transition, whose next observation is missing" if step == "transition" else "no transition"
     assert report.episodes == 1
     assert [count for what, count in report.lost.items() if word in what] == [2]
-    again = el.import_dataset(source, tmp_path / "store", last_step=step)
+    again = el.import_dataset(source, tmp_path / "store", **rule)
     assert (again.episodes, again.present) == (0, 1)

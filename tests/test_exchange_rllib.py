@@ -224,7 +224,7 @@ def test_without_next_observations_nothing_is_invented(tmp_path: Path, rule: Any
     """The last transition is dropped, the last observation repeated or stated to be missing, and counted."""
     file = written(tmp_path / "data.parquet", rows([4, 3], new_obs=None))
     report = el.import_dataset(file, tmp_path / "store", last_observation=rule)
-    assert list(report.lost.values()) == [2]
+    assert list(report.lost.values()) == ([2, 2] if rule == "drop" else [2])
     store = el.open(tmp_path / "store")
     if rule == "missing":
         check(store, [4, 3], last=0)
@@ -347,3 +347,66 @@ def test_other_files_are_no_rllib(tmp_path: Path) -> None:
     written(tmp_path / "mixed" / "b.parquet", rows([2]))
     with pytest.raises(el.errors.DatasetError, match="one by one"):
         el.import_dataset(tmp_path / "mixed", tmp_path / "store")
+
+
+def test_episodes_of_runs_with_names_of_other_lengths_are_exported_together(tmp_path: Path) -> None:
+    """Their ids have other lengths; each row keeps the one of its episode."""
+    given = {"observation_space": BOX, "action_space": spaces.Discrete(3)}
+
+    def whole(steps: int) -> dict[str, Any]:
+        arrays = {"observations": np.ones((steps + 1, 2), np.float32), "actions": np.arange(steps)}
+        return arrays | {"rewards": np.ones(steps), "terminations": True, "truncations": False}
+
+    with el.create(tmp_path / "store", **given).writer(run="a") as short:
+        short.write_episode(**whole(2))
+    with el.open(tmp_path / "store").writer(run="longer") as writer:
+        writer.write_episode(**whole(3))
+    store = el.open(tmp_path / "store")
+    report = store.export(tmp_path / "rows", format="rllib", kind="rows")
+    (file,) = (tmp_path / "rows").glob("*.parquet")
+    assert pq.read_table(file)["eps_id"].to_pylist() == [store[0].id] * 2 + [store[1].id] * 3
+    assert not any("policy" in what for what in report.lost)
+
+
+def test_columns_that_stay_out_are_counted(tmp_path: Path) -> None:
+    """Columns that number batches or that a mapping replaces are losses; exported ones come back."""
+    own = {"unroll_id": [5] * 3, "type": ["p"] * 3, "batch_id": [1, 2, 3], "shaped": [7.0] * 3}
+    file = written(tmp_path / "data.parquet", rows([3], **own))
+    report = el.import_dataset(file, tmp_path / "first", mapping={"rewards": "shaped"})
+    assert {what.split(",")[0]: count for what, count in report.lost.items()} == {
+        "the column rewards": 3,
+        "the column type": 3,
+        "the column unroll_id": 3,
+    }
+    first = el.open(tmp_path / "first")
+    assert first[0].rewards.tolist() == [7.0] * 3 and first[0].policy["batch_id"].tolist() == [1, 2, 3]
+    first.export(tmp_path / "rows", format="rllib", kind="rows")
+    again = el.import_dataset(tmp_path / "rows", tmp_path / "second", format="rllib")
+    assert not again.lost and el.open(tmp_path / "second")[0].policy["batch_id"].tolist() == [1, 2, 3]
+
+
+def test_a_mapping_without_effect_is_refused(tmp_path: Path) -> None:
+    """A column that is not there, one that is named twice, and a policy where rows have none."""
+    file = written(tmp_path / "data.parquet", rows([3], shaped=[7.0] * 3))
+    for mapping, message in (
+        ({"action_logp": "typo"}, "no column 'typo'"),
+        ({"policy": "walker"}, "'policy' chooses batches"),
+        ({"obs": "obs", "state": "obs"}, "names a column twice"),
+    ):
+        with pytest.raises(el.errors.InvalidArgumentError, match=message):
+            el.import_dataset(file, tmp_path / "store", format="rllib", mapping=mapping)
+    line = {"type": "SampleBatch", **{name: list(values) for name, values in rows([2]).items()}}
+    (tmp_path / "batches.json").write_text(json.dumps(line))
+    with pytest.raises(el.errors.InvalidArgumentError, match="no column 'typo'"):
+        el.import_dataset(tmp_path / "batches.json", tmp_path / "store", mapping={"action_logp": "typo"})
+    with pytest.raises(el.errors.InvalidArgumentError, match="whole episodes"):
+        el.import_dataset(DATA / "episodes", tmp_path / "store", format="rllib", mapping={"action_logp": "a"})
+    assert not (tmp_path / "store").exists()
+
+
+def test_lines_of_json_have_bounded_memory(tmp_path: Path) -> None:
+    """Also the first, from which the columns of a mapping are known."""
+    (tmp_path / "a.json").write_text('{"type": "SampleBatch", "obs": [' + "0.25, " * 2_000_000 + "0.5]}\n")
+    for mapping in (None, {"obs": "o_t"}):
+        with pytest.raises(el.errors.DatasetError, match=r"takes 12,000,038 bytes in memory.*\(max_bytes\)"):
+            el.import_dataset(tmp_path / "a.json", tmp_path / "store", mapping=mapping, max_bytes=1000)

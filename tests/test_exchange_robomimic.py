@@ -58,12 +58,13 @@ def changed(path: Path, *without: str, **replaced: Any) -> Path:
 
 @pytest.mark.further
 def test_without_next_observations_the_last_one_is_missing(tmp_path: Path) -> None:
-    """The transition is dropped by default; early dones are counted."""
+    """It may be dropped with its transition; early dones are counted."""
     without = [f"data/demo_{number}/next_obs" for number in (0, 2, 10)]
     path = changed(tmp_path / "a.hdf5", *without, dones=np.array([0, 1, 1, 1, 1]))
-    report = el.import_dataset(path, tmp_path / "drop")
+    report = el.import_dataset(path, tmp_path / "drop", last_observation="drop")
     assert dict(report.lost) == {
         "a last transition, whose next observation is missing": 3,
+        "a reward other than 0 of a last transition, whose next observation is missing": 2,
         "dones before the last row": 3,
     }
     dropped, whole = el.open(tmp_path / "drop"), np.load(DATA / "robomimic.npz")
@@ -72,7 +73,7 @@ def test_without_next_observations_the_last_one_is_missing(tmp_path: Path) -> No
         assert np.array_equal(episode.observations["object"], whole[f"{index}/obs/object"])
         assert np.array_equal(episode.actions, whole[f"{index}/actions/"][:-1])
         assert np.array_equal(episode.extra["states"], whole[f"{index}/states/"])
-    el.import_dataset(path, tmp_path / "missing", last_observation="missing")
+    el.import_dataset(path, tmp_path / "missing")
     missing = el.open(tmp_path / "missing")
     assert [episode.end_reason for episode in missing] == ["terminated"] * 3
     assert [episode.length for episode in missing] == [3, 5, 4]
@@ -81,7 +82,7 @@ def test_without_next_observations_the_last_one_is_missing(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("without", "replaced", "message"),
     [
-        (["data/demo_2/rewards"], {}, r"demo_2 has no rewards\. robomimic's dataset_states_to_obs\.py"),
+        (["data/demo_2/obs"], {}, r"demo_2 has no obs; it has .*\. robomimic's dataset_states_to_obs\.py"),
         ([], {"actions": np.zeros((4, 2))}, r"demo_2: actions has 4 rows, but rewards has 5"),
         ([], {"dones": np.full(5, 3.0)}, r"demo_2: dones: row 0 is 3\.0"),
         (["data/demo_2/obs/object"], {}, r"demo_2: obs has no object; it has robot0_eef_pos"),
@@ -143,6 +144,7 @@ def test_observations_of_one_array_get_a_name(tmp_path: Path) -> None:
         "that an episode was truncated, not cut": 1,
         "metadata.odd.a": 1,
         "spaces, which an import infers from the values": 2,
+        "spaces: observations of one array come back as a Dict with a key for it": 1,
     }
     el.import_dataset(tmp_path / "out.hdf5", tmp_path / "back", observation_space=box)
     (back,) = el.open(tmp_path / "back")

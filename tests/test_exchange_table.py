@@ -243,7 +243,11 @@ def test_without_next_observations_the_caller_decides(tmp_path: Path, choice: An
     if choice == "drop":
         assert (report.episodes, report.steps) == (3, len(ROWS) - 4)
         assert {episode.end_reason for episode in store} == {"cut"}
-        assert sorted(report.lost.values()) == [1, 3]
+        assert dict(report.lost) == {
+            "a last transition, whose next observation is missing": 3,
+            "a reward other than 0 of a last transition, whose next observation is missing": 3,
+            "an episode of one transition, whose next observation is missing": 1,
+        }
     elif choice == "missing":
         assert (report.episodes, report.steps) == (4, len(ROWS))
         assert not any(episode.has_last_observation for episode in store)
@@ -520,6 +524,24 @@ def test_the_steps_of_a_store_are_a_table(tmp_path: Path) -> None:
     assert report.observation_space["n"] == spaces.Discrete(9)
     assert el.open(tmp_path / "back")[0].observations["n"].tolist() == [1, 2, 8]
     assert el.open(tmp_path / "back")[0].end_reason == "terminated"
+
+
+def test_vectors_of_rewards_may_be_missing_in_last_rows(tmp_path: Path) -> None:
+    """Of two episodes one ends with an observation alone, and one with the row of a transition."""
+    gains = [[1.0, 2.0], [3.0, 4.0], None, [5.0, 6.0], [0.0, 8.0]]
+    rows = pl.DataFrame(
+        {
+            "episode_id": [0, 0, 0, 1, 1],
+            "observation": [0.1, 0.2, 0.3, 0.4, 0.5],
+            "action": [1.0, 2.0, None, 3.0, 4.0],
+            "reward": gains,
+        }
+    )
+    for rule, kept, dropped in (("missing", gains[3:], 0), ("drop", gains[3:4], 1)):
+        report = el.import_dataset(rows, tmp_path / rule, last_observation=rule)
+        assert [each.rewards.tolist() for each in el.open(tmp_path / rule)] == [gains[:2], kept]
+        lost = "a reward other than 0 of a last transition, whose next observation is missing"
+        assert report.lost.get(lost, 0) == dropped
 
 
 @pytest.mark.parametrize("format", ["parquet", "huggingface"])

@@ -526,6 +526,7 @@ def test_paths_may_begin_with_the_home_folder(tmp_path: Path, monkeypatch: pytes
     store = el.open("~/store")
     store.copy("~/copy")
     el.merge(["~/copy"], "~/merged")
+    (tmp_path / "elsewhere").mkdir()
     el.recover("~/store", journals="~/elsewhere")
     store.export("~/out.parquet", format="parquet")
     store.artifacts.add("~/t.parquet", name="table")
@@ -537,6 +538,7 @@ def test_paths_may_begin_with_the_home_folder(tmp_path: Path, monkeypatch: pytes
         "t.parquet",
         "store",
         "copy",
+        "elsewhere",
         "merged",
         "out.parquet",
         "again.parquet",

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
@@ -120,14 +121,14 @@ def test_each_file_is_an_episode(tmp_path: Path, kind: str, how: str) -> None:
 
 @pytest.mark.parametrize("kind", ["csv", "npz"])
 def test_a_folder_that_has_grown_adds_its_new_files(tmp_path: Path, kind: str) -> None:
-    """Wherever the new name stands in order, and by a pattern as by the folder."""
+    """Wherever the new name stands in order."""
     written(tmp_path / "logs", kind)
     late = sorted((tmp_path / "logs").glob(f"*.{kind}"))[1]
     late.rename(tmp_path / late.name)
     options: dict[str, Any] = {"mapping": None if kind == "npz" else MAPPING, "last_observation": "missing"}
     assert el.import_dataset(tmp_path / "logs", tmp_path / "s", **options).episodes == 2
     (tmp_path / late.name).rename(late)
-    report = el.import_dataset(tmp_path / f"logs/*.{kind}", tmp_path / "s", **options)
+    report = el.import_dataset(tmp_path / "logs", tmp_path / "s", **options)
     assert (report.episodes, report.present) == (1, 2)
     keys = [each.metadata["source_key"].rpartition("/")[2] for each in el.open(tmp_path / "s")]
     assert sorted(keys) == [f"run[{number}]*.{kind}" for number in range(3)]
@@ -342,6 +343,83 @@ def test_texts_of_json_lines_stay_texts(tmp_path: Path) -> None:
     }
 
 
+def test_rollouts_with_nested_observations_need_no_rewards(tmp_path: Path) -> None:
+    """Dicts of arrays in a list are an episode each, nested or not."""
+    for name, observations in (
+        ("flat", np.ones((5, 3))),
+        ("nested", {"q": np.ones((5, 3)), "w": {"x": np.ones(5)}}),
+    ):
+        each = {"observations": observations, "actions": np.zeros((5, 2))}
+        mapping = {"observation": "observations", "action": "actions", "episode": "episode"}
+        report = el.import_dataset([each, each], tmp_path / name, mapping=mapping)
+        assert (report.episodes, report.steps) == (2, 10)
+
+
+def test_integers_in_lists_of_csv_are_exact(tmp_path: Path) -> None:
+    """Of 64 bits with and without a sign; beyond that decimals, or an error that names the integer."""
+    exact = {"a": 2**64 - 1, "b": -(2**63), "c": 10**30}
+    rows = "\n".join(
+        f'0,0,0.0,"[{exact["a"]}, 1]","[{exact["b"]}, 1]","[-1, {exact["c"]}]"' for _ in range(3)
+    )
+    (tmp_path / "log.csv").write_text(f"episode,action,reward,a,b,c\n{rows}\n")
+    mapping: dict[str, Any] = {"episode": "episode", "action": "action", "reward": "reward"}
+    mapping |= {"observation": {"a": "a", "b": "b"}, "extra": "c"}
+    el.import_dataset(tmp_path / "log.csv", tmp_path / "store", mapping=mapping)
+    (episode,) = el.open(tmp_path / "store")
+    assert episode.observations["a"].tolist() == [[2**64 - 1, 1]] * 3
+    assert episode.observations["b"].tolist() == [[-(2**63), 1]] * 3
+    assert str(10**30) in str(episode.extra["c"][0])
+    (tmp_path / "wide.csv").write_text((tmp_path / "log.csv").read_text().replace(str(10**30), "9" * 50))
+    with pytest.raises(
+        el.errors.DatasetError, match=rf"`c` has the integer {'9' * 50}, which would be rounded"
+    ):
+        el.import_dataset(tmp_path / "wide.csv", tmp_path / "other", mapping=mapping)
+
+
+def test_lists_in_cells_of_csv_are_lists(tmp_path: Path) -> None:
+    """As pandas writes lists and arrays, of several axes, with NaN and empty cells; other texts stay."""
+    columns = {
+        "obs": [[0.1 * t, -2e-7 * t] for t in range(6)],
+        "printed": [np.linspace(-1, 1, 30) * t for t in range(6)],
+        "frame": [np.arange(6).reshape(2, 3) - t for t in range(6)],
+        "gaps": [[float("nan"), float(t)] for t in range(6)],
+    }
+    texts = {
+        "words": ["['a', 'b']"] * 6,
+        "mixed": ["none", *["[1, 2]"] * 5],
+        "dotted": ["[1.2.3]"] * 6,
+        "short": ["[0.1 ... 0.2]"] * 6,
+    }
+    rest = {
+        "episode": [0, 0, 0, 1, 1, 1],
+        "action": [0, 1] * 3,
+        "reward": [1.0] * 6,
+        "few": [None, [1, 2]] * 3,
+    }
+    frame = pd.DataFrame({**columns, **texts, **rest})
+    frame.to_csv(tmp_path / "log.csv", index=False)
+    mapping = {
+        "observation": {name: name for name in columns}, "action": "action", "reward": "reward",
+        "episode": "episode", "extra": [*texts, "few"],
+    }  # fmt: skip
+    report = el.import_dataset(tmp_path / "log.csv", tmp_path / "s", mapping=mapping)
+    shapes = {name: space.shape for name, space in report.observation_space.spaces.items()}  # type: ignore
+    assert shapes == {"obs": (2,), "printed": (30,), "frame": (2, 3), "gaps": (2,)}
+    store = el.open(tmp_path / "s")
+    for name, values in columns.items():
+        seen = np.concatenate([episode.observations[name] for episode in store])  # type: ignore[index]
+        assert np.allclose(seen, np.array(values), atol=1e-6, equal_nan=True)
+    extra = store[0].extra
+    assert {name: extra[name][0] for name in texts} == {name: values[0] for name, values in texts.items()}
+    assert [None if value is None else list(value) for value in extra["few"][:3]] == [None, [1, 2], None]
+    with pytest.raises(el.errors.DatasetError, match=r"`obs` has the text .* looks like a list of numbers"):
+        el.import_dataset(pd.read_csv(tmp_path / "log.csv"), tmp_path / "t")
+    for cell in ("[np.float64(0.1), np.float64(1.0)]", "(0.1, 1)", "[0.1, None]", "[True, False]"):
+        frame = pd.DataFrame({"episode": [0, 0], "obs": [cell] * 2, "action": [0, 1], "reward": [0.0, 1.0]})
+        with pytest.raises(el.errors.DatasetError, match="looks like a list of numbers"):
+            el.import_dataset(frame, tmp_path / "t")
+
+
 def test_a_single_file_is_one_episode_only_when_asked(tmp_path: Path) -> None:
     """A log without a column for episodes may hold several, so `el.FILE` has to be named."""
     pl.DataFrame(rows()[0]).write_csv(tmp_path / "log.csv")
@@ -463,3 +541,21 @@ def test_half_of_a_last_transition_is_counted_as_lost(
     assert report.lost[lost] == 1
     (episode,) = el.open(tmp_path / "store")
     assert episode.rewards.tolist() == [1.0, 2.0] and episode.observations.tolist() == [1.0, 2.0, 3.0]
+
+
+def test_rollouts_with_nested_observations(tmp_path: Path) -> None:
+    """Dicts of arrays, whose observations are dicts of arrays, and which have no rewards."""
+    random = np.random.default_rng(0)
+    logs = [
+        {
+            "obs": {"q": random.random((4, 3)), "cam": random.integers(0, 255, (4, 2, 2, 3), np.uint8)},
+            "act": random.random((4, 2)),
+        }
+        for _ in range(2)
+    ]
+    mapping = {"observation": "obs", "action": "act", "episode": "episode"}
+    assert el.import_dataset(logs, tmp_path / "store", mapping=mapping).episodes == 2
+    for episode, log in zip(el.open(tmp_path / "store"), logs, strict=True):
+        assert np.isnan(episode.rewards).all()
+        assert np.array_equal(episode.actions, log["act"])
+        assert all(np.array_equal(episode.observations[name], log["obs"][name]) for name in ("q", "cam"))

@@ -32,7 +32,7 @@ from episodelake.explorer.queries import MOST_ROWS, Queries, Result, export_fold
 from episodelake.explorer.sql_pane import _usual_kind
 from episodelake.lakes import lake as lakes
 from episodelake.readers.charts.theme import END_COLORS, PALETTE
-from episodelake.readers.choosing import sorted_positions
+from episodelake.readers.filters import sorted_positions
 from plain_agents import play_parallel, random_policy
 from waiting import PATIENCE, wait_until
 

@@ -189,7 +189,7 @@ def test_filter(explorer: Explorer, store: el.EpisodeStore, visit: Open) -> None
     expect(seen.count).to_contain_text(f"of {len(wanted)}")
     assert set(seen.column("end")) == {"truncated"}
     seen.filter("lenght > 3")
-    expect(seen.page.locator(".problem", has_text="Nearest: length.")).to_be_visible()
+    expect(seen.page.locator(".problem", has_text="Nearest: length")).to_be_visible()
     expect(seen.count).to_contain_text(f"of {len(wanted)}")
     seen.filter("")
     expect(seen.count).to_contain_text("of 120")

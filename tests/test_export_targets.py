@@ -1,10 +1,8 @@
-"""Where exports and other files come to lie: outside of stores, in the place of unchanged exports only."""
+"""Where exports and other files come to lie: outside of stores, replacing exports only."""
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import hashlib
 import os
 import subprocess
 import sys
@@ -18,8 +16,9 @@ import pytest
 from gymnasium import spaces
 
 import episodelake as el
-from episodelake.readers.exporting import placing
+from episodelake.readers.exporting import atomic
 from episodelake.terminal.output.exporting import check_target
+from episodelake.testing.format_exports import contents
 from waiting import PATIENCE
 
 OBSERVATION = spaces.Box(0, 255, (8, 8, 3), np.uint8)
@@ -47,124 +46,6 @@ def numbers(path: Path, count: int = 3) -> el.EpisodeStore:
     return filled(path, count, spaces.Box(0, 9, (2,), np.float32))
 
 
-def content(folder: Path) -> dict[str, str]:
-    """Return a digest of each file, and where links lead."""
-    return {
-        str(each.relative_to(folder)): os.readlink(each)
-        if each.is_symlink()
-        else hashlib.sha256(each.read_bytes()).hexdigest()
-        for each in sorted(folder.rglob("*"))
-        if each.is_symlink() or each.is_file()
-    }
-
-
-def _folder_of_files(at: Path, store: el.EpisodeStore, format: str) -> None:
-    (at / "thesis").mkdir(parents=True)
-    (at / "thesis" / "final.tex").write_text("x")
-
-
-def _file(at: Path, store: el.EpisodeStore, format: str) -> None:
-    at.write_text("a,b\n1,2\n")
-
-
-def _store(at: Path, store: el.EpisodeStore, format: str) -> None:
-    numbers(at)
-
-
-def _folder_of_stores(at: Path, store: el.EpisodeStore, format: str) -> None:
-    numbers(at / "one")
-
-
-def _link_to_folder(at: Path, store: el.EpisodeStore, format: str) -> None:
-    _folder_of_files(at.with_name("elsewhere"), store, format)
-    at.symlink_to(at.with_name("elsewhere"))
-
-
-def _link_to_nothing(at: Path, store: el.EpisodeStore, format: str) -> None:
-    at.symlink_to("nowhere")
-
-
-def _link_to_export(at: Path, store: el.EpisodeStore, format: str) -> None:
-    store.export(at.with_name("elsewhere"), format=format)
-    at.symlink_to(at.with_name("elsewhere"))
-
-
-def _fifo(at: Path, store: el.EpisodeStore, format: str) -> None:
-    os.mkfifo(at)
-
-
-def _edited(at: Path, store: el.EpisodeStore, format: str) -> None:
-    store.export(at, format=format)
-    file = at if at.is_file() else next(at.glob("*.tar"))
-    file.write_bytes(file.read_bytes()[:-1] + b"#")
-
-
-def _with_a_file_more(at: Path, store: el.EpisodeStore, format: str) -> None:
-    store.export(at, format="webdataset")
-    (at / "notes.txt").write_text("mine")
-
-
-def _with_a_link_more(at: Path, store: el.EpisodeStore, format: str) -> None:
-    store.export(at, format="webdataset")
-    (at / "data").symlink_to(at.parent)
-
-
-def _with_an_empty_folder_more(at: Path, store: el.EpisodeStore, format: str) -> None:
-    store.export(at, format="webdataset")
-    (at / "mine").mkdir()
-
-
-def _with_a_file_less(at: Path, store: el.EpisodeStore, format: str) -> None:
-    store.export(at, format="webdataset")
-    next(at.glob("*.tar")).unlink()
-
-
-def _without_a_mark(at: Path, store: el.EpisodeStore, format: str) -> None:
-    store.export(at, format="webdataset")
-    (at / placing.MARK).unlink()
-
-
-def _with_a_damaged_mark(at: Path, store: el.EpisodeStore, format: str) -> None:
-    store.export(at, format="webdataset")
-    (at / placing.MARK).write_text("[" * 100_000)
-
-
-#: What stands at the target, and how the message names it.
-STANDING: list[tuple[Callable[[Path, el.EpisodeStore, str], None], str]] = [
-    (_folder_of_files, r"is a folder with 1 files that no export wrote, such as thesis/final\.tex"),
-    (_file, "is a file of 8 bytes that no export wrote"),
-    (_store, "is the store "),
-    (_folder_of_stores, r"is a folder with \d+ files that no export wrote"),
-    (_link_to_folder, "is a link to .*elsewhere"),
-    (_link_to_nothing, "is a link to nowhere"),
-    (_link_to_export, "is a link to .*elsewhere"),
-    (_fifo, "is no ordinary file or folder"),
-    (_edited, r"is an export \((csv|webdataset)\) that was changed since"),
-    (_with_a_file_more, r"that was changed since, in notes\.txt"),
-    (_with_a_link_more, "that was changed since, in data"),
-    (_with_an_empty_folder_more, "that was changed since, in mine"),
-    (_with_a_file_less, r"that was changed since, in shard-000000\.tar"),
-    (_without_a_mark, "files that no export wrote"),
-    (_with_a_damaged_mark, "files that no export wrote"),
-]
-
-
-@pytest.mark.sample
-@pytest.mark.parametrize(("standing", "words"), STANDING)
-@pytest.mark.parametrize(("format", "name"), KINDS)
-def test_overwriting_replaces_nothing_but_an_unchanged_export(
-    tmp_path: Path, standing: Callable[..., None], words: str, format: str, name: str
-) -> None:
-    """Whatever else stands at the target stays as it is, and the message names it."""
-    store = numbers(tmp_path / "store")
-    standing(tmp_path / name, store, format)
-    before = content(tmp_path)
-    with pytest.raises(el.errors.StoreExistsError, match=words):
-        store.export(tmp_path / name, format=format, overwrite=True)
-    assert content(tmp_path) == before
-    assert not list(tmp_path.glob(".*.exporting*"))
-
-
 def test_a_live_writer_of_another_store_goes_on(tmp_path: Path) -> None:
     """Its acknowledged episodes are there after an export was to overwrite its store."""
     store, other = numbers(tmp_path / "store"), numbers(tmp_path / "other")
@@ -189,11 +70,44 @@ def test_an_export_takes_the_place_of_another(tmp_path: Path, first: str, second
         report = store.export(tmp_path / "all" / "out", format=format, overwrite=True)
         store = store[:2] if format == first else store  # type: ignore[assignment]
     store.export(tmp_path / "fresh" / "out", format=second)
-    assert content(tmp_path / "all").keys() == content(tmp_path / "fresh").keys()
+    assert contents(tmp_path / "all").keys() == contents(tmp_path / "fresh").keys()
     assert report.format == second
     moved = tmp_path / "moved"
     (tmp_path / "all").rename(moved)
     store.export(moved / "out", format=second, overwrite=True)
+
+
+def test_a_file_that_took_the_place_of_an_export_stays(tmp_path: Path) -> None:
+    """The mark beside a file names the exported file, and no other of its name."""
+    store, target = numbers(tmp_path / "store"), tmp_path / "out.csv"
+    store.export(target, format="csv")
+    store.export(target, format="csv", overwrite=True)
+    target.unlink()
+    target.write_text("my own")
+    with pytest.raises(el.errors.StoreExistsError, match="no export wrote"):
+        store.export(target, format="csv", overwrite=True)
+    assert target.read_text() == "my own"
+    target.unlink()
+    store.export(target, format="csv")
+    store.export(target, format="csv", overwrite=True)
+
+
+def test_a_folder_of_the_name_of_a_draft_keeps_its_files(tmp_path: Path) -> None:
+    """Only drafts are deleted."""
+    mine = tmp_path / ".out.csv.episodelake-export" / "notes"
+    mine.mkdir(parents=True)
+    numbers(tmp_path / "store").export(tmp_path / "out.csv", format="csv")
+    assert mine.is_dir()
+
+
+def test_a_store_in_an_export_is_not_deleted(tmp_path: Path) -> None:
+    """An export that contains a store, at any depth, is not replaced."""
+    store = numbers(tmp_path / "store")
+    store.export(tmp_path / "out", format="webdataset")
+    inner = numbers(tmp_path / "out" / "below" / "inner")
+    with pytest.raises(el.errors.StoreExistsError, match=r"contains the store .*inner"):
+        store.export(tmp_path / "out", format="webdataset", overwrite=True)
+    assert inner.verify().ok
 
 
 def test_an_empty_folder_and_a_very_long_name_are_targets(tmp_path: Path) -> None:
@@ -213,9 +127,6 @@ def test_an_empty_folder_and_a_very_long_name_are_targets(tmp_path: Path) -> Non
     for name in ("n" * 255, "ü" * 127):
         for _ in range(2):
             store.export(tmp_path / name, format="csv", overwrite=True)
-        (tmp_path / name).write_text("mine")
-        with pytest.raises(el.errors.StoreExistsError, match="changed since"):
-            store.export(tmp_path / name, format="csv", overwrite=True)
 
 
 def test_two_exports_to_one_target_do_not_disturb_each_other(tmp_path: Path) -> None:
@@ -228,22 +139,6 @@ def test_two_exports_to_one_target_do_not_disturb_each_other(tmp_path: Path) -> 
 
     store.export(tmp_path / "out", format="webdataset", progress=export_again)
     assert sorted(os.listdir(tmp_path)) == ["out", "store"]
-
-
-@pytest.mark.parametrize(("format", "name"), KINDS)
-def test_what_appears_at_the_target_meanwhile_stays(tmp_path: Path, format: str, name: str) -> None:
-    """A file that the user writes during the export is not replaced, with `overwrite` or without."""
-    store = numbers(tmp_path / "store")
-
-    def write(done: int, total: int) -> None:
-        (tmp_path / name).write_text("mine")
-
-    for overwrite in (False, True):
-        with pytest.raises(el.errors.StoreExistsError):
-            store.export(tmp_path / name, format=format, overwrite=overwrite, progress=write)
-        assert (tmp_path / name).read_text() == "mine"
-        (tmp_path / name).unlink()
-    assert os.listdir(tmp_path) == ["store"]
 
 
 @pytest.fixture
@@ -284,12 +179,12 @@ WRITERS: dict[str, Callable[[el.EpisodeStore, Path], Any]] = {
 def test_nothing_is_written_into_another_store(inside: tuple[el.EpisodeStore, Path], name: str) -> None:
     """Every function that takes a path for its result refuses one in the folder of a store."""
     store, path = inside
-    before = content(path.parent.parent)
+    before = contents(path.parent.parent)
     with pytest.raises(
-        el.errors.InvalidArgumentError, match=r"lies in the store .*other, which holds its own files"
+        el.errors.InvalidArgumentError, match=r"is inside the store .*other, which holds its own files"
     ):
         WRITERS[name](store, path)
-    assert content(path.parent.parent) == before and not os.listdir(path.parent)
+    assert contents(path.parent.parent) == before and not os.listdir(path.parent)
 
 
 def test_a_file_of_the_name_of_a_manifest_is_no_store(tmp_path: Path) -> None:
@@ -301,13 +196,12 @@ def test_a_file_of_the_name_of_a_manifest_is_no_store(tmp_path: Path) -> None:
 
 #: Exports `new` of a store over `old` of it in child processes, which it kills at each of their steps.
 KILLING = """
-import ctypes, os, signal, sys
+import os, signal, sys
 from pathlib import Path
 import episodelake as el
-from episodelake.readers.exporting import placing
 
 path, format, name = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
-fallback, stride = sys.argv[4] == "fallback", int(sys.argv[5])
+stride = int(sys.argv[4])
 WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 
@@ -341,15 +235,6 @@ def export_killed(at):
         if changing or (event == "open" and isinstance(arguments[2], int) and arguments[2] & WRITING):
             step()
 
-    real = placing._renamed
-
-    def renamed(*arguments):
-        step()
-        done = False if fallback else real(*arguments)
-        step()
-        return done
-
-    placing._renamed = renamed
     sys.addaudithook(hook)
     export(4, overwrite=True)
 
@@ -384,65 +269,37 @@ while True:
     if code == 0:
         break
     assert code == -signal.SIGKILL, (at, code)
-    if not (fallback and not (path / "all" / name).exists()):
+    if (path / "all" / name).exists() or format == "csv":
         check("killed", [old, new])
     at += stride
 check("done", [new])
 assert set(os.listdir(path / "all")) == names
-assert at > 8, at
+assert at >= 8, at
 print(at)
 """
 
 
 @pytest.mark.parametrize(
-    ("format", "name", "renaming", "stride"),
+    ("format", "name", "stride"),
     [
-        ("webdataset", "out", "exchange", 16),
-        *(
-            pytest.param(*kind, renaming, 1, marks=pytest.mark.further)
-            for kind in KINDS
-            for renaming in ("exchange", "fallback")
-        ),
+        ("webdataset", "out", 16),
+        *(pytest.param(*kind, 1, marks=pytest.mark.further) for kind in KINDS),
     ],
 )
 def test_an_overwrite_that_is_killed_leaves_the_old_or_the_new_export(
-    tmp_path: Path, format: str, name: str, renaming: str, stride: int
+    tmp_path: Path, format: str, name: str, stride: int
 ) -> None:
     """At whatever step; the next call removes what it left, and puts back what it had moved away."""
     numbers(tmp_path / "store", 4)
-    script = [sys.executable, "-c", KILLING, str(tmp_path), format, name, renaming, str(stride)]
+    script = [sys.executable, "-c", KILLING, str(tmp_path), format, name, str(stride)]
     result = subprocess.run(script, capture_output=True, text=True, timeout=PATIENCE)
     assert result.returncode == 0, result.stderr
-
-
-@pytest.mark.parametrize("marked", [False, True])
-def test_a_folder_that_cannot_be_listed_is_not_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, marked: bool
-) -> None:
-    """An error while the target is looked through is an error of the call, and the files stay."""
-    store, target = filled(tmp_path / "store"), tmp_path / "home"
-    if marked:
-        store.export(target, format="webdataset")
-    (target / "notes").mkdir(parents=True)
-    (target / "notes" / "thesis.tex").write_text("mine")
-    refused = os.scandir
-
-    def scandir(path: Any = ".") -> Any:
-        if Path(path) == (target / "notes" if marked else target):
-            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE), str(path))
-        return refused(path)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "scandir", scandir)
-        with pytest.raises(el.errors.StoreUnavailableError):
-            store.export(target, format="webdataset", overwrite=True)
-    assert (target / "notes" / "thesis.tex").read_text() == "mine"
 
 
 def test_an_interrupt_between_two_renames_keeps_the_old_export(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where a file system cannot exchange two names, what was moved away comes back."""
+    """An interrupt after the old export was moved away moves it back."""
     target, rename = tmp_path / "out", Path.rename
 
     def interrupted(self: Path, to: Any) -> None:
@@ -453,15 +310,14 @@ def test_an_interrupt_between_two_renames_keeps_the_old_export(
     for content in ("old", "new"):
         with (
             contextlib.suppress(KeyboardInterrupt),
-            placing.placed(target, "x", folder=False, overwrite=True) as draft,
+            atomic.atomic_target(target, "x", folder=False, overwrite=True) as draft,
         ):
             draft.mkdir()
             (draft / "file").write_text(content)
             if content == "new":
-                monkeypatch.setattr(placing, "_renameat2", lambda: None)
                 monkeypatch.setattr(Path, "rename", interrupted)
     assert (target / "file").read_text() == "old"
-    assert not (tmp_path / ".out.exporting").exists()
+    assert not (tmp_path / ".out.episodelake-export").exists()
 
 
 def test_many_exports_into_one_folder(tmp_path: Path) -> None:
@@ -469,7 +325,9 @@ def test_many_exports_into_one_folder(tmp_path: Path) -> None:
 
     def export(number: int) -> None:
         for turn in range(30):
-            with placing.placed(tmp_path / f"{number}-{turn}", "x", folder=True, overwrite=False) as draft:
+            with atomic.atomic_target(
+                tmp_path / f"{number}-{turn}", "x", folder=True, overwrite=False
+            ) as draft:
                 draft.write_text("content")
 
     with ThreadPoolExecutor(4) as pool:

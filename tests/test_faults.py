@@ -114,7 +114,7 @@ EXPECTED_LOOKS = {
     ("readdir", "/journal"),
     ("lstat64", "/journal"),
     ("mmap", ".frames"),
-    ("read", "/seals.log"),
+    ("pread", "/seals.log"),
     ("readdir", "/steps/_delta_log"),
     ("open", "/steps/_delta_log/"),
     ("pread", "/episodes/_delta_log/"),

@@ -454,6 +454,38 @@ def test_what_makes_no_sense_is_refused(store: el.EpisodeStore) -> None:
             call()
 
 
+def test_values_that_no_batch_holds_are_no_damage(store: el.EpisodeStore) -> None:
+    """New episodes with a text beside numbers or a longer array are refused by name, as texts are at once."""
+
+    def add(**infos: Any) -> None:
+        with store.writer() as writer:
+            writer.write_episode(
+                observations=np.zeros((2, *store.observation_space.shape), np.float32),
+                actions=np.zeros((1, *store.action_space.shape), store.action_space.dtype),
+                rewards=np.ones(1),
+                terminations=True,
+                truncations=False,
+                infos=[infos] * 2,
+            )
+        store.refresh()
+
+    add(cost=1.0, scan=np.ones(3), said="ab")
+    loaders = {name: following(store, columns=[f"info.{name}"]) for name in ("cost", "scan")}
+    for loader in loaders.values():
+        next(iter(loader))
+    with pytest.raises(el.errors.InvalidArgumentError, match=r"'info\.said' is a column of texts"):
+        following(store, columns=["info.said"])
+    add(cost=2, scan=np.ones(3))
+    assert np.nanmax(next(iter(loaders["cost"]))["info.cost"]) == 2
+    add(cost="none", scan=np.ones(4))
+    for name, text in (("cost", "different kinds, such as 'none'"), ("scan", "an array of 4 values")):
+        for call in (loaders[name].refresh, lambda name=name: store.loader(8, columns=[f"info.{name}"])):
+            with pytest.raises(el.errors.InvalidArgumentError, match=f"'info.{name}'.*({text}|lengths)"):
+                call()
+    (batch,) = store.loader(999, columns=["info.cost_present"])
+    assert batch["info.cost_present"].tolist()[-3:] == [True, True, False]
+
+
 def test_offline_with_online(store: el.EpisodeStore, tmp_path: Path) -> None:
     """A mixture of a store that stands and one that grows; while it waits nothing is lost of either."""
     online = new_store(tmp_path / "online")
@@ -564,7 +596,7 @@ def test_old_files_are_not_read_again(tmp_path: Path, newest: int | None, condit
         known = store.version
         tables = [store.path / table for table in ("steps", "episodes")]
         files = [file for table in tables for file in table.glob("*.parquet")]
-        # Writers and readers compare the last commit that they know (decision 051, logs are cleaned);
+        # Writers and readers compare the last commit that they know (decision 007, commits);
         # they read none before it.
         seal(8, 10)
         for file in files:

@@ -92,7 +92,7 @@ def test_compact_joins_all_files_of_runs(tmp_path: Path, monkeypatch: pytest.Mon
                 monkeypatch.setattr(table_files, "_MANY", 1000)
             with store.writer(run=f"run {number}") as writer:
                 play(writer)
-        monkeypatch.setattr("episodelake.store.maintenance.compaction._FEW_RUNS", 4)
+        monkeypatch.setattr("episodelake.store.rewrite.compaction._FEW_RUNS", 4)
         store.refresh().compact()
         assert len(listed(store)) == 2
         store.refresh().compact()

@@ -23,24 +23,23 @@ from gymnasium import spaces
 import episodelake as el
 from episodelake.store.files import local as local_files
 from episodelake.store.files import locks
-from episodelake.store.files.locks import FileLock, OtherHostError, is_held, other_host
+from episodelake.store.files.locks import FileLock, OtherHostError, holder
 from waiting import PATIENCE, line_of
 
-#: Begins each script: the path of the store, its host ("-" for the test's own), the mount's type and options.
+#: Begins each script: the path of the store, its host ("-" for the test's own), and how far locks reach.
 HOST = """
 import fcntl, os, sys, time, warnings
 import numpy as np
 import episodelake as el
 from episodelake.store.files import locks
-from episodelake.store.files.local import FileSystem
 
-path, host, kind, *options = sys.argv[1:]
-system = FileSystem(kind, tuple(options))
-if not (system.shares_locks or system.is_local):
+path, host, reach = sys.argv[1:]
+if reach == "kept":
     fcntl.flock = lambda descriptor, operation: None
 if host != "-":
     locks._this_host = lambda: (host, host, host)
-locks.file_system = lambda path: system
+locks.shares_locks = lambda path: reach == "shared"
+locks.is_local = lambda path: reach == "local"
 
 
 def episode(writer, value):
@@ -79,8 +78,8 @@ say([(run.episodes, run.interrupted) for run in runs], *(warning.message for war
 """
 )
 
-#: A store's file system: `flock` reaches all hosts, is kept on each one, or nothing is known.
-SHARED, KEPT, UNKNOWN = ("nfs4", "local_lock=none"), ("nfs4", "local_lock=all"), ("fuse.something",)
+#: A store's file system: `flock` reaches all hosts, or is not known to; or it is this host's own.
+SHARED, KEPT, LOCAL = "shared", "kept", "local"
 
 
 @pytest.fixture
@@ -91,13 +90,13 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
-def on_host(script: str, path: Path, host: str, mount: tuple[str, ...] = KEPT) -> subprocess.Popen[str]:
+def on_host(script: str, path: Path, host: str, mount: str = KEPT) -> subprocess.Popen[str]:
     """Start a script in a process that takes itself for another host."""
-    command = [sys.executable, "-c", script, str(path), host, *mount]
+    command = [sys.executable, "-c", script, str(path), host, mount]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-def recovered(path: Path, host: str, mount: tuple[str, ...] = KEPT, *, other_hosts: bool = False) -> str:
+def recovered(path: Path, host: str, mount: str = KEPT, *, other_hosts: bool = False) -> str:
     """Recover on a host, and return how many episodes of each run, and the warnings."""
     return line_of(on_host(RECOVER.replace("OTHER_HOSTS", str(other_hosts)), path, host, mount))
 
@@ -119,9 +118,9 @@ def values(path: Path) -> list[float]:
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("dead", [False, True], ids=["live", "dead"])
-@pytest.mark.parametrize("mount", [SHARED, KEPT, UNKNOWN], ids=["shared", "kept", "unknown"])
+@pytest.mark.parametrize("mount", [SHARED, KEPT])
 def test_a_journal_belongs_to_its_host_where_locks_do_not_reach(
-    path: Path, started: list, mount: tuple[str, ...], dead: bool
+    path: Path, started: list, mount: str, dead: bool
 ) -> None:
     """A journal of another host is recovered only where `flock` shows that its writer is dead."""
     writer = on_host(WRITER, path, "one", mount)
@@ -131,7 +130,7 @@ def test_a_journal_belongs_to_its_host_where_locks_do_not_reach(
         os.kill(process, signal.SIGKILL)
         writer.wait(PATIENCE)
     told = recovered(path, "two", mount)
-    if mount is SHARED:
+    if mount == SHARED:
         assert told == ("[(6, 1)]" if dead else "[]")
         return
     assert told.startswith("[] The journal ") and f"process {process} of the host 'one'" in told
@@ -222,7 +221,7 @@ def test_a_removed_journal_is_noticed(path: Path, lock: bool) -> None:
 @pytest.mark.further
 def test_maintenance_of_another_host_is_not_joined(path: Path, started: list) -> None:
     """Its lock is refused until `recover(other_hosts=True)`; a live operation of this host is waited for."""
-    hold = "from episodelake.store.maintenance.operation import Operation\n"
+    hold = "from episodelake.store.rewrite.operation import Operation\n"
     hold += "with Operation.begin(el.open(path).handle, 'test'):\n    say('in'); sys.stdin.readline()"
     started.append(holder := on_host(HOST + hold, path, "one"))
     assert line_of(holder) == "in"
@@ -237,20 +236,28 @@ def test_maintenance_of_another_host_is_not_joined(path: Path, started: list) ->
 
 
 #: Owners as their locks name them, and whether `flock` on the host "a" of boot "1" tells if they live.
-_OWNER = locks.Owner("a", "m", "1", 7, "t", 5)
+_OWNER = locks.Owner("a", "m", "1", 7, "t")
 OWNERS = {
-    "this boot and mount": (_OWNER, KEPT, True),
-    "this boot, of an earlier version": (dataclasses.replace(_OWNER, device=0), KEPT, True),
+    "this boot": (_OWNER, KEPT, True),
     "a container of this boot": (dataclasses.replace(_OWNER, host="b", machine=""), KEPT, True),
-    "this boot, another mount": (dataclasses.replace(_OWNER, device=6), KEPT, False),
-    "an earlier boot, local": (dataclasses.replace(_OWNER, boot="0"), ("ext4",), True),
-    "an earlier boot, or a host of this name": (dataclasses.replace(_OWNER, boot="0"), KEPT, False),
-    "another host, local": (dataclasses.replace(_OWNER, boot="0", host="b"), ("ext4",), False),
+    "an earlier boot": (dataclasses.replace(_OWNER, boot="0"), KEPT, True),
+    "another host": (dataclasses.replace(_OWNER, boot="0", host="b"), LOCAL, False),
+    "another host of this name": (dataclasses.replace(_OWNER, boot="0", machine="n"), KEPT, False),
     "another host, both share": (dataclasses.replace(_OWNER, boot="0", host="b", shared=True), SHARED, True),
     "another host, the owner's server": (dataclasses.replace(_OWNER, boot="0", host="b"), SHARED, False),
     "another host, kept here": (dataclasses.replace(_OWNER, boot="0", host="b", shared=True), KEPT, False),
-    "no boot known": (dataclasses.replace(_OWNER, boot=""), UNKNOWN, False),
 }
+
+
+@pytest.mark.parametrize(("mount", "told"), [(KEPT, False), (LOCAL, True)])
+def test_hosts_without_a_machine_id(
+    mount: str, told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Containers of several hosts may have one name, so on a shared disk it does not tell an earlier boot."""
+    monkeypatch.setattr(locks, "_this_host", lambda: ("a", "", "1"))
+    monkeypatch.setattr(locks, "is_local", lambda _: mount == LOCAL)
+    (tmp_path / "run.lock").write_bytes(dataclasses.replace(_OWNER, machine="", boot="0").to_bytes())
+    assert (holder(tmp_path / "run.lock")[1] is None) == told
 
 
 @pytest.mark.parametrize("name", OWNERS)
@@ -258,17 +265,16 @@ def test_who_is_told_by_flock(name: str, tmp_path: Path, monkeypatch: pytest.Mon
     """A lock that `flock` grants is taken if that proves its owner's end, and else names the owner."""
     owner, mount, told = OWNERS[name]
     path = tmp_path / "run.lock"
-    device = os.stat(tmp_path).st_dev if owner.device == 5 else owner.device
-    path.write_bytes(dataclasses.replace(owner, device=device).to_bytes())
+    path.write_bytes(owner.to_bytes())
     monkeypatch.setattr(locks, "_this_host", lambda: ("a", "m", "1"))
-    monkeypatch.setattr(locks, "file_system", lambda _: local_files.FileSystem(mount[0], mount[1:]))
-    assert not is_held(path)
-    assert (other_host(path) is None) == told
+    monkeypatch.setattr(locks, "shares_locks", lambda _: mount == SHARED)
+    held, other_host = holder(path)
+    assert (held, other_host is None) == (False, told)
     if not told:
         with pytest.raises(OtherHostError, match=f"process 7 of the host '{owner.host}'"):
             FileLock.acquire(path)
     lock = FileLock.acquire(path, other_hosts=not told)
-    assert lock is not None and lock.is_ours() and is_held(path)
+    assert lock is not None and lock.is_ours() and holder(path)[0]
     lock.release(remove=True)
 
 
@@ -300,7 +306,7 @@ def test_a_lock_names_its_owner(path: Path) -> None:
         (lock,) = (path / "journal").glob("a-*.lock")
         content = json.loads(lock.read_bytes())
         assert content["pid"] == os.getpid() and content["boot"]
-        assert (content["device"], content["shared"]) == (lock.stat().st_dev, False)
+        assert content["shared"] is False
         assert lock.stat().st_size == 512
     assert not lock.exists()
 
@@ -341,57 +347,46 @@ def test_a_lock_is_lost_when_its_file_is_gone_only(
     lock.release(remove=True)
 
 
-@pytest.mark.parametrize("empty", [True, False])
-def test_a_lock_without_its_journal_stays_where_its_writer_may_have_begun(
-    path: Path, empty: bool, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("owner", ["", "this", "other"])
+def test_a_lock_without_its_journal_stays_if_it_names_another_host(
+    path: Path, owner: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where locks are not known to reach other hosts, a lock that has no owner yet may be another host's."""
-    lock = path / "journal" / "b-0.lock"
-    for mount, stays in ((UNKNOWN, True), (("ext4",), False)):
-        monkeypatch.setattr(locks, "file_system", lambda _, mount=mount: local_files.FileSystem(*mount))
-        lock.write_bytes(b"" if empty else dataclasses.replace(_OWNER, boot="0").to_bytes())
-        monkeypatch.setattr(locks, "_this_host", lambda: ("a", "m", "1"))
-        assert el.recover(path) == []
-        assert lock.exists() == stays
+    """One without an owner, or of this host, is removed; a file of other content is the user's."""
+    lock, users = path / "journal" / "b-0.lock", path / "journal" / "mine.lock"
+    users.write_bytes(b"my own")
+    content = dataclasses.replace(_OWNER, boot="0", host="b" if owner == "other" else "a").to_bytes()
+    lock.write_bytes(content if owner else b"")
+    monkeypatch.setattr(locks, "_this_host", lambda: ("a", "m", "1"))
+    assert el.recover(path) == []
+    assert lock.exists() == (owner == "other") and users.exists()
 
 
 @pytest.mark.parametrize(
     ("mount", "local", "shared"),
     [
-        ("1 1 0:9 / /data rw,relatime - nfs4 server:/x rw,vers=4.2,local_lock=none", False, True),
-        ("1 1 0:9 / /data rw - nfs server:/x rw,vers=3,nolock", False, False),
-        ("1 1 0:9 / /data rw - nfs server:/x rw,local_lock=flock", False, False),
-        ("1 1 0:9 / /data rw - lustre mds:/x rw,flock", False, True),
-        ("1 1 0:9 / /data rw - lustre mds:/x rw,localflock", False, False),
-        ("1 1 0:9 / /data rw - cifs //server/x rw", False, False),
-        ("1 1 0:9 / /data rw - fuse.sshfs user@host: rw", False, False),
-        ("1 1 8:1 / /data rw - ext4 /dev/sda1 rw", True, False),
+        ("1 1 DEVICE / /data rw,relatime - nfs4 server:/x rw,vers=4.2,local_lock=none", False, True),
+        ("1 1 DEVICE / /data rw - nfs server:/x rw,vers=3,nolock", False, False),
+        ("1 1 DEVICE / /data rw - nfs server:/x rw,local_lock=flock", False, False),
+        ("1 1 DEVICE / /data rw - lustre mds:/x rw,flock", False, True),
+        ("1 1 DEVICE / /data rw - lustre mds:/x rw,localflock", False, False),
+        ("1 1 DEVICE / /data rw - cifs //server/x rw", False, False),
+        ("1 1 DEVICE / /data rw - fuse.sshfs user@host: rw", False, False),
+        ("1 1 DEVICE / /data rw - ext4 /dev/sda1 rw", True, False),
     ],
 )
 def test_how_far_locks_of_mounts_reach(
     mount: str, local: bool, shared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The type and the options of a mount tell whether its locks reach other hosts."""
+    device = tmp_path.stat().st_dev
+    line = mount.replace("DEVICE", f"{os.major(device)}:{os.minor(device)}")
     listed = tmp_path / "mountinfo"
-    listed.write_text("0 0 8:0 / / rw - ext4 /dev/root rw\n" + mount + "\n")
+    listed.write_text("0 0 9999:0 / / rw - ext4 /dev/root rw\n" + line + "\n")
     monkeypatch.setattr(local_files, "_MOUNTS", listed)
-    local_files._mounted.cache_clear()
-    found = local_files._mounted("/data/store/journal", -1)
-    assert (found.folder, found.is_local, found.shares_locks) == ("/data", local, shared)
-    local_files._mounted.cache_clear()
-
-
-@pytest.mark.parametrize(
-    "name", ["two words", "größe", "数据", "back\\slash", "tab\tline\n", "no\u00a0break\u2028\x85", "\udcff"]
-)
-def test_names_of_mounts_are_any_names(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A folder is found among the mounts, in which the kernel escapes some characters of its name."""
-    listed = tmp_path / "mountinfo"
-    shown = "".join(f"\\{ord(each):03o}" if each in " \t\n\\" else each for each in f"/mnt/{name}")
-    lines = ("0 0 8:0 / / rw - ext4 /dev/root rw", f"1 1 0:9 / {shown} rw - nfs4 server:/x rw,nolock", "")
-    listed.write_bytes(os.fsencode("\n".join(lines)))
-    monkeypatch.setattr(local_files, "_MOUNTS", listed)
-    local_files._mounted.cache_clear()
-    found = local_files._mounted(f"/mnt/{name}/store", -1)
-    assert (found.kind, found.folder) == ("nfs4", f"/mnt/{name}")
-    local_files._mounted.cache_clear()
+    assert (local_files.is_local(tmp_path), local_files.shares_locks(tmp_path)) == (local, shared)
+    listed.write_text("0 0 9999:0 / / rw - btrfs /dev/root rw,subvol=/root\n")
+    assert local_files.is_local(tmp_path)  # a subvolume
+    listed.write_text("0 0 9999:0 / / rw - ext4 /dev/root rw\n")
+    assert not local_files.is_local(tmp_path)  # a mount outside of a chroot
+    listed.unlink()
+    assert not (local_files.is_local(tmp_path) or local_files.shares_locks(tmp_path))

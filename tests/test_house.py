@@ -4,26 +4,22 @@ import __future__
 
 import ast
 import functools
+import gc
 import importlib.metadata
 import inspect
-import io
 import re
-import sys
-import tokenize
 import tomllib
 import types
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from types import FrameType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
 import pytest
-from gymnasium import spaces
 
 import episodelake
-from checkout import PACKAGES, REPOSITORY, library_modules, project_files
+import episodelake.plugin
+from checkout import REPOSITORY, library_modules, project_files
 
 # What each part of the library may import. "face" is everything in episodelake/ itself.
 MAY_IMPORT = {
@@ -52,19 +48,6 @@ NOT_COMMITTED = {
     ),
 }
 
-NO_CODE = {
-    tokenize.COMMENT,
-    tokenize.NL,
-    tokenize.NEWLINE,
-    tokenize.INDENT,
-    tokenize.DEDENT,
-    tokenize.ENDMARKER,
-}
-# The most modules of the library, and the most of its files that run for one episode, from its first step to
-# its rebuilt arrays.
-MODULES = 416
-FILES_OF_AN_EPISODE = 45
-
 
 class Docstring(NamedTuple):
     """A module, class or function, and its docstring, which stands in these lines; None where it has none."""
@@ -83,11 +66,24 @@ class Facts(NamedTuple):
     docstrings: list[Docstring]
 
 
+def parsed(source: str) -> ast.Module:
+    """The tree of a source.
+
+    CPython counts the depth of a tree for the whole process, and raises SystemError where a garbage
+    collection parses another one meanwhile.
+    """
+    gc.disable()
+    try:
+        return ast.parse(source)
+    finally:
+        gc.enable()
+
+
 @functools.cache
 def facts(source: str) -> Facts:
     """The facts of a module. Trees are not kept: with them, every garbage collection would take long."""
     found = Facts([], [])
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Import | ast.ImportFrom):
             found.imports.append(node)
         elif isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -165,6 +161,23 @@ def test_a_wrong_import_is_seen(module: str, source: str, right: bool) -> None:
     assert (wrong_imports(module, False, source) == []) is right
 
 
+def _origins() -> dict[str, str]:
+    """Each public name, and the name in the module that has it, from the stubs of lazy modules."""
+    found = {}
+    for file in ("__init__.pyi", "plugin.pyi", "types.pyi", "errors.py"):
+        room = f"episodelake.{file.partition('.')[0]}".removesuffix(".__init__")
+        for node in facts((REPOSITORY / "episodelake" / file).read_text("utf-8")).imports:
+            if isinstance(node, ast.ImportFrom) and node.module:
+                for alias in node.names:
+                    own = f"episodelake.{node.module}.{alias.name}"
+                    found[f"{room}.{alias.asname or alias.name}"] = own
+    return found
+
+
+#: Lazy modules are seen through: a name that one is asked for counts as an import from the name's own module.
+ORIGINS = _origins()
+
+
 def import_graph(sources: Mapping[str, tuple[bool, str]]) -> dict[str, set[str]]:
     """The imports of each module among the others, at any depth of its code; packages by their own names.
 
@@ -173,7 +186,8 @@ def import_graph(sources: Mapping[str, tuple[bool, str]]) -> dict[str, set[str]]
     """
     graph: dict[str, set[str]] = {}
     for module, (is_package, source) in sources.items():
-        targets = {target for _, target, _ in imported_modules(module, is_package, source)}
+        imports = imported_modules(module, is_package, source)
+        targets = {ORIGINS.get(target, target) for _, target, _ in imports}
         # What is no module is a name that one defines.
         graph[module] = {name if name in sources else name.rpartition(".")[0] for name in targets} & {
             *sources
@@ -243,10 +257,10 @@ def test_a_cycle_is_seen(sources: dict[str, str], found: list[set[str]]) -> None
     )
 
 
-ROOMS = (episodelake, episodelake.types, episodelake.errors)
+PUBLIC = (episodelake, episodelake.types, episodelake.errors, episodelake.plugin)
 
 
-@pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.__name__)
+@pytest.mark.parametrize("room", PUBLIC, ids=lambda room: room.__name__)
 def test_public_names_are_sorted_and_real(room: types.ModuleType) -> None:
     """`__all__` is sorted and names exactly what the module defines in public, once all of it is loaded."""
     names = list(room.__all__)
@@ -273,7 +287,9 @@ def test_the_version_is_that_of_the_package() -> None:
     [
         (episodelake, "SpaceMismatchError", ": it is el.errors.SpaceMismatchError."),
         (episodelake, "import_datset", ": did you mean el.import_dataset?"),
+        (episodelake, "load", ": did you mean el.open?"),
         (episodelake.types, "Windows", ": it is el.Windows."),
+        (episodelake.plugin, "DatasetError", ": it is el.errors.DatasetError."),
         (episodelake, "_nothing_like_it", ""),
     ],
 )
@@ -285,13 +301,21 @@ def test_unknown_names_say_where_to_look(room: types.ModuleType, name: str, hint
 
 
 def test_rooms_share_no_name_but_the_base_of_errors() -> None:
-    """Each public name is in one place, and the top has about sixty."""
-    counts = Counter(name for room in ROOMS for name in room.__all__)
+    """Each public name is in one place: about sixty at the top, and at most eighty for extensions."""
+    counts = Counter(name for room in PUBLIC for name in room.__all__)
     assert [name for name, count in counts.items() if count > 1] == ["EpisodelakeError"]
     assert len(episodelake.__all__) <= 60
+    assert len(episodelake.plugin.__all__) <= 80
 
 
-@pytest.mark.parametrize(("stub", "room"), [("__init__.pyi", episodelake), ("types.pyi", episodelake.types)])
+@pytest.mark.parametrize(
+    ("stub", "room"),
+    [
+        ("__init__.pyi", episodelake),
+        ("plugin.pyi", episodelake.plugin),
+        ("types.pyi", episodelake.types),
+    ],
+)
 def test_the_stub_names_what_is_loaded(stub: str, room: types.ModuleType) -> None:
     """A lazy module loads the names that its stub imports, which are exactly those of its `__all__`."""
     tree = ast.parse((REPOSITORY / "episodelake" / stub).read_text("utf-8"))
@@ -299,16 +323,32 @@ def test_the_stub_names_what_is_loaded(stub: str, room: types.ModuleType) -> Non
     assert listed == room.__all__
 
 
-@pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.__name__)
+@pytest.mark.parametrize("room", PUBLIC, ids=lambda room: room.__name__)
 def test_public_names_are_documented(room: types.ModuleType) -> None:
     """Every public class and function has a docstring of its own, not one that a dataclass made up."""
     bare = []
     for name in room.__all__:
         value = getattr(room, name)
         text = inspect.cleandoc(value.__doc__ or "")
-        if callable(value) and (not text or text.startswith(f"{name}(")):
+        is_type = isinstance(value, types.GenericAlias)  # as of callbacks
+        if callable(value) and not is_type and (not text or text.startswith(f"{name}(")):
             bare.append(name)
     assert bare == []
+
+
+def test_the_reference_has_every_name_for_extensions() -> None:
+    """The page about `episodelake.plugin` has each of its names once, constants with their meaning."""
+    page = (REPOSITORY / "docs" / "api" / "plugin.md").read_text("utf-8")
+    described = re.findall(r"^\.\. auto\w+:: episodelake\.plugin\.(\w+)$|^\| `(\w+)` \|", page, re.M)
+    assert sorted(first or second for first, second in described) == episodelake.plugin.__all__
+
+
+def test_formats_are_entry_points() -> None:
+    """The installed package has the formats of pyproject.toml; `make` installs it anew when they change."""
+    declared = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]["entry-points"]
+    for group, entries in declared.items():
+        installed = importlib.metadata.entry_points(group=group)
+        assert {each.name: each.value for each in installed if each.name in entries} == entries
 
 
 def test_nothing_committed_names_a_machine() -> None:
@@ -359,6 +399,21 @@ def packages() -> dict[str, list[str]]:
     return found
 
 
+def test_frames_are_collected_in_one_place() -> None:
+    """The face collects with `readers.frames.collected`, which tells errors that pass from damage.
+
+    Contracts collect as users do.
+    """
+    bare = [
+        f"{module}:{line}"
+        for module, path in library_modules()
+        if part_of(module) == "face" and ".testing." not in module
+        for line, text in enumerate(path.read_text().splitlines(), 1)
+        if ".collect()" in text
+    ]
+    assert bare == []
+
+
 def test_the_map_has_every_package() -> None:
     """CONTRIBUTING.md says of every package what it is for."""
     text = (REPOSITORY / "CONTRIBUTING.md").read_text()
@@ -376,53 +431,165 @@ def test_no_folder_is_a_wall_of_files() -> None:
     assert {folder: len(names) for folder, names in packages().items() if len(names) > 24} == {}
 
 
-def code_lines(text: str) -> int:
-    """How many lines of a module hold code."""
-    lines: set[int] = set()
-    for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type not in NO_CODE:
-            lines.update(range(token.start[0], token.end[0] + 1))
-    return len(lines.difference(*(found.lines for found in facts(text).docstrings)))
+class Room(NamedTuple):
+    """A part of the library that stands on the core, and what it still takes beside its door.
+
+    All are names with spaces between them.
+
+    Attributes:
+        modules: below these it lies.
+        rooms: others that it may import.
+        core: modules of the core from which it takes names that are neither public nor those of
+            `episodelake.plugin`. These are debts: a module goes with its last name, and none is added.
+            None: the room is a floor, which takes from the core below it freely.
+    """
+
+    modules: str
+    rooms: str = ""
+    core: str | None = ""
 
 
-def code_of_packages() -> dict[str, int]:
-    """The code lines of each package with the packages inside it, by its folder; the whole as "all"."""
-    sizes: dict[str, int] = {"all": 0}
+DOORS: dict[str, Room] = {
+    "exchange": Room(
+        modules="exchange readers.exporting store.common.exchange writers.importing",
+        rooms="look training",
+        core="""
+            _store episode_store readers.blocks readers.dataset_card readers.dataset_facts
+            readers.episode_data readers.episodes readers.frames store store.card store.common.arguments
+            store.common.foreign_arrays store.creation store.dynamic store.dynamic.column_groups
+            store.dynamic.columns store.dynamic.logical_types store.dynamic.values
+            store.environments.artifacts store.environments.records store.files store.files.locks
+            store.files.visible store.manifest store.names store.rewrite.merging store.schema
+            store.spaces store.spaces.arrow store.spaces.coerce store.spaces.fixed
+            store.tables.annotation_files writers.episodes.arrow_episodes writers.episodes.source_keys
+            writers.session.environment writers.session.run
+        """,
+    ),
+    "look": Room(
+        modules="explorer readers.charts readers.pictures _exploring",
+        rooms="lakes",
+        core="""
+            _store readers.blocks readers.context readers.corruption readers.dataset_facts
+            readers.filters readers.measures.findings readers.measures.health
+            readers.replaying.environment readers.replaying.replay readers.replaying.run_envs
+            readers.replaying.team_replay readers.sql.connections readers.sql.elements
+            readers.sql.session readers.sql.sources readers.sql.text readers.unsealed store.card
+            store.dynamic.column_groups store.files.locating store.journal.packed_columns
+            store.journal.reading store.journal.row_index store.journal.run_journal store.manifest
+            store.names store.parquet.files store.recovery.recovery store.spaces.arrow
+            store.spaces.fixed
+        """,
+    ),
+    "lakes": Room(
+        modules="lakes publishing _pulling readers.publish_report",
+        rooms="look training",
+        core="""
+            _store readers.context readers.corruption readers.dataset_card readers.replaying.run_envs
+            readers.sql.advice readers.sql.connections readers.sql.session readers.sql.sources
+            readers.view store.card store.creation store.delta.version store.environments.records
+            store.files store.files.access store.files.local store.files.locating store.files.locks
+            store.files.place store.journal.run_journal store.layout store.manifest store.names
+            store.parquet.files store.parquet.page_checks store.rewrite.merging store.schema
+            store.snapshot
+        """,
+    ),
+    "integrations": Room(
+        modules="integrations",
+        rooms="collecting exchange training",
+        core="""
+            readers.blocks readers.episodes readers.tasks store.agents store.common.foreign_arrays
+            store.common.warn store.dynamic.values store.files store.files.access store.layout
+            store.names store.rewrite.merging store.schema store.spaces.arrow store.spaces.codec
+            store.spaces.fixed store.staging writers.episodes.whole_episode writers.recorders.env_checks
+            writers.recorders.team_recorder writers.recorders.vector_values writers.session.journal
+        """,
+    ),
+    "terminal": Room(
+        modules="terminal",
+        rooms="lakes look training",
+        core="""
+            _store readers.replaying.replay readers.replaying.run_envs readers.sql.session
+            readers.sql.sources readers.sql.text store.card store.delta.log store.files.locks
+            store.journal.run_journal store.layout store.parquet.files store.parquet.page_checks
+            store.rewrite.operation store.schema
+        """,
+    ),
+    "collecting": Room(
+        modules="writers.collecting",
+        core=None,
+    ),
+    "training": Room(
+        modules="readers.columns readers.loading replay_buffer",
+        core=None,
+    ),
+}
+
+
+def room_of(module: str) -> str | None:
+    """The room that a module or a name in one belongs to; None for the core."""
+    lies_in = [
+        name
+        for name, room in DOORS.items()
+        if any(f"{module}.".startswith(f"episodelake.{each}.") for each in room.modules.split())
+    ]
+    return lies_in[0] if lies_in else None
+
+
+def taken(room: str, module: str, is_package: bool, source: str) -> Iterator[tuple[str, str]]:
+    """What a module takes beside its room's door: another room or a module of the core, and the name.
+
+    A room in `episodelake/` takes public names from the public modules, one below it from where they are.
+    """
+    public = {*ORIGINS, *(each.__name__ for each in PUBLIC)}
+    if part_of(module) != "face":
+        public |= {*ORIGINS.values()}
+    for _, target, relative in imported_modules(module, is_package, source):
+        if not relative or target in public:
+            continue
+        if room_of(target) not in (None, room):
+            yield str(room_of(target)), target
+        elif room_of(target) is None and DOORS[room].core is not None:
+            yield target.removeprefix("episodelake.").rpartition(".")[0], target
+
+
+def test_rooms_have_one_door() -> None:
+    """Rooms import public names, those of `episodelake.plugin`, their own, and what their debts name."""
+    used: dict[str, set[str]] = {name: set() for name in DOORS}
+    for module, path in library_modules():
+        if (room := room_of(module)) is not None:
+            found = taken(room, module, path.name == "__init__.py", path.read_text("utf-8"))
+            used[room] |= {source for source, _ in found}
+    declared = {name: {*room.rooms.split(), *(room.core or "").split()} for name, room in DOORS.items()}
+    assert {name: new for name in DOORS if (new := used[name] - declared[name])} == {}
+    assert {name: paid for name in DOORS if (paid := declared[name] - used[name])} == {}
+
+
+#: Longer modules; the list may only shrink. Each method of a store is a docstring and a call.
+LONG_FILES = ["episodelake/episode_store.py"]
+#: Longer functions; the list may only shrink. The arguments of a command are its options, with their help.
+LONG_FUNCTIONS = {"episodelake/terminal/commands/exchanging.py:import_"}
+
+
+def body_length(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """Lines of a function, those of its docstring left out."""
+    length = (node.end_lineno or node.lineno) - node.lineno + 1
+    if ast.get_docstring(node) is not None:
+        length -= (node.body[0].end_lineno or 0) - node.body[0].lineno + 1
+    return length
+
+
+def test_files_and_functions_can_be_read_at_once() -> None:
+    """No module has more than 500 lines, and no function more than 80 beside its docstring."""
+    long_files, long_functions = [], set()
     for _, path in library_modules():
-        lines = code_lines(path.read_text("utf-8"))
-        folder = path.parent.relative_to(REPOSITORY)
-        for package in (folder, *folder.parents):
-            name = "all" if package == Path() else package.as_posix()
-            sizes[name] = sizes.get(name, 0) + lines
-    return sizes
-
-
-def test_packages_keep_their_budgets() -> None:
-    """No package holds more code than its budget, and every package and nothing else has one."""
-    budgets = tomllib.loads((REPOSITORY / "tests" / "budgets.toml").read_text("utf-8"))
-    sizes = code_of_packages()
-    assert sorted(budgets) == sorted(sizes)
-    assert {name: size for name, size in sizes.items() if size > budgets[name]} == {}
-
-
-@pytest.mark.parametrize(
-    ("text", "lines"),
-    [
-        ("", 0),
-        ('"""Doc."""\n\nx = 1  # why\n# why\n', 1),
-        ('def f():\n    """Doc.\n\n    More.\n    """\n    return (\n        1\n    )\n', 4),
-        ('class C:\n    """Doc."""\n', 1),
-        ('x = """a\n\nb"""\n', 3),
-    ],
-)
-def test_code_is_counted(text: str, lines: int) -> None:
-    """Blank lines, comments and docstrings are no code; each line of a statement is."""
-    assert code_lines(text) == lines
-
-
-def test_modules_are_few() -> None:
-    """The library is not cut into more modules than it may have."""
-    assert len(list(library_modules())) <= MODULES
+        source, name = path.read_text("utf-8"), path.relative_to(REPOSITORY).as_posix()
+        if source.count("\n") > 500:
+            long_files.append(name)
+        for node in ast.walk(parsed(source)):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and body_length(node) > 80:
+                long_functions.add(f"{name}:{node.name}")
+    assert long_files == LONG_FILES
+    assert long_functions == LONG_FUNCTIONS
 
 
 def knots(graph: Mapping[str, Iterable[str]]) -> dict[str, list[set[str]]]:
@@ -458,50 +625,6 @@ def test_packages_are_layers() -> None:
 def test_a_knot_is_seen(graph: dict[str, set[str]], found: dict[str, list[set[str]]]) -> None:
     """Packages form a knot although no two of their modules import each other."""
     assert knots(graph) == found
-
-
-def files_run_by(work: Callable[[], None]) -> set[str]:
-    """The files of the library of which `work()` runs at least one function, as paths from the root."""
-    folders = [(REPOSITORY / name).as_posix() + "/" for name in PACKAGES]
-    names: set[str] = set()
-
-    def note(frame: FrameType, event: str, _: Any) -> None:
-        if event == "call":
-            names.add(frame.f_code.co_filename)
-
-    sys.setprofile(note)
-    try:
-        work()
-    finally:
-        sys.setprofile(None)
-    resolved = {Path(name).resolve().as_posix() for name in names if name.endswith(".py")}
-    return {name for name in resolved if name.startswith(tuple(folders))}
-
-
-def test_one_episode_runs_few_files(tmp_path: Path) -> None:
-    """A reader of the code follows one episode from `step` through its seal to its arrays in few files."""
-    store = episodelake.create(
-        tmp_path / "store", observation_space=spaces.Box(-1, 1, (2,)), action_space=spaces.Discrete(2)
-    )
-    with store.writer() as warm:
-        record(warm, 3)
-    assert len(store.refresh()[0].rewards) == 3
-
-    def one_episode() -> None:
-        with store.writer() as writer:
-            record(writer, 5)
-        assert store.refresh()[1].rewards.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
-
-    files = files_run_by(one_episode)
-    assert any(name.endswith("segments/seal.py") for name in files)
-    assert len(files) <= FILES_OF_AN_EPISODE, "\n".join(sorted(files))
-
-
-def record(writer: Any, steps: int) -> None:
-    """Append an episode of so many steps."""
-    episode = writer.begin(np.zeros(2, np.float32))
-    for t in range(steps):
-        episode.append(0, float(t), np.zeros(2, np.float32), terminated=t == steps - 1, truncated=False)
 
 
 # Words that the library and its documents do not use, and what to write. CONTRIBUTING.md has the same table.

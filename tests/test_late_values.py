@@ -17,8 +17,9 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 import episodelake as el
 from agent_environments import Comings
 from episodelake.store.segments import steps_file
+from episodelake.testing.adapters import case
 from nasty_environments import SmallEnv
-from test_pool_recorder import small
+from pools import small
 from waiting import PATIENCE
 
 PUSHES = np.zeros((2, 2), np.float32)
@@ -50,27 +51,6 @@ def values(store: el.EpisodeStore, env: int) -> list[list[int | None]]:
     return [[None if value is None else value - 10 * env for value in column] for column in columns]
 
 
-@pytest.mark.parametrize("mode", WAITING)
-@pytest.mark.parametrize("store_now", ["flush", "seal"])
-def test_values_without_any_row_are_refused(tmp_path: Path, store_now: str, mode: AutoresetMode) -> None:
-    """As by a recorder of one environment: the last rows are stored. The next episodes take values again."""
-    store, recorder = recorded(tmp_path, (2, 2), mode)
-    with recorder:
-        for t in range(2):
-            step(recorder, t)
-        getattr(recorder, store_now)()
-        for mask in (None, np.array([False, True])):
-            with pytest.raises(el.errors.RecorderStateError, match=r"stored.*before flush\(\), seal\(\)"):
-                recorder.log(value=np.full(2, 2), mask=mask)
-        recorder.log(value=np.full(2, 2), mask=np.zeros(2, bool))
-        if mode is AutoresetMode.NEXT_STEP:
-            recorder.step(PUSHES)
-        else:
-            recorder.reset(options={"reset_mask": np.ones(2, bool)})
-        step(recorder, 7)
-    assert values(store, 0) == values(store, 1) == [[0, 1, None], [7, None]]
-
-
 def test_a_value_without_a_row_among_others_is_warned_of_once(tmp_path: Path) -> None:
     """The warning names the environment and comes from the caller's line; what goes on keeps its values."""
     store, recorder = recorded(tmp_path, (2, 9))
@@ -88,26 +68,6 @@ def test_a_value_without_a_row_among_others_is_warned_of_once(tmp_path: Path) ->
             recorder.log(value=np.array([5, 15]))
     assert values(store, 0) == [[0, 1, None], [3, 4, None]]
     assert values(store, 1) == [[0, 1, 2, 3, 4, 5]]
-
-
-@pytest.mark.parametrize("store_now", ["flush", "seal"])
-@pytest.mark.parametrize("lengths", [(2, 2), (2, 9)])
-@pytest.mark.filterwarnings("error")
-def test_values_logged_before_are_kept(tmp_path: Path, store_now: str, lengths: tuple[int, int]) -> None:
-    """Those of ended environments and of those that go on; the loop may log the same again behind it."""
-    store, recorder = recorded(tmp_path, lengths)
-    with recorder:
-        for t in range(2):
-            step(recorder, t)
-        recorder.log(value=np.array([2, 12]))
-        getattr(recorder, store_now)()
-        getattr(recorder, store_now)()
-        if lengths == (2, 2):
-            step(recorder, 2)
-        else:
-            recorder.step(PUSHES)
-    assert values(store, 0)[0] == [0, 1, 2]
-    assert values(store, 1)[0][:3] == [0, 1, 2]
 
 
 @pytest.mark.filterwarnings("error")
@@ -159,25 +119,6 @@ def test_background_flushes_and_seals_leave_room(tmp_path: Path, options: dict[s
     assert values(store, 0)[:3] == values(store, 1)[:3] == [[0, 1, 2]] * 3
 
 
-def test_a_pool_refuses_them_too(tmp_path: Path) -> None:
-    """The environments of the batch whose episodes are stored are named."""
-    pool: Any = small((2, 2), 2)
-    store = el.create(tmp_path / "store", pool)
-    with store.record(pool) as recorder:
-        recorder.async_reset()
-        recorder.recv()
-        for t in range(2):
-            recorder.log(np.arange(2), value=np.array([t, 10 + t]))
-            recorder.step(PUSHES)
-        recorder.seal()
-        with pytest.raises(el.errors.RecorderStateError, match="stored"):
-            recorder.log(value=np.full(2, 2))
-        recorder.step(PUSHES)
-        recorder.log(np.arange(2), value=np.array([5, 15]))
-        recorder.step(PUSHES)
-    assert values(store, 0) == values(store, 1) == [[0, 1, None], [5, None]]
-
-
 class Ender:
     """A step callback that ends the episodes of environment 1 at a step, and nothing else."""
 
@@ -212,9 +153,14 @@ def drive(recorder: Any, *envs: int) -> None:
 CALLBACKS = (None, Ender())
 
 
-@pytest.mark.parametrize("callback", CALLBACKS, ids=["plain", "callback"])
-def test_a_pool_refuses_values_of_an_earlier_batch(tmp_path: Path, callback: Any) -> None:
+def test_a_pool_refuses_values_of_an_earlier_batch(tmp_path: Path) -> None:
     """Another batch stored the episode, whether or not the environment was sent its reset since."""
+    for number, callback in enumerate(CALLBACKS):
+        with case(callback):
+            _check_a_pool_refuses_values_of_an_earlier_batch(tmp_path / str(number), callback)
+
+
+def _check_a_pool_refuses_values_of_an_earlier_batch(tmp_path: Path, callback: Any) -> None:
     store, recorder = recorded_pool(tmp_path, (2, 9), 1, step_callback=callback)
     with recorder:
         drive(recorder, 0)
@@ -238,10 +184,14 @@ def test_a_pool_refuses_values_of_an_earlier_batch(tmp_path: Path, callback: Any
     assert store.steps.collect()["policy.other"].drop_nulls().to_list() == [2]
 
 
-@pytest.mark.parametrize("store_now", ["flush", "seal"])
-@pytest.mark.parametrize("callback", CALLBACKS, ids=["plain", "callback"])
-def test_a_pool_refuses_values_of_what_is_sealed(tmp_path: Path, callback: Any, store_now: str) -> None:
+def test_a_pool_refuses_values_of_what_is_sealed(tmp_path: Path) -> None:
     """Also with a step callback that ends no episode."""
+    for number, (callback, store_now) in enumerate(zip(CALLBACKS, ("flush", "seal"), strict=True)):
+        with case((callback, store_now)):
+            _check_a_pool_refuses_values_of_what_is_sealed(tmp_path / str(number), callback, store_now)
+
+
+def _check_a_pool_refuses_values_of_what_is_sealed(tmp_path: Path, callback: Any, store_now: str) -> None:
     store, recorder = recorded_pool(tmp_path, (2, 2), 2, step_callback=callback)
     with recorder:
         drive(recorder, 0, 1)
@@ -288,8 +238,7 @@ def test_values_of_environments_that_a_callback_ended(tmp_path: Path, kind: str)
         assert values(store, 0)[0][:2] == [None, 1]
 
 
-@pytest.mark.parametrize("length", [12, 13, 14, 20, 21, 30])
-@pytest.mark.parametrize("kind", ["vector", "pool"])
+@pytest.mark.parametrize(("kind", "length"), [("vector", 13), ("vector", 14), ("pool", 14), ("pool", 20)])
 def test_late_values_of_episodes_longer_than_a_row_group(
     tmp_path: Path, kind: str, length: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -315,7 +264,7 @@ def test_late_values_of_episodes_longer_than_a_row_group(
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("mode", WAITING)
+@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED])
 def test_values_of_environments_that_are_not_wanted(tmp_path: Path, mode: AutoresetMode) -> None:
     """An environment that was given up after its episode, and was reset since, takes values for nothing."""
     store, recorder = recorded(tmp_path, (2, 5), mode)

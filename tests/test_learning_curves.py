@@ -131,7 +131,7 @@ def test_clipped_histograms(store: el.EpisodeStore) -> None:
     chart = store.plot.return_histogram(by="end_reason", scale="clipped")
     bars = rows_of(chart, "rect")
     assert sum(row["episodes"] for row in bars) == 800 and max(row["to"] for row in bars) < 100
-    assert "1e+07 stand in the outer bars" in told(chart)
+    assert "1e+07 are in the outer bars" in told(chart)
     calm = store.filter("episode_return < 1000")
     assert told(calm.plot.lengths(scale="clipped")) == told(calm.plot.lengths())
 
@@ -167,7 +167,7 @@ def test_the_command_tells_the_numbers_of_the_chart(store: el.EpisodeStore, by: 
         for name in ("x", "value", "low", "high"):
             assert [point[name] for point in row["points"]] == [each[name] for each in line]
     headers, *lines = table(printed(*words))
-    assert headers[0] == (by or "run")
+    assert headers[0] == "series"
     assert [line[0] for line in lines[: len(rows)]] == sorted(expected)
 
 

@@ -238,6 +238,15 @@ def test_unpadded_episodes_are_those_of_the_store(store: el.EpisodeStore, batch_
         assert_same(one["terminated"], episode.terminations)
 
 
+def test_batches_of_other_units_are_not_unpadded(tmp_path: Path) -> None:
+    """`unpadded` does not take the episode column `length` for the number of rows of a window."""
+    store = random_store(tmp_path / "store", [4, 3], ["terminated"] * 2, NESTED)
+    for units, shape in ((el.Windows(2), r"\(5, 2\)"), (el.Transitions(), r"\(7,\)")):
+        (batch,) = store.loader(9, units, columns=["length", "reward"])
+        with pytest.raises(el.errors.InvalidArgumentError, match=f"has the shape {shape}; .*Episodes"):
+            el.unpadded(batch)
+
+
 @pytest.mark.parametrize("cache", ["memory", "stream"])
 @pytest.mark.parametrize("lengths", [[90, 70, 1, 99], [200, 1, 1, 2], [1, 2, 1, 1]])
 def test_long_and_short_episodes(tmp_path: Path, lengths: list[int], cache: Any) -> None:

@@ -18,13 +18,13 @@ from deltalake import DeltaTable
 
 import episodelake as el
 from conformance import Backend, FolderBackend, ObjectBackend, assert_numbered, fill
+from episodelake.store import vacuum
 from episodelake.store.delta import checkpoints
 from episodelake.store.delta import table as delta_table
 from episodelake.store.delta.checkpoints import write_checkpoint
 from episodelake.store.delta.log import commit_name
 from episodelake.store.files import locate
 from episodelake.store.files.local import LocalPlace
-from episodelake.store.maintenance import vacuum
 from independent_checks import assert_agree
 from independent_tables import Refused, read_table
 from object_server import shared_server
@@ -129,22 +129,11 @@ def test_old_commits_of_runs_and_steps_go(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.further
 @pytest.mark.usefixtures("often")
-@pytest.mark.parametrize("behind", ["process", "files", "commits"])
-def test_one_young_clock_keeps_the_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, behind: str) -> None:
-    """Commits that are young by one clock stay: the cleaner's, that of the files, or their writer's."""
+def test_young_commits_stay(tmp_path: Path) -> None:
+    """A checkpoint cleans nothing that was written within a day."""
     path = tmp_path / "store"
-    if behind == "commits":
-        store = el.create(path, **NUMBERED_SPACES)
-        for value in range(8):
-            fill(store, [value])
-        date_logs(path, -3 * DAY)
-    else:
-        store = old_store(path, monkeypatch)
-    if behind == "files":
-        date_logs(path, 0)
-    if behind == "process":
-        set_clock(monkeypatch, -3 * DAY)
-    for value in range(8, 16):
+    store = el.create(path, **NUMBERED_SPACES)
+    for value in range(16):
         fill(store, [value])
     for table in TABLES:
         assert versions(path, table) == list(range(versions(path, table)[-1] + 1))
@@ -689,5 +678,5 @@ def test_a_checkpoint_that_fails_to_clean_fails_no_seal(
         for value in range(8, 16):
             fill(store, [value])
     assert versions(path, "runs")[0] == 0
-    write_checkpoint(locate(path / "runs"), versions(path, "runs")[-1], summed=True)
+    write_checkpoint(locate(path / "runs"), versions(path, "runs")[-1], checksummed=True)
     assert_whole(path, list(range(16)))

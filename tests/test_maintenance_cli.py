@@ -16,15 +16,14 @@ from datetime import timedelta
 from pathlib import Path
 
 import gymnasium
-import polars as pl
 import pytest
 import typer
 
 import episodelake as el
 from episodelake.store.common.progress import progress_meter
 from episodelake.store.delta.table import Table
-from episodelake.store.maintenance.operation import Operation
-from episodelake.store.maintenance.rewriting import DeleteReport
+from episodelake.store.rewrite.operation import Operation
+from episodelake.store.rewrite.rewriting import DeleteReport
 from episodelake.terminal.commands.keeping import size_of, span_of
 from episodelake.terminal.reports.maintenance import _agreed
 from object_server import BUCKET, ObjectServer
@@ -91,11 +90,11 @@ def segments(path: Path) -> int:
 def test_compact_joins_segments(path: Path) -> None:
     """Four segments become one; the episodes and their order stay, and a second time nothing moves."""
     told = pairs(printed("compact", path))
-    assert (told["episodes moved"], told["segments before"], told["segments after"]) == ("4", "4", "1")
-    assert all(told[name].endswith(" bytes") for name in ("size before", "size after"))
+    assert (told["episodes"], told["segments before"], told["segments after"]) == ("4", "4", "1")
+    assert all(told[name].endswith(" bytes") for name in ("bytes before", "bytes after"))
     assert lengths(path) == [3, 1, 4, 2]
     again = pairs(printed("compact", path))
-    assert (again["episodes moved"], again["segments before"]) == ("0", "1")
+    assert (again["episodes"], again["segments before"]) == ("0", "1")
 
 
 @pytest.mark.parametrize(("words", "order"), [((), [1, 2, 3, 4]), (("--descending",), [4, 3, 2, 1])])
@@ -149,50 +148,12 @@ def test_wrong_sizes(text: str) -> None:
 # delete
 
 
-def test_delete_dry_run_tells_and_changes_nothing(path: Path) -> None:
-    """--dry-run gives the numbers and the episodes that would go; the version stays."""
-    before = el.open(path).version
-    head, rows = printed("delete", path, "length > 2", "--dry-run").split("\n== ")
-    assert pairs(head) == {"episodes": "2", "transitions": "7", "segments": "2"}
-    cells = table(rows)[1:]
-    assert [row[cells[0].index("length")] for row in cells[1:]] == ["3", "4"]
-    assert el.open(path).version == before
-
-
 def test_delete_dry_run_shows_the_first_episodes(path: Path) -> None:
     """Of many episodes ten are shown; how many are not goes to standard error."""
     record(el.open(path), [5] * 9)
     result = call("delete", path, "length > 0", "--dry-run")
     assert len(table(result.stdout.split("\n== ")[1])[2:]) == 10
     assert result.stderr == "3 more episodes.\n"
-
-
-def test_delete_with_yes(path: Path) -> None:
-    """--yes deletes without a question; the older version still shows the episodes."""
-    before = el.open(path).version
-    told = pairs(printed("delete", path, "length > 2", "--yes"))
-    assert told == {"episodes": "2", "transitions": "7", "segments": "2"}
-    assert lengths(path) == [1, 2]
-    assert lengths(path, before) == [3, 1, 4, 2]
-
-
-def test_delete_without_a_terminal_is_refused(path: Path) -> None:
-    """Where nobody can be asked, nothing is deleted, and the message names --yes."""
-    before = el.open(path).version
-    told = refused(2, "delete", path, "length > 2")
-    assert told.startswith("Error: Nothing was deleted")
-    assert "--yes" in told
-    assert el.open(path).version == before
-
-
-@pytest.mark.parametrize("words", [["--yes"], ["--dry-run"]])
-def test_delete_of_nothing(path: Path, words: list[str]) -> None:
-    """A condition that no episode fulfils makes no version, and says so."""
-    before = el.open(path).version
-    result = call("delete", path, "length > 99", *words)
-    assert (result.exit_code, result.stdout) == (0, "")
-    assert result.stderr == "No episode fulfils the condition.\n"
-    assert el.open(path).version == before
 
 
 def test_delete_names_the_columns_there_are(path: Path) -> None:
@@ -389,19 +350,11 @@ def test_wrong_spans(path: Path, text: str) -> None:
 # verify
 
 
-def test_verify_of_a_sound_store(path: Path) -> None:
-    """Without faults nothing is printed but a sentence on standard error."""
-    result = call("verify", path)
-    assert (result.exit_code, result.stdout) == (0, "")
-    assert result.stderr.startswith("Read 4 episodes with 10 transitions in ")
-    assert result.stderr.endswith(": no faults.\n")
-
-
 def test_verify_names_faults(path: Path) -> None:
     """A segment that is gone is named with its kind, and the status is 1; a repair cannot bring it back."""
     segment = sorted((path / "steps").glob("*.parquet"))[0]
     segment.unlink()
-    for words in ((), ("--repair",), ("--workers", "2")):
+    for words in ((), ("--repair",)):
         result = call("verify", path, *words)
         assert result.exit_code == 1
         headers, *rows = table(result.stdout)
@@ -450,29 +403,6 @@ def test_verify_on_a_terminal_shows_whole_messages(
     assert max(map(len, shown.splitlines())) <= width
 
 
-# history
-
-
-def test_history_lists_versions(path: Path) -> None:
-    """Every version is listed, the newest first, with what it did and added."""
-    printed("compact", path)
-    headers, *rows = table(printed("history", path))
-    assert headers == ["version", "timestamp", "operation", "episodes", "steps"]
-    frame = el.open(path).history()
-    assert [int(row[0]) for row in rows] == frame["version"].to_list()
-    assert [row[2] for row in rows] == frame["operation"].to_list()
-    assert (rows[0][2], rows[1][3:]) == ("compact", ["1", "2"])
-
-
-@pytest.mark.parametrize(("limit", "shown"), [(2, 2), (0, 5), (5, 5), (6, 5)])
-def test_history_limit(path: Path, limit: int, shown: int) -> None:
-    """The limit cuts the list, what it left out is said on standard error, and 0 prints all."""
-    result = call("history", path, "--limit", limit)
-    assert len(table(result.stdout)) == shown + 1
-    more = "3 more versions; show more with --limit N, all with --limit 0.\n"
-    assert result.stderr == (more if shown == 2 else "")
-
-
 # tag
 
 
@@ -509,20 +439,6 @@ def test_tag_called_wrongly(path: Path, words: list[str]) -> None:
     """Options without a name, options that contradict each other and a negative version: status 2."""
     assert "Usage: " in refused(2, "tag", path, *words)
     assert el.open(path).tags == {}
-
-
-# annotations
-
-
-def test_annotations_are_listed(path: Path) -> None:
-    """Columns that were added later are listed with their table and type."""
-    assert call("annotations", path).stderr == "The store has no annotations.\n"
-    store = el.open(path)
-    ids = [episode.id for episode in store]
-    store.annotate(pl.DataFrame({"episode_id": ids, "quality": [0.5, 0.25, 1.0, 0.0]}))
-    headers, row = table(printed("annotations", path))
-    assert headers == ["name", "table", "type"]
-    assert row[:2] == ["quality", "episodes"]
 
 
 # Ctrl-C
@@ -652,7 +568,7 @@ def test_every_command_takes_a_url() -> None:
     record(el.create(url, observation_space=SPACE, action_space=SPACE), [3, 1])
     assert pairs(printed("info", url))["episodes"] == "2"
     assert table(printed("sql", url, "SELECT count(*) AS n FROM steps")) == [["n"], ["6"]]
-    assert "transitions\t3" in printed("show", url, 0)
+    assert "length\t3" in printed("show", url, 0)
     assert pairs(printed("compact", url))["segments after"] == "1"
     printed("delete", url, "length = 1", "--yes")
     assert call("tag", url, "now").exit_code == 0
@@ -696,6 +612,12 @@ def test_storage_options_reach_an_object_store(
     assert pairs(printed("delete", url, "length > 3", "--yes", *given))["episodes"] == "1"
     assert len(table(printed("history", url, *given))) == 7
     assert table(printed("sql", url, "SELECT sum(length) AS n FROM episodes", *given)) == [["n"], ["4"]]
+    # Of a path of this machine and a URL, the options are for the latter.
+    here = tmp_path / "here"
+    el.open(url, storage_options=options).copy(here)
+    assert "No difference" in printed("diff", here, url, *given)
+    printed("publish", here, f"s3://{BUCKET}/out", "--tag", "v1", *given)
+    assert len(table(printed("published", f"s3://{BUCKET}/out", *given))) == 2
 
 
 @pytest.mark.parametrize("command", ["info", "history", "recover", "vacuum"])
@@ -705,6 +627,24 @@ def test_wrong_storage_option(path: Path, command: str) -> None:
         told = refused(2, command, path, "--storage-option", wrong)
         assert "KEY=VALUE" in told
         assert "hunter2" not in told
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["info", "--storage-option", "aws_region=x"], "Storage options are for object stores"),
+        (
+            ["stats", "--episodes-only", "--columns", "reward"],
+            "--columns: it does not go with --episodes-only",
+        ),
+        (["show", "0", "--trust"], "--trust: it needs --frames FILE"),
+        (["diff", "--version-a", "0", "--quiet", "--json"], "--quiet: it does not go with --json"),
+    ],
+)
+def test_options_without_effect_are_refused(path: Path, words: list[str], message: str) -> None:
+    """An option that a command has no use for beside the others is an error that names it."""
+    command, *options = words
+    assert message in refused(1 if command == "info" else 2, command, path, *options)
 
 
 # The program

@@ -1,4 +1,4 @@
-"""Ctrl-C and lack of memory at lines of every maintenance operation: the store is as before or as after it.
+"""Ctrl-C at lines of every maintenance operation: the store is as before or as after it.
 
 `interrupted_maintenance.py` does the work in processes of its own. The ordinary tests strike a few lines of
 two operations; `make test-crashes` strikes many of all operations, and all with EPISODELAKE_INTERRUPTS=all.
@@ -38,14 +38,14 @@ def assert_survives(folder: Path, stride: int, offset: int, *operations: str) ->
 
 @pytest.mark.further
 def test_interrupts_at_some_lines(tmp_path: Path) -> None:
-    """After an exception at a few lines the store is whole, and the operation may be repeated."""
+    """After Ctrl-C at a few lines the store is whole, and the operation may be repeated."""
     assert_survives(tmp_path, FEW, 0, "delete", "merge")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("half", range(HALVES))
 def test_interrupts_at_any_line(tmp_path: Path, half: int) -> None:
-    """After an exception at any line the store is whole, and the operation may be repeated."""
+    """After Ctrl-C at any line the store is whole, and the operation may be repeated."""
     stride = 1 if os.environ.get("EPISODELAKE_INTERRUPTS") == "all" else MANY
     assert_survives(tmp_path, HALVES * stride, half * stride)
 

@@ -19,7 +19,7 @@ import episodelake as el
 from episodelake.store.delta import table as delta_table
 from episodelake.store.files import locks
 from episodelake.store.files.local import LocalPlace
-from episodelake.store.maintenance import recovery
+from episodelake.store.recovery import recovery
 from log_edits import write_actions
 from many_writers import Cast, Scene, maintain, promises, read, write
 from planned_episodes import (

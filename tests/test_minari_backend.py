@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
@@ -270,6 +271,22 @@ os.kill(os.getpid(), signal.SIGKILL)
     el.recover(datasets / "line" / "store")
     storage = MinariStorage.read(datasets / "line")
     assert storage.total_episodes == 2 and storage.total_steps == 4
+
+
+def test_a_collector_that_is_dropped_ends_quietly(datasets: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no dataset is made, its folder goes with its episodes, as that of Minari's own formats."""
+    lost: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", lost.append)
+    env = minari.DataCollector(gym.make("CartPole-v1"), data_format="episodelake")
+    for seed in range(2):
+        env.reset(seed=seed)
+        while not any(env.step(0)[2:4]):
+            pass
+    with pytest.raises(ValueError, match="malformed"):
+        env.create_dataset(dataset_id="malformed id")
+    del env
+    gc.collect()
+    assert lost == []
 
 
 def test_an_episode_without_its_last_observation_ends_before(datasets: Path) -> None:

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -262,6 +263,49 @@ def test_loaders_leave_out_what_needs_the_observation(
     (batch,) = everything
     assert batch["reward"].tolist() == [reward for each in source for reward in each.rewards]
     assert everything.units == sum(each.length for each in source)
+
+
+def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
+    """One warning of each loader and buffer counts the transitions, and its advice keeps them all."""
+    store = stored(tmp_path / "store", rollouts())
+    relabel = el.Relabel("reward", lambda after: after["place"][:, 0], of=["next_observation"])
+    three = r"leaves out 3 of 147 transitions, with their rewards: the last of 3 episodes .* is missing\. "
+    kept: Any
+    for options, advice, kept in (
+        (
+            {},
+            "name 'next_observation_present'",
+            {"columns": ["next_observation", "next_observation_present"]},
+        ),
+        ({"n_step": 2}, "without next observations", {"columns": ["observation", "reward"], "n_step": 2}),
+        (
+            {"units": el.Episodes()},
+            "name 'observation_present' .* without observations",
+            {"units": el.Episodes(), "columns": ["observation", "observation_present"]},
+        ),
+        (
+            {"transforms": [relabel], "columns": ["reward"]},
+            "load them, leave out Relabel",
+            {"columns": ["reward"]},
+        ),
+        (
+            {"follow": el.Follow(refresh_seconds=0)},
+            "next_obs",
+            {"follow": el.Follow(), "columns": ["reward"]},
+        ),
+    ):
+        with pytest.warns(RuntimeWarning, match=f"^The loader {three}.*{advice}") as warned:
+            loader = store.loader(10, **options)
+            next(iter(loader))
+        assert [each.filename for each in warned] == [__file__]
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            store.loader(10, **kept)
+            store.filter("last_observation IS NULL").loader(10, **options)
+    with pytest.warns(RuntimeWarning, match=f"^The replay buffer {three}"):
+        store.replay_buffer(1000)
+    with pytest.warns(RuntimeWarning, match=r"1 of 69 transitions, .* 1 episode whose"):
+        assert len(store.replay_buffer(68)) == 68
 
 
 def test_no_unit_is_left(tmp_path: Path) -> None:

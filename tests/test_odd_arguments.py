@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 
 import episodelake as el
 from episodelake.terminal.app import app
+from episodelake.testing.adapters import case
 from scripted_environment import Scripted
 
 
@@ -67,8 +68,8 @@ QUESTIONS: dict[str, tuple[type[Exception], str, Callable[[Any], Any]]] = {
     ),
     "a loader's column of episodes": (
         el.errors.InvalidArgumentError,
-        "There is no column 'episode_id' to load. Did you mean episode?",
-        lambda store: store.loader(2, columns=["episode_id"]),
+        "There is no column 'episode_ids' to load. Did you mean",
+        lambda store: store.loader(2, columns=["episode_ids"]),
     ),
     "a policy that returns nothing": (
         el.errors.SpaceMismatchError,
@@ -108,7 +109,7 @@ QUESTIONS: dict[str, tuple[type[Exception], str, Callable[[Any], Any]]] = {
     ),
     "filter by a column of steps": (
         el.errors.QueryError,
-        'write episode_id IN (SELECT episode_id FROM steps WHERE "reward" ...)',
+        "reward is a column of steps, which is not read here.",
         lambda store: store.filter("reward > 1"),
     ),
     "an artifact from a path without a file": (
@@ -152,12 +153,11 @@ QUESTIONS: dict[str, tuple[type[Exception], str, Callable[[Any], Any]]] = {
 }
 
 
-@pytest.mark.parametrize("name", QUESTIONS)
-def test_an_odd_argument_is_told(store: el.EpisodeStore, name: str) -> None:
+def test_an_odd_argument_is_told(store: el.EpisodeStore) -> None:
     """The error is of the library's tree and says what was wrong."""
-    kind, text, ask = QUESTIONS[name]
-    with pytest.raises(kind, match=re.escape(text)):
-        ask(store)
+    for name, (kind, text, ask) in QUESTIONS.items():
+        with case(name), pytest.raises(kind, match=re.escape(text)):
+            ask(store)
 
 
 def test_one_query_may_end_in_a_semicolon(store: el.EpisodeStore) -> None:
@@ -198,9 +198,9 @@ def test_no_store_is_made_within_another(store: el.EpisodeStore, tmp_path: Path)
     """Copies and merges into a folder of their own source are refused, also by way of a link."""
     (tmp_path / "link").symlink_to(store.path)
     for into in (store.path / "inner", store.path / "steps" / "inner", tmp_path / "link" / "inner"):
-        with pytest.raises(el.errors.InvalidArgumentError, match="lies in the store"):
+        with pytest.raises(el.errors.InvalidArgumentError, match="is inside the store"):
             store.copy(into)
-        with pytest.raises(el.errors.InvalidArgumentError, match="lies in the store"):
+        with pytest.raises(el.errors.InvalidArgumentError, match="is inside the store"):
             el.merge([store], into=into)
         assert not into.exists()
     assert len(store.copy(store.path.parent / f"{store.path.name}-beside")) == len(store)
@@ -250,3 +250,64 @@ def test_what_was_of_many_agents_has_its_name(tmp_path: Path) -> None:
     told = CliRunner().invoke(app, ["info", str(tmp_path / "store")]).output
     assert "simple_speaker_listener_v4 (PettingZoo, parallel)" in told
     assert "damaged" not in told
+
+
+HABITS = [
+    ("store.num_episodes", "len(view)"),
+    ("store.limit", "view[:n]"),
+    ("store.filter('length > 0').add_episode", "write_episode"),
+    ("store.loader(sequence_length=4)", "window"),
+    ("store.loader(batchsize=4)", "batch_size"),
+    ("el.create('x', observaton_space=None)", "Did you mean observation_space"),
+    ("el.open(store.path, verson=1)", "Did you mean version"),
+    ("el.import_dataset('x', 'y', formt='csv')", "Did you mean format"),
+    ("el.collect('CartPole-v1', None, episode=3)", "Did you mean episodes"),
+    ("store.record(None, metdata={})", "Did you mean metadata"),
+    ("store.writer(metdata={})", "Did you mean metadata"),
+    ("el.open(f'{store.path}@t1')", "an argument of its own: episodelake.open("),
+    ("el.open(f'{store.path}@3')", ", 3)"),
+    ("el.lake(store.path.parent)[f'{store.path.name}@t1']", "Open it at 't1'"),
+    ("store.filter(pl.col('run.name') == 'x')", 'as in filter("run.name'),
+    ("store.sort(pl.col('run.nmae'))", "No run has a key 'nmae'. Did you mean name?"),
+    ("store[0].to_polars", "frame()"),
+    ("store[0]['rewards']", "episode.rewards"),
+    ("list(store[0])", "not iterable"),
+]
+
+
+def test_names_from_habit_lead_to_the_right_ones(store: el.EpisodeStore) -> None:
+    """Names of other libraries, and misspelt arguments, bring the name of this one."""
+    wrong = AttributeError, TypeError, el.errors.EpisodelakeError
+    for guess, meant in HABITS:
+        with case(guess), pytest.raises(wrong, match=re.escape(meant)):
+            eval(guess, {"store": store, "el": el, "pl": pl})
+
+
+def test_tuples_of_values_are_batches(tmp_path: Path) -> None:
+    """A tuple is taken like a list, also in a Dict space; in a Tuple space it has a batch for each part."""
+    dict_space = gymnasium.spaces.Dict(a=gymnasium.spaces.Discrete(3))
+    tuple_space = gymnasium.spaces.Tuple([Box(-1, 1, (2,), np.float32), gymnasium.spaces.Discrete(3)])
+    row = np.zeros(2, np.float32)
+    store = el.create(tmp_path / "store", observation_space=tuple_space, action_space=dict_space)
+    with store.writer() as writer:
+        common = {"rewards": (0.0, 1.0), "terminations": True, "truncations": False}
+        writer.write_episode(observations=((row,) * 3, (0, 1, 2)), actions={"a": (0, 1)}, **common)
+        with pytest.raises(el.errors.SpaceMismatchError, match="actions: got 3 values; expected 2"):
+            writer.write_episode(observations=((row,) * 3, (0, 1, 2)), actions={"a": (0, 1, 2)}, **common)
+    episode = store.refresh()[0]
+    assert episode.actions["a"].tolist() == [0, 1] and episode.observations[1].tolist() == [0, 1, 2]
+
+
+def test_options_of_a_reset_are_a_mapping(tmp_path: Path) -> None:
+    """Anything else is refused before the environment is reset."""
+    for number, vector in enumerate([False, True]):
+        with case(vector):
+            _check_options_of_a_reset_are_a_mapping(tmp_path / str(number), vector)
+
+
+def _check_options_of_a_reset_are_a_mapping(tmp_path: Path, vector: bool) -> None:
+    env = pair() if vector else Scripted()
+    with el.create(tmp_path / "store", env).record(env) as recorder:
+        with pytest.raises(el.errors.InvalidArgumentError, match="options is list; expected a mapping"):
+            recorder.reset(options=["easy"])
+        recorder.reset(seed=0, options={"easy": True})

@@ -277,7 +277,7 @@ def test_one_of_several_images_is_named(two_cameras: el.EpisodeStore) -> None:
     episode = two_cameras[0]
     assert image_columns(two_cameras.selection().snapshot.schema) == ("observation.left", "observation.right")
     with pytest.raises(
-        el.errors.InvalidArgumentError, match=r"column=: observation\.left, observation\.right"
+        el.errors.InvalidArgumentError, match=r"column: observation\.left, observation\.right"
     ):
         episode.video()
     np.testing.assert_array_equal(episode.frames(column="left"), episode.observations["left"])

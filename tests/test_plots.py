@@ -28,7 +28,7 @@ import episodelake as el
 from agent_environments import Comings
 from episodelake.readers.charts import episode_chart, returns, series, steps
 from episodelake.readers.charts.bins import bins_for
-from episodelake.readers.measures.signals import reduced
+from episodelake.readers.charts.signals import reduced
 from episodelake.store.card import dimension_names
 from picture_stores import HOSTILE, as_json, cartpole, drawn, pictures, play, raw, rows_of, scores, told
 from plain_agents import play_parallel, random_policy

@@ -1,4 +1,4 @@
-"""Published versions on the Hugging Face Hub: the real `huggingface_hub` against a Hub on loopback."""
+"""What is special to versions on the Hugging Face Hub: the real `huggingface_hub` and a Hub on loopback."""
 
 from __future__ import annotations
 
@@ -6,32 +6,19 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import episodelake as el
-from episodelake.store.layout import checked_json
 from fake_hub import FakeHub
+from publishing_targets import files_of, hub
 from real_environments import numbered_store, values_of
-from test_publishing import files_of
 from waiting import PATIENCE
 
-constants = pytest.importorskip("huggingface_hub.constants")
+pytest.importorskip("huggingface_hub")
+__all__ = ["hub"]
 ADDRESS = "hf://lab/numbers"
-
-
-@pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
-    """An empty Hub, which the client of this process takes for the real one."""
-    server = FakeHub()
-    monkeypatch.setenv("HF_ENDPOINT", server.url)
-    monkeypatch.setenv("HF_TOKEN", "hf_lab")
-    monkeypatch.setattr(constants, "ENDPOINT", server.url)
-    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
-    yield server
-    server.close()
 
 
 @pytest.fixture
@@ -48,24 +35,20 @@ def store(tmp_path: Path) -> el.EpisodeStore:
 
 
 def test_versions_of_a_dataset(tmp_path: Path, hub: FakeHub, store: el.EpisodeStore) -> None:
-    """Each version is one commit with a tag, of the files of a folder; preview and pull read any of them."""
-    report = store.publish(ADDRESS, tag="v1", card={"title": "Numbers"})
-    second = store.publish(ADDRESS, tag="v2", where="length > 2")
+    """Each version is one commit with a tag, of its files alone; what the Hub has is not sent again."""
+    store.publish(ADDRESS, tag="v1", card={"title": "Numbers"})
+    hub.requests.clear()
+    store.publish(ADDRESS, tag="v2", card={"title": "Named"})
+    assert not [path for method, path in hub.requests if method == "PUT"]
+    store.publish(ADDRESS, tag="v3", where="length > 2")
     dataset = hub.datasets["lab/numbers"]
-    assert len(dataset.commits) == 3 and list(dataset.tags) == ["v1", "v2"]
-    assert report.address == "hf://lab/numbers@v1" and report.sent_files == report.files - 1
-    assert values_of(el.pull(f"{ADDRESS}@v1", tmp_path / "v1")) == [0, 1, 2]
-    assert values_of(el.pull(ADDRESS, tmp_path / "newest")) == [1, 2]
-    assert values_of(el.pull(ADDRESS, tmp_path / "part", version="v1", where="length = 3")) == [1]
-    assert el.preview(ADDRESS, version="v1")["length"].to_list() == [2, 3, 4]
+    assert len(dataset.commits) == 4 and list(dataset.tags) == ["v1", "v2", "v3"]
     for tag, oid in dataset.tags.items():
         files = {name: data for name, data in dataset.commits[oid].items() if not name.startswith(".")}
-        folder = el.pull(ADDRESS, tmp_path / f"again-{tag}", version=tag).path
-        assert files_of(folder) == files
+        assert files_of(el.pull(ADDRESS, tmp_path / f"again-{tag}", version=tag).path) == files
     readme = dataset.commits[dataset.tags["v1"]]["README.md"].decode()
     assert 'load_dataset("lab/numbers", "episodes", revision="v1")' in readme
     assert "hf://datasets/lab/numbers@v1/episodes/*.parquet" in readme
-    assert second.sent_files < second.files
 
 
 def test_open_reads_through_the_cache(hub: FakeHub, store: el.EpisodeStore, cache: Path) -> None:
@@ -82,40 +65,8 @@ def test_open_reads_through_the_cache(hub: FakeHub, store: el.EpisodeStore, cach
         opened.compact()
 
 
-def test_only_changed_files_are_sent(hub: FakeHub, store: el.EpisodeStore) -> None:
-    """A version with the same segments sends none of them, and a rehearsal sends nothing."""
-    rehearsed = store.publish(ADDRESS, tag="v1", dry_run=True)
-    assert not hub.datasets and rehearsed.sent_files == rehearsed.files - 1
-    store.publish(ADDRESS, tag="v1")
-    commits = len(hub.datasets["lab/numbers"].commits)
-    hub.requests.clear()
-    rehearsed = store.publish(ADDRESS, tag="v2", card={"title": "Named"}, dry_run=True)
-    assert len(hub.datasets["lab/numbers"].commits) == commits
-    report = store.publish(ADDRESS, tag="v2", card={"title": "Named"})
-    assert report == rehearsed and 0 < report.sent_files < report.files - 3
-    assert not [path for method, path in hub.requests if method == "PUT"]
-
-
-def test_what_is_there_stays(hub: FakeHub, store: el.EpisodeStore) -> None:
-    """A tag that exists and a dataset with other content are refused; nothing is committed."""
-    store.publish(ADDRESS, tag="v1")
-    dataset = hub.datasets["lab/numbers"]
-    before = dict(dataset.commits)
-    with pytest.raises(el.errors.StoreExistsError, match="has a version 'v1' already"):
-        store.publish(ADDRESS, tag="v1", where="length > 2")
-    other = dict(dataset.commits[dataset.head])
-    other["model.bin"] = b"mine"
-    dataset.add(other)
-    with pytest.raises(
-        el.errors.StoreExistsError, match=r"other things than a published version: model\.bin"
-    ):
-        store.publish(ADDRESS, tag="v2")
-    assert len(dataset.commits) == len(before) + 1 and dataset.tags.keys() == {"v1"}
-
-
-@pytest.mark.further
-def test_a_lost_race_is_repeated(tmp_path: Path, hub: FakeHub, store: el.EpisodeStore) -> None:
-    """A commit of another publisher in between is the new parent; both versions are whole."""
+def test_a_lost_race_is_refused(tmp_path: Path, hub: FakeHub, store: el.EpisodeStore) -> None:
+    """A commit of another publisher in between is an error, and the next call publishes on top of it."""
     store.publish(ADDRESS, tag="v0")
     rival = [False]
 
@@ -125,6 +76,8 @@ def test_a_lost_race_is_repeated(tmp_path: Path, hub: FakeHub, store: el.Episode
             store.filter("length = 2").publish(ADDRESS, tag="rival")
 
     hub.before = before
+    with pytest.raises(el.errors.ConcurrentCommitError, match="somebody else committed"):
+        store.publish(ADDRESS, tag="v1")
     store.publish(ADDRESS, tag="v1")
     assert list(hub.datasets["lab/numbers"].tags) == ["v0", "rival", "v1"]
     assert values_of(el.pull(ADDRESS, tmp_path / "rival", version="rival")) == [0]
@@ -137,17 +90,17 @@ def test_a_lost_race_is_repeated(tmp_path: Path, hub: FakeHub, store: el.Episode
 def test_a_publication_that_fails_is_continued(
     tmp_path: Path, hub: FakeHub, store: el.EpisodeStore, what: str, status: int
 ) -> None:
-    """Whatever request fails, done or not, no half version has the tag, and the next call finishes it."""
+    """Whatever request fails, done or not, a call that raised shows no version, and the next finishes it."""
     failing = [what]
     hub.before = lambda method, path: status if failing and failing[0] in path else None
     try:
         store.publish(ADDRESS, tag="v1")
     except el.errors.StoreAccessError:
-        assert hub.datasets["lab/numbers"].tags.keys() <= {"v1"}
-    failing.clear()
-    if not hub.datasets["lab/numbers"].tags:
+        assert not hub.datasets["lab/numbers"].tags
+        failing.clear()
         store.publish(ADDRESS, tag="v1")
-    assert len(hub.datasets["lab/numbers"].commits) == 2
+    failing.clear()
+    assert list(hub.datasets["lab/numbers"].tags) == ["v1"]
     assert values_of(el.pull(ADDRESS, tmp_path / "got", version="v1")) == [0, 1, 2]
 
 
@@ -189,26 +142,6 @@ def test_a_full_account_is_named(hub: FakeHub, store: el.EpisodeStore) -> None:
     assert store.publish(ADDRESS, tag="v1").episodes == 3
 
 
-def test_a_hostile_dataset_writes_nothing(tmp_path: Path, hub: FakeHub, store: el.EpisodeStore) -> None:
-    """Names that lead elsewhere and wrong bytes in a dataset are errors, and nothing appears."""
-    store.publish(ADDRESS, tag="v1")
-    dataset = hub.datasets["lab/numbers"]
-    files = dataset.commits[dataset.head]
-    content = json.loads(files["checksums.json"])
-    del content["crc32"]
-    listed = dict(content["files"])
-    content["files"] = {**listed, "../../outside": listed["store.json"]}
-    dataset.add({**files, "checksums.json": checked_json(content), "../../outside": files["store.json"]})
-    with pytest.raises(el.errors.CorruptStoreError, match="no list of a published version"):
-        el.pull(ADDRESS, tmp_path / "inner" / "got")
-    (steps,) = [name for name in listed if name.startswith("steps/0")]
-    dataset.add({**files, steps: files[steps][:-1] + b"x"})
-    with pytest.raises(el.errors.CorruptStoreError, match="does not have the checksum"):
-        el.pull(ADDRESS, tmp_path / "inner" / "got")
-    assert el.preview(ADDRESS).height == 3
-    assert not (tmp_path / "outside").exists() and not (tmp_path / "inner" / "got").exists()
-
-
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("sha", ["../../../outside", "main", "", None])
 def test_a_commit_that_is_none_becomes_no_path(
@@ -248,19 +181,6 @@ def test_tags_of_the_hub(hub: FakeHub, store: el.EpisodeStore) -> None:
     for address, version in ((ADDRESS, 3), (f"{ADDRESS}@v1", "v2"), (ADDRESS, "")):
         with pytest.raises(el.errors.InvalidArgumentError, match="expected one tag"):
             el.open(address, version)
-
-
-def test_a_damaged_version_is_not_continued(tmp_path: Path, hub: FakeHub, store: el.EpisodeStore) -> None:
-    """A file of the newest commit that is wrong or missing is sent with the next version."""
-    store.publish(ADDRESS, tag="v1")
-    dataset = hub.datasets["lab/numbers"]
-    files = dict(dataset.commits[dataset.head])
-    (steps,) = [name for name in files if name.startswith("steps/0")]
-    files[steps] = files[steps][:-1] + b"x"
-    del files["returns.svg"]
-    dataset.add(files)
-    store.publish(ADDRESS, tag="v2", card={"title": "Again"})
-    assert values_of(el.pull(ADDRESS, tmp_path / "got", version="v2")) == [0, 1, 2]
 
 
 LOADED = """

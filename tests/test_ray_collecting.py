@@ -148,12 +148,12 @@ def test_an_actor_that_the_driver_kills_while_others_wait(tmp_path: Path) -> Non
     pools = []
 
     class Watched(collecting._ActorPool):
-        def start(self, orders: bytes, shares: Any) -> None:
-            super().start(orders, shares)
+        def start(self, config: bytes, shares: Any) -> None:
+            super().start(config, shares)
             pools.append(self)
 
-        def listen(self) -> None:
-            super().listen()
+        def poll(self) -> None:
+            super().poll()
             first = self.workers[0]
             waiting = [path for path in journals(tmp_path / "store") if path.name == first.run_id]
             if first.running and waiting and steps_told(waiting[0]) >= 20:

@@ -14,7 +14,6 @@ from pathlib import Path
 import pytest
 
 import episodelake as el
-from test_engines import check_verified, damaged_store
 from test_map_episodes import check_resumed, check_values
 from test_ray_reading import LENGTHS, SPACES, recorded
 
@@ -81,8 +80,3 @@ def test_errors(store: el.EpisodeStore, tmp_path: Path) -> None:
         lambda one: 1 / (len(one) - 12), "n", of="episode", engine="ray", on_error="skip", workers=2
     )
     assert report.episodes == len(LENGTHS) - 1 and [key for key, _ in report.skipped] == [store[4].id]
-
-
-def test_verify(tmp_path: Path) -> None:
-    """Tasks find what one process finds, and a repair writes the returns that they summed up."""
-    check_verified(damaged_store(tmp_path / "s"), engine="ray")

@@ -27,10 +27,10 @@ from deltalake import DeltaTable
 from gymnasium import spaces
 
 import episodelake as el
+from episodelake.store import staging as staging_module
+from episodelake.store import vacuum as vacuum_module
 from episodelake.store.delta.table import Table
-from episodelake.store.maintenance import staging as staging_module
-from episodelake.store.maintenance import vacuum as vacuum_module
-from episodelake.store.maintenance.staging import staging
+from episodelake.store.staging import staging
 from object_server import BUCKET, FaultyProxy, Rule, new_url, shared_server
 from test_ray_reading import LENGTHS, SPACES, recorded
 from waiting import PATIENCE
@@ -84,6 +84,37 @@ def test_what_was_read_is_written_and_once(tmp_path: Path, kind: str) -> None:
     assert (again.episodes, again.present) == (0, len(LENGTHS)) and el.open(target).version == version
     assert write_steps(read, target, write_id="nightly 2").episodes == len(LENGTHS)
     assert len(el.open(target)) == 2 * len(LENGTHS)
+
+
+def test_seeds_and_metadata_of_episodes_come_along(tmp_path: Path) -> None:
+    """A copy has the seeds and metadata of its episodes; a chosen column has its value in each row."""
+    from episodelake.integrations.ray import read_steps, write_steps
+
+    box = spaces.Box(-9, 9, (2,), np.float32)
+    source = el.create(tmp_path / "s", observation_space=box, action_space=spaces.Discrete(3))
+    with source.writer() as writer:
+        for number in range(4):
+            length = number + 1
+            writer.write_episode(
+                observations=np.zeros((length + 1, 2), np.float32),
+                actions=[0] * length,
+                rewards=[1.0] * length,
+                terminations=True,
+                truncations=False,
+                seed=100 + number if number else None,
+                metadata={"level": number} if number % 2 else {"word": "w"},
+            )
+    facts = ["seed", "metadata.level", "metadata.word"]
+    target = emptied(source.refresh(), tmp_path / "t")
+    read = read_steps(tmp_path / "s", last=True)
+    assert write_steps(read, target, write_id="a").lost == {}
+    copied = el.open(target).episodes.select("length", *facts).collect().sort("length")
+    assert copied.equals(source.episodes.select("length", *facts).collect())
+    chosen = read_steps(tmp_path / "s", ["metadata.level", "t", "seed"], where="length > 2").to_pandas()
+    assert chosen["seed"].tolist() == [102] * 3 + [103] * 4 and chosen["t"].tolist() == [0, 1, 2, 0, 1, 2, 3]
+    assert chosen["metadata.level"].tolist()[3:] == [3] * 4 and set(
+        read_steps(tmp_path / "s").columns()
+    ).isdisjoint(facts)
 
 
 @pytest.mark.parametrize("kind", ["vectors", "discrete"])

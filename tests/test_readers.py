@@ -17,7 +17,7 @@ from gymnasium import spaces
 
 import episodelake as el
 from episodelake.readers import blocks
-from episodelake.readers.described import STORE_ONLY
+from episodelake.readers.view_base import STORE_ONLY
 from episodelake.store.segments import steps_file as sealing
 from episodelake.store.spaces import SpaceCodec
 from real_environments import (
@@ -874,7 +874,7 @@ def test_one_episode_decodes_no_other(grouped: el.EpisodeStore, monkeypatch: pyt
         (lambda s: s.sort("length", descending=[True, False]), "got 1 key and 2 flags .*one flag for all"),
         (lambda s: s[[True, 2]], r"\[True, 2\] has flags among positions"),
         (lambda s: s[range(3)], r"range\(0, 3\) is no position; .*list or array of positions, or a mask"),
-        (lambda s: s[:1][4], "the view has 1 episode\\."),
+        (lambda s: s[:1][4], "of 1 episode\\."),
         (lambda s: s[:1].sample_episodes(2), "Cannot draw 2 episodes from 1"),
         (lambda s: s[:1].sort(pl.col("length").head(0)), "Cannot sort 1 episode .* gives 0 values"),
     ],

@@ -12,12 +12,13 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import pyarrow as pa
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete, Text
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import episodelake as el
-from test_pool_recorder import Pool
+from pools import Pool
 from waiting import PATIENCE
 
 #: So many draws that each of a few hundred transitions comes.
@@ -544,6 +545,35 @@ def test_draws_are_uniform(tmp_path: Path) -> None:
         counts = np.unique(buffer.sample(20_000)["observation"][:, 2], return_counts=True)[1]
     assert len(counts) == 20
     assert ((counts - 1000) ** 2 / 1000).sum() < 60
+
+
+def test_a_writer_feeds_a_buffer(tmp_path: Path) -> None:
+    """Appended steps can be sampled at once; whole episodes, which would not be, are refused."""
+    store = _store(tmp_path / "store")
+    buffer, plain = store.replay_buffer(20), np.zeros(3, np.float32)
+    values = pa.array([[0.0] * 3] * 2, pa.list_(pa.float32()))
+    rows = pa.table(
+        {"observation": values, "action": [0, None], "reward": [1.0, None], "episode": [1, 1]}
+        | {"terminated": [True, None], "truncated": [False, None]}
+    )
+    with store.writer(buffer=buffer) as writer:
+        episode = writer.begin(plain)
+        for t in range(1, 6):
+            episode.append(t % 2, float(t), plain + t, terminated=t == 5)
+            assert len(buffer) == t
+        episode.end()
+        batch = buffer.sample(200)
+        assert {*batch["reward"].tolist()} == {1.0, 2.0, 3.0, 4.0, 5.0}
+        assert (batch["observation"][:, 0] == batch["reward"] - 1).all()
+        assert (batch["terminated"] == (batch["reward"] == 5)).all()
+        whole = {"observations": np.zeros((2, 3), np.float32), "actions": [0], "rewards": [1.0]}
+        with pytest.raises(el.errors.InvalidArgumentError, match="begin"):
+            writer.write_episode(**whole, terminations=True, truncations=False)
+        with pytest.raises(el.errors.InvalidArgumentError, match="begin"):
+            writer.write_episodes(rows)
+    assert len(store.refresh()) == 1 and len(buffer) == 5
+    with pytest.raises(el.errors.InvalidArgumentError, match="another store"):
+        _store(tmp_path / "other").writer(buffer=buffer)
 
 
 def test_errors(tmp_path: Path) -> None:

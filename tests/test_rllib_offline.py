@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import gymnasium
 import numpy as np
+import polars as pl
 import pytest
 
 import episodelake as el
@@ -194,6 +195,56 @@ def test_sampled_actions_are_taken_as_they_are(
     assert actions.tolist() == (-steps).tolist()
 
 
+def test_other_columns_can_be_the_rewards(
+    store: el.EpisodeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An output or an annotation that is mapped to `rewards` is what learners and their value targets get."""
+    copied = store.copy(tmp_path / "copy")
+    keys = ["episode_id", "t"]
+    doubled = copied.transitions.select(*keys, doubled=(pl.col("reward") * 2).cast(pl.Int64))
+    copied.annotate(doubled, on=keys)
+    copied.refresh()
+    for column, expected in (("doubled", lambda t: 2.0 * (t + 1)), ("policy.logp", lambda t: -t)):
+        options = {"input_read_schema": {"rewards": column, "obs": "observation"}}
+        found = batches(configured("marwil", copied, gamma=GAMMA, offline=options), monkeypatch)
+        mask = joined(found, "loss_mask")
+        steps, rewards = joined(found, "obs")[mask][:, 1], joined(found, "rewards")[mask]
+        assert rewards.tolist() == [expected(t) for t in steps.tolist()]
+        ends = joined(found, "terminateds")[mask]
+        targets = joined(found, "value_targets")[mask]
+        assert np.allclose(targets[ends], rewards[ends]) and ends.sum() == len(LENGTHS[::2])
+
+
+def test_outputs_with_names_of_columns_replace_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Recorded outputs that are called as columns of RLlib are left out, or named by the user."""
+    box = gymnasium.spaces.Box(-100, 100, (2,), np.float32)
+    made = el.create(tmp_path / "store", observation_space=box, action_space=gymnasium.spaces.Discrete(3))
+    names = ["actions", "infos", "n_step", "rewards", "weights", "obs", "t", "kept"]
+    with made.writer() as writer:
+        writer.write_episode(
+            observations=np.zeros((4, 2), np.float32),
+            actions=[0, 1, 2],
+            rewards=np.ones(3),
+            terminations=True,
+            truncations=False,
+            policy={name: np.full(3, 7.0) for name in names},
+        )
+    options = {"input_read_schema": {"mine": "policy.actions"}}
+    for offline in ({}, options):
+        (batch,) = batches(configured("bc", made, offline=offline), monkeypatch)
+        assert sorted(batch["default_policy/actions"].tolist()) == [0, 1, 2]
+        assert set(batch["default_policy/rewards"].tolist()) == {1.0}
+        assert batch["default_policy/obs"].shape == (3, 2)
+        assert set(batch["default_policy/kept"].tolist()) == {7.0}
+        assert not {f"default_policy/{name}" for name in ("n_step", "weights", "t")} & batch.keys()
+        assert ("default_policy/mine" in batch) == bool(offline)
+    chosen = {"input_read_method_kwargs": {"extra_model_outputs": ["actions"]}}
+    with pytest.raises(InvalidArgumentError, match="column of RLlib"):
+        batches(configured("bc", made, offline=chosen), monkeypatch)
+
+
 @pytest.mark.parametrize("recorded", [False, True])
 def test_sequences_of_stateful_modules(
     store: el.EpisodeStore, recorded: bool, monkeypatch: pytest.MonkeyPatch
@@ -340,6 +391,17 @@ def leaving_env(lengths: Mapping[str, int], box: gymnasium.Space, choice: gymnas
         ({"input_read_method_kwargs": {"where": "length > 100"}}, "none of which"),
         ({"input_read_method_kwargs": {"chunk_length": 0}}, "at least 1"),
         ({"input_read_method_kwargs": {"extra_model_outputs": ["nothing"]}}, "'nothing'"),
+        ({"input_read_method_kwargs": {"wher": "length > 1"}}, "'wher'. Did you mean where"),
+        ({"input_read_method_kwargs": {"infos": "yes"}}, "infos"),
+        ({"input_read_schema": {"rewards": "info.shaped"}}, "'info.shaped'"),
+        ({"input_read_schema": {"rewards": "policy.state"}}, "no single number"),
+        ({"input_read_schema": {"action_logp": "policy.no_such"}}, "'no_such'"),
+        ({"input_read_schema": {"obs": "policy.logp"}}, "'obs' comes from the store alone"),
+        ({"input_read_schema": {"new_obs": "observation"}}, "'new_obs' comes from the store alone"),
+        ({"input_read_method_kwargs": {"storage_options": {"aws_region": "x"}}}, "object stores"),
+        ({"materialize_data": True}, "materialize_data"),
+        ({"input_read_episodes": True, "shuffle_buffer_size": 3}, "input_read_episodes, shuffle_buffer_size"),
+        ({"prelearner_buffer_kwargs": {"capacity": 9, "alpha": 1}}, "other than 'capacity'"),
     ],
 )
 def test_wrong_options_are_named(

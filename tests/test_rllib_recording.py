@@ -440,6 +440,45 @@ def test_a_restored_algorithm_records_on(tmp_path: Path, log: Path, cluster: Non
     assert len(store.runs.collect()) == 2 and len(store.transitions.collect()) == 4 * 32
 
 
+# Recorders as environments
+
+
+def test_rllib_accepts_recorders(tmp_path: Path) -> None:
+    """RLlib's check of multi-agent environments passes, and a runner samples from a recorder."""
+    from ray.rllib.algorithms.ppo import PPOConfig
+    from ray.rllib.env.wrappers.pettingzoo_env import ParallelPettingZooEnv, PettingZooEnv
+    from ray.rllib.utils.pre_checks.env import check_multiagent_environments
+    from ray.tune import register_env
+
+    from agent_environments import Comings, Turns
+
+    for wrapper, env in ((ParallelPettingZooEnv, Comings()), (PettingZooEnv, Turns())):
+        path = tmp_path / type(env).__name__
+        wrapped = wrapper(el.create(path, env).record(env))
+        check_multiagent_environments(wrapped)
+        wrapped.close()
+        (episode,) = el.open(path)
+        assert episode.end_reason == "cut" and episode.seed == 42
+        assert not el.open(path).verify().faults
+
+    path = tmp_path / "store"
+
+    def recorded(config: Any) -> el.types.Recorder:
+        env = gymnasium.make("CartPole-v1")
+        return el.create(path, env).record(env)
+
+    register_env("recorded", recorded)
+    runner = single_runner(PPOConfig().environment("recorded").env_runners(num_env_runners=0))
+    chunks = runner.sample(num_episodes=3)
+    runner.stop()
+    store = el.open(path)
+    assert {episode.end_reason for episode in store} == {"terminated"} and not store.verify().faults
+    for episode, chunk in zip(store, chunks, strict=True):
+        np.testing.assert_array_equal(episode.observations, chunk.get_observations())
+        np.testing.assert_array_equal(episode.actions, chunk.get_actions())
+        np.testing.assert_array_equal(episode.rewards, chunk.get_rewards())
+
+
 # Arguments
 
 

@@ -60,6 +60,9 @@ def test_conditions_of_names(store: el.EpisodeStore) -> None:
     assert {episode.run_id.partition("-")[0] for episode in store.filter("run.name = 'run1'")} == {"run1"}
     with pytest.raises(el.errors.QueryError, match="algo"):
         store.filter("run.algorithm = 'ppo'")
+    # The table may be named, with and without a key.
+    named = store.filter("episodes.length > 3 and run.name is not null")
+    assert [each.id for each in store.filter("episodes.length > 3")] == [each.id for each in named]
 
 
 def test_sql(store: el.EpisodeStore) -> None:

@@ -19,6 +19,7 @@ import pytest
 from gymnasium.envs.classic_control import CartPoleEnv
 
 import episodelake as el
+from episodelake.store.layout import CHECKSUM, checked_json
 from kept_environments import Reader, all_files, record
 from object_server import new_url, shared_server
 from waiting import PATIENCE
@@ -78,6 +79,8 @@ def test_a_saved_environment_is_made_again(store: el.EpisodeStore) -> None:
         "version": 1,
         "description": "short",
         "difficulty": "easy",
+        "release": None,
+        "metadata": "{}",
         "env_id": "CartPole-v1",
         "content_hash": saved.content_hash,
         "files": 0,
@@ -459,3 +462,88 @@ def test_object_stores_keep_them(tmp_path: Path, monkeypatch: Any) -> None:
     store.delete_environment("ALE/pole")
     store.artifacts.delete("x")
     assert store.environments().is_empty() and store.artifacts.list().is_empty()
+
+
+def test_releases_and_metadata(tmp_path: Path) -> None:
+    """A release is found by its name, with metadata; records of earlier writers, without both, are read."""
+    store = el.create(tmp_path / "store", "CartPole-v1")
+    given = {"task": "balance", "levels": [1, 2]}
+    store.save_environment(pole(), name="pole", release="1.2-beta", metadata=given)
+    store.save_environment(pole(sutton_barto_reward=True), name="pole", version=2)
+    made = store.make_env("pole@1.2-beta")
+    assert made.spec is not None and made.spec.kwargs == pole().spec.kwargs
+    row = store.environments().row(0, named=True)
+    assert (row["release"], json.loads(row["metadata"])) == ("1.2-beta", given)
+    store.save_environment(pole(), name="pole", release="1.2")
+    row = store.environments().row(0, named=True)
+    assert (row["version"], row["release"], json.loads(row["metadata"])) == (1, "1.2", given)
+    with pytest.raises(el.errors.InvalidArgumentError, match=r"pole@1\.2-beta"):
+        store.make_env("pole@1.2-beta")
+    for path in (tmp_path / "store" / "environments").iterdir():
+        old = json.loads(path.read_bytes())
+        path.write_bytes(
+            checked_json({key: old[key] for key in old if key not in ("release", "metadata", CHECKSUM)})
+        )
+    assert el.open(store.path).environments().select("release", "metadata").rows() == [(None, "{}")] * 2
+    for wrong in (
+        {"release": 3},
+        {"metadata": "text"},
+        {"release": "2"},
+        {"release": ""},
+        {"release": "a@b"},
+    ):
+        with pytest.raises(el.errors.InvalidArgumentError, match=next(iter(wrong))):
+            store.save_environment(pole(), name="other", **wrong)
+
+
+def test_a_release_is_one_version(tmp_path: Path) -> None:
+    """Another version cannot have it, and it names the version to delete."""
+    store = el.create(tmp_path / "store", "CartPole-v1")
+    store.save_environment(pole(), name="pole", release="a")
+    other = pole(sutton_barto_reward=True)
+    with pytest.raises(el.errors.StoreExistsError, match="version 1 of 'pole' has the release 'a'"):
+        store.save_environment(other, name="pole", version=2, release="a")
+    store.save_environment(other, name="pole", version=2, release="b")
+    with pytest.raises(el.errors.StoreExistsError, match="has the release 'b'"):
+        store.save_environment(pole(), name="pole", release="b")
+    with pytest.raises(el.errors.InvalidArgumentError, match="no saved environment 'pole@c'"):
+        store.delete_environment("pole@c")
+    store.delete_environment("pole@a")
+    assert store.environments().select("version", "release").rows() == [(2, "b")]
+
+
+def test_runs_name_the_saved_environment(tmp_path: Path) -> None:
+    """A run of a saved environment says which; its episodes go with it on request, and no others."""
+    store = el.create(tmp_path / "store", "CartPole-v1")
+    el.collect("CartPole-v1", None, store, episodes=1, run="before")
+    short = gymnasium.make("CartPole-v1", max_episode_steps=7)
+    store.save_environment(short, name="short")
+    store.save_environment(gymnasium.make("CartPole-v1"), name="plain")
+    el.collect(store.make_env("short"), None, store, episodes=2, run="made")
+    el.collect(short, None, store, episodes=3, run="by hand", metadata={"saved_environment": "mine"})
+    el.collect("CartPole-v1", None, store, episodes=4, run="other")
+    store.refresh()
+    sizes = {
+        key: len(store.filter(f"run.saved_environment = '{key}'")) for key in ("short@1", "mine", "plain@1")
+    }
+    assert sizes == {"short@1": 2, "mine": 3, "plain@1": 4}
+    assert store.delete_environment("short", episodes=True) == 5
+    assert len(store.refresh()) == 5 and store.environments()["name"].to_list() == ["plain"]
+    assert store.delete_environment("plain") == 0 and len(store.refresh()) == 5
+
+
+def test_environments_are_published_alone(tmp_path: Path) -> None:
+    """A view without episodes publishes what its store keeps by name; one that keeps nothing is refused."""
+    store = el.create(tmp_path / "store", "CartPole-v1")
+    el.collect("CartPole-v1", None, store, episodes=1)
+    with pytest.raises(el.errors.InvalidArgumentError, match="no saved environment"):
+        store.refresh()[:0].publish(tmp_path / "published", tag="v1")
+    store.save_environment(pole(), name="pole")
+    store[:0].publish(tmp_path / "published", tag="v1")
+    assert el.preview(tmp_path / "published").is_empty()
+    with pytest.raises(el.errors.InvalidArgumentError, match=r"Did you mean pole@1"):
+        store.make_env("pol@1")
+    el.pull(tmp_path / "published", tmp_path / "pulled")
+    pulled = el.open(tmp_path / "pulled")
+    assert len(pulled) == 0 and not pulled.verify().faults
+    assert pulled.make_env("pole").spec.kwargs == pole().spec.kwargs

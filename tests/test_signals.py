@@ -12,7 +12,7 @@ from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, Text, Tuple
 import episodelake as el
 from agent_environments import Comings
 from episodelake.readers.blocks import SegmentFile
-from episodelake.readers.measures.signals import signal_columns, signals_of
+from episodelake.readers.charts.signals import signal_columns, signals_of
 from picture_stores import cartpole, scores
 from plain_agents import play_parallel, random_policy
 

@@ -1,9 +1,15 @@
 """`source_key`: an episode of a dataset is written once, however often it is handed over."""
 
+import builtins
+import errno
+import gc
+import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
+import duckdb
 import numpy as np
 import polars as pl
 import pyarrow as pa
@@ -82,6 +88,7 @@ def stored(store) -> list[tuple[str | None, int]]:
 
 DYING = """
 import os, sys
+import duckdb
 import numpy as np
 import episodelake as el
 
@@ -232,3 +239,88 @@ def test_keys_are_text(key, store):
         writer.begin(FIRST, source_key=key)
     with pytest.raises(el.errors.InvalidArgumentError, match="expected 'error' or 'skip'"):
         store.writer(on_duplicate="ignore")
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_episodes_of_a_failed_close_are_written_once(tmp_path, monkeypatch, kept):
+    """Whatever call fails in a close, the same episodes sent again in the process are there once.
+
+    The failed writer is alive in the error's traceback, or is closed in the background meanwhile.
+    """
+    left, error = [0], [errno.ENOSPC]
+
+    def failing(call, writes):
+        def counted(path, *arguments, **options):
+            if "writer" in active and writes(*arguments) and str(tmp_path) in str(path):
+                left[0] -= 1
+                if left[0] == 0:
+                    raise OSError(error[0], os.strerror(error[0]), str(path))
+            return call(path, *arguments, **options)
+
+        return counted
+
+    active = set()
+    for owner, name, writes in (
+        (os, "open", lambda flags, *_: flags & os.O_CREAT),
+        (builtins, "open", lambda mode="r", *_: "r" not in mode),
+        (os, "link", lambda *_: True),
+        (os, "replace", lambda *_: True),
+    ):
+        monkeypatch.setattr(owner, name, failing(getattr(owner, name), writes))
+
+    def send(path):
+        with el.open(path).writer(on_duplicate="skip", durability="none") as writer:
+            for key in ("a", "b", "c"):
+                by_arrays(writer, key, 2)
+            active.add("writer")
+
+    failed, point = 0, 0
+    while point == 0 or left[0] <= 0:
+        point += 1
+        path = tmp_path / f"store{point}"
+        create(path)
+        left[0], error[0] = point, (errno.ENOSPC, errno.EIO)[point % 2]
+        try:
+            send(path)
+        except el.errors.StoreAccessError as raised:
+            failed += 1
+            held = raised if kept else None
+        active.clear()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            send(path)
+        active.clear()
+        held = None
+        gc.collect()
+        el.recover(path)
+        keys = duckdb.sql(
+            f"SELECT \"metadata.source_key\" FROM read_parquet('{path}/episodes/*.parquet')"
+        ).fetchall()
+        assert sorted(keys) == [("a",), ("b",), ("c",)], point
+        assert len(el.open(path)) == 3 and el.open(path).verify().ok
+    assert failed > 3
+    del held
+
+
+def test_a_writer_that_cannot_be_finished_refuses_keys(store, monkeypatch):
+    """While the room that failed a close is missing, the next writer says so and takes none of its keys."""
+    full, low = [True], os.link
+
+    def link(source, path, **options):
+        if full[0] and "_delta_log" in str(path):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        return low(source, path, **options)
+
+    monkeypatch.setattr(os, "link", link)
+    first = store.writer(on_duplicate="skip")
+    by_arrays(first, "a", 2)
+    with pytest.raises(el.errors.StoreAccessError):
+        first.close()
+    second = store.writer(on_duplicate="skip")
+    with pytest.raises(el.errors.StoreAccessError):
+        by_arrays(second, "a", 2)
+    full[0] = False
+    assert not by_arrays(second, "a", 2)
+    second.close()
+    first.close()
+    assert len(store.refresh()) == 1

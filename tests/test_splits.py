@@ -161,6 +161,46 @@ def test_bad_shares(tmp_path: Path, kind: str) -> None:
     assert el.open(store.path).version == version
 
 
+def test_sizes_are_exact(many: el.EpisodeStore) -> None:
+    """Parts have exactly their sizes, the same for the same seed; the rest has no part."""
+    parts = []
+    for sizes in ({"train": 20, "val": 10}, {"train": 20, "val": 10}, [20, 10]):
+        many.split(sizes=sizes, seed=3, name="sized")
+        parts.append(many.episodes.collect()["sized"].to_list())
+    assert parts[0] == parts[1] == [{"0": "train", "1": "val", None: None}[part] for part in parts[2]]
+    assert Counter(parts[0]) == {"train": 20, "val": 10, None: len(many) - 30}
+    many.split(sizes=[20, 10], seed=4, name="sized")
+    assert many.episodes.collect()["sized"].to_list() != parts[2]
+    runs = many.episodes.collect()["run_id"].n_unique()
+    many.split(sizes={"one": 1, "others": runs - 1}, by="run", name="sized")
+    of_runs = many.episodes.select("run_id", "sized").unique().collect()
+    assert sorted(of_runs["sized"].to_list()) == ["one"] + ["others"] * (runs - 1)
+    wrong: list[dict[str, Any]] = [
+        {"sizes": [len(many), 1]},
+        {"sizes": [0, 1]},
+        {"sizes": []},
+        {"sizes": [0.5]},
+        {"sizes": [1], "seed": 0.5},
+        {"sizes": [1], "shares": {"a": 1.0}},
+        {},
+    ]
+    for given in wrong:
+        with pytest.raises(el.errors.InvalidArgumentError):
+            many.split(**given)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_every_part_of_a_small_store_has_an_episode(tmp_path: Path, count: int) -> None:
+    """Shares leave no part empty where there are as many episodes as parts."""
+    store = el.create(tmp_path / "store", **NUMBERED_SPACES)
+    with store.writer() as writer:
+        for value in range(count):
+            write_numbered(writer, value, 2)
+    for seed in range(20):
+        store.split({"train": 0.9, "val": 0.05, "test": 0.05}, seed=seed)
+        assert store.episodes.collect()["split"].n_unique() == min(count, 3)
+
+
 @pytest.mark.parametrize("by", ["no_such", "", "t", "reward", "Run"])
 def test_a_column_that_is_not_there(tmp_path: Path, by: str) -> None:
     """An unknown column changes nothing; so does a name that is taken."""

@@ -155,6 +155,40 @@ def test_numbers_are_those_of_exact_arithmetic(values: np.ndarray, probability: 
     assert abs(std / (largest or 1) - math.sqrt(variance)) <= 1e-14 * math.sqrt(variance) + 1e-22 + 2e-16
 
 
+@pytest.mark.parametrize(
+    ("dtype", "values"),
+    [
+        (np.int64, [2**53 + 1, 2**53 + 3, 2**53 + 5, 2**53 + 5]),
+        (np.int64, [-(2**63), 2**63 - 1, 0, 7]),
+        (np.uint64, [2**64 - 1, 2**64 - 2, 2**64 - 5, 2**63]),
+        (np.int64, [-(2**53), 5, 6, 2]),
+    ],
+)
+def test_long_integers_are_exact(tmp_path: Path, folder: Path, dtype: Any, values: list[int]) -> None:
+    """Extremes beyond 2^53 are those recorded, deviations those of exact arithmetic; also from the cache."""
+    info = np.iinfo(dtype)
+    space = gym.spaces.Box(info.min, info.max, (1,), dtype)
+    store = el.create(tmp_path / "s", observation_space=gym.spaces.Box(0, 1, (1,)), action_space=space)
+    with store.writer() as writer:
+        writer.write_episode(
+            observations=np.zeros((5, 1), np.float32),
+            actions=np.array(values, dtype)[:, None],
+            rewards=np.ones(4),
+            terminations=True,
+            truncations=False,
+        )
+    mean = Fraction(sum(values), 4)
+    std = math.sqrt(sum((value - mean) ** 2 for value in values) / 4)
+    for _ in range(2):
+        found = store.refresh().stats(["action", "reward"], cache_folder=folder)
+        measured = found["action"]
+        assert measured.minimum.dtype == measured.maximum.dtype == dtype
+        assert (int(measured.minimum[0]), int(measured.maximum[0])) == (min(values), max(values))
+        assert measured.mean[0] == pytest.approx(float(mean), rel=1e-15)
+        assert measured.std[0] == pytest.approx(std, rel=1e-12)
+        assert found["reward"].minimum.dtype == np.float64 and len(found.frame()) == 2
+
+
 def test_a_deviation_survives_a_mean_that_is_rounded() -> None:
     """Numbers so large that their mean is no float64: the deviation is exact all the same."""
     values = 2.0**52 + np.arange(1000) % 2

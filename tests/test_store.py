@@ -179,6 +179,33 @@ def test_a_store_is_not_created_twice(tmp_path: Path) -> None:
     assert contents(tmp_path) == before
 
 
+def test_a_store_that_exists_is_opened_on_request(tmp_path: Path) -> None:
+    """`exist_ok` opens a store of the same spaces with what it holds, and refuses others by name."""
+    box, two = spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(2)
+    store = el.create(
+        tmp_path / "s", observation_space=box, action_space=two, card={"title": "x"}, exist_ok=True
+    )
+    again = el.create(
+        tmp_path / "s", observation_space=box, action_space=two, card={"title": "y"}, exist_ok=True
+    )
+    assert again.path == store.path and again.card["title"] == "x"
+    others: list[tuple[str, dict[str, Any]]] = [
+        ("observation", {"observation_space": spaces.Box(-1, 2, (2,), np.float32), "action_space": two}),
+        ("action", {"observation_space": box, "action_space": spaces.Discrete(3)}),
+        ("reward", {"observation_space": box, "action_space": two, "reward_shape": (2,)}),
+        ("agents", {"agents": {"red": (box, two)}}),
+    ]
+    for word, given in others:
+        with pytest.raises(el.errors.SpaceMismatchError, match=word):
+            el.create(tmp_path / "s", **given, exist_ok=True)
+    with pytest.raises(el.errors.StoreExistsError):
+        el.create(tmp_path / "s", observation_space=box, action_space=two)
+    (tmp_path / "files").mkdir()
+    (tmp_path / "files" / "note").touch()
+    with pytest.raises(el.errors.StoreExistsError):
+        el.create(tmp_path / "files", observation_space=box, action_space=two, exist_ok=True)
+
+
 def test_other_files_are_left_alone(tmp_path: Path) -> None:
     """A folder that holds other files, or a path that is a file, is not made into a store."""
     (tmp_path / "folder").mkdir()

@@ -9,12 +9,9 @@ from pathlib import Path
 
 import pytest
 import typer.main
-from typer._completion_classes import BashComplete
 from typer.testing import CliRunner
 
 import episodelake as el
-from episodelake.store import layout
-from episodelake.terminal import completion
 from episodelake.terminal.app import app
 from episodelake.terminal.command import BEGIN, CHECK, EXCHANGE, KEEP, LOOK
 from terminal_sessions import ESCAPE, RUN, terminal
@@ -138,41 +135,10 @@ def test_completion_of_commands() -> None:
     assert set(completed("s")) >= {"show", "sql", "stats"}
 
 
-def test_completion_of_stores(path: Path) -> None:
-    """Folders that are stores are completed as they are, others with a slash."""
-    assert completed("info", f"{path.parent}/st") == [str(path)]
-    (path.parent / "stuff").mkdir(exist_ok=True)
-    assert completed("info", f"{path.parent}/st") == [str(path), f"{path.parent}/stuff/"]
-
-
-def test_completion_goes_through_folders_with_spaces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Bash gets names as they are typed there; a folder on the way to a store has no space behind it."""
-    monkeypatch.setattr(BashComplete, "format_completion", BashComplete.format_completion)
-    completion.escape_for_bash()
-    for name in ("my stores/one", "my stores/two", "other/deep/three"):
-        (tmp_path / name).mkdir(parents=True)
-        (tmp_path / name / "store.json").touch()
-
-    def offered(typed: str) -> list[str]:
-        return offered_by("bash", "info WORD", typed).splitlines()
-
-    spaced = f"{tmp_path}/my\\ stores"
-    assert offered(f"{tmp_path}/my") == [f"{spaced}/one", f"{spaced}/two"]
-    assert offered(f"{spaced}/t") == [f"{spaced}/two"]
-    assert offered(f"{tmp_path}/o") == [f"{tmp_path}/other/deep/three"]
-    assert offered(f"{tmp_path}/") == [f"{spaced}/", f"{tmp_path}/other/"]
-
-
-def test_completion_of_many_episodes_offers_what_they_begin_with(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """No id is cut off in silence: where they are too many, a beginning stands for several."""
-    ids = sorted(row["episode_id"] for row in json.loads(printed("ls", path, "--json")))
-    monkeypatch.setattr(completion, "OFFERED", 3)
-    found = completed("show", path, "")
-    assert len(found) <= 3 and all(any(each.startswith(one) for one in found) for each in ids)
-    monkeypatch.setattr(completion, "OFFERED", len(ids))
-    assert completed("show", path, "") == ids
+def test_paths_are_left_to_the_shell(path: Path) -> None:
+    """Nothing is offered for a path, so each shell completes files, with its own quoting."""
+    for shell, nothing in (("bash", ""), ("zsh", "_files")):
+        assert offered_by(shell, f"info {path.parent}/").strip() == nothing
 
 
 def test_completion_behind_the_name_of_a_run(path: Path) -> None:
@@ -195,10 +161,10 @@ def test_completion_of_episodes_columns_and_tables(path: Path) -> None:
 
 
 def test_completion_of_columns_that_are_measured(path: Path) -> None:
-    """Behind `stats -c` stand columns of steps that hold numbers, and none of episodes."""
+    """Behind `stats -c` stand columns of steps, and none of episodes."""
     assert completed("stats", path, "-c", "re") == ["reward"]
     assert completed("stats", path, "--columns", "reward,o") == ["reward,observation"]
-    assert completed("stats", path, "-c", "episode") == []
+    assert completed("stats", path, "-c", "episode_r") == []
 
 
 def test_completion_of_nothing(tmp_path: Path) -> None:
@@ -233,11 +199,6 @@ def test_every_shell_completes_options(path: Path, shell: str) -> None:
     """Each shell gets the options that begin like this, in its own format."""
     offered = offered_by(shell, f"ls {path} --or")
     assert "--order-by" in offered and "--limit" not in offered
-
-
-def test_the_name_of_a_store_is_that_of_the_format() -> None:
-    """The file that tells a store from a folder has one name."""
-    assert completion.MANIFEST == layout.MANIFEST
 
 
 # What is loaded

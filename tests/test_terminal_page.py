@@ -15,7 +15,7 @@ PAGE = Path(__file__).parents[1] / "docs" / "terminal.md"
 CHANGING = (
     (r"\b[0-9a-f]{32}\b", "ID"),
     (r"-[0-9a-z]{5,15}(?=[/\s…\"]|$)", "-RUN"),
-    (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\.\d+)?(\+00:00)?", "MOMENT"),
+    (r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:[\d.…]+(\+00:00)?", "MOMENT"),
     # A long one goes on in lines below.
     (r"^path .*(\n +\S.*)*$", "path PATH"),
     (r"/\S*/(cartpole|good)\b", r"/\1"),

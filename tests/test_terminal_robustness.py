@@ -14,11 +14,11 @@ import pytest
 from gymnasium import spaces
 
 import episodelake as el
+from episodelake.terminal.command import message_of
 from episodelake.terminal.commands.querying import _query_text
+from episodelake.terminal.output.cells import clean
 from episodelake.terminal.output.exporting import _write_csv
-from episodelake.terminal.output.grid import Grid, clean, fitted
-from episodelake.terminal.output.page import json_of
-from episodelake.terminal.reports.listing import IMPORTANT
+from episodelake.terminal.output.json_text import json_of
 from test_cli import call, no_terminal, printed, refused, table
 
 __all__ = ["no_terminal"]
@@ -90,18 +90,6 @@ def test_texts_do_not_turn_a_line_round(path: Path) -> None:
     assert clean("Zoë 👩\u200d🔬") == "Zoë 👩\u200d🔬"
     for words in (["show", path, 0], ["head", path, "episodes"], ["head", path, "runs", "--json"]):
         assert "\u202e" not in printed(*words)
-
-
-@pytest.mark.parametrize(
-    ("width", "kept"), [(20, IMPORTANT[:2]), (40, IMPORTANT[:3]), (60, IMPORTANT[:5]), (300, IMPORTANT)]
-)
-def test_narrow_windows_keep_what_matters(width: int, kept: tuple[str, ...]) -> None:
-    """Of a list of episodes position, length and return stay longest; the time of the start goes first."""
-    headers = ("position", "episode_id", "length", "episode_return", "end_reason", "seed", "started_at")
-    row = ("3", "x" * 30, "12", "1234567.5", "terminated", "7", "2026-01-01 00:00:00.000")
-    _, left_out = fitted(Grid(headers, (row,), (False,) * 7, IMPORTANT), width, "…")
-    assert set(kept) <= {name for name in headers if name not in left_out}
-    assert (len(left_out) == 0) == (width == 300)
 
 
 def test_stats_have_the_names_of_sql(path: Path) -> None:
@@ -242,6 +230,28 @@ def test_a_summary_needs_no_steps(tmp_path: Path, footer: bool) -> None:
     file = spoil(path, "steps", footer=footer)
     result = call("show", path, 0)
     assert (result.exit_code, file.name in result.stderr) == (1, True)
-    assert f"transitions\t{length}" in result.stdout
+    assert f"length\t{length}" in result.stdout
     told = json.loads(call("show", path, 0, "--json").stdout)
     assert (told["length"], told["signals"], len(told["damaged"])) == (length, [], 1)
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        (el.errors.StoreNotFoundError("None.", hint="create()"), "Check the path"),
+        (el.errors.QueryError("No query.", hint="connect()"), "--output FILE"),
+        (el.errors.CorruptStoreError("Damaged.", hint="filter()"), "--filter"),
+        (el.errors.UntrustedEnvError("Trust.", hint="trust=True"), "--trust"),
+        (el.errors.EnvUnavailableError("Gone.", hint="replay(env)"), "In Python"),
+        (el.errors.EnvUnavailableError("Gone."), ""),
+    ],
+)
+def test_errors_with_a_hint_for_python_have_advice_for_a_shell(error: Exception, advice: str) -> None:
+    """The advice of an error, or of its cause, replaces the hint; an error without a hint gets none."""
+    problem = error.args[0]
+    drawing = el.errors.NothingToDrawError(problem, hint=error.hint)  # type: ignore[attr-defined]
+    drawing.__cause__ = error
+    for each in (error, drawing):
+        text = message_of(each)
+        assert text is not None and text.startswith(problem) and advice in text
+        assert (text == problem) == (not advice)

@@ -29,7 +29,7 @@ from hypothesis import strategies as st
 
 import episodelake as el
 from episodelake.store.delta.table import Table
-from episodelake.store.maintenance import compaction
+from episodelake.store.rewrite import compaction
 from episodelake.store.segments import seal as sealer
 from independent_values import untagged
 from maintenance_stores import equal
@@ -212,8 +212,21 @@ def first_numbers(values: Sequence[Any]) -> bool:
 
 
 def check_loader(store: el.EpisodeStore, rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> None:
-    """Check the numbers of a loader, and the mean that the statistics give."""
+    """Check the numbers of a loader, and the mean that the statistics give.
+
+    Numbers beside texts, arrays, bytes or tuples have no one kind or shape, so a batch of them is refused.
+    """
     keys = [key for key in keys if first_numbers([row[key] for row in rows])]
+    forms = {
+        key: {form(row[key]) or type(row[key]) for row in rows if row[key] is not None} - {"nested"}
+        for key in keys
+    }
+    for key in (key for key in keys if forms[key] != {"number"}):
+        with pytest.raises(el.errors.InvalidArgumentError, match=r"different (shapes|kinds)"):
+            store.loader(len(rows), columns=[f"info.{key}"])
+        (batch,) = store.loader(len(rows), columns=[f"info.{key}_present"])
+        assert batch[f"info.{key}_present"].tolist() == [form(row[key]) == "number" for row in rows]
+    keys = [key for key in keys if forms[key] == {"number"}]
     names = [name for key in keys for name in (f"info.{key}", f"info.{key}_present")]
     if not keys:
         return

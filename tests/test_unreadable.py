@@ -9,6 +9,7 @@ from __future__ import annotations
 import builtins
 import errno
 import os
+import secrets
 import shutil
 import subprocess
 import sys
@@ -18,12 +19,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pytest
 from gymnasium.spaces import Box
 
 import episodelake as el
-from episodelake.store.files import is_denied, is_passing
+from episodelake.store.files import access, is_denied, is_passing, locate
+from episodelake.terminal.reports.open_store import explored
+from episodelake.terminal.reports.store_figures import store_figures
 from waiting import PATIENCE
 
 STORED, JOURNALLED = 5, 10
@@ -233,7 +237,7 @@ READ = (
     + """
 import duckdb, polars, pyarrow, pyarrow.dataset, pyarrow.parquet
 from deltalake import DeltaTable
-from episodelake.store.files import is_denied, is_passing
+from episodelake.store.files import access, is_denied, is_passing, locate
 
 file, table = sys.argv[1:3]
 readers = {
@@ -299,3 +303,119 @@ def test_messages_of_services_are_classified(text: str, verdict: str) -> None:
     """Answers 429 and 5xx, timeouts and lost connections pass by themselves; 401 and 403 deny access."""
     error = ValueError(text)
     assert (is_passing(error), is_denied(error)) == (verdict == "passing", verdict == "denied")
+
+
+VIEWS: dict[str, Callable[[el.EpisodeStore, Path], object]] = {
+    "sql": lambda store, _: store.sql("SELECT count(*) FROM transitions").fetchall(),
+    "query": lambda store, _: store.query("SELECT count(*) FROM episodes"),
+    "filter": lambda store, _: len(store.filter("length > 1")),
+    "filter steps": lambda store, _: len(store.filter("episode_id IN (SELECT episode_id FROM steps)")),
+    "filter expression": lambda store, _: len(store.filter(pl.col("length") > 1)),
+    "sort": lambda store, _: len(store.sort("length")),
+    "label": lambda store, _: store.label(0, note="b"),
+    "delete": lambda store, _: store.delete("length > 1000"),
+    "split": lambda store, _: store.split({"a": 0.5, "b": 0.5}, seed=1),
+    "stats": lambda store, _: store.stats(["reward"]),
+    "quality": lambda store, _: store.quality(),
+    "export": lambda store, path: store.export(path / f"{secrets.token_hex(4)}.parquet", format="parquet"),
+    "preview": lambda _, path: el.preview(f"{path / 'published'}@v1"),
+    "terminal": lambda _, path: explored(
+        str(path / "store"), None, lambda opened: store_figures(opened.store)
+    ),
+    "lake": lambda _, path: el.lake(path).find("length > 1"),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_passing_error_reaches_the_caller_as_ours_and_does_not_stick(
+    dead: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Calls of an open store whose look at a file, or whose frame, fails once raise `StoreUnavailableError`
+    or succeed, and the same call on the same object succeeds afterwards.
+    """
+    folder = tmp_path / "lake"
+    shutil.copytree(dead, folder / "store")
+    el.recover(folder / "store")
+    el.open(folder / "store").publish(folder / "published", tag="v1")
+    looks = Looks(monkeypatch, folder / "store")
+    collect, left = pl.LazyFrame.collect, [0]
+
+    def collected(frame: pl.LazyFrame, *arguments: Any, **options: Any) -> Any:
+        left[0] -= 1
+        if left[0] == 0:
+            raise failures[kind]
+        return collect(frame, *arguments, **options)
+
+    monkeypatch.setattr(pl.LazyFrame, "collect", collected)
+    failures = {
+        "frame": OSError(errno.EIO, os.strerror(errno.EIO)),
+        "polars": pl.exceptions.ComputeError("Input/output error (os error 5)"),
+    }
+    raw = []
+    for name, call in VIEWS.items():
+        for kind in ("look", *failures):
+            for point, error in ((1, errno.EMFILE), (2, errno.EIO), (5, errno.EAGAIN)):
+                looks.fail(0, 0)
+                store = el.open(folder / "store")
+                if kind == "look":
+                    looks.fail(point, error)
+                else:
+                    left[0] = point
+                try:
+                    call(store, folder)
+                except el.errors.StoreUnavailableError:
+                    pass
+                except Exception as raised:
+                    raw.append(f"{name}, {kind} {point}: {type(raised).__name__}: {raised!s:.300}")
+                failed = looks.count >= point if kind == "look" else left[0] <= 0
+                looks.fail(0, 0)
+                left[0] = 0
+                call(store, folder)
+                if not failed:
+                    break
+    assert not raw, "\n".join(raw)
+
+
+def test_a_forked_child_is_told_so(dead: Path) -> None:
+    """Every way to ask DuckDB raises `StoreAccessError` in a child of a process that has asked."""
+    asking = """
+import os, sys, warnings
+import episodelake as el
+warnings.simplefilter("ignore")
+store = el.open(sys.argv[1])
+lake = el.lake(os.path.dirname(sys.argv[1]))
+text = "SELECT count(*) FROM episodes"
+views = (lambda: store.filter("length > 1"), store.connect)
+asked = (lambda: store.sql(text), lambda: store.query(text), lambda: lake.sql(text), *views)
+for ask in asked:
+    ask()
+    child = os.fork()
+    if child == 0:
+        try:
+            ask()
+        except el.errors.StoreAccessError as error:
+            os._exit(0 if "forked" in str(error) else 1)
+        os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0, ask
+"""
+    subprocess.run([sys.executable, "-c", asking, str(dead)], check=True, timeout=PATIENCE)
+
+
+def test_a_read_that_would_block_is_not_the_end_of_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`EAGAIN` in the middle of a streamed file is an error; the file does not end there."""
+    path, calls = tmp_path / "file", [0]
+    path.write_bytes(bytes(2 * access.CHUNK_BYTES))
+    read_at = access._read_at
+
+    def blocked(*arguments: int) -> bytes:
+        calls[0] += 1
+        if calls[0] == 2:
+            raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+        return read_at(*arguments)
+
+    monkeypatch.setattr(access, "_read_at", blocked)
+    with pytest.raises(BlockingIOError):
+        list(locate(path).chunks())
+    assert b"".join(locate(path).chunks()) == path.read_bytes()

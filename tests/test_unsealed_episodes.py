@@ -17,10 +17,10 @@ from mpe2 import simple_spread_v3
 
 import episodelake as el
 from episodelake.explorer.listing import EpisodeList
-from episodelake.explorer.live import journals
 from episodelake.explorer.live.growing import ENDED, RECORDING, STOPPED, Recordings, state_of
-from episodelake.explorer.live.journals import JournalFollower, Unsealed
 from episodelake.explorer.live.watch import Watch
+from episodelake.readers import unsealed as journals
+from episodelake.readers.unsealed import JournalFollower, Unsealed
 from episodelake.store.errors import StoreAccessError
 from episodelake.store.files.locks import OWNER_BYTES
 from episodelake.store.journal.reading import PartReader

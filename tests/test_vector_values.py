@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,13 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
-from gymnasium.wrappers.vector import DictInfoToList
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
+from gymnasium.wrappers.vector import DictInfoToList, RecordEpisodeStatistics
 
 import episodelake as el
-from nasty_environments import Rollout, SmallEnv, assert_recorded
-from strategies import same
-from vector_rollouts import MODES, Maker, alone, assert_all, batches, together
+from episodelake.testing import ScriptedEnv, assert_recorded, script
+from episodelake.testing.adapters import case
+from nasty_environments import Rollout, SmallEnv, same_info
+from vector_rollouts import MODES, Maker, alone, batches
 
 MODE_NAMES = [mode.value for mode in MODES]
 STILL = np.zeros((3, 2), np.float32)
@@ -69,21 +69,6 @@ def recorded(folder: Path, envs: VectorEnv, steps: int, **arguments: Any) -> lis
             recorder.step(np.zeros(envs.num_envs, np.int64))
     assert store.refresh().verify().faults == ()
     return sorted(store, key=lambda episode: episode.number)
-
-
-@pytest.mark.parametrize("mode", MODES, ids=MODE_NAMES)
-def test_infos_are_absent_where_they_were_absent(tmp_path: Path, mode: AutoresetMode) -> None:
-    """A key that some environments told at some steps is there at these, with its type, and nowhere else."""
-    makers: list[Maker] = [lambda n=n: Telling(n) for n in (2, 5, 3)]
-    envs = SyncVectorEnv(makers, autoreset_mode=mode)
-    taken = batches(envs, 12)
-    store = el.create(tmp_path / "store", envs)
-    with store.record(envs) as recorder:
-        together(recorder, taken, mode)
-    assert_all(store, alone(makers, taken, mode, envs.action_space), Telling())
-    names = set(store.steps.collect_schema().names())
-    assert {"info.t", "info.odd", "info.picture", "info.word", "info.deep.er.x", "info.deep.list"} <= names
-    assert not any(name.startswith(("info._", "info.final")) for name in names if name != "info._json")
 
 
 def test_infos_without_masks_are_everybodys(tmp_path: Path) -> None:
@@ -199,10 +184,14 @@ class OnDevice:
         return np.asarray(self.values)
 
 
-@pytest.mark.parametrize("kind", [Foreign, Lending, OnDevice])
-def test_arrays_of_other_libraries_become_numpy(tmp_path: Path, kind: Callable[[Any], Any]) -> None:
+def test_arrays_of_other_libraries_become_numpy(tmp_path: Path) -> None:
     """Observations, rewards, flags, infos, actions and logged values may be arrays of any library."""
+    for number, kind in enumerate([Foreign, Lending, OnDevice]):
+        with case(kind):
+            _check_arrays_of_other_libraries_become_numpy(tmp_path / str(number), kind)
 
+
+def _check_arrays_of_other_libraries_become_numpy(tmp_path: Path, kind: Callable[[Any], Any]) -> None:
     class Elsewhere(Scripted):
         def reset(self, **arguments: Any) -> Any:
             return kind(np.zeros(2)), {"x": kind(np.array([1, 2]))}
@@ -215,7 +204,8 @@ def test_arrays_of_other_libraries_become_numpy(tmp_path: Path, kind: Callable[[
                 np.array([0, self.calls == 2], np.uint8),
                 np.zeros(2, np.uint8),
             )
-            return *map(kind, values), {"x": kind(np.array([3, 4]))}
+            there = {"y": kind(np.array([5, 6])), "_y": kind(np.array([True, False]))}
+            return *map(kind, values), {"x": kind(np.array([3, 4]))} | there
 
     envs = Elsewhere(2, [], AutoresetMode.NEXT_STEP)
     store = el.create(tmp_path / "store", envs)
@@ -227,70 +217,21 @@ def test_arrays_of_other_libraries_become_numpy(tmp_path: Path, kind: Callable[[
     first, second = sorted(store.refresh(), key=lambda episode: episode.number)
     assert first.observations.tolist() == [0, 1, 2] and first.rewards.tolist() == [1, 1]
     assert second.actions.tolist() == [2, 2] and second.end_reason == "terminated"
+    assert first.infos == [{"x": 1}, {"x": 3, "y": 5}, {"x": 3, "y": 5}]
     assert second.infos == [{"x": 2}, {"x": 4}, {"x": 4}]
     assert second.policy["value"].tolist() == [1.5, 1.5]
 
 
-@pytest.mark.parametrize("mode", MODES, ids=MODE_NAMES)
-def test_logged_values_stand_beside_the_actions(tmp_path: Path, mode: AutoresetMode) -> None:
-    """What is logged stands on the row of its observation, and on the last row where that was in hand."""
-    makers: list[Maker] = [lambda n=n: SmallEnv(n) for n in (2, 3, 50)]
-    envs = SyncVectorEnv(makers, autoreset_mode=mode)
-    store = el.create(tmp_path / "store", envs)
-    with store.record(envs) as recorder:
-        observations, _ = recorder.reset(seed=10)
-        done = np.zeros(3, bool)
-        for step in range(9):
-            values = observations[:, 2].astype(np.float64)
-            recorder.log(seen=values, both={"a": values, "b": np.stack([values, values], 1)}, step=[step] * 3)
-            values[:] = np.nan
-            observations, _, terminated, truncated, _ = recorder.step(STILL)
-            done = terminated | truncated
-            if mode is AutoresetMode.DISABLED and done.any():
-                recorder.log(seen=observations[:, 2].astype(np.float64))
-                observations, _ = recorder.reset(options={"reset_mask": done})
-    last_too = mode is not AutoresetMode.SAME_STEP
-    for episode in store.refresh():
-        # With autoreset disabled, the values before the last reset are those of all.
-        told = mode is AutoresetMode.DISABLED and bool(done.any())
-        whole = last_too and (episode.end_reason == "terminated" or told)
-        seen = episode.observations[: episode.length + whole, 2].astype(np.float64)
-        assert same(episode.policy["seen"], seen)
-        if mode is not AutoresetMode.DISABLED:
-            assert same(np.array([part["a"] for part in stacked(episode.policy["both"], len(seen))]), seen)
-    assert store.verify().faults == ()
-
-
-def stacked(values: Any, length: int) -> list[dict[str, Any]]:
-    """Return nested logged values step by step."""
-    if isinstance(values, dict):
-        return [{key: part[index] for key, part in values.items()} for index in range(length)]
-    return list(values)
-
-
-def test_logged_values_may_be_of_some_environments(tmp_path: Path) -> None:
-    """With a mask only these have the value; later values replace earlier ones; others are absent."""
-    envs = SyncVectorEnv([lambda: SmallEnv(9)] * 3)
-    store = el.create(tmp_path / "store", envs)
-    with store.record(envs) as recorder:
-        recorder.reset(seed=10)
-        recorder.log(value=np.array([1, 2, 3]), mask=np.array([True, True, False]))
-        recorder.log(value=np.array([7, 8, 9]), mask=np.array([False, True, False]))
-        recorder.step(STILL)
-        recorder.log(value=np.arange(3))
-        recorder.log(value=np.arange(3) * 0.5)
-        recorder.step(STILL)
-        recorder.log(word=["a", "b", "c"])
-        recorder.step(STILL)
-    frame = store.refresh().steps.collect().sort("episode_id", "t")
-    assert frame["policy.value"].to_list() == [1, 0, None, None, 8, 0.5, None, None, None, 1, None, None]
-    words = [episode.frame()["policy.word"].to_list() for episode in store]
-    assert words == [[None, None, word, None] for word in "abc"]
-
-
-@pytest.mark.parametrize("value", [5, np.zeros(2), np.zeros(()), [1, 2], "abc", None, {"deep": np.zeros(4)}])
-def test_a_logged_value_of_another_size_is_refused(tmp_path: Path, value: Any) -> None:
+def test_a_logged_value_of_another_size_is_refused(tmp_path: Path) -> None:
     """A value without one entry for each environment is an error that says so, and nothing is kept of it."""
+    for number, value in enumerate(
+        [5, np.zeros(2), np.zeros(()), [1, 2], "abc", None, {"deep": np.zeros(4)}]
+    ):
+        with case(value):
+            _check_a_logged_value_of_another_size_is_refused(tmp_path / str(number), value)
+
+
+def _check_a_logged_value_of_another_size_is_refused(tmp_path: Path, value: Any) -> None:
     envs = SyncVectorEnv([lambda: SmallEnv(9)] * 3)
     store = el.create(tmp_path / "store", envs)
     with store.record(envs) as recorder:
@@ -301,141 +242,6 @@ def test_a_logged_value_of_another_size_is_refused(tmp_path: Path, value: Any) -
             recorder.log(value=np.zeros(3), mask=np.zeros(3))
         recorder.step(STILL)
     assert [episode.policy for episode in store.refresh()] == [{}] * 3
-
-
-def with_callback(
-    folder: Path, mode: AutoresetMode, callback: Callable[[el.types.StepData], Any]
-) -> tuple[el.EpisodeStore, list[list[Rollout]]]:
-    """Record environments under a step callback; return the store and what each environment sees alone."""
-    makers: list[Maker] = [lambda n=n: Telling(n) for n in (3, 4)]
-    envs = SyncVectorEnv(makers, autoreset_mode=mode)
-    taken = batches(envs, 11)
-    store = el.create(folder / "store", envs)
-    with store.record(envs, step_callback=callback) as recorder:
-        together(recorder, taken, mode)
-    return store.refresh(), alone(makers, taken, mode, envs.action_space)
-
-
-@pytest.mark.parametrize("mode", MODES, ids=MODE_NAMES)
-def test_a_step_callback_sees_each_step_of_each_environment(tmp_path: Path, mode: AutoresetMode) -> None:
-    """It is shown what each environment alone would show, and what it adds stands on these rows."""
-    seen: list[el.types.StepData] = []
-
-    def watch(step: el.types.StepData) -> dict[str, Any]:
-        seen.append(step)
-        return {"twice": 2 * step.t}
-
-    store, plain = with_callback(tmp_path, mode, watch)
-    assert_all(store, plain, Telling())
-    assert all(
-        episode.extra["twice"].tolist() == [2 * t for t in range(episode.length + 1)] for episode in store
-    )
-    for index, rollouts in enumerate(plain):
-        own = [step for step in seen if step.env_index == index and step.t > 0]
-        assert [step.reward for step in own] == [reward for r in rollouts for reward in r.rewards]
-        assert [step.terminated for step in own] == [flag for r in rollouts for flag in r.terminations]
-        assert same([step.observation for step in own], [o for r in rollouts for o in r.observations[1:]])
-        assert same([step.action for step in own], [action for r in rollouts for action in r.actions])
-
-
-@pytest.mark.parametrize("mode", MODES, ids=MODE_NAMES)
-def test_a_step_callback_may_change_what_is_recorded(tmp_path: Path, mode: AutoresetMode) -> None:
-    """Replaced observations, rewards and infos are recorded, and returns are of what was recorded."""
-
-    def change(step: el.types.StepData) -> Any:
-        if step.t == 0:
-            return dataclasses.replace(step, observation=step.observation * 0)
-        return dataclasses.replace(step, reward=float(step.t), info={"new": step.t}, action=step.action * 0)
-
-    store, plain = with_callback(tmp_path, mode, change)
-    assert len(store) == sum(map(len, plain))
-    for episode in store:
-        times = range(1, episode.length + 1)
-        assert episode.rewards.tolist() == list(times) and episode.episode_return == sum(times)
-        assert not episode.observations[0].any() and not episode.actions.any()
-        assert episode.infos[1:] == [{"new": t} for t in times]
-
-
-@pytest.mark.sample
-@pytest.mark.parametrize("when", [0, 2])
-@pytest.mark.parametrize("mode", MODES, ids=MODE_NAMES)
-def test_a_step_callback_may_end_episodes(tmp_path: Path, mode: AutoresetMode, when: int) -> None:
-    """After `end=True` nothing of an environment is recorded until its next reset."""
-
-    def stop(step: el.types.StepData) -> Any:
-        return dataclasses.replace(step, end=step.t == when and step.env_index == 1)
-
-    store, plain = with_callback(tmp_path, mode, stop)
-    for index, rollouts in enumerate(plain):
-        own = sorted((e for e in store if e.env_index == index), key=lambda e: e.number)
-        cut = [rollout.cut(when) if index else rollout for rollout in rollouts]
-        cut = [rollout for rollout in cut if rollout.actions]
-        assert len(own) == len(cut)
-        for episode, rollout in zip(own, cut, strict=True):
-            assert_recorded(episode, rollout, Telling())
-    assert store.verify().faults == ()
-
-
-def test_an_exception_in_a_step_callback_passes_on(tmp_path: Path) -> None:
-    """The exception reaches the caller unchanged; the steps before it are kept."""
-    error = ZeroDivisionError("mine")
-
-    def failing(step: el.types.StepData) -> None:
-        if step.t == 2 and step.env_index == 1:
-            raise error
-
-    envs = SyncVectorEnv([lambda: SmallEnv(9)] * 3)
-    store = el.create(tmp_path / "store", envs)
-    with pytest.raises(ZeroDivisionError) as caught, store.record(envs, step_callback=failing) as recorder:
-        recorder.reset()
-        recorder.step(STILL)
-        recorder.step(STILL)
-    assert caught.value is error
-    assert [(episode.length, episode.end_reason) for episode in store.refresh()] == [(1, "cut")] * 3
-
-
-@pytest.mark.parametrize("mode", MODES, ids=MODE_NAMES)
-def test_an_episode_callback_sees_each_episode_once(tmp_path: Path, mode: AutoresetMode) -> None:
-    """It is told length, return, reason and environment, and what it returns is the episode's metadata."""
-    seen: list[el.types.EpisodeSummary] = []
-
-    def note(episode: el.types.EpisodeSummary) -> dict[str, Any]:
-        seen.append(episode)
-        return {"label": f"{episode.env_index}: {episode.length} {episode.end_reason}"}
-
-    envs = SyncVectorEnv([lambda n=n: SmallEnv(n) for n in (2, 3)], autoreset_mode=mode)
-    store = el.create(tmp_path / "store", envs)
-    with store.record(envs, episode_callback=note) as recorder:
-        together(recorder, batches(envs, 8), mode)
-    by_id = {episode.id: episode for episode in store.refresh()}
-    assert {episode.id for episode in seen} == by_id.keys() and len(seen) == len(by_id)
-    for summary in seen:
-        episode = by_id[summary.id]
-        assert episode.metadata == {"label": f"{episode.env_index}: {episode.length} {episode.end_reason}"}
-        assert (summary.episode_return, summary.seed) == (episode.episode_return, episode.seed)
-
-
-def test_an_exception_in_an_episode_callback_keeps_the_step(tmp_path: Path) -> None:
-    """The exception reaches the caller; all episodes are kept, and the others go on."""
-    failures = iter([ZeroDivisionError("mine")])
-
-    def failing(summary: el.types.EpisodeSummary) -> None:
-        for failure in failures:
-            raise failure
-
-    envs = SyncVectorEnv([lambda n=n: SmallEnv(n) for n in (2, 4, 4)])
-    store = el.create(tmp_path / "store", envs)
-    with store.record(envs, episode_callback=failing) as recorder:
-        recorder.reset(seed=10)
-        recorder.step(STILL)
-        with pytest.raises(ZeroDivisionError, match="mine"):
-            recorder.step(STILL)
-        for _ in range(2):
-            recorder.step(STILL)
-    plain = alone(
-        [lambda n=n: SmallEnv(n) for n in (2, 4, 4)], [STILL] * 4, AutoresetMode.NEXT_STEP, envs.action_space
-    )
-    assert_all(store, plain, SmallEnv())
 
 
 @pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
@@ -477,9 +283,14 @@ class Widening(SmallEnv):
         return observation, reward, terminated, truncated, {"legal": np.arange(self.t)}
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_arrays_whose_size_changes_from_step_to_step(tmp_path: Path, mode: AutoresetMode) -> None:
+def test_arrays_whose_size_changes_from_step_to_step(tmp_path: Path) -> None:
     """Infos and logged values of one key, with another length in each step, come back as they were."""
+    for number, mode in enumerate(MODES):
+        with case(mode):
+            _check_arrays_whose_size_changes_from_step_to_step(tmp_path / str(number), mode)
+
+
+def _check_arrays_whose_size_changes_from_step_to_step(tmp_path: Path, mode: AutoresetMode) -> None:
     envs = SyncVectorEnv([lambda: Widening(4)] * 3, autoreset_mode=mode)
     store = el.create(tmp_path / "store", envs)
     with store.record(envs, flush_seconds=1e6) as recorder:
@@ -496,9 +307,14 @@ def test_arrays_whose_size_changes_from_step_to_step(tmp_path: Path, mode: Autor
     assert not store.verify().faults
 
 
-@pytest.mark.parametrize("mode", MODES, ids=MODE_NAMES)
-def test_infos_as_a_list_are_recorded_like_infos_as_a_mapping(tmp_path: Path, mode: AutoresetMode) -> None:
+def test_infos_as_a_list_are_recorded_like_infos_as_a_mapping(tmp_path: Path) -> None:
     """Gymnasium's `DictInfoToList` changes the form of infos, and nothing of what is recorded."""
+    for number, mode in enumerate(MODES):
+        with case(mode):
+            _check_infos_as_a_list_are_recorded_like_infos_as_a_mapping(tmp_path / str(number), mode)
+
+
+def _check_infos_as_a_list_are_recorded_like_infos_as_a_mapping(tmp_path: Path, mode: AutoresetMode) -> None:
     frames = []
     for name, wrap in (("plain", lambda envs: envs), ("listed", DictInfoToList)):
         envs = SyncVectorEnv([lambda: Telling(3), lambda: Telling(5)], autoreset_mode=mode)
@@ -509,10 +325,111 @@ def test_infos_as_a_list_are_recorded_like_infos_as_a_mapping(tmp_path: Path, mo
     assert frames[0].schema == frames[1].schema and frames[0].equals(frames[1])
 
 
-@pytest.mark.parametrize("infos", ["text", [{}], [{}, {}, {}], [{}, 1], 5])
-def test_infos_of_another_form_are_refused(tmp_path: Path, infos: Any) -> None:
-    """Infos are a mapping, or a list with one for each environment."""
+class Paying(VectorWrapper):
+    """Adds a key with every step, without a mask, and one at environments that are done."""
 
+    def step(self, actions: Any) -> Any:
+        """Add the reward, and how the episode went."""
+        *result, infos = self.env.step(actions)
+        done = result[2] | result[3]
+        infos["paid"] = result[1].copy()
+        if done.any():
+            infos |= {"verdict": np.where(done, "over", ""), "_verdict": done}
+        return *result, infos
+
+
+CHAINS: dict[str, Callable[[VectorEnv], VectorEnv]] = {
+    "statistics": lambda envs: RecordEpisodeStatistics(envs, stats_key="sums"),
+    "listed": lambda envs: DictInfoToList(RecordEpisodeStatistics(envs, stats_key="sums")),
+    "paying": lambda envs: Paying(RecordEpisodeStatistics(envs, stats_key="sums")),
+}
+
+
+def _wrapped(rollout: Rollout, mode: AutoresetMode, *, paying: bool, first: bool) -> None:
+    """Add what vector-level wrappers add to the infos of one episode, but for the time it took."""
+    if rollout.terminations[-1]:
+        rollout.infos[-1]["sums"] = {"r": sum(rollout.rewards), "l": len(rollout.rewards)}
+    if paying:
+        for info, reward in zip(rollout.infos[1:], rollout.rewards, strict=True):
+            info["paid"] = reward
+        if rollout.terminations[-1]:
+            rollout.infos[-1]["verdict"] = "over"
+        if mode is AutoresetMode.NEXT_STEP and not first:
+            rollout.infos[0]["paid"] = 0.0
+
+
+@pytest.mark.parametrize("mode", MODES, ids=MODE_NAMES)
+def test_infos_of_vector_level_wrappers_stand_beside_their_step(tmp_path: Path, mode: AutoresetMode) -> None:
+    """Infos that they add at the end of an episode belong to its last row, as in one-by-one rollouts."""
+    callbacks: dict[str, Any] = {"statistics": lambda step: None, "listed": None, "paying": lambda step: None}
+    for chain, callback in [*callbacks.items(), ("paying", None)]:
+        with case((chain, callback)):
+            _check_wrapper(tmp_path / f"{chain} {callback is None}", mode, chain, callback)
+
+
+def _check_wrapper(tmp_path: Path, mode: AutoresetMode, chain: str, callback: Any) -> None:
+    # With a mask Gymnasium's statistics start over for all sub-environments, so there all end together.
+    lengths = (3, 3, 3) if mode is AutoresetMode.DISABLED else (3, 1, 4)
+    makers: list[Maker] = [lambda n=n: Telling(n) for n in lengths]
+    envs = CHAINS[chain](
+        (AsyncVectorEnv if chain == "paying" else SyncVectorEnv)(makers, autoreset_mode=mode)
+    )
+    taken = batches(envs, 11)
+    store = el.create(tmp_path / "store", envs)
+    with store.record(envs, step_callback=callback) as recorder:
+        recorder.reset(seed=10)
+        for actions in taken:
+            *_, terminations, truncations, _ = recorder.step(actions)
+            if mode is AutoresetMode.DISABLED and (done := terminations | truncations).any():
+                recorder.reset(options={"reset_mask": done})
+    plain = alone(makers, taken, mode, envs.action_space)
+    store.refresh()
+    for index, rollouts in enumerate(plain):
+        episodes = sorted((e for e in store if e.env_index == index), key=lambda e: e.number)
+        for place, (episode, rollout) in enumerate(zip(episodes, rollouts, strict=True)):
+            _wrapped(rollout, mode, paying=chain == "paying", first=place == 0)
+            infos = [dict(info) for info in episode.infos]
+            for info in infos:
+                # The time that the episode took is the machine's.
+                assert ("sums" in info) == (info.get("sums", {}).pop("t", None) is not None)
+            assert all(map(same_info, infos, rollout.infos)), (index, place)
+
+
+def test_infos_of_resets_stay_with_the_next_episode(tmp_path: Path) -> None:
+    """A key that resets give, or that `final_info` has, is not taken for a wrapper's."""
+
+    class Opening(SmallEnv):
+        """Gives a key with every reset and never with a step."""
+
+        def tell(self) -> Any:
+            return {"start": float(self.held), "t": 0} if self.t == 0 else {"t": self.t}
+
+        def reset(self, **arguments: Any) -> Any:
+            self.held = getattr(self, "held", 0) + 1
+            return super().reset(**arguments)
+
+    for number, wrap in enumerate((lambda envs: envs, *CHAINS.values())):
+        envs = wrap(SyncVectorEnv([lambda: Opening(2)] * 2, autoreset_mode=AutoresetMode.SAME_STEP))
+        store = el.create(tmp_path / str(number), envs)
+        with store.record(envs) as recorder:
+            recorder.reset(seed=10)
+            for _ in range(5):
+                recorder.step(np.zeros((2, 2), np.float32))
+        assert len(store.refresh()) == 6
+        for episode in store:
+            starts = ["start" in info for info in episode.infos]
+            assert starts == [True] + [False] * episode.length
+            assert [info["t"] for info in episode.infos] == list(range(episode.length + 1))
+
+
+def test_infos_of_another_form_are_refused(tmp_path: Path) -> None:
+    """Infos are a mapping, or a list with one for each environment."""
+    for number, infos in enumerate(["text", [{}], [{}, {}, {}], [{}, 1], 5]):
+        with case(infos):
+            _check_infos_of_another_form_are_refused(tmp_path / str(number), infos)
+
+
+def _check_infos_of_another_form_are_refused(tmp_path: Path, infos: Any) -> None:
     class Odd(VectorWrapper):
         def step(self, actions: Any) -> Any:
             return (*self.env.step(actions)[:4], infos)
@@ -523,3 +440,44 @@ def test_infos_of_another_form_are_refused(tmp_path: Path, infos: Any) -> None:
         recorder.reset()
         with pytest.raises(el.errors.SpaceMismatchError, match="infos is"):
             recorder.step(STILL[:2])
+
+
+def test_masks_reset_exactly_the_masked(tmp_path: Path) -> None:
+    """Who is reset in the middle of an episode is cut there and has its own seed; nobody else notices."""
+    rng = np.random.default_rng(0)
+    infos = [{"step": t} for t in range(20)]
+    box, push = spaces.Box(-9, 9, (2,), np.float32), spaces.Discrete(3)
+    alone = [ScriptedEnv(box, push, script(box, push, [5, 3, 4], seed=k, infos=infos)) for k in range(3)]
+    envs = SyncVectorEnv([lambda env=env: env for env in alone], autoreset_mode=AutoresetMode.DISABLED)
+    store = el.create(tmp_path / "store", envs)
+    with store.record(envs) as recorder:
+        recorder.reset(seed=[7, 8, 9])
+        for number in range(30):
+            recorder.step(np.array([env.action() for env in alone]))
+            mask = np.array([env.waiting for env in alone]) | (rng.random(3) < 0.2)
+            if mask.any():
+                seeds: list[int | None] = [100 * number + k for k in range(3)]
+                recorder.reset(seed=seeds, options={"reset_mask": mask})
+    for index, env in enumerate(alone):
+        found = sorted((e for e in store.refresh() if e.env_index == index), key=lambda e: e.number)
+        assert len(found) == len(env.recorded())
+        for episode, rollout in zip(found, env.recorded(), strict=True):
+            assert_recorded(episode, rollout, env)
+            assert episode.seed == rollout.seed
+
+
+class Sharing(Scripted):
+    """Tells one number of all at once, and a key that is no text, whose mask is no info of its own."""
+
+    def step(self, actions: Any) -> Any:
+        """Tell the number of the call."""
+        *result, _ = super().step(actions)
+        return *result, {"level": np.int16(self.calls), 7: np.array([1, 2]), "_7": np.array([True, False])}
+
+
+def test_a_number_that_all_share_is_a_number(tmp_path: Path) -> None:
+    """A numpy scalar in the infos comes back as a Python number, as it does from a single environment."""
+    still = (np.zeros(2), np.zeros(2, bool), {})
+    first, second = recorded(tmp_path, Sharing(2, [still] * 4, AutoresetMode.NEXT_STEP), 2)
+    assert first.infos == [{}, {"level": 1, 7: 1}, {"level": 2, 7: 1}]
+    assert second.infos == [{}, {"level": 1}, {"level": 2}] and type(second.infos[1]["level"]) is int

@@ -9,7 +9,8 @@ Version 2 states `terminated` alone, so other episodes are cut. In version 1 the
 an episode that was cut.
 
 An export is a file for `ReplayBuffer.load` of d3rlpy 2. An episode that did not terminate gets a last row
-with its last observation, and zeros beside it as action and reward.
+with its last observation, and zeros beside it as action and reward. `ReplayBuffer.load` takes no action
+space: it calls the actions discrete if those of the first episode are whole numbers.
 """
 
 from __future__ import annotations
@@ -23,19 +24,28 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from ..readers.episode import Episode
+from .. import Episode, EpisodeView
+from ..errors import DatasetError
+from ..plugin import (
+    HDF5,
+    Export,
+    ForeignDataset,
+    ForeignEpisode,
+    Format,
+    Holds,
+    ImportOptions,
+    Match,
+    Part,
+    export_format,
+    reading,
+    refuse_vector_rewards,
+    require,
+)
+from ..readers.exporting.capabilities import LOST_SPACES
 from ..readers.exporting.conversions import Converted, exported
-from ..readers.exporting.hdf5 import first_rows, new_file, single_array
-from ..readers.exporting.holds import LOST_SPACES, Holds
-from ..readers.exporting.step_arrays import refuse_vector_rewards
-from ..readers.exporting.target import Export, export_format
-from ..readers.loading.feeding_view import FeedingView
-from ..store.common.optional_packages import HDF5, require
-from ..store.errors import DatasetError
-from ..writers.importing.boundary import reading
+from ..readers.exporting.hdf5 import episodes_into, first_rows, new_file, single_array
 from ..writers.importing.episode_rows import NO_TRANSITION, UNUSED, completed, is_left
 from ..writers.importing.flat import FlatDataset, FlatRows
-from ..writers.importing.formats import ForeignDataset, ForeignEpisode, Format, ImportOptions, Match, Part
 from ..writers.importing.hdf5 import (
     Hdf5Dataset,
     as_flags,
@@ -218,6 +228,10 @@ class _Flat(_Dataset, FlatDataset):
 
 _COLUMNS = ("observations", "actions", "rewards", "terminated")
 _VERSION = "2.1"
+_SEEM_DISCRETE = (
+    "that actions are not discrete: those of the first episode are whole numbers, and ReplayBuffer.load "
+    "takes such for discrete ones (view.to.d3rlpy() does not)"
+)
 
 
 @export_format(
@@ -244,10 +258,12 @@ def write_d3rlpy(export: Export, target: Path) -> None:
         )
     count = 0
     with new_file(target, "d3rlpy") as file:
-        for episode in export.episodes():
+        for episode in episodes_into(file, export):
             rows = _rows(episode, export)
             if rows is None:
                 continue
+            if not count and not isinstance(action, spaces.Discrete) and _seem_discrete(rows["actions"]):
+                export.losses.add(_SEEM_DISCRETE)
             for name, values in rows.items():
                 parts = values if isinstance(values, tuple) else None
                 if parts is None:
@@ -278,14 +294,23 @@ def _rows(episode: Episode, export: Export) -> dict[str, Any] | None:
     return dict(zip(_COLUMNS, (observations, actions, rewards, False), strict=True))
 
 
+def _seem_discrete(actions: np.ndarray) -> bool:
+    """Return whether d3rlpy takes actions for discrete ones: they are whole numbers of 32 bits."""
+    limits = np.iinfo(np.int32)
+    if actions.dtype.kind == "f":  # float16 does not hold the limits
+        actions = actions.astype(np.float64)
+    within = (actions >= limits.min) & (actions <= limits.max)
+    return bool(np.all(within & (np.trunc(actions) == actions)))
+
+
 def _vectors(values: Any) -> np.ndarray:
     """Return rows with an axis of their own, which d3rlpy's batches require of numbers, too."""
     array = np.asarray(values)
     return array[:, None] if array.ndim == 1 else array
 
 
-def to_d3rlpy(view: FeedingView, target: str) -> Converted:
-    """Return a `d3rlpy.dataset.ReplayBuffer` of what an export holds."""
+def to_d3rlpy(view: EpisodeView, target: str) -> Converted:
+    """Return a `d3rlpy.dataset.ReplayBuffer` with the episodes of an export."""
     dataset = require("d3rlpy.dataset", "view.to.d3rlpy()", "d3rlpy")
     context = view.context
     with TemporaryDirectory(prefix="episodelake-") as folder:
@@ -302,7 +327,9 @@ def to_d3rlpy(view: FeedingView, target: str) -> Converted:
         action_space=kind.DISCRETE if discrete else kind.CONTINUOUS,
         action_size=int(space.n) if discrete else info.action_signature.shape[0][0],
     )
-    return buffer, {what: count for what, count in report.lost.items() if what != LOST_SPACES}
+    return buffer, {
+        what: count for what, count in report.lost.items() if what not in (LOST_SPACES, _SEEM_DISCRETE)
+    }
 
 
 FORMAT = Format(

@@ -1,4 +1,4 @@
-"""D4RL datasets: one HDF5 file with flat rows, of which `terminals` and `timeouts` end the episodes.
+"""D4RL datasets: one HDF5 file with flat rows; `terminals` and `timeouts` end the episodes.
 
 Row k holds observation, action, reward and flags of one transition, and `infos/*` of its observation
 (`qlearning_dataset` and `sequence_dataset` of D4RL read it so). `terminals` are terminated, `timeouts`
@@ -16,16 +16,29 @@ at a timeout, since the rows of the next episode follow.
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..readers.episode import Episode
+from .. import Episode
+from ..plugin import (
+    H5,
+    HDF5,
+    Export,
+    FlatTree,
+    Holds,
+    ImportOptions,
+    Match,
+    TreeLayout,
+    export_format,
+    refuse_vector_rewards,
+    tree_format,
+)
 from ..readers.exporting.hdf5 import (
     ColumnWriter,
     InfoColumns,
+    episodes_into,
     first_rows,
     is_attribute,
     is_name,
@@ -33,37 +46,20 @@ from ..readers.exporting.hdf5 import (
     new_file,
     single_array,
 )
-from ..readers.exporting.holds import Holds
-from ..readers.exporting.step_arrays import refuse_vector_rewards
-from ..readers.exporting.target import Export, export_format
-from ..store.common.optional_packages import HDF5
-from ..store.dynamic.column_groups import INFO
-from ..writers.importing.boundary import reading
-from ..writers.importing.flat import FlatDataset, FlatRows, action_space_of
-from ..writers.importing.formats import Format, ImportOptions, Match
-from ..writers.importing.hdf5 import (
-    Hdf5Dataset,
-    box_of,
-    card_values,
-    check_lengths,
-    flags_of,
-    leaves,
-    looked_into,
-    missing_arrays,
-    plain,
-)
+from ..writers.importing.hdf5 import card_values, leaves, missing_arrays
 
 _COLUMNS = ("observations", "actions", "rewards", "terminals")
-_OPTIONAL = ("timeouts", "next_observations")
-_GROUPS = ("infos", "metadata")
-_MAPPING = {
-    "observation": "observations",
-    "action": "actions",
-    "reward": "rewards",
-    "terminated": "terminals",
-    "truncated": "timeouts",
-    "info": "infos",
-}
+_LAYOUT = TreeLayout(
+    observation="observations",
+    action="actions",
+    reward="rewards",
+    terminated="terminals",
+    truncated="timeouts",
+    following="next_observations",
+    info="infos",
+    unused=("metadata",),
+    extra={},
+)
 
 
 def _look(file: Any) -> Match:
@@ -72,54 +68,22 @@ def _look(file: Any) -> Match:
         return Match(f"it has no {', '.join(lacking)}", len(lacking))
     if "episode_terminals" in file:
         return Match("it has episode_terminals, as d3rlpy 1 writes them", 1)
-    return Match(f"it has {', '.join(name for name in (*_COLUMNS, *_OPTIONAL) if name in file)}")
+    optional = (name for name in ("timeouts", "next_observations") if name in file)
+    return Match(f"it has {', '.join((*_COLUMNS, *optional))}")
 
 
-class _Dataset(Hdf5Dataset, FlatDataset):
-    def __init__(self, source: Any, options: ImportOptions) -> None:
-        super().__init__(source, "D4RL")
-        file = self.file
-        _look(file).check(f"{self.path} is no D4RL file")
-        with reading(self.path):
-            arrays = {name: file[name] for name in (*_COLUMNS, *_OPTIONAL) if name in file}
-            infos = leaves(file["infos"], "infos/") if "infos" in file else {}
-            check_lengths(self.path, arrays | infos)
-            self.observation_space = options.observation_space or box_of(
-                arrays["observations"], "observation_space"
-            )
-            self.action_space = options.action_space or action_space_of(arrays["actions"])
-            self._read_card(file)
-        self.mapping = {
-            ours: theirs for ours, theirs in _MAPPING.items() if theirs in file or theirs == "timeouts"
-        }
-        terminated = flags_of(self.path, arrays["terminals"])
-        if "timeouts" in file:
-            truncated = flags_of(self.path, arrays["timeouts"])
-        else:
+class _Dataset(FlatTree):
+    left_out = "is no column of D4RL"
+
+    def __init__(self, path: Path, file: Any, options: ImportOptions) -> None:
+        super().__init__(path, file, options, _LAYOUT)
+        if "timeouts" not in file:
             self.mapping["truncated"] = "nothing: the file has no timeouts"
             self.losses.add("where episodes ended that did not terminate: the file has no timeouts")
-            truncated = np.zeros(len(terminated), bool)
-        rows = FlatRows(
-            place=str(self.path),
-            observation=arrays["observations"],
-            action=arrays["actions"],
-            reward=arrays["rewards"],
-            terminated=terminated,
-            truncated=truncated,
-            following=arrays.get("next_observations"),
-            passed={INFO.column(name.split("/")[1:]): array for name, array in infos.items()},
-        )
-        self.set_rows(rows, options)
-
-    def _read_card(self, file: Any) -> None:
-        self.card = {name: plain(value) for name, value in file.attrs.items()}
         entries, rest = card_values(leaves(file["metadata"]) if "metadata" in file else {})
         self.card.update(entries)
         for name in rest:
             self.losses.add(f"metadata/{name}, an array too large for the card")
-        for name in file:
-            if name not in (*_COLUMNS, *_OPTIONAL, *_GROUPS):
-                self.losses.add(f"{name}, which is no column of D4RL")
 
 
 def _is_card(path: tuple[Any, ...], value: Any) -> bool:
@@ -154,7 +118,7 @@ def write_d4rl(export: Export, target: Path) -> None:
         columns.create("terminals", (), bool)
         columns.create("timeouts", (), bool)
         infos = InfoColumns(columns, "infos/", export)
-        for episode in export.episodes():
+        for episode in episodes_into(file, export):
             _append(columns, infos, episode, export)
         columns.flush()
         for key, value in export.card.items():
@@ -178,10 +142,11 @@ def _append(columns: ColumnWriter, infos: InfoColumns, episode: Episode, export:
     infos.append(episode, count)
 
 
-FORMAT = Format(
+FORMAT = tree_format(
     "d4rl",
+    [H5],
     HDF5,
-    "an HDF5 file with observations, actions, rewards and terminals, without episode_terminals",
-    partial(looked_into, look=_look),
+    "HDF5 files with observations, actions, rewards and terminals, without episode_terminals",
+    _look,
     _Dataset,
 )

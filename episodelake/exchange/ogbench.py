@@ -1,4 +1,4 @@
-"""OGBench datasets: an `.npz` file with flat rows, of which `terminals` are the last of each trajectory.
+"""OGBench datasets: `.npz` files with flat rows; `terminals` mark the last row of each trajectory.
 
 A row has an observation and the action taken there. The row with a terminal holds the last observation of its
 trajectory; OGBench's `load_dataset` leaves out its action, whose next observation is not stored, and takes no
@@ -12,77 +12,42 @@ them, become step columns.
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
-import numpy as np
+from ..plugin import FlatTree, Match, TreeLayout, tree_format
+from ..writers.importing.npy import compared, npz_path
+from ..writers.importing.trees import NPZ, looked_into_tree
 
-from ..store.errors import DatasetError
-from ..writers.importing.boundary import closed_on_error
-from ..writers.importing.flat import FlatDataset, FlatRows, action_space_of, extra_column
-from ..writers.importing.formats import NO_REWARDS, ForeignDataset, Format, ImportOptions, Match
-from ..writers.importing.hdf5 import as_flags, box_of, check_lengths
-from ..writers.importing.npy import NpzFile, look_into_npz, npz_path
+_LAYOUT = TreeLayout(observation="observations", action="actions", reward="rewards", last="terminals")
 
-_COLUMNS = ("observations", "actions", "terminals")
-_REWARDS = "rewards"
+
+class _Dataset(FlatTree):
+    own_name = "ogbench"
+
+
+def _look(file: Any) -> Match:
+    return compared(file.names, "observations", "actions", "terminals")
+
+
+def _look_into_shard(file: Any) -> Match:
+    # A folder of rollouts with rewards is a table, of an episode in each file.
+    return Match("its files have rewards", 1) if "rewards" in file.names else _look(file)
 
 
 def _detect(source: Any) -> Match:
-    """Look for the arrays."""
-    path = npz_path(source)
-    if path is None:
-        return Match("it is no .npz file", 3, related=False)
-    return look_into_npz(path, *_COLUMNS)
+    return looked_into_tree(source, _look_into_shard if npz_path(source) is None else _look, [NPZ])
 
 
-def _open(source: Any, options: ImportOptions) -> ForeignDataset:
-    """Open a file."""
-    path = npz_path(source)
-    if path is None:
-        raise DatasetError(f"{source!s:.200} is no .npz file, so it is no OGBench dataset.")
-    file = NpzFile(path)
-    with closed_on_error(file):
-        return _Dataset(file, options)
-
-
-class _Dataset(FlatDataset):
-    def __init__(self, file: NpzFile, options: ImportOptions) -> None:
-        super().__init__()
-        self._file, path = file, file.path
-        arrays = {name: self._file.open(name) for name in dict.fromkeys((*_COLUMNS, *self._file.names))}
-        total = check_lengths(path, arrays)
-        observations, actions = arrays.pop("observations"), arrays.pop("actions")
-        lasts = as_flags(arrays.pop("terminals")[()], f"{path}: terminals")
-        lasts[-1:] = True
-        rewards = arrays.pop(_REWARDS, None)
-        if rewards is None:
-            self.losses.add(NO_REWARDS, total - int(lasts.sum()))
-        self.observation_space = options.observation_space or box_of(observations, "observation_space")
-        self.action_space = options.action_space or action_space_of(actions)
-        extras = {extra_column(name, "ogbench"): array for name, array in arrays.items()}
-        self.mapping = {
-            "observation": "observations",
-            "action": "actions",
-            "reward": "NaN" if rewards is None else _REWARDS,
-            "last observation": "the rows with terminals",
-            **{name: array.name for name, array in extras.items()},
-        }
-        rows = FlatRows(
-            place=str(path),
-            observation=observations,
-            action=actions,
-            reward=rewards,
-            terminated=np.zeros(total, bool),
-            truncated=np.zeros(total, bool),
-            ends=np.flatnonzero(lasts),
-            stands=lasts,
-            passed=extras,
-        )
-        self.set_rows(rows, options)
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
-
-
-FORMAT = Format("ogbench", None, "an .npz file with observations, actions and terminals", _detect, _open)
+FORMAT = replace(
+    tree_format(
+        "ogbench",
+        [NPZ],
+        None,
+        ".npz files with observations, actions and terminals, one or a folder of shards",
+        _look,
+        partial(_Dataset, layout=_LAYOUT),
+    ),
+    detect=_detect,
+)

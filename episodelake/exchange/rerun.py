@@ -20,16 +20,25 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ..errors import DatasetError, InvalidArgumentError
+from ..plugin import (
+    EPISODE,
+    LISTS,
+    METADATA,
+    REWARD,
+    Export,
+    Option,
+    collected,
+    episodes_frame,
+    export_format,
+    positive_number,
+    require,
+    suggest,
+    unescape,
+)
 from ..readers.exporting.shards import image_files, is_image
 from ..readers.exporting.tables import BARE_TABLES, TableExport
-from ..readers.exporting.target import Export, Option, export_format
-from ..readers.frames import episodes_frame
-from ..store.common.arguments import positive_number, suggest
-from ..store.common.optional_packages import require
-from ..store.dynamic.column_groups import METADATA
-from ..store.errors import DatasetError, InvalidArgumentError
-from ..store.names import EPISODE, REWARD, STEP, split
-from ..store.spaces.arrow import LISTS
+from ..store.names import STEP
 
 _EXTRA = "'episodelake[rerun]'"
 #: Longer vectors are tensors, not as many lines of a plot.
@@ -88,6 +97,11 @@ class _Folder:
         self._leaves = {leaf.column: leaf for codec in codecs for leaf in codec.leaves}
         self._table = TableExport(export, layout="steps")
         self._time = _time_column(export.options["time"], self._table.schema)
+        if self._time is not None and export.options["fps"] is not None:
+            raise InvalidArgumentError(
+                f"fps={export.options['fps']!r}: the timeline comes from time={export.options['time']!r}. "
+                "Leave out one of them."
+            )
         self._fps = None if self._time is not None else _frames_per_second(export)
         default = export.card.get("title") or Path(str(snapshot.layout.root)).name
         name = str(export.options["application"] or default)
@@ -105,7 +119,7 @@ class _Folder:
     def _facts(self) -> Iterator[dict[str, Any]]:
         context = self._export.context
         frame = episodes_frame(context.snapshot, context.all_positions).select(*_FACTS, "started_at")
-        return frame.collect().iter_rows(named=True)
+        return collected(frame).iter_rows(named=True)
 
     def _write_episode(self, rows: pa.Table, number: int, facts: Mapping[str, Any]) -> None:
         """Write the file of an episode of T+1 rows."""
@@ -135,7 +149,7 @@ class _Folder:
         for field in rows.schema:
             skipped = field.name in (EPISODE, STEP, "seed") or field.name.startswith(METADATA.prefix)
             if not skipped:
-                entity = rerun.new_entity_path(list(split(field.name)))
+                entity = rerun.new_entity_path([*map(unescape, field.name.split("."))])
                 for chosen, columns in self._parts(field.name, rows.column(field.name)):
                     yield chunk.from_columns(entity, times.at(chosen), columns)
         for entity, chosen, columns in self._ends(rows, facts):

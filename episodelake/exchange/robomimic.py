@@ -1,12 +1,15 @@
-"""robomimic datasets: an HDF5 file with a group `data/demo_N` for each episode.
+"""robomimic datasets: an HDF5 file with a group `data/demo_N` for each episode, or a folder of such files.
 
-The last observation is the last row of `next_obs`; where a file has none it is missing. The learners of
-robomimic treat `dones` as terminals: an episode whose last row is done is terminated, and any other is cut.
-Its scripts can also set `dones` before the last row, while a task stays solved; these are reported as lost.
-Rewards are never invented: files of bare demonstrations, without `rewards` or `obs`, are refused.
+MimicGen, RoboCasa, LIBERO and Isaac Lab write the same layout. The last observation is the last row of
+`next_obs`; where a file has none it is missing. The learners of robomimic treat `dones` as terminals: an
+episode whose last row is done is terminated, and any other is cut. Its scripts can also set `dones` before
+the last row, while a task stays solved; these are reported as lost. Rewards that a file lacks are NaN; files
+of bare demonstrations, without `obs`, are refused.
 
-Arrays beside these, such as `states`, become step columns. The masks that name an episode are in its metadata
-`splits`, beside its attributes, and `env_args` goes to the card.
+Arrays beside these, such as `states`, become step columns, and those of another length are lost, but for
+`initial_state` of Isaac Lab and `src_demo_inds` of MimicGen, which are metadata. The masks that name an
+episode are in its metadata `splits`, beside its attributes, and `env_args` goes to the card. In a folder, as
+of a LIBERO suite, attributes that differ between files are metadata of the episodes.
 
 An export is a file for `SequenceDataset`. `dones` is set in the last row of an episode that terminated. Step
 columns of your own become arrays, the metadata `splits` masks, other metadata attributes, and `env_args` of
@@ -16,7 +19,7 @@ the card those of the data.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,36 +27,48 @@ from typing import Any
 import numpy as np
 from gymnasium import Space, spaces
 
-from ..readers.episode import Episode
-from ..readers.episode_data import stack
-from ..readers.exporting.hdf5 import first_rows, flat, is_attribute, is_name, is_numbers, new_file
-from ..readers.exporting.holds import Holds
-from ..readers.exporting.step_arrays import number_array, refuse_vector_rewards
-from ..readers.exporting.target import ENV_SPEC, Export, Option, export_format
-from ..store.common.optional_packages import HDF5
-from ..store.dynamic.column_groups import EXTRA as OWN
-from ..store.errors import DatasetError
-from ..store.spaces.codec import slice_batch
-from ..writers.importing.boundary import reading
-from ..writers.importing.columns import nested
-from ..writers.importing.episode_rows import completed, count_differing, is_left, with_last
-from ..writers.importing.formats import ForeignEpisode, Format, ImportOptions, Match, Part
-from ..writers.importing.hdf5 import (
-    Hdf5Dataset,
-    as_flags,
-    box_of,
-    check_lengths,
-    leaves,
-    looked_into,
-    missing_names,
-    plain,
-    space_of,
-    whole,
+from .. import Episode
+from ..errors import DatasetError
+from ..plugin import EXTRA as OWN
+from ..plugin import (
+    H5,
+    HDF5,
+    Export,
+    GroupedTree,
+    Holds,
+    Match,
+    Option,
+    TreeLayout,
+    export_format,
+    refuse_vector_rewards,
+    tree_format,
 )
+from ..readers.episode_data import stack
+from ..readers.exporting.hdf5 import (
+    episodes_into,
+    first_rows,
+    flat,
+    is_attribute,
+    is_name,
+    is_numbers,
+    new_file,
+)
+from ..readers.exporting.step_arrays import number_array
+from ..readers.exporting.target import ENV_SPEC
+from ..writers.importing.hdf5 import leaves, plain
 
-_ARRAYS = ("obs", "actions", "rewards")
-_HINT = "robomimic's dataset_states_to_obs.py adds observations and rewards to demonstrations."
-_EARLY = "dones before the last row"
+#: Isaac Lab writes `initial_state`, MimicGen the demonstrations after each subtask.
+_LAYOUT = TreeLayout(
+    episode="data/demo_*",
+    observation="obs",
+    action="actions",
+    following="next_obs",
+    reward="rewards",
+    terminated="dones",
+    metadata={name: name for name in ("initial_state", "src_demo_inds")},
+    counted="num_samples",
+    hint="robomimic's dataset_states_to_obs.py adds observations to demonstrations.",
+)
 
 
 def _look(file: Any) -> Match:
@@ -63,112 +78,42 @@ def _look(file: Any) -> Match:
     return Match(f"it has {count} groups data/demo_N") if count else Match("its group data has no demo_N", 1)
 
 
-class _Dataset(Hdf5Dataset):
-    def __init__(self, source: Any, options: ImportOptions) -> None:
-        super().__init__(source, "robomimic")
-        self._options = options
-        _look(self.file).check(f"{self.path} is no robomimic file")
-        self._data = self.file["data"]
-        with reading(self.path):
-            self._demos = sorted((name for name in self._data if name.startswith("demo_")), key=_number)
-            first = self._demo(self._demos[0])
-            self.observation_space = options.observation_space or space_of(first["obs"], "observation_space")
-            self.action_space = options.action_space or box_of(first["actions"], "action_space")
-            self._splits = self._read_masks()
-            self.card = _card(self._data.attrs)
-        self.count = len(self._demos)
-        self.mapping = {
-            "observation": "obs",
-            "action": "actions",
-            "reward": "rewards",
-            "terminated": "dones",
-            "metadata.splits": "mask",
-        }
+class _Dataset(GroupedTree):
+    own_name = "robomimic"
 
-    def parts(self) -> Iterator[Part]:
-        for name in self._demos:
-            demo = self._data[name]
-            # Without rewards, loading it raises.
-            if (
-                missing_names(demo, "rewards")
-                or "next_obs" in demo
-                or is_left(len(demo["rewards"]), self._options, self.losses)
-            ):
-                yield Part((name,), partial(self._load, name))
+    def card_of(self) -> dict[str, Any]:
+        """Return the attributes of the data; read the masks."""
+        self._splits = self._read_masks()
+        card = _card(self.file["data"].attrs)
+        # LIBERO's number of the groups, which is not that of all files of a folder.
+        if card.get(_COUNT) == len(self.groups):
+            del card[_COUNT]
+        return card
 
-    def _demo(self, name: str) -> Any:
-        demo = self._data[name]
-        lacking = missing_names(demo, *_ARRAYS)
-        if lacking:
-            raise DatasetError(f"{self.path}: {name} has no {', '.join(lacking)}. {_HINT}")
-        return demo
-
-    def _load(self, name: str) -> ForeignEpisode:
-        place = f"{self.path}: {name}"
-        demo = self._demo(name)
-        with reading(place):
-            arrays = leaves(demo)
-            total = check_lengths(place, {path: arrays[path] for path in sorted(arrays, key=_order)})
-            values = nested({path: whole(array, f"{place}: {path}") for path, array in arrays.items()}, "/")
-        claimed = demo.attrs.get("num_samples", total)
-        if int(claimed) != total:
-            raise DatasetError(f"{place} has {total} rows; its num_samples is {claimed}.")
-        observations, following = values.pop("obs"), values.pop("next_obs", None)
-        observations = self._chosen(observations, f"{place}: obs")
-        done = as_flags(values.pop("dones", np.zeros(total)), f"{place}: dones")
-        self.losses.add(_EARLY, int(done[:-1].sum()))
-        episode = ForeignEpisode(
-            observations,
-            values.pop("actions"),
-            values.pop("rewards"),
-            bool(done[-1]),
-            False,
-            extra=values or None,
-            metadata=self._metadata(name, demo),
-        )
-        if following is None:
-            return completed(episode, self._options, self.losses)
-        following = self._chosen(following, f"{place}: next_obs")
-        with reading(f"{place}: next_obs"):
-            count_differing(following, observations, self.losses)
-            return with_last(episode, slice_batch(following, total - 1, total))
-
-    def _chosen(self, values: Mapping[str, Any], place: str) -> Any:
-        """Return the observations of the space, which may be fewer than those of the file."""
-        space = self.observation_space
-        if isinstance(space, spaces.Dict):
-            names = list(space.spaces)
-        elif len(values) == 1:
-            return next(iter(values.values()))
-        else:
-            raise DatasetError(f"{place} has {', '.join(values)}; the observation space is {space}.")
-        lacking = missing_names(values, *names)
-        if lacking:
-            raise DatasetError(f"{place} has no {', '.join(lacking)}; it has {', '.join(values)}.")
-        for name in sorted(set(values) - set(names)):
-            self.losses.add(f"obs/{name}, which the observation space does not have")
-        return {name: values[name] for name in names}
-
-    def _metadata(self, name: str, demo: Any) -> dict[str, Any]:
-        attributes = {key: plain(value) for key, value in demo.attrs.items() if key != "num_samples"}
+    def facts_of(self, name: str, group: Any) -> dict[str, Any]:
+        """Return the attributes of a demonstration, and the masks that name it."""
         splits = [split for split, demos in self._splits.items() if name in demos]
-        return attributes | ({"splits": splits} if splits else {})
+        return super().facts_of(name, group) | ({"splits": splits} if splits else {})
+
+    def chosen(self, values: Any, space: Space, place: str) -> Any:
+        """Return the observations of the space; of a single array those of the only name.
+
+        An export gives observations that are one array a name, which the space of its store takes back.
+        """
+        if isinstance(values, Mapping) and len(values) == 1 and isinstance(space, spaces.Box):
+            (values,) = values.values()
+        return super().chosen(values, space, place)
 
     def _read_masks(self) -> dict[str, set[str]]:
         masks = leaves(self.file["mask"]) if "mask" in self.file else {}
         demos_of = {split: set(map(plain, array[()])) for split, array in masks.items()}
         for split, demos in demos_of.items():
-            self.losses.add(f"episodes of mask/{split} that the file lacks", len(demos - set(self._demos)))
+            self.losses.add(f"episodes of mask/{split} that the file lacks", len(demos - set(self.groups)))
         return demos_of
 
 
-def _number(name: str) -> tuple[int, str]:
-    digits = name.removeprefix("demo_")
-    return (int(digits), "") if digits.isdigit() else (-1, name)
-
-
-def _order(path: str) -> bool:
-    return path != "rewards"
+#: Returns the episodes of an open HDF5 file, as `tree_format` calls it.
+open_demonstrations = partial(_Dataset, layout=_LAYOUT)
 
 
 def _card(attributes: Mapping[str, Any]) -> dict[str, Any]:
@@ -179,6 +124,7 @@ def _card(attributes: Mapping[str, Any]) -> dict[str, Any]:
         return card
 
 
+_COUNT = "num_demos"
 _ROWS, _TOTAL, _SPLITS = "num_samples", "total", "splits"
 _ENV_ARGS = "env_args"
 #: `EnvType.GYM_TYPE` of robomimic.
@@ -225,11 +171,13 @@ def write_robomimic(export: Export, target: Path) -> None:
         raise DatasetError(
             f"robomimic holds actions of shape (n,); the store has {manifest.action_space} actions."
         )
+    if not isinstance(manifest.observation_space, spaces.Dict):
+        export.losses.add("spaces: observations of one array come back as a Dict with a key for it")
     masks: dict[str, list[str]] = {}
     total = count = 0
     with new_file(target, "robomimic") as file:
         data = file.create_group("data")
-        for episode in export.episodes():
+        for episode in episodes_into(file, export):
             steps = export.transitions_of(episode)
             if not steps:
                 continue
@@ -306,6 +254,6 @@ def _is_array(space: Space) -> bool:
     return isinstance(space, spaces.Box) and bool(space.shape)
 
 
-FORMAT = Format(
-    "robomimic", HDF5, "an HDF5 file with groups data/demo_N", partial(looked_into, look=_look), _Dataset
+FORMAT = tree_format(
+    "robomimic", [H5], HDF5, "HDF5 files with groups data/demo_N, one or a folder", _look, open_demonstrations
 )

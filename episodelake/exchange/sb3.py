@@ -27,15 +27,22 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from .. import EpisodeView
+from ..errors import DatasetError, InvalidArgumentError
+from ..plugin import (
+    ForeignDataset,
+    Format,
+    ImportOptions,
+    Match,
+    check_unpickled,
+    reading,
+    refuse_vector_rewards,
+    require,
+    whole_number,
+)
 from ..readers.exporting.conversions import BUFFERS, Converted, flat_transitions
-from ..readers.exporting.step_arrays import SIMPLE_SPACES, refuse_spaces, refuse_vector_rewards
-from ..readers.loading.feeding_view import FeedingView
-from ..store.common.arguments import whole_number
-from ..store.common.optional_packages import require
-from ..store.errors import DatasetError, InvalidArgumentError
-from ..writers.importing.boundary import check_unpickled, reading
-from ..writers.importing.flat import BEGUN, FlatDataset, FlatRows, Rolled, Tree, class_names, unrolled
-from ..writers.importing.formats import ForeignDataset, Format, ImportOptions, Match
+from ..readers.exporting.step_arrays import SIMPLE_SPACES, refuse_spaces
+from ..writers.importing.flat import BEGUN, FlatDataset, FlatRows, RolledView, Tree, class_names, unrolled
 from ..writers.importing.hdf5 import flags_of
 
 _PACKAGE = "stable_baselines3"
@@ -105,7 +112,7 @@ class _Buffer(FlatDataset):
         following: Tree
         followed = None
         if buffer.optimize_memory_usage:
-            following = Rolled(observations, count)
+            following = RolledView(observations, count)
             followed = np.arange(size * count) // count == newest
         else:
             following = _flat(buffer.next_observations, self.observation_space)
@@ -160,7 +167,7 @@ def _is_scaled(space: spaces.Space) -> bool:
 _HOLDS = replace(BUFFERS, both="terminated")
 
 
-def to_sb3(view: FeedingView, target: str, *, buffer_size: int | None, device: str) -> Converted:
+def to_sb3(view: EpisodeView, target: str, *, buffer_size: int | None, device: str) -> Converted:
     """Return a `ReplayBuffer`, or a `DictReplayBuffer` for observations of a Dict."""
     buffers = require("stable_baselines3.common.buffers", "view.to.sb3()", _EXTRA)
     flat, export = flat_transitions(view, target, _HOLDS)

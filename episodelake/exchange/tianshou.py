@@ -2,7 +2,7 @@
 
 Row k holds the observation, action, reward and flags of one transition, `policy` beside its observation, and
 `info` as the step returned it, so it belongs to the next observation (`Collector` of Tianshou 2 adds it so).
-`terminated` and `truncated` are the columns of these names. In a full buffer the oldest row is the one behind
+`terminated` and `truncated` are the columns of these names. In a full buffer the oldest row is the one after
 the newest (`ReplayBuffer.sample_indices(0)`). Each environment of a `VectorReplayBuffer` has a ring of its
 own; its last episode is cut unless it has a flag. The last observation comes from `obs_next`; a buffer with
 `ignore_obs_next=True` lacks it.
@@ -22,13 +22,21 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from .. import EpisodeView
+from ..errors import DatasetError
+from ..plugin import (
+    HDF5,
+    INFO,
+    POLICY,
+    ForeignDataset,
+    Format,
+    ImportOptions,
+    Match,
+    reading,
+    require,
+)
 from ..readers.exporting.conversions import Converted, flat_transitions
 from ..readers.exporting.step_arrays import SIMPLE_SPACES, refuse_spaces
-from ..readers.loading.feeding_view import FeedingView
-from ..store.common.optional_packages import HDF5, require
-from ..store.dynamic.column_groups import INFO, POLICY
-from ..store.errors import DatasetError
-from ..writers.importing.boundary import reading
 from ..writers.importing.flat import (
     BEGUN,
     FlatDataset,
@@ -39,7 +47,6 @@ from ..writers.importing.flat import (
     tree_leaves,
     unrolled,
 )
-from ..writers.importing.formats import ForeignDataset, Format, ImportOptions, Match
 from ..writers.importing.hdf5 import Hdf5Dataset, flags_of, looked_into, missing_names, plain, space_of
 
 _NEEDED = ("obs", "act", "rew", "terminated", "truncated")
@@ -201,7 +208,7 @@ def _check_numbers(array: Any, name: str, place: str) -> None:
         raise DatasetError(f"{place}: {name} has the dtype {dtype}; expected arrays of numbers.")
 
 
-def to_tianshou(view: FeedingView, target: str) -> Converted:
+def to_tianshou(view: EpisodeView, target: str) -> Converted:
     """Return a full `tianshou.data.ReplayBuffer`."""
     data = require("tianshou.data", "view.to.tianshou()", "tianshou")
     flat, export = flat_transitions(view, target)

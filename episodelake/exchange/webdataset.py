@@ -17,18 +17,14 @@ from typing import Any
 
 import numpy as np
 
-from ..readers.episode import Episode
+from .. import Episode
+from ..plugin import EXTRA, INFO, POLICY, Export, Holds, Option, dump_json, export_format, space_to_json
 from ..readers.episode_data import positional
-from ..readers.exporting.holds import Holds
 from ..readers.exporting.shards import ShardWriter, is_image, write_json
 from ..readers.exporting.step_arrays import StepColumns, by_key, check_space, leaves, text_keys
-from ..readers.exporting.target import Export, Option, export_format
 from ..readers.pictures.writing import image_bytes
 from ..store import names
-from ..store.dynamic.column_groups import EXTRA, INFO, POLICY
-from ..store.dynamic.values import dump_json
 from ..store.names import POSITIONAL
-from ..store.spaces import space_to_json
 
 _OF_STEPS = ("length", "has_last_observation")
 
@@ -36,7 +32,7 @@ _OF_STEPS = ("length", "has_last_observation")
 def _holds(options: Mapping[str, Any]) -> Holds:
     """Return everything; transitions have two observations."""
     whole = options["layout"] == "episodes"
-    return Holds.all_but(source_key=True, ends={}, last_observation="kept" if whole else "needed")
+    return Holds.all_but(ends={}, last_observation="kept" if whole else "needed")
 
 
 @export_format(
@@ -197,9 +193,11 @@ class TarFile(io.BufferedWriter):
 
     def close(self) -> None:
         """End the archive with two empty blocks."""
-        if not self.closed:
-            self.write(bytes(2 * _BLOCK))
-        super().close()
+        try:
+            if not self.closed:
+                self.write(bytes(2 * _BLOCK))
+        finally:  # also where the disk is full
+            super().close()
 
 
 def tar_shards(target: Path, limit: int) -> ShardWriter:
@@ -218,7 +216,7 @@ def append_sample(shards: ShardWriter, key: str, members: Iterable[tuple[str, by
     Args:
         shards: as `tar_shards` gives them.
         key: without a dot, in ASCII.
-        members: what follows the dot behind the key, and the content.
+        members: what follows the dot after the key, and the content.
     """
     encoded = key.encode()
     total = sum(encoded)
@@ -236,7 +234,7 @@ def append_sample(shards: ShardWriter, key: str, members: Iterable[tuple[str, by
 
 @lru_cache(1 << 12)
 def _member_header(key: int, name: str, size: int) -> tuple[bytes, bytes, int] | None:
-    """Return the header of a member behind its key, up to the checksum and from there; and a checksum.
+    """Return the header of a member after its key, up to the checksum and from there; and a checksum.
 
     That lacks the bytes of the key. None if the old fields cannot hold the name or the size.
 
@@ -259,7 +257,7 @@ def _long_header(name: str, size: int) -> bytes:
 
 @lru_cache
 def npy_head(dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
-    """Return what stands before the data of an array in C order in a `.npy` file."""
+    """Return the header of a `.npy` file for an array in C order."""
     target = io.BytesIO()
     np.lib.format.write_array_header_1_0(
         target, {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}

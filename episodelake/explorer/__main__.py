@@ -13,10 +13,11 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from .._store import EpisodeStore, open_store
-from ..lakes.lake import Lake
-from ..lakes.opening import is_organisation, lake
-from ..store.errors import EpisodelakeError, StoreNotFoundError
+from .. import EpisodeStore, lake
+from .. import open as open_store
+from ..errors import EpisodelakeError, StoreNotFoundError
+from ..lakes.open_lake import is_organisation
+from ..types import Lake
 from .server import Address, Options, serve
 
 

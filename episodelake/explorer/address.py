@@ -1,4 +1,4 @@
-"""Addresses of the page: what a tab shows, as the query of its URL; and the same as code to copy."""
+"""Addresses of the page: the state of a tab as the query of its URL, and as code to copy."""
 
 from __future__ import annotations
 

@@ -13,10 +13,9 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
+from .. import Episode, EpisodeView
+from ..errors import InvalidArgumentError
 from ..readers.charts.theme import PALETTE, shown
-from ..readers.episode import Episode
-from ..readers.view import EpisodeView
-from ..store.errors import InvalidArgumentError
 from .facets import exact_literal
 from .listing import SeriesColors, column_sql
 
@@ -294,7 +293,7 @@ def episode_spec(episode: Episode, signals: Sequence[str] = ()) -> dict[str, Any
 
 
 def _layered(panel: dict[str, Any]) -> dict[str, Any]:
-    """Return a chart of one layer as one of layers, so that another can stand over it."""
+    """Return a chart of one layer as a layered chart, so that another can be drawn over it."""
     if "layer" in panel:
         return panel
     inside = {key: value for key, value in panel.items() if key in _OF_A_LAYER}

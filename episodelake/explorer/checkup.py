@@ -5,10 +5,9 @@ from __future__ import annotations
 import threading
 import time
 
-from .._store import EpisodeStore
-from ..readers.measures.findings import Finding
-from ..readers.measures.health import HealthReport
-from ..store.errors import EpisodelakeError
+from .. import EpisodeStore
+from ..errors import EpisodelakeError
+from ..types import Finding, HealthReport
 
 
 class _StoppedError(Exception):

@@ -11,11 +11,11 @@ import numpy as np
 import polars as pl
 from nicegui import run, ui
 
-from .._store import EpisodeStore
-from ..readers.amounts import counted
+from .. import EpisodeStore
+from ..errors import EpisodelakeError
+from ..plugin import counted
 from ..readers.charts.overlay import END, MOST_EPISODES, START
-from ..readers.measures.signals import signal_columns
-from ..store.errors import EpisodelakeError
+from ..readers.charts.signals import signal_columns
 from .charts import compare_spec
 from .episode_pane import GONE
 from .episodes_pane import EpisodesPane
@@ -112,7 +112,7 @@ class CompareDialog:
 
 
 class ExportDialog:
-    """Exports of what the list shows, or of the rows that are ticked.
+    """Exports of the listed episodes, or of the ticked rows.
 
     Args:
         page: the page that it is part of.

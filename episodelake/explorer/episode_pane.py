@@ -9,9 +9,9 @@ from typing import Any, Protocol
 
 from nicegui import background_tasks, run, ui
 
-from ..readers.episode import Episode
-from ..readers.measures.signals import signal_columns
-from ..store.errors import EpisodelakeError
+from .. import Episode
+from ..errors import EpisodelakeError
+from ..readers.charts.signals import signal_columns
 from .charts import episode_spec
 from .moments import (
     FrameSource,

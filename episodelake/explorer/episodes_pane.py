@@ -13,9 +13,8 @@ import numpy as np
 from nicegui import background_tasks, run, ui
 from nicegui.events import GenericEventArguments
 
-from ..readers.amounts import counted
-from ..readers.sql.text import literal
-from ..store.errors import EpisodelakeError
+from ..errors import EpisodelakeError
+from ..plugin import counted, literal
 from .charts import OVERVIEWS, conditions_of, overview_spec, to_extremes
 from .episode_pane import facts_list
 from .facets_pane import FacetsPane, label_of
@@ -37,7 +36,7 @@ class _EpisodesTable(ui.table, component="episodes_table.js"):
 
 
 class EpisodesPane:
-    """The list and what chooses its episodes.
+    """The list of episodes and its filters.
 
     Args:
         page: the page that it is part of.

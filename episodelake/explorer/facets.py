@@ -1,4 +1,4 @@
-"""Facets of a column: categories, or a histogram, with the SQL condition that each bar stands for.
+"""Facets of a column: categories, or a histogram, with the SQL condition of each bar.
 
 The bar of each episode is computed once, a byte each; then a filter costs one count per facet.
 """
@@ -13,10 +13,9 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from ..readers.amounts import counted
+from ..plugin import counted, literal
 from ..readers.charts.bins import bins_for, usual_range
 from ..readers.charts.series import LARGEST
-from ..readers.sql.text import literal
 from .moments import NOTHING, text_of
 
 _BINS = 24

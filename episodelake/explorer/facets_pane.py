@@ -8,7 +8,7 @@ from typing import Any
 from nicegui import run, ui
 from nicegui.events import GenericEventArguments
 
-from ..store.errors import EpisodelakeError
+from ..errors import EpisodelakeError
 from .facets import Facet
 from .listing import METADATA, Choice, EpisodeList
 from .moments import text_of

@@ -25,7 +25,7 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
 _REFUSED = (
     "This page needs the token that `episodelake explore` printed. Open the address that it printed, with "
-    "all that stands behind the question mark.\n"
+    "everything after the question mark.\n"
 )
 #: With an empty icon, or the browser would ask for one outside of the page's path.
 _WELCOME = (

@@ -10,8 +10,8 @@ from typing import Any
 import polars as pl
 from nicegui import run, ui
 
-from .._store import EpisodeStore
-from ..store.errors import EpisodelakeError
+from .. import EpisodeStore
+from ..errors import EpisodelakeError
 from .moments import text_of
 from .widgets import PageOwner, icon_button, note
 

@@ -1,4 +1,4 @@
-"""The page of a lake: its stores, each of which opens in the page of a store."""
+"""Page of a lake: its stores; each opens in the page of a store."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from urllib.parse import quote
 import polars as pl
 from nicegui import run, ui
 
-from ..readers.amounts import counted
+from ..plugin import counted
 from .live.watch import PAUSE, LakeWatch
 from .moments import text_of
 from .widgets import HEAD_CELL, Tab, note, path_label

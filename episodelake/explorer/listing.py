@@ -15,12 +15,12 @@ from typing import Any, TypeVar
 import numpy as np
 import polars as pl
 
-from .._store import EpisodeStore
+from .. import EpisodeStore, EpisodeView
+from ..errors import QueryError
+from ..plugin import collected, literal
 from ..readers.charts.theme import END_COLORS, PALETTE, shown
-from ..readers.choosing import sorted_positions
-from ..readers.sql.text import literal, quoted_if_needed
-from ..readers.view import EpisodeView
-from ..store.errors import QueryError
+from ..readers.filters import sorted_positions
+from ..readers.sql.text import quoted_if_needed
 from .facets import Facet, facet_of
 
 T = TypeVar("T")
@@ -131,8 +131,8 @@ class EpisodeList:
     _made: dict[Any, Any] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
-        frame = self.store.episodes.drop(_HIDDEN, strict=False).collect()
-        runs = self.store.runs.collect()
+        frame = collected(self.store.episodes.drop(_HIDDEN, strict=False))
+        runs = collected(self.store.runs)
         keys = {
             name: RUN_KEY + name.removeprefix(METADATA)
             for name in runs.columns
@@ -207,7 +207,7 @@ class EpisodeList:
     def runs(self) -> list[Run]:
         """The runs of these episodes, in the order in which they began."""
         counts = dict(self.frame["run_id"].value_counts().iter_rows())
-        named = self.store.runs.select("run_id", "name", "started_at").collect().sort("started_at", "run_id")
+        named = collected(self.store.runs.select("run_id", "name", "started_at")).sort("started_at", "run_id")
         names = [name or run_id for run_id, name, _ in named.iter_rows()]
         return [
             Run(run_id, label if names.count(label) == 1 else run_id, counts[run_id])

@@ -19,13 +19,13 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ..readers.episode import Episode
-from ..readers.measures.signals import row_values
+from .. import Episode
+from ..errors import EnvUnavailableError
+from ..plugin import EXPLORE, require, run_envs
+from ..readers.charts.signals import row_values
+from ..readers.dataset_facts import rates_of_runs
 from ..readers.pictures.images import image_column, image_columns
 from ..readers.pictures.video import FASTEST, REPLAY, recorded_fps
-from ..readers.replaying.run_envs import run_envs
-from ..store.common.optional_packages import EXPLORE, require
-from ..store.errors import EnvUnavailableError
 
 LONGEST_TEXT = 400
 #: The text of a missing value.
@@ -316,13 +316,18 @@ def frame_sources(episode: Episode, *, replayed: bool) -> list[FrameSource]:
 
 
 def rate_of(episode: Episode, fps: Any) -> float:
-    """Return how many steps an episode has in a second: the `fps` of the card, or of its environment."""
-    known = isinstance(fps, int | float) and 0 < fps <= FASTEST
-    return float(fps) if known else recorded_fps(episode)
+    """Return how many steps an episode has in a second: the `fps` of its run, of the card, or of its
+    environment.
+
+    Args:
+        fps: that of the card.
+    """
+    rate = rates_of_runs(episode._rows.snapshot, {"fps": fps}, [episode.run_id])[episode.run_id]
+    return rate if rate is not None and rate <= FASTEST else recorded_fps(episode)
 
 
 def has_environment(episode: Episode) -> bool:
-    """Return whether an episode of one agent can be replayed as far as its run's record tells."""
+    """Return whether the record of its run suffices to replay an episode of one agent."""
     environment = run_envs(episode._rows.snapshot).get(episode.run_id)
     return not episode.agents and environment is not None and environment.spec is not None
 

@@ -1,4 +1,4 @@
-"""The first screen of a store: what it holds, how healthy it is, learning curves, ends and distributions."""
+"""First screen of a store: contents, health, learning curves, ends and distributions."""
 
 from __future__ import annotations
 
@@ -11,13 +11,11 @@ import numpy as np
 import polars as pl
 from nicegui import run, ui
 
-from ..readers.amounts import counted, size_text
+from ..errors import EpisodelakeError
+from ..plugin import counted, literal, run_envs, size_text
 from ..readers.charts.series import LENGTH, RETURN, RUN
 from ..readers.charts.theme import END_COLORS
-from ..readers.measures.findings import Finding
-from ..readers.replaying.run_envs import run_envs
-from ..readers.sql.text import literal
-from ..store.errors import EpisodelakeError
+from ..types import Finding
 from .charts import (
     DISTRIBUTIONS,
     Curve,

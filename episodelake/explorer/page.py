@@ -21,11 +21,12 @@ import fastapi
 from nicegui import app, background_tasks, run, ui
 from nicegui.events import GenericEventArguments, KeyEventArguments
 
-from ..lakes.lake import Lake
-from ..readers.amounts import counted
+from .. import Episode
+from ..errors import EpisodelakeError
+from ..plugin import counted
 from ..readers.charts.theme import END_COLORS
-from ..readers.episode import Episode
-from ..store.errors import EpisodelakeError
+from ..readers.unsealed import Unsealed
+from ..types import Lake
 from .address import OVERVIEW, Address
 from .dialogs import CompareDialog, ExportDialog
 from .episode_pane import GONE
@@ -34,7 +35,6 @@ from .label_bar import LabelBar
 from .lake_page import STORE_PATH, LakePage
 from .listing import Choice
 from .live.growing import POLL
-from .live.journals import Unsealed
 from .live.watch import PAUSE, LakeWatch, Shown, Watch
 from .moments import text_of
 from .overview_pane import OverviewPane
@@ -263,7 +263,7 @@ class Page(Tab):
             self.labels.show(next(iter(self.player.ids), ""))
 
     def look_at_player(self) -> None:
-        """Scroll to the player where it stands below the list, on a narrow page."""
+        """Scroll to the player on a narrow page, where it is below the list."""
         ui.run_javascript(
             "if (getComputedStyle(document.querySelector('.explorer-split')).flexDirection === 'column') "
             "document.querySelector('.player').scrollIntoView()"

@@ -8,8 +8,8 @@ from functools import partial
 
 from nicegui import background_tasks, run, ui
 
-from ..readers.episode import Episode
-from ..store.errors import EpisodelakeError
+from .. import Episode
+from ..errors import EpisodelakeError
 from .episode_pane import EpisodePane
 from .moments import rate_of
 from .widgets import PageOwner, icon_button, note
@@ -230,7 +230,7 @@ class Player:
         self._play.props("icon=pause")
 
     def toggle_loop(self) -> None:
-        """Play again from the start at the end, or not."""
+        """Toggle looping."""
         self._looped = not self._looped
         self._loop.props["aria-pressed"] = str(self._looped).lower()
         self._loop.classes(remove="pressed", add="pressed" if self._looped else "")

@@ -14,11 +14,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from .._store import EpisodeStore
-from ..readers.sql.session import QuerySession, sql_names
-from ..readers.sql.text import literal, quoted_if_needed
-from ..store.errors import InvalidArgumentError, QueryError, StoreExistsError
-from ..store.files import guard_access
+from .. import EpisodeStore
+from ..errors import InvalidArgumentError, QueryError, StoreExistsError
+from ..plugin import QuerySession, guard_access, literal
+from ..readers.sql.session import sql_names
+from ..readers.sql.text import quoted_if_needed
 
 MOST_ROWS = 1_000
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from nicegui import ui
 
-from ..readers.amounts import counted
+from ..plugin import counted
+from ..readers.unsealed import Unsealed, UnsealedEpisode
 from .live.growing import RECORDING, state_of
-from .live.journals import Unsealed, UnsealedEpisode
 from .moments import text_of
 from .widgets import PageOwner
 

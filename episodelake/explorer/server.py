@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .._store import EpisodeStore
-from ..lakes.lake import Lake
-from ..store.common.optional_packages import EXPLORE, require
-from ..store.errors import InvalidArgumentError, StoreAccessError
+from .. import EpisodeStore
+from ..errors import InvalidArgumentError, StoreAccessError
+from ..plugin import EXPLORE, require
 from ..store.parquet.files import make_first_array
+from ..types import Lake
 from .gate import LOOPBACK, Gate, new_token
 from .live.watch import LakeWatch, Watch
 
@@ -191,8 +191,8 @@ def _checked_token(token: str | None) -> str:
         return new_token()
     if len(token) < 16 or not all(sign.isascii() and (sign.isalnum() or sign in "-_") for sign in token):
         raise InvalidArgumentError(
-            "The token is too easy to guess, or has signs that do not stand in addresses; expected at least "
-            "16 letters, digits, '-' and '_'. Leave it away to get one."
+            "The token is too easy to guess, or has characters that are not allowed in addresses; expected "
+            "at least 16 letters, digits, '-' and '_'. Leave it out to get one."
         )
     return token
 

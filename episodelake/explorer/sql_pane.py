@@ -12,7 +12,7 @@ from typing import Any
 from nicegui import run, ui
 from nicegui.events import GenericEventArguments
 
-from ..store.errors import EpisodelakeError
+from ..errors import EpisodelakeError
 from .charts import KINDS, result_spec
 from .moments import text_of
 from .queries import MOST_ROWS, Queries, Result
@@ -146,7 +146,7 @@ class SqlPane:
 
     @property
     def text(self) -> str:
-        """The query that stands in the box; empty for the one that stood there first."""
+        """The query in the box; empty for the initial one."""
         text = self._text.value or ""
         return "" if text == EXAMPLES[_FIRST] else text
 

@@ -13,9 +13,9 @@ from typing import Any, Protocol
 from nicegui import run, ui
 from nicegui.events import GenericEventArguments
 
-from ..readers.episode import Episode
-from ..store.common.optional_packages import EXPLORE, require
-from ..store.errors import EpisodelakeError
+from .. import Episode
+from ..errors import EpisodelakeError
+from ..plugin import EXPLORE, require
 from .live.watch import Shown, Watch
 from .moments import text_of
 
@@ -222,7 +222,7 @@ class PageOwner(Protocol):
         ...
 
     def look_at_player(self) -> None:
-        """Scroll a narrow page to the player, which stands below the list there."""
+        """Scroll a narrow page to the player below the list."""
         ...
 
     def show_list(self) -> None:

@@ -1,4 +1,4 @@
-"""Minari datasets whose episodes lie in a store.
+"""Minari datasets with their episodes in a store.
 
     import minari
     from episodelake.integrations import minari as backend
@@ -15,6 +15,7 @@ opens like any other. Images are stored without loss: `jpeg_encoding` has no eff
 
 from __future__ import annotations
 
+import contextlib
 import json
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
@@ -26,14 +27,12 @@ import numpy as np
 import polars as pl
 from gymnasium import Space, spaces
 
-from .._store import EpisodeStore, create, open_store
-from ..readers.episode import Episode
-from ..store.common.optional_packages import require
-from ..store.dynamic.values import dump_json, load_json
-from ..store.errors import InvalidArgumentError, SpaceMismatchError
-from ..store.files import replacing
-from ..store.spaces.codec import single_value, slice_batch
-from ..writers.episodes.episode_writer import EpisodeWriter
+from .. import Episode, EpisodeStore, EpisodeWriter, create
+from .. import open as open_store
+from ..errors import InvalidArgumentError, SpaceMismatchError, StoreNotFoundError
+from ..plugin import collected, dump_json, replacing, require, slice_batch
+from ..store.dynamic.values import load_json
+from ..store.spaces.codec import single_value
 from ..writers.episodes.whole_episode import batch_lengths
 
 require("minari", "The Minari backend")
@@ -74,7 +73,7 @@ class EpisodelakeStorage(MinariStorage):
     ) -> None:
         super().__init__(data_path, observation_space, action_space, jpeg_encoding)
         self._recording = _Recording(Path(data_path), (observation_space, action_space))
-        weakref.finalize(self, self._recording.finish)
+        weakref.finalize(self, self._recording.finish_if_there)
 
     @classmethod
     def _create(
@@ -106,7 +105,7 @@ class EpisodelakeStorage(MinariStorage):
         return map(_as_dict, wanted, _chosen(self.store, wanted))
 
     def update_episodes(self, episodes: Iterable[EpisodeBuffer]) -> None:
-        """Record episodes behind those that are there.
+        """Record episodes after those that are there.
 
         Raises:
             InvalidArgumentError: the id of an episode is not the next one: what is stored cannot grow.
@@ -177,6 +176,11 @@ class _Recording:
         )
         self._next_id += 1
 
+    def finish_if_there(self) -> None:
+        """Finish, unless a collector deleted its folder because no dataset was made of it."""
+        with contextlib.suppress(StoreNotFoundError):
+            self.finish()
+
     def finish(self) -> None:
         """Seal what was recorded and bring the totals of `metadata.json` up to date."""
         if self._writer is None:
@@ -191,7 +195,7 @@ class _Recording:
 
 
 def _totals(store: EpisodeStore) -> dict[str, int]:
-    steps = store.episodes.select(pl.col("length").sum()).collect().item()
+    steps = collected(store.episodes.select(pl.col("length").sum())).item()
     missing = store.context.snapshot.last_missing
     return {
         "total_episodes": len(store),

@@ -1,6 +1,6 @@
 """Lakes: a folder, a prefix of an object store or an organisation of the Hub that holds many stores.
 
-Begin with `lake.py`; `opening` makes one for each kind of root. `walk` finds the stores, `listing` reads what
-has changed in them, `tables` shows their episodes and runs to DuckDB as one, `moving` renames and deletes.
-Nothing central is written: a lake is the stores that lie in it.
+Begin with `lake.py`; `open_lake` opens each kind of root. `walk` finds the stores, `listing` reads changed
+ones, `tables` shows their episodes and runs to DuckDB as one, `moving` renames and deletes.
+Nothing central is written: a lake is the stores inside it.
 """

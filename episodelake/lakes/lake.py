@@ -11,29 +11,21 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import duckdb
 import polars as pl
 
-from .._store import EpisodeStore, create, open_store
-from ..readers.amounts import counted
+from .. import create
+from .. import open as open_store
+from .._store import EpisodeStore
+from ..errors import CorruptStoreError, FormatVersionError, InvalidArgumentError, StoreNotFoundError
+from ..plugin import MANIFEST, Layout, Place, QuerySession, counted, flag, guard_access, suggest
 from ..readers.context import Parameters
-from ..readers.sql.session import QuerySession
-from ..store.common.arguments import flag, suggest
-from ..store.errors import (
-    CorruptStoreError,
-    FormatVersionError,
-    InvalidArgumentError,
-    StoreNotFoundError,
-)
-from ..store.files import Place, guard_access
-from ..store.layout import MANIFEST, Layout, time_ordered_suffix
-from ..store.maintenance.creation import check_free
+from ..store.creation import check_free
 from ..store.manifest import read_manifest
 from .listing import Entry, checked, lake_layout, look, stores_frame
-from .moving import TRASH, empty_trash, move
-from .shared import SharedEnvironments
+from .moving import delete, rename
 from .tables import LakeQueries, LakeSnapshot, lazy_table
 from .walk import checked_name, find_stores, look_at, place_of
 
 if TYPE_CHECKING:
-    from .._exploring import Explorer
+    from ..types import Explorer
 
 _Answer = TypeVar("_Answer")
 
@@ -94,7 +86,7 @@ class _Look:
                 warnings.warn(text, RuntimeWarning, stacklevel=stacklevel + 1)
 
 
-class Lake(SharedEnvironments):
+class Lake:
     """Many stores below one folder or prefix, made by `episodelake.lake`.
 
     It shows the stores and their versions as they were when it first looked, until `refresh`. Only
@@ -199,9 +191,9 @@ class Lake(SharedEnvironments):
     def _missing(self, name: str) -> StoreNotFoundError:
         known = list(self)
         listed = ", ".join([*map(repr, known[:8]), *(["..."] if len(known) > 8 else [])]) or "none"
-        return StoreNotFoundError(
-            f"The lake {self._root} has no store {name!r}.{suggest(name, known)} Its stores: {listed}."
-        )
+        base, _, tag = name.rpartition("@")
+        hint = f" Open it at {tag!r} with episodelake.open." if base in known else suggest(name, known)
+        return StoreNotFoundError(f"The lake {self._root} has no store {name!r}.{hint} Its stores: {listed}.")
 
     def create(self, name: str, env: Any = None, **options: Any) -> EpisodeStore:
         """Create an empty store in the lake and open it; of several processes that do so, one succeeds.
@@ -209,26 +201,29 @@ class Lake(SharedEnvironments):
         Args:
             name: its folder below the root, such as "cartpole/ppo"; none of its parts begins with a dot.
             env: as for `episodelake.create`.
-            options: `observation_space`, `card` and others, as for `episodelake.create`.
+            options: `observation_space`, `card`, `exist_ok` and others, as for `episodelake.create`.
 
         Raises:
             StoreExistsError: there is a store of this name already, or other files.
             InvalidArgumentError: it is no name of a store in a lake, or lies in another store.
         """
-        place = self._free(name)
+        place = self._free(name, exist_ok=options.get("exist_ok") is True)
         store = create(str(place), env, storage_options=self._options, **options)
         self._changed = True
         return store
 
-    def _free(self, name: str) -> Place:
-        """Return the place for a new store, which lies in no other one."""
+    def _free(self, name: str, *, exist_ok: bool = False) -> Place:
+        """Return the place for a new store outside all others; it may exist already."""
         place = place_of(self._root, name)
         parts = checked_name(name).split("/")
         for count in range(1, len(parts)):
             above = "/".join(parts[:count])
             if look_at(place_of(self._root, above))[1] is None:
-                raise InvalidArgumentError(f"{name!r} would lie in the store {above!r}. Choose another name.")
-        check_free(Layout.at(str(place), self._options))
+                raise InvalidArgumentError(
+                    f"{name!r} would be inside the store {above!r}. Choose another name."
+                )
+        if not exist_ok:
+            check_free(Layout.at(str(place), self._options))
         return place
 
     def _layout_of(self, name: str) -> Layout:
@@ -251,43 +246,28 @@ class Lake(SharedEnvironments):
     def rename(self, name: str, new_name: str) -> None:
         """Give a store another name; its identity, versions and content stay.
 
-        On an object store its objects are copied, and only writers on this machine are noticed.
-
         Raises:
             StoreNotFoundError: there is no store of this name.
             StoreExistsError: the new name is taken.
             StoreUnavailableError: it is being written or maintained; nothing was changed.
+            StoreAccessError: it is on an object store, which has no rename: copy it, and delete it then.
         """
         layout = self._layout_of(name)
-        move(layout, self._free(new_name))
+        rename(layout, self._free(new_name))
         self._changed = True
 
     def delete(self, name: str) -> None:
-        """Move a store with its episodes, environments and artifacts to the lake's trash, until `vacuum`.
+        """Delete a store with everything in its folder, for good.
 
-        One that is damaged, or whose creation was cut short, goes too. To take a store back before `vacuum`,
-        move its folder from `.trash` back; on an object store, copy it.
+        One that is damaged, or whose creation was cut short, goes too. On an object store only writers on
+        this machine are noticed.
 
         Raises:
             StoreNotFoundError: there is no store of this name.
             StoreUnavailableError: it is being written or maintained; nothing was changed.
         """
-        layout = self._layout_of(name)
-        move(layout, self._root / TRASH / time_ordered_suffix() / name)
+        delete(self._layout_of(name))
         self._changed = True
-
-    def vacuum(self) -> list[str]:
-        """Delete for good the stores in the trash, and files that no saved environment of the lake needs.
-
-        Returns:
-            The names that the stores had.
-
-        Raises:
-            StoreAccessError: something could not be deleted; call again.
-        """
-        names = empty_trash(self._root)
-        self._clean_shared()
-        return names
 
     # Questions over all stores
 

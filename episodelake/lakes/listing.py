@@ -12,21 +12,19 @@ import duckdb
 import polars as pl
 import pyarrow as pa
 
-from ..readers.damaged_files import check_readable, name_damaged
-from ..readers.replaying.run_envs import RunEnv
-from ..store.errors import (
+from ..errors import (
     CorruptStoreError,
     EpisodelakeError,
     InvalidArgumentError,
     StoreNotFoundError,
     StoreUnavailableError,
 )
-from ..store.files import Place
-from ..store.files.access import access_error, is_passing
-from ..store.layout import EPISODES, RUNS, Layout
+from ..plugin import EPISODES, RUNS, Layout, Place, Snapshot
+from ..readers.corruption import check_readable, name_damaged
+from ..readers.replaying.run_envs import RunEnv
+from ..store.files import access_error, is_passing
 from ..store.manifest import read_manifest
 from ..store.parquet.page_checks import check_pages
-from ..store.snapshot import Snapshot
 from .tables import STORE, LakeSnapshot, connect
 from .walk import mapping
 
@@ -107,7 +105,7 @@ def look(
     options: Mapping[str, str] | None,
     before: Mapping[str, Entry],
 ) -> dict[str, Entry]:
-    """Return the stores of a lake by name, of which only those are read that have changed.
+    """Return the stores of a lake by name; only changed ones are read.
 
     A store that is gone when it is read is left out; one that cannot be read has an error. What the system
     could not read, for now, says nothing about a store and is raised.

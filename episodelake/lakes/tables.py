@@ -20,16 +20,26 @@ import pyarrow as pa
 from gymnasium.spaces import Discrete
 from polars.io.plugins import register_io_source
 
-from ..readers.context import Parameters, ReadContext
+from ..plugin import (
+    EPISODES,
+    RUNS,
+    STEPS,
+    Layout,
+    Place,
+    QuerySession,
+    ReadContext,
+    Snapshot,
+    StepSchema,
+    literal,
+    quote,
+)
 from ..readers.sql.advice import advice
 from ..readers.sql.connections import create_view, with_run
-from ..readers.sql.session import QuerySession, ThreadSessions, refuse_rounded
+from ..readers.sql.session import ThreadSessions
 from ..readers.sql.sources import Sources, null_column, run_interruptible, type_name
-from ..readers.sql.text import literal, quote
-from ..store.files import Place
-from ..store.layout import EPISODES, RUNS, STEPS, Layout
-from ..store.schema import RUNS_SCHEMA, StepSchema
-from ..store.snapshot import FileGroup, Snapshot
+from ..store.parquet.files import check_plain
+from ..store.schema import RUNS_SCHEMA
+from ..store.snapshot import FileGroup
 
 STORE, STORES = "store", "stores"
 #: Names of annotations that a lake shows with `own_` in front: `store`, and what would then have two columns.
@@ -189,17 +199,17 @@ class LakeSources(Sources):
         for number, part in enumerate(self.snapshot.parts(table)):
             store, source = self._read(part, table, f"{name}_{number}")
             known = {_shown(each.name).casefold(): each for each in part.schema}
-            columns = [_column(each, known.get(each.name.casefold())) for each in list(shown)[1:]]
+            columns = [_column(each, known.get(each.name.casefold()), store) for each in list(shown)[1:]]
             texts.append(f"SELECT {', '.join([f'{store} AS {STORE}', *columns])} FROM {source} AS _files")
         return " UNION ALL ".join(texts) or f"SELECT {', '.join(map(null_column, shown))} WHERE false"
 
     def _read(self, part: Part, table: str, name: str) -> tuple[str, str]:
         """Return the name of a row's store, and what its files are in a query."""
         if part.own is not None:
-            own = Sources(part.own, through_arrow=self.through_arrow, connection=self.connection)
+            own = Sources(part.own, confined=self.through_arrow, connection=self.connection)
             return literal(part.owners[0]), f"({own._table(table, name)})"
         for place in part.places:
-            place.check_plain()
+            check_plain(place)
         if self.through_arrow:
             from pyarrow.dataset import field as column
 
@@ -213,8 +223,8 @@ class LakeSources(Sources):
         return store, f"read_parquet([{paths}], filename = '{_PATH}')"
 
 
-def _column(shown: pa.Field, stored: pa.Field | None) -> str:
-    """Return a column of some files as the lake shows it."""
+def _column(shown: pa.Field, stored: pa.Field | None, store: str) -> str:
+    """Return a column of some files as the lake shows it; `store` is the SQL text for a row's store."""
     if stored is None:
         return null_column(shown)
     value, name = f"_files.{quote(stored.name)}", quote(shown.name)
@@ -222,11 +232,13 @@ def _column(shown: pa.Field, stored: pa.Field | None) -> str:
         return f"{value} AS {name}"
     if stored.type == pa.int64() and shown.type == pa.float64():
         problem = literal(
-            f"the column {shown.name} is shown as DOUBLE, since it is one in another store, and an integer "
-            "in it has more digits: choose stores by WHERE store IN (...)"
+            f"the column {shown.name} is shown as DOUBLE, since it is one in another store, but an integer "
+            "with more digits is in the store "
         )
+        remedy = literal(". Ask that store alone, lake['name'].sql(...), or others: WHERE store = 'name'.")
+        failure = f"error({problem} || {store} || {remedy})::DOUBLE"
         exact = f"coalesce({value} BETWEEN -{_EXACT_IN_DOUBLE} AND {_EXACT_IN_DOUBLE}, true)"
-        return f"CASE WHEN {exact} THEN {value}::DOUBLE ELSE error({problem})::DOUBLE END AS {name}"
+        return f"CASE WHEN {exact} THEN {value}::DOUBLE ELSE {failure} END AS {name}"
     return f"{value}::{type_name(shown.type)} AS {name}"
 
 
@@ -241,18 +253,14 @@ class LakeSession(QuerySession):
         self,
         words: Collection[str] | None,
         *,
-        with_next: bool = False,
-        through_arrow: bool = False,
         run_keys: bool = False,
     ) -> duckdb.DuckDBPyConnection:
-        options = (False, through_arrow, run_keys)
-        if options not in self._connections:
-            self._connections[options] = connect(self._lake, self._read_only, through_arrow, run_keys)
-        return self._connections[options]
+        if run_keys not in self._connections:
+            self._connections[run_keys] = connect(self._lake, self._read_only, run_keys)
+        return self._connections[run_keys]
 
-    def _refuse_rounded(self, text: str, parameters: Parameters | None) -> None:
-        for snapshot in self._lake.stores.values():
-            refuse_rounded(snapshot, "The query", text, parameters)
+    def _stores(self) -> Sequence[Snapshot]:
+        return list(self._lake.stores.values())
 
     def _tables_read(self, text: str) -> tuple[str, ...]:
         return RUNS, EPISODES
@@ -261,11 +269,9 @@ class LakeSession(QuerySession):
         return advice(self._lake, text, reason, (), (EPISODES, RUNS, STORES))
 
 
-def connect(
-    lake: LakeSnapshot, read_only: bool, through_arrow: bool = False, run_keys: bool = False
-) -> duckdb.DuckDBPyConnection:
+def connect(lake: LakeSnapshot, read_only: bool, run_keys: bool = False) -> duckdb.DuckDBPyConnection:
     """Open an in-memory DuckDB with the views `episodes` and `runs` of a lake, as `readers.sql` does."""
-    sources = LakeSources(lake, through_arrow=through_arrow, confined=read_only)
+    sources = LakeSources(lake, confined=read_only)
 
     def connected() -> duckdb.DuckDBPyConnection:
         for name in (RUNS, EPISODES):

@@ -7,11 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
-from ..store.errors import CorruptStoreError, InvalidArgumentError, StoreAccessError, StoreUnavailableError
-from ..store.files import Place, guard_access
+from ..errors import CorruptStoreError, InvalidArgumentError, StoreAccessError, StoreUnavailableError
+from ..plugin import MANIFEST, TABLES, Place, guard_access
 from ..store.files.access import is_link
 from ..store.files.locating import REFUSED
-from ..store.layout import MANIFEST, TABLES
 from ..store.manifest import UNFINISHED
 from ..store.names import has_utf8
 
@@ -92,8 +91,8 @@ def look_at(place: Place, *, is_root: bool = False) -> tuple[str | None, list[st
             "_delta_log" in (place / each).listed()[0] for each in begun
         ):
             return (
-                f"{place} has no {MANIFEST}: the creation of a store goes on there, or was cut short. If "
-                "no process creates it, create it again or delete it.",
+                f"{place} has no {MANIFEST}: a store is being created there, or its creation was cut short. "
+                "If no process creates it, create it again or delete it.",
                 None,
             )
     return None, [folder for folder in folders if not folder.startswith(".")]

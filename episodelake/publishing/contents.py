@@ -7,38 +7,23 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
 import re
-import shutil
 import tempfile
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..readers.publish_report import PublishReport
-from ..store.errors import CorruptStoreError, InvalidArgumentError, StoreExistsError
-from ..store.files import Place, guard_access
+from ..errors import CorruptStoreError, InvalidArgumentError
+from ..plugin import MANIFEST, STEPS, TABLES, Place, guard_access
 from ..store.files.local import LocalPlace
-from ..store.layout import (
-    ANNOTATIONS,
-    ARTIFACT_NAMES,
-    ARTIFACTS,
-    CARD,
-    ENVIRONMENTS,
-    JOURNAL,
-    MANIFEST,
-    STEPS,
-    TABLES,
-    checked_json,
-    read_json,
-)
-from ..store.manifest import UNFINISHED
+from ..store.layout import ANNOTATIONS, ARTIFACT_NAMES, ARTIFACTS, CARD, ENVIRONMENTS, checked_json, read_json
+from ..types import PublishReport
 
 CHECKSUMS = "checksums.json"
 README = "README.md"
-CHART = "returns.svg"
-_FILES = (MANIFEST, CARD, README, CHART)
+#: The picture is in versions of early releases.
+_FILES = (MANIFEST, CARD, README, "returns.svg")
 _FOLDERS = (*TABLES, ANNOTATIONS, ARTIFACTS, ARTIFACT_NAMES, ENVIRONMENTS)
 _PART = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}"
 _BELOW = re.compile(rf"({'|'.join(_FOLDERS)})(/{_PART}){{1,2}}")
@@ -68,7 +53,7 @@ class Contents:
         episodes, steps: how many episodes and transitions.
         files: by name, relative to the version, with slashes; `checksums.json` itself is not among them.
         origin: identity and version of the store that it was published from.
-        moment: when it was published, in milliseconds since 1970; no part of what is compared. None, like
+        moment: when it was published, in milliseconds since 1970; no part of what is compared. 0, and no
             `origin`, for a version of an early release.
     """
 
@@ -77,26 +62,25 @@ class Contents:
     steps: int
     files: Mapping[str, KnownFile]
     origin: tuple[str, int] | None = None
-    moment: int | None = field(default=None, compare=False)
+    moment: int = field(default=0, compare=False)
 
     @property
     def size(self) -> int:
         """Bytes of all files."""
         return sum(file.size for file in self.files.values())
 
-    def report(self, address: str, sent: Collection[KnownFile]) -> PublishReport:
-        """Return the report for this version and the files that were sent."""
-        counts = len(self.files) + 1, self.size
-        sizes = len(sent), sum(file.size for file in sent)
-        return PublishReport(address, self.tag, self.episodes, self.steps, *counts, *sizes)
+    def report(self, address: str) -> PublishReport:
+        """Return the report for this version."""
+        return PublishReport(
+            address, self.tag, self.episodes, self.steps, files=len(self.files) + 1, size=self.size
+        )
 
     def to_bytes(self) -> bytes:
         """Return the content of `checksums.json`."""
         files = {name: [file.sha256, file.size] for name, file in sorted(self.files.items())}
         counts = {"episodes": self.episodes, "steps": self.steps}
-        known = {"origin": self.origin, "moment": self.moment}
-        about = {name: value for name, value in known.items() if value is not None}
-        return checked_json({"published": 1, "tag": self.tag, **about, **counts, "files": files})
+        about = {"tag": self.tag, "origin": self.origin, "moment": self.moment}
+        return checked_json({"published": 1, **about, **counts, "files": files})
 
     @staticmethod
     def read(version: Place) -> Contents:
@@ -124,13 +108,12 @@ class Contents:
             # Names that differ in case are one file on some systems.
             if len({name.casefold() for name in files}) < len(files) or MANIFEST not in files:
                 raise ValueError(f"names repeat, or {MANIFEST} is missing")
-            counts = content["episodes"], content["steps"]
             store, version = content.get("origin") or (None, 0)
-            moment = content.get("moment")
-            numbers = (*counts, version, *([] if moment is None else [moment]))
-            if not all(type(each) is int and 0 <= each < 2**63 for each in numbers):
-                raise ValueError(f"impossible numbers {numbers}")
-            if not isinstance(store, str | None) or (moment is not None and moment >= LATEST):
+            counts = content["episodes"], content["steps"]
+            moment = content.get("moment") or 0
+            if not all(type(each) is int and 0 <= each < 2**63 for each in (*counts, version, moment)):
+                raise ValueError(f"impossible numbers {(*counts, version, moment)}")
+            if not isinstance(store, str | None) or moment >= LATEST:
                 raise ValueError(f"impossible origin {store!r:.50} or moment {moment}")
             origin = None if store is None else (store, version)
             return Contents(check_tag(content["tag"]), *counts, files, origin, moment)
@@ -140,8 +123,23 @@ class Contents:
             ) from error
 
 
+@dataclass(frozen=True)
+class Source:
+    """A published version, wherever it is.
+
+    Attributes:
+        address: for messages.
+        contents: its files.
+        chunks: yields a file in pieces, given its name.
+    """
+
+    address: str
+    contents: Contents
+    chunks: Callable[[str], Iterator[bytes]]
+
+
 def _check_file(name: str, file: KnownFile) -> None:
-    if not is_of_version(name):
+    if name not in _FILES and _BELOW.fullmatch(name) is None:
         raise ValueError(f"a version has no file {name!r:.200}")
     if type(file.sha256) is not str or not _DIGEST.fullmatch(file.sha256):
         raise ValueError(f"{name} has no SHA-256")
@@ -164,11 +162,6 @@ def check_tag(tag: object) -> str:
     return tag
 
 
-def is_of_version(name: str) -> bool:
-    """Return whether a version may have a file of this name."""
-    return name in _FILES or _BELOW.fullmatch(name) is not None
-
-
 def is_steps(name: str) -> bool:
     """Return whether a file holds steps, or annotations of them, which a preview does without."""
     folder, _, rest = name.partition("/")
@@ -177,7 +170,7 @@ def is_steps(name: str) -> bool:
 
 def is_needed_for_episodes(name: str) -> bool:
     """Return whether a preview needs a file."""
-    return not is_steps(name) and not name.startswith((ARTIFACTS, README, CHART))
+    return not is_steps(name) and not name.startswith((ARTIFACTS, README))
 
 
 def digest_of(pieces: Iterable[bytes]) -> KnownFile:
@@ -187,19 +180,6 @@ def digest_of(pieces: Iterable[bytes]) -> KnownFile:
         digest.update(piece)
         size += len(piece)
     return KnownFile(digest.hexdigest(), size)
-
-
-def contents_of(version: Place, tag: str, episodes: int, steps: int) -> Contents:
-    """Return the list of the files in a folder.
-
-    Raises:
-        StoreAccessError: a file cannot be read.
-    """
-    files = {}
-    with guard_access("read", version):
-        for entry in version.entries(deep=True):
-            files[entry.name] = digest_of(place_of(version, entry.name).chunks())
-    return Contents(tag, episodes, steps, files)
 
 
 @contextlib.contextmanager
@@ -213,39 +193,6 @@ def temporary_folder(work: str) -> Iterator[LocalPlace]:
         folder = tempfile.TemporaryDirectory(prefix=f"episodelake-{work}-", ignore_cleanup_errors=True)
     with folder as name:
         yield LocalPlace(Path(name).resolve())
-
-
-def check_removable(folder: Path) -> None:
-    """Refuse a folder that is not of a version alone.
-
-    Raises:
-        StoreExistsError: it is a link, or holds what is not of a version.
-    """
-    if folder.is_symlink():
-        raise StoreExistsError(f"{folder} is a link; remove it first.")
-    own = {*_FILES, *_FOLDERS, CHECKSUMS, UNFINISHED, JOURNAL}
-    names = os.listdir(folder) if folder.exists() else []
-    others = sorted(name for name in names if name not in own and name[0] != ".")
-    if others:
-        raise StoreExistsError(
-            f"{folder}, where a version is to be removed, holds other things: {', '.join(others[:5])}. "
-            "Move them away."
-        )
-
-
-def remove_unfinished(folder: Path) -> bool:
-    """Delete what an earlier call left in its working folder; return whether there was any.
-
-    Raises:
-        StoreExistsError: it is a link, or holds what is not of a version; nothing was deleted.
-        StoreAccessError: it cannot be deleted.
-    """
-    with guard_access("remove an unfinished version", folder):
-        check_removable(folder)
-        if not folder.exists():
-            return False
-        shutil.rmtree(folder)
-        return True
 
 
 def place_of(version: Place, name: str) -> Place:

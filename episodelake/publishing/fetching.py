@@ -9,58 +9,26 @@ import contextlib
 import hashlib
 import math
 import os
-import shutil
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
-from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
 
+from ..errors import CorruptStoreError, InvalidArgumentError, StoreAccessError, StoreExistsError
+from ..plugin import Layout, Place, Progress, check_outside_stores, guard_access, locate
 from ..readers.columns.cache_folder import chosen_folder
-from ..store.common.progress import Progress
-from ..store.errors import CorruptStoreError, InvalidArgumentError, StoreAccessError, StoreExistsError
-from ..store.files import Place, guard_access, is_absent, locate
+from ..store.creation import check_free_for_copy
+from ..store.files import is_absent, rename_durably, visible_step
 from ..store.files.local import LocalPlace
 from ..store.files.locks import wait_for
-from ..store.manifest import check_outside_stores
-from .contents import CHECKSUMS, Contents, KnownFile, digest_of, place_of
+from .contents import CHECKSUMS, Contents, KnownFile, Source, digest_of, place_of
 from .hub import COMMIT, MAIN, SCHEME, Repository
-from .versions import chosen_version, split_tag
+from .target import PlaceTarget
 
 _ATTEMPTS = 3
 _FETCHES = 4
-
-
-@dataclass(frozen=True)
-class Source:
-    """A published version, wherever it is.
-
-    Attributes:
-        address: for messages.
-        contents: its files.
-        chunks: yields a file in pieces, given its name.
-    """
-
-    address: str
-    contents: Contents
-    chunks: Callable[[str], Iterator[bytes]]
-
-
-def address_of(
-    source: str | PathLike[str], version: str | None, storage_options: Mapping[str, str] | None
-) -> tuple[str, str | None]:
-    """Return the address without its tag, and the tag."""
-    text = os.fspath(source) if isinstance(source, str | PathLike) else source
-    address, tag = split_tag(text) if isinstance(text, str) else (text, None)
-    if tag is None:
-        return text, version
-    root = locate(text, storage_options)
-    with guard_access("look for a published version", root):
-        # A folder may have such a name.
-        if root.local is not None and root.exists():
-            return text, version
-    return address, chosen_tag(text, version, tag)
+_TAGGED = re.compile(r"(?P<path>.+)@(?P<tag>[A-Za-z0-9][A-Za-z0-9._-]*)")
 
 
 def chosen_tag(address: str, version: int | str | None, tag: str | None) -> str | None:
@@ -85,15 +53,23 @@ def source_of(
     """
     if str(source).startswith(SCHEME):
         repository, tag = Repository.of(str(source), storage_options)
-        commit, _ = repository.commit_of(chosen_tag(str(source), version, tag) or MAIN)
-        return Source(str(repository), repository.contents(commit), partial(repository.chunks, commit))
-    address, tag = address_of(source, version, storage_options)
-    place = chosen_version(locate(address, storage_options), tag)
-    return Source(str(place), Contents.read(place), lambda name: place_of(place, name).chunks())
+        return repository.source(chosen_tag(str(source), version, tag))
+    text, tag = os.fspath(source), None
+    if isinstance(text, str) and (match := _TAGGED.fullmatch(text)):
+        root = locate(text, storage_options)
+        with guard_access("look for a published version", root):
+            # A folder may have such a name.
+            if root.local is None or not root.exists():
+                text, tag = match["path"], match["tag"]
+    return PlaceTarget(locate(text, storage_options)).source(chosen_tag(str(source), version, tag))
 
 
-def free_target(into: str | PathLike[str]) -> Path:
+def free_target(into: str | PathLike[str], *, copied: bool) -> Path:
     """Return the path of the new folder.
+
+    Args:
+        into: what the caller gave.
+        copied: whether a copy will be made there, which replaces one that was not finished.
 
     Raises:
         StoreExistsError: there is something.
@@ -104,8 +80,11 @@ def free_target(into: str | PathLike[str]) -> Path:
         raise InvalidArgumentError(f"into={fspath(into)!r}: expected a folder of this machine.")
     check_outside_stores(target)
     with guard_access("look at the target", target):
-        if target.is_symlink() or (target.exists() and (not target.is_dir() or any(target.iterdir()))):
+        odd = target.is_symlink() or target.is_file()
+        if odd or (not copied and LocalPlace(target).names()):
             raise StoreExistsError(f"There is something at {target} already. Choose a new or empty folder.")
+    if copied:
+        check_free_for_copy(Layout.at(target))
     return target
 
 
@@ -185,32 +164,22 @@ def _checked(published: Source, name: str, file: KnownFile) -> Iterator[bytes]:
         )
 
 
-def discard(stage: Path) -> None:
-    """Delete the folder for what is fetched; its list of files, which marks it, goes last."""
-    for each in stage.iterdir():
-        if each.is_dir():
-            shutil.rmtree(each)
-        elif each.name != CHECKSUMS:
-            each.unlink()
-    shutil.rmtree(stage)
-
-
 def fetch_whole(
-    published: Source,
-    stage: LocalPlace,
-    target: Path,
-    tell: Progress,
-    wanted: Callable[[str], bool] | None = None,
+    published: Source, stage: LocalPlace, tell: Progress, wanted: Callable[[str], bool] | None = None
 ) -> None:
-    """Fetch a version, or its wanted files, and let it appear, without what an interrupted write left."""
+    """Fetch a version, or its wanted files, and delete what an interrupted write left beside them."""
     names = {name for name in published.contents.files if wanted is None or wanted(name)}
     fetch(published, names, stage, tell)
-    with guard_access("finish the pull", target):
+    with guard_access("finish the pull", stage):
         for entry in list(stage.entries(deep=True)):
             if entry.name not in names and entry.name != CHECKSUMS:
                 (stage.local / entry.name).unlink()
-        os.rename(stage.local, target)
-        LocalPlace(target.parent).sync()
+
+
+def appear(published: Source, made: Path, target: Path) -> None:
+    """Publish the fetched folder under its final name."""
+    with visible_step(f"{published.address} is pulled to {target}"), guard_access("finish the pull", target):
+        rename_durably(made, target)
 
 
 def cached_version(
@@ -240,5 +209,6 @@ def cached_version(
         published = source_of(f"{repository}", commit, None)
         with staged(target, published.contents) as stage:
             if not target.exists():
-                fetch_whole(published, stage, target, lambda done, total: None, wanted)
+                fetch_whole(published, stage, lambda done, total: None, wanted)
+                appear(published, stage.local, target)
     return target

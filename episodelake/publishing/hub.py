@@ -1,7 +1,7 @@
 """`hf://org/name@tag`: a version is a commit with a tag in a dataset of the Hugging Face Hub.
 
-The tree of the commit is the version. A publication sends the files that the newest commit lacks, then makes
-one commit on top of it, and the tag. If it is cut short between the two, the next call adds the tag.
+The tree of the commit is the version. A publication is one commit on top of the newest, and then the tag. The
+Hub asks for the contents of those files that it does not have.
 """
 
 from __future__ import annotations
@@ -9,17 +9,12 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from pathlib import Path
+from functools import cached_property, partial
 from typing import Any
 
-from ..readers.publish_report import PublishReport
-from ..readers.view import EpisodeView
-from ..store.common.optional_packages import require
-from ..store.common.progress import Progress
-from ..store.errors import (
+from ..errors import (
     ConcurrentCommitError,
     CorruptStoreError,
     EpisodelakeError,
@@ -30,11 +25,12 @@ from ..store.errors import (
     StoreUnavailableError,
     VersionNotFoundError,
 )
+from ..plugin import require
 from ..store.files.access import access_class, error_text
+from ..store.files.local import LocalPlace
 from ..store.files.place import CHUNK_BYTES
 from ..store.layout import parse_json
-from .building import build
-from .contents import CHECKSUMS, Contents, KnownFile, check_tag, temporary_folder
+from .contents import CHECKSUMS, Contents, Source
 
 SCHEME = "hf://"
 _ADDRESS = re.compile(
@@ -43,7 +39,6 @@ _ADDRESS = re.compile(
 MAIN = "main"
 ORGANISATION = re.compile(r"[\w-][\w.-]*", re.A)
 COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
-_ATTEMPTS = 5
 _LARGEST_LIST = 64 << 20
 _HINTS = {
     401: "the Hub does not accept your token; log in again (`hf auth login`), or set HF_TOKEN. ",
@@ -63,44 +58,9 @@ def refuse_options(address: str, storage_options: Mapping[str, str] | None) -> N
     """
     if storage_options:
         raise InvalidArgumentError(
-            f"{address}: storage_options= is for object stores. The Hub takes its token from HF_TOKEN or "
+            f"{address}: Storage options are for object stores. The Hub takes its token from HF_TOKEN or "
             "`hf auth login`, and its address from HF_ENDPOINT."
         )
-
-
-def publish_to_hub(
-    view: EpisodeView,
-    address: str,
-    tag: str,
-    card: Mapping[str, Any],
-    *,
-    private: bool | None,
-    dry_run: bool,
-    tell: Progress,
-    note: Callable[[], None],
-) -> PublishReport:
-    """Publish a view as a version of a dataset; see `EpisodeView.publish`.
-
-    `note` is called before the version can be seen.
-    """
-    repository, inside = Repository.of(address)
-    if inside is not None:
-        raise InvalidArgumentError(f"{address}: give the tag as tag={inside!r}.")
-    if tag == MAIN or COMMIT.fullmatch(tag):
-        raise InvalidArgumentError(f"{tag!r} names a branch or a commit on the Hub. Choose another tag.")
-    earlier = repository.newest(tag)
-    with temporary_folder("publish") as folder:
-        contents = build(
-            view, folder, card, tag, f"{repository}@{tag}", tell, () if earlier is None else [earlier]
-        )
-        if dry_run:
-            sent = _missing(contents, earlier)
-        else:
-            repository.create(private)
-            note()
-            commit, sent = repository.commit(folder.local, contents, f"Publish {tag}")
-            repository.tag(tag, commit)
-    return contents.report(f"{repository}@{tag}", sent.values())
 
 
 @dataclass(frozen=True)
@@ -128,7 +88,7 @@ class Repository:
         match = _ADDRESS.fullmatch(address)
         if match is None:
             raise InvalidArgumentError(
-                f"{address!r:.200}: expected hf://organisation/name, or with @tag behind it."
+                f"{address!r:.200}: expected hf://organisation/name, or with @tag after it."
             )
         return Repository(match[1]), match[2]
 
@@ -142,90 +102,127 @@ class Repository:
     def _api(self) -> Any:
         return self._hub.HfApi(endpoint=os.environ.get("HF_ENDPOINT"), library_name="episodelake")
 
-    def exists(self) -> bool:
-        """Return whether there is such a dataset that this user may see."""
-        with self._guarded("look for"):
-            return bool(self._api.repo_exists(self.name, **_DATASET))
+    def opened_at(self, tag: str) -> str:
+        """Return what opens a version, for its README."""
+        return f"{self}@{tag}"
 
-    def create(self, private: bool | None) -> None:
-        """Make the dataset, unless it is there."""
-        with self._guarded("create"):
+    def check_free(self, tag: str, *, private: bool | None) -> None:
+        """Refuse a dataset that has the tag, or other things than a version.
+
+        Raises:
+            StoreExistsError: it does; nothing was changed.
+            InvalidArgumentError: the tag is the name of a branch or a commit.
+        """
+        if tag == MAIN or COMMIT.fullmatch(tag):
+            raise InvalidArgumentError(f"{tag!r} names a branch or a commit on the Hub. Choose another tag.")
+        # A dataset that is not there is created later.
+        with contextlib.suppress(StoreNotFoundError):
+            if tag in self._tags():
+                raise self._taken(tag)
+            self._head()
+
+    def send(self, built: LocalPlace, contents: Contents, *, private: bool | None) -> None:
+        """Make a version that was built on this machine the newest commit, with its tag.
+
+        Raises:
+            StoreExistsError: another publisher took the tag, or the dataset got other content meanwhile.
+            ConcurrentCommitError: somebody else committed meanwhile; call again.
+            StoreAccessError: the Hub refused, or cannot be reached; call again.
+        """
+        with self._guarded("publish to"), self._hub.utils.disable_progress_bars():
             self._api.create_repo(self.name, private=private, exist_ok=True, **_DATASET)
+            head, former = self._head()
+            commit = self._api.upload_folder(
+                repo_id=self.name,
+                folder_path=str(built),
+                commit_message=f"Publish {contents.tag}",
+                delete_patterns=sorted(former.difference(contents.files, [CHECKSUMS])),
+                parent_commit=head,
+                **_DATASET,
+            ).oid
+        try:
+            with self._guarded("tag"):
+                self._api.create_tag(self.name, tag=contents.tag, revision=commit, **_DATASET)
+        except EpisodelakeError as error:
+            # It may have been done before its answer was lost.
+            there = None
+            with contextlib.suppress(EpisodelakeError):
+                there = self._tags().get(contents.tag)
+            if there is None:
+                raise
+            if there != commit:
+                raise self._taken(contents.tag) from error
 
-    def commit_of(self, revision: str) -> tuple[str, list[str]]:
+    def versions(self) -> dict[str, Contents | None]:
+        """Return the published versions by their tags; None where the list of files is damaged."""
+        known: dict[str, Contents | None] = {}
+        for tag, commit in self._tags().items():
+            try:
+                contents = self._contents(commit)
+                known |= {tag: contents} if contents.tag == tag else {}
+            except CorruptStoreError:
+                known[tag] = None
+            except StoreNotFoundError:
+                pass  # a tag of something else
+        return known
+
+    def source(self, tag: str | None) -> Source:
+        """Return the version of a tag or a commit, or the newest commit.
+
+        Raises:
+            StoreNotFoundError, VersionNotFoundError: there is none.
+            CorruptStoreError: its list of files is damaged, or names a file that no version has.
+        """
+        commit, _ = self.commit_of(tag or MAIN)
+        return Source(str(self), self._contents(commit), partial(self._chunks, commit))
+
+    def commit_of(self, revision: str) -> tuple[str, set[str]]:
         """Return the commit of a tag or branch, and the names of its files.
 
         Raises:
             StoreNotFoundError, VersionNotFoundError: there is no such dataset or revision.
         """
-        with self._guarded(f"find {revision!r} in"):
+        with self._guarded(f"look up {revision!r} in"):
             info = self._api.repo_info(self.name, revision=revision, **_DATASET)
         # Becomes part of paths.
         if not COMMIT.fullmatch(str(info.sha)):
-            raise StoreAccessError(f"Could not find {revision!r} in {self}: {info.sha!r:.100} is no commit.")
-        return str(info.sha), [each.rfilename for each in info.siblings or ()]
+            raise StoreAccessError(
+                f"Could not look up {revision!r} in {self}: {info.sha!r:.100} is no commit."
+            )
+        return str(info.sha), {each.rfilename for each in info.siblings or ()}
 
-    def newest(self, tag: str) -> Contents | None:
-        """Return the newest version, if there is one, before another is published.
-
-        Raises:
-            StoreExistsError: the tag is taken, or the dataset has other content.
-        """
-        if not self.exists():
-            return None
-        with contextlib.suppress(VersionNotFoundError):
-            self.commit_of(tag)
-            raise self._taken(tag)
-        return self.head()[1]
-
-    def versions(self) -> dict[str, Contents | None]:
-        """Return the published versions by their tags; None where the list of files is damaged."""
+    def _tags(self) -> dict[str, str]:
+        """Return the tags with their commits."""
         with self._guarded("list the versions of"):
-            tags = [ref.name for ref in self._api.list_repo_refs(self.name, **_DATASET).tags]
-        known: dict[str, Contents | None] = {}
-        for tag in tags:
-            try:
-                contents = self.contents(check_tag(tag))
-                known |= {tag: contents} if contents.tag == tag else {}
-            except CorruptStoreError:
-                known[tag] = None
-            except (InvalidArgumentError, StoreNotFoundError):
-                pass  # a tag of something else
-        return known
+            tags = self._api.list_repo_refs(self.name, **_DATASET).tags
+            return {ref.name: str(ref.target_commit) for ref in tags}
 
-    def head(self) -> tuple[str, Contents | None, set[str]]:
-        """Return the newest commit, the version that it is, and its files; None for an empty dataset.
+    def _head(self) -> tuple[str, set[str]]:
+        """Return the newest commit, and the files of the version that it is; none for an empty dataset.
 
         Raises:
             StoreExistsError: it has other content.
         """
         commit, names = self.commit_of(MAIN)
         files = {name for name in names if not name.startswith(".")}
-        contents = self.contents(commit) if CHECKSUMS in files else None
-        others = files - {CHECKSUMS} - set(contents.files if contents is not None else ())
-        if others:
+        own = {CHECKSUMS, *self._contents(commit).files} if CHECKSUMS in files else set()
+        if others := files - own:
             raise StoreExistsError(
                 f"{self} holds other things than a published version: {', '.join(sorted(others)[:5])}. "
                 "Nothing was changed; publish to a dataset of its own."
             )
-        return commit, contents, files
+        return commit, files
 
-    def contents(self, commit: str) -> Contents:
-        """Return the list of the files of a version.
-
-        Raises:
-            StoreNotFoundError: the commit is no published version.
-            CorruptStoreError: the list is damaged, or names a file that no version has.
-        """
+    def _contents(self, commit: str) -> Contents:
         data = b""
-        for piece in self.chunks(commit, CHECKSUMS):
+        for piece in self._chunks(commit, CHECKSUMS):
             data += piece
             if len(data) > _LARGEST_LIST:
                 break
         place = f"{self}/{CHECKSUMS}"
         return Contents.of(parse_json(data, place), place)
 
-    def chunks(self, commit: str, name: str) -> Iterator[bytes]:
+    def _chunks(self, commit: str, name: str) -> Iterator[bytes]:
         """Yield a file of a commit in pieces."""
         utils = self._hub.utils
         url = f"{self._api.endpoint}/datasets/{self.name}/resolve/{commit}/{name}"
@@ -237,78 +234,6 @@ class Repository:
             utils.hf_raise_for_status(answer)
             yield from answer.iter_bytes(CHUNK_BYTES)
 
-    def commit(
-        self, folder: Path, contents: Contents | None, message: str, instead_of: str | None = None
-    ) -> tuple[str, dict[str, KnownFile]]:
-        """Make the files of a folder the newest commit; return it, and the files that were sent.
-
-        Without `contents` it is a commit without files. If `instead_of` is given and the newest commit is
-        another version than that, it stays.
-
-        Raises:
-            StoreExistsError: the dataset got other content meanwhile.
-            ConcurrentCommitError: others committed first each time.
-        """
-        hub = self._hub
-        for _ in range(_ATTEMPTS):
-            parent, known, files = self.head()
-            other = instead_of is not None and (known is None or known.tag != instead_of)
-            if other or (contents is not None and known == contents):
-                return parent, {}
-            new = {} if contents is None else _missing(contents, known)
-            names = () if contents is None else (*contents.files, CHECKSUMS)
-            # All of them, whatever the list of the parent says: the Hub asks for those that it lacks.
-            additions = [
-                hub.CommitOperationAdd(path_in_repo=name, path_or_fileobj=str(folder / name))
-                for name in names
-            ]
-            with self._guarded("upload to"), hub.utils.disable_progress_bars():
-                self._api.preupload_lfs_files(self.name, additions, **_DATASET)
-            operations = [
-                *additions,
-                *(hub.CommitOperationDelete(path_in_repo=name) for name in sorted(files.difference(names))),
-            ]
-            with self._guarded("publish to"), hub.utils.disable_progress_bars():
-                try:
-                    made = self._api.create_commit(
-                        self.name,
-                        operations,
-                        commit_message=message,
-                        parent_commit=parent,
-                        **_DATASET,
-                    )
-                    return str(made.oid), new
-                except hub.errors.HfHubHTTPError as error:
-                    if _status(error) != 412:
-                        raise
-        raise ConcurrentCommitError(
-            f"Others committed to {self} first, {_ATTEMPTS} times in a row. Call again."
-        )
-
-    def tag(self, tag: str, commit: str) -> None:
-        """Give a commit a tag.
-
-        Raises:
-            StoreExistsError: another commit has it.
-        """
-        with self._guarded("tag"):
-            try:
-                self._api.create_tag(self.name, tag=tag, revision=commit, **_DATASET)
-            except self._hub.errors.HfHubHTTPError as error:
-                if _status(error) != 409:
-                    raise
-                if self.commit_of(tag)[0] != commit:
-                    raise self._taken(tag) from error
-
-    def remove_tag(self, tag: str) -> None:
-        """Remove a tag.
-
-        Raises:
-            VersionNotFoundError: there is none.
-        """
-        with self._guarded(f"remove {tag!r} from"):
-            self._api.delete_tag(self.name, tag=tag, **_DATASET)
-
     def _taken(self, tag: str) -> StoreExistsError:
         return StoreExistsError(
             f"{self} has a version {tag!r} already, and a published version never changes."
@@ -316,42 +241,47 @@ class Repository:
 
     @contextlib.contextmanager
     def _guarded(self, action: str) -> Iterator[None]:
-        errors = self._hub.errors
+        errors, problem = self._hub.errors, f"Could not {action} {self}"
         try:
             yield
         except errors.GatedRepoError as error:
             raise StoreAccessError(
-                f"Could not {action} {self}: it is gated. Ask for access at {self._api.endpoint}/datasets/"
+                f"{problem}: it is gated. Ask for access at {self._api.endpoint}/datasets/"
                 f"{self.name}, wait until it is granted, and log in (`hf auth login`, or HF_TOKEN)."
             ) from error
         except errors.RepositoryNotFoundError as error:
             raise StoreNotFoundError(
-                f"Could not {action} {self}: there is no such dataset, or it is private and you are not "
+                f"{problem}: there is no such dataset, or it is private and you are not "
                 "logged in with access to it (`hf auth login`, or HF_TOKEN)."
             ) from error
         except errors.RevisionNotFoundError as error:
-            raise VersionNotFoundError(f"Could not {action} {self}: there is no such version.") from error
+            raise VersionNotFoundError(f"{problem}: there is no such version.") from error
         except errors.EntryNotFoundError as error:
-            raise StoreNotFoundError(f"Could not {action} {self}: there is no such file.") from error
+            raise StoreNotFoundError(f"{problem}: there is no such file.") from error
         except errors.HFValidationError as error:
             raise InvalidArgumentError(f"{self} cannot be a dataset of the Hub: {error}") from error
         except errors.HfHubHTTPError as error:
-            passing = _status(error) == 429 or _status(error) >= 500
-            kind = StoreUnavailableError if passing else StoreAccessError
-            full = _status(error) in _REFUSED and _FULL.search(error.server_message or "")
-            hint = _FULL_HINT if full else _HINTS.get(_status(error), "")
-            raise kind(f"Could not {action} {self}: {hint}{' '.join(str(error).split()):.300}") from error
+            raise _answered(problem, error) from error
         # Lost connections, also those of an upload, which the library reports as RuntimeError.
         except (errors.HfHubHTTPError.__bases__[0], errors.OfflineModeIsEnabled, RuntimeError) as error:
-            raise StoreUnavailableError(
-                f"Could not {action} {self}: {error_text(error)}. Call again."
-            ) from error
+            raise StoreUnavailableError(f"{problem}: {error_text(error)}. Call again.") from error
         except (OSError, ValueError, KeyError) as error:
             if isinstance(error, EpisodelakeError):
                 raise
             # A file of this machine, or an answer that is none of the Hub, as of a login page of a network.
             kind = access_class(error) if isinstance(error, OSError) else StoreUnavailableError
-            raise kind(f"Could not {action} {self}: {error_text(error)}. Check the network.") from error
+            raise kind(f"{problem}: {error_text(error)}. Check the network.") from error
+
+
+def _answered(problem: str, error: Any) -> EpisodelakeError:
+    """Return the error for an answer of the Hub that refuses a request."""
+    status = int(getattr(error.response, "status_code", 0) or 0)
+    if status == 412:
+        return ConcurrentCommitError(f"{problem}: somebody else committed to it meanwhile. Call again.")
+    kind = StoreUnavailableError if status == 429 or status >= 500 else StoreAccessError
+    full = status in _REFUSED and _FULL.search(error.server_message or "")
+    hint = _FULL_HINT if full else _HINTS.get(status, "")
+    return kind(f"{problem}: {hint}{' '.join(str(error).split()):.300}")
 
 
 def datasets_of(organisation: str) -> dict[str, tuple[str, set[str]]]:
@@ -363,12 +293,3 @@ def datasets_of(organisation: str) -> dict[str, tuple[str, set[str]]]:
             each.id.partition("/")[2]: (str(each.sha), {file.rfilename for file in each.siblings or ()})
             for each in found
         }
-
-
-def _missing(contents: Contents, known: Contents | None) -> dict[str, KnownFile]:
-    there = {} if known is None else known.files
-    return {name: file for name, file in contents.files.items() if there.get(name) != file}
-
-
-def _status(error: Any) -> int:
-    return int(getattr(error.response, "status_code", 0) or 0)

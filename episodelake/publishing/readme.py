@@ -1,13 +1,12 @@
-"""`README.md` of a published version: a dataset card with sizes, a chart and how to load it."""
+"""`README.md` of a published version: a dataset card with sizes and how to load it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
-from ..exchange.huggingface.card import (
+from ..plugin import EPISODES, RUNS, STEPS, ReadContext, size_text
+from ..readers.dataset_card import (
     card_text,
     common_front,
     episode_figures,
@@ -15,14 +14,7 @@ from ..exchange.huggingface.card import (
     shown_entries,
     spaces_text,
 )
-from ..readers.amounts import size_text
-from ..readers.charts import html
-from ..readers.context import ReadContext
-from ..readers.frames import episodes_frame
-from ..store.layout import EPISODES, RUNS, STEPS
-from .contents import CHART, Contents
-
-_BINS = 40
+from .contents import Contents
 
 
 def readme(context: ReadContext, card: Mapping[str, Any], contents: Contents, address: str) -> str:
@@ -48,8 +40,6 @@ def readme(context: ReadContext, card: Mapping[str, Any], contents: Contents, ad
         f"Version `{contents.tag}` of episodes of reinforcement learning, published from a store of "
         "Episodelake: one row per episode in `episodes`, per step (T+1 for T transitions) in `steps`, per "
         "run in `runs`.",
-        "",
-        f"![Histogram of the episodes]({CHART})",
         "",
         *markdown_table(("what", "value"), [*figures, *shown_entries(card)]),
         "",
@@ -84,16 +74,3 @@ def _loading(address: str, tag: str) -> list[str]:
         "",
         "`checksums.json` lists the SHA-256 of every file; `el.pull` verifies them.",
     ]
-
-
-def chart(context: ReadContext) -> str:
-    """Return a histogram of the returns, or of the lengths where the rewards have several objectives."""
-    name = "length" if context.snapshot.schema.reward_shape else "episode_return"
-    frame = episodes_frame(context.snapshot, context.all_positions).select(name)
-    values = frame.collect()[name].to_numpy().astype(np.float64)
-    values = values[np.isfinite(values)]
-    counts, edges = np.histogram(values, bins=_BINS) if len(values) else (np.zeros(1), np.zeros(2))
-    words = {"length": "length", "episode_return": "return"}[name]
-    ends = float(edges[0]), float(edges[-1])
-    span = f"from {html.number(ends[0])} to {html.number(ends[1])}"
-    return html.bar_chart(counts.astype(int).tolist(), ends, label=f"How often each {words} is, {span}")

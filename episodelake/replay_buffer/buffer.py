@@ -9,31 +9,28 @@ from typing import Any
 
 import numpy as np
 
-from ..readers.columns.selection import select
-from ..readers.columns.specs import choose_columns
-from ..readers.columns.step_arrays import ColumnSource
-from ..readers.columns.tree import map_leaves
-from ..readers.context import ReadContext
-from ..readers.loading.config import choose_units
-from ..readers.loading.orders import hash_words, uniforms
-from ..readers.loading.outputs import Output, OutputName
-from ..readers.loading.priorities import Priorities, Prioritized, checked_update
-from ..readers.loading.units import Batch, NSteps
-from ..store.common.arguments import whole_number
-from ..store.errors import InvalidArgumentError, RecorderStateError
-from ..store.names import (
+from .. import NSteps, Output, Prioritized
+from ..errors import InvalidArgumentError, RecorderStateError
+from ..plugin import (
     ACTION,
-    DISCOUNT,
-    FLAGS,
     NEXT_OBSERVATION,
     OBSERVATION,
     REWARD,
-    SPAN,
     TERMINATED,
     TRUNCATED,
-    UNIT,
-    WEIGHT,
+    ReadContext,
+    map_leaves,
+    whole_number,
 )
+from ..readers.columns.selection import select
+from ..readers.columns.specs import choose_columns
+from ..readers.columns.step_arrays import ColumnSource
+from ..readers.loading.config import choose_units
+from ..readers.loading.orders import hash_words, uniforms
+from ..readers.loading.outputs import OutputName
+from ..readers.loading.priorities import Priorities, checked_update
+from ..readers.loading.units import Batch
+from ..store.names import DISCOUNT, FLAGS, SPAN, UNIT, WEIGHT
 from ..store.schema import StoreHandle
 from ..writers.session.session import RunSession
 from .ring import NO_ROW, Ring
@@ -316,7 +313,7 @@ class ReplayBuffer:
         return batch | {DISCOUNT: units.discounts(batch[TERMINATED], span), SPAN: span}
 
     def _sequences(self, count: int, length: int) -> np.ndarray:
-        """Return the slots of whole sequences, int64, shape (count, length)."""
+        """Return the slots of complete sequences, int64, shape (count, length)."""
         ring = self._ring
         self._check_any()
         all_of_them = starts = np.empty((0, length), np.int64)

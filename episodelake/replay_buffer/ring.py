@@ -11,8 +11,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..readers.columns.specs import Column
-from ..readers.columns.tree import Tree, leaves, map_leaves, take_rows
+from ..plugin import map_leaves
+from ..readers.columns.column import Column
+from ..readers.columns.tree import Tree, leaves, take_rows
 
 #: The number of a row that does not exist.
 NO_ROW = -1

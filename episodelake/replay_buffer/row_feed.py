@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from ..plugin import ACTION, OBSERVATION, REWARD, TERMINATED, TRUNCATED, map_leaves
 from ..readers.columns.step_arrays import ColumnSource, StepArrays, read_arrays
-from ..readers.columns.tree import Tree, map_leaves
-from ..store.names import ACTION, OBSERVATION, REWARD, TERMINATED, TRUNCATED
+from ..readers.columns.tree import Tree
+from ..readers.loading.config import left_out
+from ..store.common.warn import warn_caller
 from ..store.schema import LATE_ROW, RESET_ROW, STEP_ROW
 from ..writers.rows.vector_buffer import NO_EPISODE
 from ..writers.session.row_source import ArrivedRows, ObservableRows
@@ -176,7 +178,8 @@ def stored_rows(source: ColumnSource, transitions: int) -> Iterator[tuple[Arrive
     The newest are those of the episodes committed last. Of the oldest episode there may be only the end.
 
     Yields:
-        Rows, and whether the first of them is the first of its episode.
+        Rows, and whether the first of them is the first of its episode. A `RuntimeWarning` counts the last
+        transitions that are left out, since the observation after them is missing.
 
     Raises:
         CorruptStoreError: a file is damaged.
@@ -185,6 +188,10 @@ def stored_rows(source: ColumnSource, transitions: int) -> Iterator[tuple[Arrive
     later = np.cumsum(index.last_seen[::-1])[::-1]
     first = int(np.count_nonzero(later[1:] >= transitions)) if len(index) else 0
     skipped = max(int(later[first]) - transitions, 0) if len(index) else 0
+    chosen = index[first:]
+    if missing := int((chosen.lengths - chosen.last_seen).sum()):
+        problem = left_out("The replay buffer", missing, chosen.transitions - skipped)
+        warn_caller(f"{problem} A loader has them with the key 'next_observation_present'.")
     while first < len(index):
         rows = np.cumsum(index.lengths[first:] + 1)
         stop = first + max(int(np.searchsorted(rows, _ROWS_AT_ONCE, side="right")), 1)
@@ -194,7 +201,7 @@ def stored_rows(source: ColumnSource, transitions: int) -> Iterator[tuple[Arrive
 
 
 def _as_arrived(arrays: StepArrays, first: int, skipped: int) -> ArrivedRows:
-    """Return the rows of episodes, the first of which has the number `first`, without `skipped` rows."""
+    """Return the rows of episodes, without `skipped` rows; `first` is the number of the first episode."""
     index = arrays.index
     kinds = np.full(index.rows, STEP_ROW)
     # In a store a row has the action taken at its observation; here it has the action before it.

@@ -16,7 +16,6 @@ from typer.models import CommandInfo
 
 from .command import BEGIN, INTERRUPTED, app, command
 from .commands import checking, exchanging, keeping, looking, querying, sharing
-from .completion import escape_for_bash
 
 __all__ = ["app", "checking", "exchanging", "keeping", "looking", "main", "querying", "sharing"]
 
@@ -41,9 +40,9 @@ def _options(
 
 @command(app, BEGIN, "episodelake demo\nepisodelake demo --path /tmp/lake --episodes 20")
 def demo(
-    path: Annotated[
-        Path, typer.Option(help="Folder for the demo's stores; an earlier demo in it is replaced.")
-    ] = Path("episodelake-demo"),
+    path: Annotated[Path, typer.Option(help="A new or empty folder for the demo's stores.")] = Path(
+        "episodelake-demo"
+    ),
     episodes: Annotated[
         int, typer.Option(min=1, help="Episodes to record per environment and policy.")
     ] = 100,
@@ -52,7 +51,7 @@ def demo(
     from .output.page import Page
     from .reports.demo import run_demo
 
-    if not run_demo(Page(tabs=False), path, episodes):
+    if not run_demo(Page(), path, episodes):
         raise typer.Exit(1)
 
 
@@ -64,8 +63,6 @@ def main() -> None:
         if isinstance(stream, TextIOWrapper):
             # Write characters that the terminal's encoding lacks as escapes.
             stream.reconfigure(errors="backslashreplace")
-    if os.environ.get("_EPISODELAKE_COMPLETE") == "complete_bash":
-        escape_for_bash()
     # typer reads the options of every command that it knows, which takes longer than most of them.
     program = copy(app)
     asked = [each for each in app.registered_commands if _name(each) in sys.argv[1:2]]

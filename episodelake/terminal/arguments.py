@@ -13,22 +13,19 @@ from typing import Annotated, Any
 
 import typer
 
-from .completion import complete_columns, complete_episodes, complete_stores
+from .completion import complete_columns, complete_episodes
 
 StorePath = Annotated[
     str,
     typer.Argument(
         metavar="PATH",
         help="The store: a folder, or a URL (s3://...); PATH@VERSION or PATH@TAG for an older version.",
-        autocompletion=complete_stores,
     ),
 ]
 #: For commands that change a store, which work on its newest version.
 WritablePath = Annotated[
     str,
-    typer.Argument(
-        metavar="PATH", help="The store: a folder, or a URL (s3://...).", autocompletion=complete_stores
-    ),
+    typer.Argument(metavar="PATH", help="The store: a folder, or a URL (s3://...)."),
 ]
 StorageOptions = Annotated[
     list[str] | None,
@@ -39,7 +36,6 @@ StorageOptions = Annotated[
         "by environment variables instead, such as AWS_SECRET_ACCESS_KEY.",
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON; docs/terminal.md has its shape.")]
 EpisodeKey = Annotated[
     str,
     typer.Argument(
@@ -121,32 +117,12 @@ def keyed_values(given: Sequence[str], hint: str = "--option") -> dict[str, Any]
     return options
 
 
-class Table(StrEnum):
-    """The tables of a store."""
-
-    STEPS = "steps"
-    EPISODES = "episodes"
-    RUNS = "runs"
-    TRANSITIONS = "transitions"
-
-
-class Chart(StrEnum):
-    """The charts of `plot`."""
-
-    RETURNS = "returns"
-    LENGTHS = "lengths"
-    HISTOGRAM = "histogram"
-    LEARNING = "learning"
-    ACTIONS = "actions"
-    VISITATION = "visitation"
-
-
-class Over(StrEnum):
-    """The quantities that the x axis of a chart may count."""
-
-    EPISODES = "episodes"
-    STEPS = "steps"
-    TIME = "time"
+#: The tables of a store.
+Table = StrEnum("Table", "STEPS EPISODES RUNS TRANSITIONS")
+#: The charts of `plot`.
+Chart = StrEnum("Chart", "RETURNS LENGTHS HISTOGRAM LEARNING ACTIONS VISITATION")
+#: The quantities that the x axis of a chart may count.
+Over = StrEnum("Over", "EPISODES STEPS TIME")
 
 
 class LastObservation(StrEnum):

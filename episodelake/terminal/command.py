@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
+import inspect
 import os
 import sys
 import textwrap
@@ -21,7 +23,15 @@ from typing import Any, TypeVar
 import typer
 from typer.core import TyperGroup
 
-from ..store.errors import EpisodelakeError
+from ..errors import (
+    CorruptStoreError,
+    EnvUnavailableError,
+    EpisodelakeError,
+    QueryError,
+    StoreNotFoundError,
+    UntrustedEnvError,
+)
+from .result import AsJson, Report
 
 FAILED, WRONG_USAGE, INTERRUPTED = 1, 2, 130
 #: The status that shells give to programs ended by SIGPIPE.
@@ -34,6 +44,17 @@ KEEP = "Look after a store"
 EXCHANGE = "Import and export"
 BEGIN = "Begin"
 PANELS = (LOOK, CHECK, KEEP, EXCHANGE, BEGIN)
+
+#: Advice in place of hints for Python, by the class of the error or of its cause.
+_ADVICE = {
+    UntrustedEnvError: "If you trust the author of the store, add --trust.",
+    EnvUnavailableError: "In Python, replay it in an environment of your own: episode.replay(env).",
+    CorruptStoreError: "To leave its episodes out, add --filter \"segment <> 'NAME.parquet'\".",
+    QueryError: "`episodelake sql` changes nothing; --output FILE writes the result of a query.",
+    StoreNotFoundError: "Check the path, or record stores to look at with `episodelake demo`.",
+}
+#: What Ctrl-C leaves, by command.
+_INTERRUPTED: dict[str, str] = {}
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -99,9 +120,10 @@ class ReportingGroup(TyperGroup):
             with _flushed_output():
                 return super().invoke(ctx)
         except KeyboardInterrupt:
-            raise failure("Interrupted.", INTERRUPTED) from None
+            left = _INTERRUPTED.get(ctx.invoked_subcommand, "")
+            raise failure(f"Interrupted. {left}".strip(), INTERRUPTED) from None
         except Exception as error:
-            message = _message(error)
+            message = message_of(error)
             if message is None:
                 raise
             # 1 means "different" for `diff`.
@@ -127,10 +149,17 @@ class ReportingGroup(TyperGroup):
                     formatter.write_dl(rows)
 
 
-def _message(error: Exception) -> str | None:
-    """Return the message for an error that is no bug; None for others."""
-    if isinstance(error, EpisodelakeError | OSError):
-        return "\n".join([str(error), *getattr(error, "__notes__", ())])
+def message_of(error: Exception) -> str | None:
+    """Return the message for an error that is no bug; None for others.
+
+    The hints of the library are for Python; `_ADVICE` has those for a shell.
+    """
+    if isinstance(error, EpisodelakeError):
+        kinds = [kind for kind in _ADVICE if isinstance(error, kind) or isinstance(error.__cause__, kind)]
+        advice = f" {_ADVICE[kinds[0]]}" if error.hint and kinds else ""
+        return "\n".join([f"{error.problem}{advice}", *getattr(error, "__notes__", ())])
+    if isinstance(error, OSError):
+        return str(error)
     # These are loaded if they raised the error.
     package = type(error).__module__.partition(".")[0]
     if package == "polars":
@@ -144,18 +173,63 @@ def _examples(lines: str) -> str:
 
 
 def command(
-    app: typer.Typer, panel: str, examples: str, name: str | None = None, **settings: Any
+    app: typer.Typer,
+    panel: str,
+    examples: str,
+    name: str | None = None,
+    interrupted: str = "The store is as it was.",
+    **settings: Any,
 ) -> Callable[[Function], Function]:
     """Add a command to a program, under a heading of the help, with examples.
+
+    A function that returns a `Report` gets the option `--json`, and need not take it.
 
     Args:
         app: the program.
         panel: one of `PANELS`.
         examples: command lines, one a line.
         name: of the command; else the function's.
+        interrupted: what Ctrl-C leaves.
         settings: more of what typer takes.
     """
-    return app.command(name, epilog=_examples(examples), rich_help_panel=panel, **settings)
+
+    def add(function: Function) -> Function:
+        app.command(name, epilog=_examples(examples), rich_help_panel=panel, **settings)(_printing(function))
+        _INTERRUPTED[name or function.__name__] = interrupted
+        return function
+
+    return add
+
+
+def _printing(function: Callable[..., Any]) -> Callable[..., None]:
+    """Return the function of a command that prints its report, with the option `--json` if it has one."""
+    signature = inspect.signature(function, eval_str=True)
+    parameters = dict(signature.parameters)
+    takes_json = "as_json" in parameters
+    if signature.return_annotation is Report and not takes_json:
+        last = parameters.pop("storage", None)
+        parameters["as_json"] = inspect.Parameter(
+            "as_json", inspect.Parameter.POSITIONAL_OR_KEYWORD, default=False, annotation=AsJson
+        )
+        parameters |= {"storage": last} if last else {}
+
+    def run(**given: Any) -> None:
+        as_json = given.get("as_json", False) if takes_json else given.pop("as_json", False)
+        report = function(**given)
+        if report is None:
+            return
+        from .output.page import print_report
+
+        print_report(report, as_json=as_json)
+        if report.error:
+            raise failure(report.error)
+        if report.status:
+            raise typer.Exit(report.status)
+
+    functools.update_wrapper(run, function)
+    run.__signature__ = signature.replace(parameters=list(parameters.values()))  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in parameters.values()}
+    return run
 
 
 app = typer.Typer(

@@ -1,4 +1,4 @@
-"""Completion by the shell: stores, ids of episodes, columns, tables and charts.
+"""Completion by the shell: ids of episodes, columns, formats and tags. The shell itself completes paths.
 
 The shell runs the program at every press of the tab key, so this module imports little. Errors offer nothing,
 since they would garble the line.
@@ -6,119 +6,37 @@ since they would garble the line.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..readers.amounts import counted
-from ..store.errors import EpisodelakeError
+from ..errors import EpisodelakeError
 
 if TYPE_CHECKING:
     from .._store import EpisodeStore
 
-#: The file that makes a folder a store, as in `store/layout.py`, which takes long to load.
-MANIFEST = "store.json"
 #: The most ids that are offered at once.
 OFFERED = 50
-#: Characters that bash would interpret.
-_SPECIAL = re.compile(r"([\s\\\"'`$&|;<>()\[\]{}*?!#])")
-
-
-def escape_for_bash() -> None:
-    """Escape completions for bash, which takes them as text of the line."""
-    try:
-        from typer._completion_classes import BashComplete
-    except ImportError:
-        # The class is typer's own, and may move in a later release.
-        return
-    BashComplete.format_completion = lambda self, item: escaped(item.value)
-
-
-def escaped(name: str) -> str:
-    r"""Return a name as it is typed in bash.
-
-    >>> print(escaped("~/my stores/cart'pole"))
-    ~/my\ stores/cart\'pole
-    """
-    return _SPECIAL.sub(r"\\\1", name)
-
-
-def complete_stores(incomplete: str) -> list[tuple[str, str]]:
-    """Folders that begin like this; stores are marked.
-
-    The shell adds a space behind a single candidate. If that is a folder on the way to a store, offer its
-    contents instead.
-    """
-    folders = _folders(incomplete)
-    while len(folders) == 1 and folders[0][0].endswith("/"):
-        within = _folders(folders[0][0])
-        if not within:
-            break
-        folders = within
-    return folders
-
-
-def _folders(incomplete: str) -> list[tuple[str, str]]:
-    """Return the folders that begin like this; a slash follows those that are not stores."""
-    folder, _, start = incomplete.rpartition("/")
-    base = Path(f"{folder}/" if folder or incomplete.startswith("/") else ".").expanduser()
-    prefix = incomplete[: len(incomplete) - len(start)]
-    try:
-        folders = sorted(entry for entry in base.iterdir() if entry.is_dir() and entry.name.startswith(start))
-    except OSError:
-        return []
-    return [
-        (f"{prefix}{entry.name}", "a store")
-        if (entry / MANIFEST).exists()
-        else (f"{prefix}{entry.name}/", "")
-        for entry in folders
-        if start.startswith(".") or not entry.name.startswith(".")
-    ]
 
 
 def complete_episodes(ctx: Any, incomplete: str) -> list[tuple[str, str]]:
-    """Ids that begin like this, with lengths and end reasons; behind the name of a run, its numbers.
-
-    If there are too many ids, their common beginnings are offered.
-    """
+    """Return the first ids that begin like this; after the name of a run, its own."""
     store = opened(ctx)
     if store is None:
         return []
     import polars as pl
 
-    try:
-        return _offered(store, incomplete, incomplete) or _offered_of_run(store, incomplete)
-    except pl.exceptions.PolarsError:
-        return []
+    from ..plugin import collected
 
-
-def _offered_of_run(store: EpisodeStore, incomplete: str) -> list[tuple[str, str]]:
-    """Return the episodes of the only run of a name, as `lean/000019`."""
     name, slash, number = incomplete.partition("/")
-    named = store.runs.select("run_id", "name").collect().rows()
-    runs = [run_id for run_id, known in named if known == name]
-    if not slash or len(runs) != 1:
+    try:
+        named = collected(store.runs.select("run_id", "name")).rows()
+        runs = {run_id for run_id, known in named if known == name}
+        begin = f"{runs.pop()}/{number}" if slash and len(runs) == 1 else incomplete
+        episodes = store.episodes.filter(pl.col("episode_id").str.starts_with(begin)).head(OFFERED)
+        rows = collected(episodes.select("episode_id", "length", "end_reason")).rows()
+    except (pl.exceptions.PolarsError, EpisodelakeError, OSError):
         return []
-    return _offered(store, f"{runs[0]}/{number}", incomplete)
-
-
-def _offered(store: EpisodeStore, begin: str, typed: str) -> list[tuple[str, str]]:
-    """Return the completions of ids that start with `begin`, with `typed` in its place."""
-    import polars as pl
-
-    from ..store.layout import EPISODE_DIGITS
-
-    ids = pl.col("episode_id")
-    episodes = store.episodes.filter(ids.str.starts_with(begin))
-    rows = episodes.select("episode_id", "length", "end_reason").head(OFFERED + 1).collect().rows()
-    if len(rows) <= OFFERED:
-        return [(typed + each.removeprefix(begin), f"{length} steps, {end}") for each, length, end in rows]
-    every, cut = episodes.select(ids).collect()["episode_id"], 1
-    while cut < EPISODE_DIGITS and every.str.head(-cut).n_unique() > OFFERED:
-        cut += 1
-    counts = every.str.head(-cut).value_counts(name="episodes").sort("episode_id").head(OFFERED)
-    return [(typed + each.removeprefix(begin), counted(number, "episode")) for each, number in counts.rows()]
+    return [(incomplete + each.removeprefix(begin), f"{length} steps, {end}") for each, length, end in rows]
 
 
 def complete_columns(ctx: Any, incomplete: str) -> list[str]:
@@ -126,28 +44,17 @@ def complete_columns(ctx: Any, incomplete: str) -> list[str]:
     store = opened(ctx)
     if store is None:
         return []
-    of_episodes = ["episodes"] if ctx.info_name == "plot" else _words(ctx)[1:]
-    table = ctx.params.get("table") or (of_episodes or ["episodes"])[0]
-    shown = table if table in ("runs", "episodes") else "steps"
-    from .reports.listing import run_columns
+    tables = {"plot": "episodes", "stats": "steps"}
+    table = tables.get(ctx.info_name) or ctx.params.get("table") or [*_words(ctx)[1:], "episodes"][0]
+    from .reports.listing import columns_of, run_columns
 
     of_run = run_columns(store) if table == "episodes" else ()
-    return _after_comma([*store.context.snapshot.shown_schema(shown).names, *of_run], incomplete)
-
-
-def complete_measured(ctx: Any, incomplete: str) -> list[str]:
-    """Columns of steps that `stats` can measure, after the last comma."""
-    store = opened(ctx)
-    if store is None:
-        return []
-    from .reports.statistics import measurable_columns
-
-    return _after_comma(measurable_columns(store.context.snapshot), incomplete)
+    return _after_comma([*columns_of(store, table), *of_run], incomplete)
 
 
 def complete_formats(ctx: Any, incomplete: str) -> list[str]:
     """Names of the formats that `import` reads, or that `export` writes."""
-    from ..exchange import formats
+    from .. import formats
 
     role = "writes" if ctx.info_name == "export" else "reads"
     names = formats().filter(role)["name"].to_list()
@@ -161,7 +68,7 @@ def complete_tags(ctx: Any, incomplete: str) -> list[str]:
 
 
 def _after_comma(names: Sequence[str], incomplete: str) -> list[str]:
-    """Complete the name behind the last comma; names that stand before it are not offered again."""
+    """Complete the name after the last comma; names before it are not offered again."""
     before, comma, start = incomplete.rpartition(",")
     given = before.split(",")
     return [f"{before}{comma}{name}" for name in names if name.startswith(start) and name not in given]
@@ -177,7 +84,7 @@ def opened(ctx: Any) -> EpisodeStore | None:
     path = ctx.params.get("path") or next(iter(_words(ctx)), None)
     if not path or "://" in path:
         return None
-    from .._store import open_store
+    from .. import open as open_store
 
     try:
         return open_store(path)

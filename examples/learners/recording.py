@@ -61,7 +61,7 @@ def record(folder: str | Path, episodes: int = 50, seed: int = 0) -> el.EpisodeS
     for number, (name, behaviour) in enumerate(BEHAVIOURS.items()):
         # Unbiased: the first episodes to end would be the short ones.
         el.collect(
-            envs, behaviour, store, episodes=episodes, seed=seed + 1000 * number, run=name, unbiased=True
+            envs, behaviour, store, episodes=episodes, seed=seed + 1000 * number, run=name, quotas=True
         )
     envs.close()
     return store.refresh()

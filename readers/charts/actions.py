@@ -8,13 +8,13 @@ import altair as alt
 
 from ...store.common.arguments import suggest, whole_number
 from ...store.errors import InvalidArgumentError, NothingToDrawError
-from ...store.schema import ACTION, OBSERVATION
-from ..amounts import counted
+from ...store.names import ACTION, OBSERVATION
 from ..context import ReadContext
+from ..formatting import counted
 from .bins import Bins
 from .chart import AnyChart, color_channel, finished, stacked, title_of, tooltip_of, values_of
 from .returns import BINS, MOST_BINS, edges_of, heights
-from .series import AGENT, Workbench
+from .series import AGENT, ChartSession
 from .steps import ALL, Element, StepRows, bins_of, elements_of, finite, step_rows
 from .theme import HEIGHT, PALETTE, WIDTH, shown
 
@@ -25,7 +25,7 @@ MOST_KINDS = 60
 
 def draw_actions(context: ReadContext, by: str | None, column: str | None) -> AnyChart:
     """Return the chart; see `Plots.actions`."""
-    with Workbench(context, steps=True) as bench:
+    with ChartSession(context, steps=True) as bench:
         elements = _chosen(context, column)
         rows = step_rows(bench, by or (AGENT if bench.snapshot.schema.groups else None), "transitions")
         panels = [
@@ -70,7 +70,7 @@ def _chosen(context: ReadContext, column: str | None) -> list[Element]:
     return chosen
 
 
-def _shares(bench: Workbench, element: Element) -> list[dict[str, Any]]:
+def _shares(bench: ChartSession, element: Element) -> list[dict[str, Any]]:
     """Return the count and share of each value, or range of values, in each series."""
     value = element.sql
     bins = bins_of(bench, element, BINS, MOST_KINDS)
@@ -179,7 +179,7 @@ def _visits(
     context: ReadContext, x: str | None, y: str | None, about: int
 ) -> tuple[_Axes, list[dict[str, Any]], StepRows]:
     """Return the axes, the number of observations in each cell that has any, and the rows they are from."""
-    with Workbench(context, steps=True) as bench:
+    with ChartSession(context, steps=True) as bench:
         elements = _places(context, x, y)
         rows = step_rows(bench, None, "steps")
         axes: _Axes = {}
@@ -207,7 +207,8 @@ def _places(context: ReadContext, x: str | None, y: str | None) -> list[Element]
     if not elements:
         raise NothingToDrawError(
             "The observations have no visitation, since they are no numbers of a fixed shape: "
-            f"{' '.join(str(schema.observation_space).split())}. For images, look at episode.video()."
+            f"{' '.join(str(schema.observation_space).split())}.",
+            hint="For images, look at episode.video().",
         )
     known = {element.name: element for element in elements}
     for name in (x, y):
@@ -224,7 +225,7 @@ def _places(context: ReadContext, x: str | None, y: str | None) -> list[Element]
 
 
 def _cell(row: dict[str, Any], axes: _Axes) -> dict[str, Any]:
-    """Return where a cell stands. Cells of a heat map overlap a little, which closes the hairlines between
+    """Return the position of a cell. Cells of a heat map overlap a little, which closes the hairlines between
     them.
     """
     cell: dict[str, Any] = {}

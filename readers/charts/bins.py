@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .series import DRAWN, FITS, Workbench
+from .series import DRAWN, FITS, ChartSession
 
 #: A histogram that would end farther from the quartiles than so many of their distances ends nearer.
 _FAR, _NEAR = 10, 3
@@ -103,7 +103,7 @@ def usual_range(low: float, high: float, quantiles: Sequence[float]) -> tuple[fl
 
 
 def count_bins(
-    bench: Workbench, panel: str, about: int, table: str = DRAWN, *, clip: bool = False
+    bench: ChartSession, panel: str, about: int, table: str = DRAWN, *, clip: bool = False
 ) -> tuple[Bins, tuple[float, float], list[dict[str, Any]]]:
     """Count the episodes in each bin of a histogram, by series.
 

@@ -15,10 +15,9 @@ from ...store.card import known_entries
 from ...store.errors import NothingToDrawError
 from ...store.manifest import read_card
 from ...store.snapshot import Snapshot
-from ..amounts import size_text
 from ..context import ReadContext
 from ..episode_data import EpisodeData
-from ..measures.signals import signals_of
+from ..formatting import size_text
 from ..pictures.images import image_columns
 from ..replaying.run_envs import run_envs
 from . import html
@@ -30,12 +29,13 @@ from .series import (
     RETURN,
     RUN,
     VALUED,
+    ChartSession,
     Series,
-    Workbench,
     episode_series,
     means_over,
     value_episodes,
 )
+from .signals import signals_of
 from .theme import END_COLORS
 
 _SIGNALS = 14
@@ -71,7 +71,7 @@ def episode_card(episode: EpisodeData) -> str:
 
 
 def episode_agents(episode: EpisodeData) -> bool:
-    """Return whether it is one of several agents; told by the schema, which cannot be damaged any more."""
+    """Return whether there are several agents; by the schema, which was checked when the store was opened."""
     return bool(episode.schema.groups) and not hasattr(episode, "agent_id")
 
 
@@ -198,7 +198,7 @@ def _contents(context: ReadContext, first: Callable[[], EpisodeData]) -> str:
             "Record some: store.record(env)." if context.positions is None else "Choose with a wider filter."
         )
         return html.figures([("episodes", "0")]) + f"<p>There are no episodes here. {html.text(hint)}</p>"
-    with Workbench(context, steps=False) as bench:
+    with ChartSession(context, steps=False) as bench:
         parts = [
             html.shown_part("The figures", lambda: _view_figures(context, bench)),
             html.row(
@@ -222,7 +222,7 @@ def _contents(context: ReadContext, first: Callable[[], EpisodeData]) -> str:
     return "".join(parts)
 
 
-def _view_figures(context: ReadContext, bench: Workbench) -> str:
+def _view_figures(context: ReadContext, bench: ChartSession) -> str:
     snapshot = bench.snapshot
     transitions = "row_count - len(agents)" if snapshot.schema.groups else "length"
     (counts,) = bench.rows(
@@ -243,7 +243,7 @@ def _view_figures(context: ReadContext, bench: Workbench) -> str:
     return html.figures(pairs)
 
 
-def _ends(bench: Workbench) -> str:
+def _ends(bench: ChartSession) -> str:
     reasons = bench.rows(
         "SELECT end_reason AS reason, count(*) AS n FROM episodes GROUP BY 1 ORDER BY n DESC, 1"
     )
@@ -260,7 +260,7 @@ def _ends(bench: Workbench) -> str:
     return html.part("How episodes ended", html.table((), rows, (1, 3)))
 
 
-def _measures(bench: Workbench) -> str:
+def _measures(bench: ChartSession) -> str:
     """Quantiles of returns and lengths; of several agents, by agent."""
     grouped = bool(bench.snapshot.schema.groups)
     rows = _quantile_rows(bench, RETURN, AGENT if grouped else RUN)[:_MEASURES]
@@ -270,7 +270,7 @@ def _measures(bench: Workbench) -> str:
     return html.part(f"Returns and lengths ({unit})", html.table(headers, rows, range(1, 7)))
 
 
-def _quantile_rows(bench: Workbench, what: str, by: str) -> list[tuple[str, ...]]:
+def _quantile_rows(bench: ChartSession, what: str, by: str) -> list[tuple[str, ...]]:
     """Return a row for each objective, of several agents for each of them."""
     value_episodes(bench, what, by)
     quantiles = bench.rows(
@@ -292,7 +292,7 @@ def _quantile_rows(bench: Workbench, what: str, by: str) -> list[tuple[str, ...]
     return rows
 
 
-def _charts(bench: Workbench) -> str:
+def _charts(bench: ChartSession) -> str:
     """Return the return, or that of the first objective, in the order of ends, and how often each is."""
     try:
         series = episode_series(bench, RETURN, RUN)
@@ -316,7 +316,7 @@ def _charts(bench: Workbench) -> str:
     )
 
 
-def _over_time(bench: Workbench, series: Series, label: str) -> tuple[str, str]:
+def _over_time(bench: ChartSession, series: Series, label: str) -> tuple[str, str]:
     """Return a line for each of the largest runs, with a band if there is one run; and the caption, as
     HTML.
     """
@@ -334,7 +334,7 @@ def _over_time(bench: Workbench, series: Series, label: str) -> tuple[str, str]:
     return html.lines_chart(lines, label=label, scale=True), f"mean by episode of each run: {keys}.{left}"
 
 
-def _runs(bench: Workbench) -> str:
+def _runs(bench: ChartSession) -> str:
     scalar = not bench.snapshot.schema.reward_shape
     mean = "avg(episode_return) FILTER (isfinite(episode_return))" if scalar else "NULL"
     runs = bench.rows(

@@ -14,12 +14,12 @@ from ...store.card import dimension_names
 from ...store.common.arguments import suggest
 from ...store.errors import CorruptStoreError, InvalidArgumentError, NothingToDrawError
 from ...store.manifest import read_card
-from ...store.schema import ACTION
-from ..amounts import counted
+from ...store.names import ACTION
 from ..episode_data import EpisodeData
-from ..measures.signals import ROOTS, WIDEST, WIDEST_MAP, Signal, elements_of_root, reduced, signals_of
+from ..formatting import counted
 from .chart import AnyChart, color_channel, finished, stacked, tooltip_of, values_of
 from .series import LARGEST
+from .signals import ROOTS, WIDEST, WIDEST_MAP, Signal, elements_of_root, reduced, signals_of
 from .theme import END_COLORS, WIDTH, shown
 
 MOST_STEPS = 2_000
@@ -87,8 +87,8 @@ def chosen_signals(episode: EpisodeData, wanted: Sequence[str] | None) -> list[S
     signals = [signal for signal in signals if len(signal.t)]
     if not signals:
         raise NothingToDrawError(
-            f"There is nothing to draw: no column of {episode.id!r} holds a few numbers at every step. "
-            "For images, look at episode.video()."
+            f"There is nothing to draw: no column of {episode.id!r} holds a few numbers at every step.",
+            hint="For images, look at episode.video().",
         )
     return signals
 
@@ -313,7 +313,7 @@ def _held(signal: Signal) -> dict[str, Any]:
 
 
 def _moments(span: Sequence[int], *, last_panel: bool) -> alt.Axis:
-    """Ticks of whole steps; in a short episode one for each, since halves would have labels too."""
+    """Ticks at integer steps; in a short episode one for each, since halves would have labels too."""
     first, last = span
     if last - first > _EACH_TICK:
         return alt.Axis(tickMinStep=1, labels=last_panel, ticks=last_panel)
@@ -326,7 +326,7 @@ def _few_kinds(rows: list[dict[str, Any]]) -> bool:
 
 
 def _axis(rows: list[dict[str, Any]]) -> alt.Axis:
-    """Return a few ticks; of a small range of whole numbers, one for each."""
+    """Return a few ticks; for a small range of integers, one for each."""
     values = {row["value"] for row in rows if np.isfinite(row["value"])}
     if values and all(value.is_integer() for value in values) and max(values) - min(values) <= 4:
         return alt.Axis(values=list(range(int(min(values)), int(max(values)) + 1)), format="d")

@@ -17,8 +17,8 @@ import numpy as np
 from ...store.common.optional_packages import EXPLORE, require
 from ...store.errors import MissingPackageError
 from ..episode_data import EpisodeData
-from ..measures.signals import reduced
 from ..pictures.video import make_video
+from .signals import reduced
 from .theme import PALETTE, plain
 
 #: Colours are the surroundings' own, or greys that are seen on both white and black. Notebooks align the
@@ -110,7 +110,7 @@ def row(parts: Iterable[str]) -> str:
 
 
 def card(kind: str, name: str, more: str, body: str) -> str:
-    """Return a whole card.
+    """Return a card as HTML.
 
     Args:
         kind, name, more: its first line, plain text.
@@ -293,7 +293,7 @@ def span_of(lines: Sequence[np.ndarray]) -> tuple[float, float]:
 def _points(
     kept: Sequence[tuple[float, float]], count: float, low: float, high: float, width: int, height: int
 ) -> list[tuple[float, float] | None]:
-    """Return where values stand in the drawing; None for a gap."""
+    """Return the positions of values in the drawing; None for a gap."""
     across = (width - 2 * _PAD) / max(count - 1, 1)
     points: list[tuple[float, float] | None] = []
     for place, value in kept:

@@ -11,9 +11,9 @@ import numpy as np
 import polars as pl
 
 from ...store.common.arguments import one_of, whole_number
-from ..amounts import counted
 from ..context import ReadContext
-from .series import LENGTH, OVER, PLACED, RETURN, Series, Workbench, episode_series, place_values
+from ..formatting import counted
+from .series import LENGTH, OVER, PLACED, RETURN, ChartSession, Series, episode_series, place_values
 from .theme import HEIGHT, WIDTH
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def learning_curves(
     one_of("what", what, (RETURN, LENGTH))
     one_of("band", band, BANDS)
     whole_number("smooth", smooth, 0, MOST_SMOOTH)
-    with Workbench(context, steps=False) as bench:
+    with ChartSession(context, steps=False) as bench:
         series = episode_series(bench, what, by, finished=True)
         several = band == "runs"
         shared = "n // runs" if several else "n"
@@ -59,7 +59,7 @@ def learning_curves(
         return series, (_of_runs if several else _of_episodes)(bench, smooth)
 
 
-def _of_episodes(bench: Workbench, smooth: int) -> pl.DataFrame:
+def _of_episodes(bench: ChartSession, smooth: int) -> pl.DataFrame:
     """Median, 10 % and 90 % of the episodes of each stretch."""
     values = bench.table(
         "SELECT series, panel, avg(x)::DOUBLE AS x, median(value) AS value, "
@@ -76,7 +76,7 @@ def _smoothed(frame: pl.DataFrame, columns: list[str], key: tuple[str, ...], smo
     return frame.with_columns(means) if smooth else frame
 
 
-def _of_runs(bench: Workbench, smooth: int) -> pl.DataFrame:
+def _of_runs(bench: ChartSession, smooth: int) -> pl.DataFrame:
     """Interquartile mean of the runs of each series, with an interval by bootstrap."""
     medians = bench.table(
         "SELECT series, panel, place, run_id, sum(x)::DOUBLE AS x, median(value) AS value, "

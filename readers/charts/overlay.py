@@ -10,14 +10,14 @@ import altair as alt
 import numpy as np
 
 from ...store.errors import NothingToDrawError
-from ..amounts import counted
 from ..context import ReadContext
 from ..episode_data import EpisodeData
-from ..measures.signals import Signal, reduced
+from ..formatting import counted
 from ..sql.session import QuerySession
 from .chart import AnyChart, color_channel, finished, stacked, tooltip_of, values_of
 from .episode_chart import chosen_signals
 from .series import check_any
+from .signals import Signal, reduced
 from .theme import WIDTH, shown
 
 MOST_EPISODES = 24
@@ -53,7 +53,7 @@ def draw_overlay(
 
 
 def _zeros(context: ReadContext, episodes: Sequence[EpisodeData], align: str) -> dict[str, int]:
-    """Return the t of each episode that stands at 0; episodes without one are left out."""
+    """Return the t of each episode that is drawn at 0; episodes without one are left out."""
     if align == START:
         return {episode.id: 0 for episode in episodes}
     if align == END:

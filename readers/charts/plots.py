@@ -102,8 +102,7 @@ class Plots:
     def return_histogram(
         self, by: str | None = None, bins: int | None = None, *, scale: str = "linear"
     ) -> AnyChart:
-        """Return how often each return occurs: bars side by side for few whole returns, else outlines by
-        series.
+        """Return a histogram of returns: bars side by side for a few integers, else outlines by series.
 
         Args:
             by: as for `returns`.

@@ -10,12 +10,12 @@ from typing import Any
 import altair as alt
 
 from ...store.common.arguments import one_of, whole_number
-from ..amounts import counted
 from ..context import ReadContext
+from ..formatting import counted
 from ..sql.text import literal
 from .bins import Bins, count_bins
 from .chart import AnyChart, color_channel, finished, only, stacked, title_of, tooltip_of, values_of
-from .series import DRAWN, FITS, LARGEST, OVER, VALUED, WILD, Series, Workbench, episode_series, means_over
+from .series import DRAWN, FITS, LARGEST, OVER, VALUED, WILD, ChartSession, Series, episode_series, means_over
 from .theme import HEIGHT, WIDTH
 
 MOST_POINTS = 2_000
@@ -28,7 +28,7 @@ def draw_over_time(context: ReadContext, what: str, over: str, by: str | None, s
     """Return the chart; see `Plots.returns` and `Plots.lengths`."""
     one_of("over", over, OVER)
     one_of("scale", scale, SCALES)
-    with Workbench(context, steps=False) as bench:
+    with ChartSession(context, steps=False) as bench:
         series = episode_series(bench, what, by)
         many = series.largest > 2 * _SMALLEST_BIN
         bins = min(MOST_STRETCHES, series.largest // _SMALLEST_BIN) if many else 0
@@ -76,7 +76,7 @@ class Shape:
         ]
 
 
-def _limits(bench: Workbench) -> dict[str, tuple[float, float]]:
+def _limits(bench: ChartSession) -> dict[str, tuple[float, float]]:
     """Return the quantiles of each panel that a clipped axis ends at; none where they are equal."""
     rows = bench.rows(
         f"SELECT panel, quantile_cont(value, {list(_CLIPPED)}) AS ends FROM {DRAWN} GROUP BY 1 "
@@ -88,7 +88,7 @@ def _limits(bench: Workbench) -> dict[str, tuple[float, float]]:
 _EPISODE = "episode_id AS episode, run, length, end_reason, seed::VARCHAR AS seed"
 
 
-def _points(bench: Workbench, over: str, lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _points(bench: ChartSession, over: str, lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Single episodes: all; or the extremes of each stretch and a sample that is the same every time."""
     extremes = sorted({row[name] for row in lines for name in ("lowest_id", "highest_id")})
     chosen = ", ".join(map(literal, extremes)) or "NULL"
@@ -100,7 +100,7 @@ def _points(bench: Workbench, over: str, lines: Sequence[dict[str, Any]]) -> lis
     )
 
 
-def _wild(bench: Workbench, over: str, series: Series) -> list[dict[str, Any]]:
+def _wild(bench: ChartSession, over: str, series: Series) -> list[dict[str, Any]]:
     """Return some episodes whose value fits no axis, with what it is."""
     names = ", ".join(map(literal, series.names))
     return bench.rows(
@@ -265,12 +265,12 @@ def draw_distribution(
     one_of("scale", scale, SCALES)
     clip = scale == "clipped"
     about = BINS if bins is None else whole_number("bins", bins, 1, MOST_BINS)
-    with Workbench(context, steps=False) as bench:
+    with ChartSession(context, steps=False) as bench:
         series = episode_series(bench, what, by)
         counts = {panel: count_bins(bench, panel, about, clip=clip) for panel in series.panels}
     clipped = [
         f"the axis ends at {bins.edges(0)[0]:g} and {bins.edges(bins.count - 1)[1]:g}, values from "
-        f"{low:g} to {high:g} stand in the outer bars"
+        f"{low:g} to {high:g} are in the outer bars"
         for bins, (low, high), _ in counts.values()
         if low < bins.edges(0)[0] or high > bins.edges(bins.count - 1)[1]
     ]
@@ -292,7 +292,7 @@ def beside(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> list[dict[st
 
 
 def edges_of(bins: Bins, index: int) -> dict[str, Any]:
-    """Return where the bar of a bin stands; bars of whole numbers leave a gap."""
+    """Return the position of a bin's bar; bars of integers leave a gap."""
     low, high = bins.edges(index)
     inset = bins.width * (0.1 if bins.whole else 0.02)
     return {"from": low + inset, "to": high - inset, "label": bins.label(index)}
@@ -337,7 +337,7 @@ def _bar_panel(series: Series, what: str, panel: str, bins: Bins, counts: list[d
 
 
 def _axis(bins: Bins) -> alt.Axis:
-    """Ticks; of a small range of whole numbers, one for each."""
+    """Ticks; for a small range of integers, one for each."""
     if bins.whole and bins.count <= _MOST_TICKS:
         return alt.Axis(values=[round(bins.start + 0.5) + index for index in range(bins.count)], format="d")
     return alt.Axis(tickMinStep=1) if bins.whole else alt.Axis()

@@ -7,7 +7,6 @@ what gets axes of its own: an objective of vector rewards.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Self
 
 import duckdb
@@ -18,12 +17,11 @@ from ...store.dynamic.column_groups import METADATA
 from ...store.errors import CorruptStoreError, InvalidArgumentError, NothingToDrawError
 from ...store.layout import EPISODES, RUNS, TABLES
 from ...store.snapshot import Snapshot
-from ..amounts import counted
-from ..choosing import available_episodes
 from ..context import ReadContext, refresh_hint
-from ..damaged_files import check_plan, check_readable, name_damaged
+from ..corruption import check_readable, name_damaged
+from ..filters import available_episodes
+from ..formatting import counted
 from ..sql.connections import connect
-from ..sql.session import plan_with
 from ..sql.sources import run_interruptible
 from ..sql.text import quote
 
@@ -58,7 +56,7 @@ THEN run_id ELSE name END AS run {label} FROM runs)"""
 _PLAIN = "episode_id, run_id, run, number, ended_at, length, end_reason, seed, steps"
 
 
-class Workbench:
+class ChartSession:
     """A DuckDB connection of its own, for the tables that a chart is aggregated from; `with` closes it.
 
     Args:
@@ -95,8 +93,6 @@ class Workbench:
             return pa.table({}) if relation is None else relation.to_arrow_table()
 
         try:
-            plan = partial(plan_with, self._connection, None, text)
-            check_plan(self.snapshot, plan, self._tables, self._segments)
             return run_interruptible(ask, self._connection.interrupt)
         except (duckdb.InterruptException, duckdb.OutOfMemoryException):
             raise
@@ -150,12 +146,12 @@ def check_any(context: ReadContext) -> None:
     """
     if not len(context):
         raise NothingToDrawError(
-            "There is nothing to draw: the view has no episodes. Record some, or choose with a wider filter."
+            "There is nothing to draw: there are no episodes. Record some, or choose with a wider filter."
             + refresh_hint(context.snapshot)
         )
 
 
-def episode_series(bench: Workbench, what: str, by: str | None, *, finished: bool = False) -> Series:
+def episode_series(bench: ChartSession, what: str, by: str | None, *, finished: bool = False) -> Series:
     """Return the returns or lengths of episodes that are finite, of the largest series.
 
     Args:
@@ -214,7 +210,7 @@ def episode_series(bench: Workbench, what: str, by: str | None, *, finished: boo
     )
 
 
-def value_episodes(bench: Workbench, what: str, by: str, where: str = "true") -> None:
+def value_episodes(bench: ChartSession, what: str, by: str, where: str = "true") -> None:
     """Make the view `VALUED`: a value per episode (or agent, or objective), with the columns of `Series`.
 
     Charts, cards and the terminal draw from it. Values may be NULL, NaN or infinite.
@@ -232,7 +228,7 @@ def value_episodes(bench: Workbench, what: str, by: str, where: str = "true") ->
     bench.rows(f"CREATE OR REPLACE TEMP VIEW {VALUED} AS SELECT * FROM ({valued}) WHERE {where}")
 
 
-def means_over(bench: Workbench, x: str, stretches: str) -> list[dict[str, Any]]:
+def means_over(bench: ChartSession, x: str, stretches: str) -> list[dict[str, Any]]:
     """Means and quantiles of equal stretches of each series in `DRAWN`.
 
     Args:
@@ -251,7 +247,7 @@ def means_over(bench: Workbench, x: str, stretches: str) -> list[dict[str, Any]]
     )
 
 
-def place_values(bench: Workbench, x: str, stretches: str) -> None:
+def place_values(bench: ChartSession, x: str, stretches: str) -> None:
     """Make the view `PLACED`: the values of `DRAWN` with x and place, the stretch of their series.
 
     Each series has stretches of its own: a short run beside a long one would else have a single one.
@@ -300,7 +296,7 @@ def _valued(snapshot: Snapshot, what: str, by: str) -> str:
     )
 
 
-def label_episodes(bench: Workbench, by: str) -> tuple[tuple[str, ...], str]:
+def label_episodes(bench: ChartSession, by: str) -> tuple[tuple[str, ...], str]:
     """Make the table `labels`: episode_id and _series, for the series with the most episodes.
 
     Returns:

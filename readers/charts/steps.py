@@ -11,7 +11,7 @@ from ...store.schema import StepSchema
 from ..sql.elements import leaves_of
 from ..sql.text import literal, quote
 from .bins import Bins, bins_for
-from .series import AGENT, LARGEST, MOST_SERIES, Workbench, label_episodes
+from .series import AGENT, LARGEST, MOST_SERIES, ChartSession, label_episodes
 
 #: About how many rows a chart reads; of larger views, it takes a sample of episodes.
 MOST_ROWS = 20_000_000
@@ -78,7 +78,7 @@ class StepRows:
     notes: tuple[str, ...]
 
 
-def step_rows(bench: Workbench, by: str | None, table: str) -> StepRows:
+def step_rows(bench: ChartSession, by: str | None, table: str) -> StepRows:
     """Choose the rows of `steps` or `transitions` that a chart counts.
 
     Args:
@@ -108,7 +108,7 @@ def step_rows(bench: Workbench, by: str | None, table: str) -> StepRows:
     return StepRows(by or ALL, names, row["n"], tuple(filter(None, (note, more))))
 
 
-def _sample(bench: Workbench) -> tuple[str, str]:
+def _sample(bench: ChartSession) -> tuple[str, str]:
     """Return a condition that keeps about `MOST_ROWS` rows, of the same episodes every time; and a note on
     it.
     """
@@ -119,7 +119,7 @@ def _sample(bench: Workbench) -> tuple[str, str]:
     return f"hash(episode_id) % {every} = 0", f"of 1 episode in {every}, drawn by hash of its id"
 
 
-def bins_of(bench: Workbench, element: Element, about: int, most_kinds: int) -> Bins | None:
+def bins_of(bench: ChartSession, element: Element, about: int, most_kinds: int) -> Bins | None:
     """Return the bins of an element in the view `counted`; None if it has no value that fits on an axis.
 
     Args:

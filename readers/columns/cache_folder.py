@@ -138,7 +138,7 @@ class CacheFolder:
         kept: frozenset[str],
         fill: Callable[[dict[str, mmap.mmap]], None],
     ) -> dict[str, mmap.mmap]:
-        """Add files, all or none of which `fill` completes; each is durable before it gets its name.
+        """Add files that `fill` completes, all or none; each is durable before it gets its name.
 
         Args:
             files: size and description by key.

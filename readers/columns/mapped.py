@@ -25,8 +25,8 @@ from ...store.common.arguments import whole_number
 from ...store.errors import CorruptStoreError, InvalidArgumentError, VersionNotFoundError
 from ...store.snapshot import Snapshot
 from .cache_folder import CacheFolder, chosen_folder
+from .column import Column
 from .selection import rows_digest
-from .specs import Column
 from .step_arrays import ColumnSource, StepArrays, read_arrays
 from .tree import Tree, lay_out, leaves, map_leaves, row_bytes, unpack
 

@@ -1,4 +1,4 @@
-"""The episodes that are loaded: whole ones or, in a store of several agents, those of single agents.
+"""Selection of a loader: episodes or, in a store of several agents, those of single agents.
 
 The rows of an agent are contiguous and look like the rows of a single-agent episode, so everything after this
 module treats them as an episode of its own.
@@ -182,7 +182,7 @@ def select(
 
 
 def whole_episodes(snapshot: Snapshot, positions: np.ndarray) -> Selection:
-    """Return whole episodes; of several agents, their lengths are in steps of the environment.
+    """Return episodes of all agents; with several, lengths are in steps of the environment.
 
     Raises:
         CorruptStoreError: the episodes table is damaged.

@@ -1,15 +1,10 @@
-"""The columns that a loader reads: their names, dtypes and shapes, and how a block's cells become arrays.
-
-A column of a transition (action, reward, flags, policy values) has no value in an episode's last row; there
-its array has zeros, so that all arrays of a loader have the same rows.
-"""
+"""The columns that a loader reads: names, dtypes and shapes; infos, policy values and columns of the user."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -19,7 +14,9 @@ import pyarrow as pa
 from ...store.common.arguments import suggest
 from ...store.common.compatibility import numpy_type
 from ...store.dynamic import logical_types as kinds
-from ...store.dynamic.column_groups import STEP_FAMILIES
+from ...store.dynamic.column_groups import STEP_GROUPS
+from ...store.dynamic.columns import group_of
+from ...store.dynamic.values import load_object
 from ...store.errors import CorruptStoreError, InvalidArgumentError
 from ...store.layout import STEPS
 from ...store.names import (
@@ -33,20 +30,20 @@ from ...store.names import (
     OBSERVATION_PRESENT,
     REWARD,
     STEP,
-    is_observation,
 )
 from ...store.parquet.page_checks import content_digests
 from ...store.schema import ENV_STEP
 from ...store.snapshot import Snapshot
-from ...store.spaces import SpaceCodec
 from ...store.spaces.arrow import values_of
 from ...store.tables.annotation_files import StepAnnotation
 from ...store.tables.overflow import Overflow
 from ...store.tables.table_files import Pointers
 from ..blocks import Block, is_numeric
-from ..frames import steps_frame
+from ..frames import collected, steps_frame
+from .column import Column, FlagColumn, ObservedColumn, SpaceColumn
 from .selection import Selection
-from .tree import Tree, leaves, map_leaves
+from .texts import text_array
+from .tree import Tree
 
 #: What a batch has if no columns are named.
 DEFAULT_COLUMNS = (OBSERVATION, ACTION, REWARD, *FLAGS)
@@ -56,131 +53,8 @@ PRESENT = "_present"
 
 
 @dataclass(frozen=True)
-class Column(ABC):
-    """A column of the rows.
-
-    Attributes:
-        name: its key in a batch.
-        template: its arrays with no rows: dtypes and shapes.
-        fields: the columns of steps files that it is made from.
-        of_transitions: whether an episode's last row has no value.
-    """
-
-    name: str
-    template: Tree
-    fields: tuple[str, ...]
-    of_transitions: bool
-
-    def facts(self, snapshot: Snapshot, pointers: Pointers) -> dict[str, Any]:
-        """Return the values that a cache tells columns apart by, beside the rows; JSON can hold them."""
-        return {"column": self.name, "annotation": None}
-
-    @abstractmethod
-    def values(self, block: Block, snapshot: Snapshot) -> Tree:
-        """Return its arrays for a block: one row per row or, of a column of transitions, per transition.
-
-        They may share the block's memory.
-
-        Raises:
-            CorruptStoreError: a cell cannot be what the store's schema says.
-        """
-
-    def write(
-        self, block: Block, snapshot: Snapshot, into: Tree, rows: Sequence[tuple[int, int, int]]
-    ) -> None:
-        """Copy stretches of a block's rows into the arrays of all rows.
-
-        Args:
-            block: the block.
-            snapshot: what it belongs to.
-            into: arrays of shape (n, ...).
-            rows: for each stretch its first row in the block, how many there are, and where they go.
-
-        Raises:
-            CorruptStoreError: see `values`.
-        """
-        valid = block.stepped if self.of_transitions else self.observed(block, snapshot, rows)
-        copy = _copy_rows(rows) if valid is None else _copy_valid(valid, rows)
-        map_leaves(copy, into, self.values(block, snapshot))
-
-    def observed(
-        self, block: Block, snapshot: Snapshot, rows: Sequence[tuple[int, int, int]]
-    ) -> np.ndarray | None:
-        """Return which rows of a block `values` has, bool; None for all.
-
-        Raises:
-            CorruptStoreError: a row lacks a value that it must have.
-        """
-        return None
-
-
-@dataclass(frozen=True)
-class SpaceColumn(Column):
-    """Observations, actions or rewards, or a part of a Dict or Tuple: `observation.camera`."""
-
-    codec: SpaceCodec
-
-    @staticmethod
-    def of(name: str, codec: SpaceCodec) -> SpaceColumn:
-        """Return the column of a space.
-
-        Raises:
-            InvalidArgumentError: its values have no fixed shape.
-        """
-        own, stepped = tuple(field.name for field in codec.fields), not is_observation(name)
-        return SpaceColumn(name, _space_template(codec), (*own, FLAGS[0]) if stepped else own, stepped, codec)
-
-    def values(self, block: Block, snapshot: Snapshot) -> Tree:
-        """See `Column`."""
-        return block.part(self.codec, of_transitions=self.of_transitions)
-
-    def observed(
-        self, block: Block, snapshot: Snapshot, rows: Sequence[tuple[int, int, int]]
-    ) -> np.ndarray | None:
-        """See `Column`."""
-        observed = block.observed(self.codec)
-        if observed is None:
-            return None
-        wanted = np.concatenate([np.arange(start, start + count) for start, count, _ in rows])
-        lacking = wanted[~observed[wanted]] + block.first
-        if not np.isin(lacking, snapshot.rows_without_observation(block.file.path.name)).all():
-            raise CorruptStoreError(
-                f"{block.file.path} lacks observations of episodes that have all of them by the table "
-                "episodes. verify() names them."
-            )
-        return observed
-
-
-@dataclass(frozen=True)
-class ObservedColumn(Column):
-    """Whether a row has its observation: False for a last one that is missing."""
-
-    codec: SpaceCodec
-
-    @staticmethod
-    def of(codec: SpaceCodec) -> ObservedColumn:
-        """Return the column for the observations of a codec."""
-        fields = tuple(field.name for field in codec.fields)
-        return ObservedColumn(OBSERVATION_PRESENT, np.zeros(0, bool), fields, False, codec)
-
-    def values(self, block: Block, snapshot: Snapshot) -> Tree:
-        """See `Column`."""
-        observed = block.observed(self.codec)
-        return np.ones(block.count, bool) if observed is None else observed
-
-
-@dataclass(frozen=True)
-class FlagColumn(Column):
-    """`terminated` or `truncated`."""
-
-    def values(self, block: Block, snapshot: Snapshot) -> Tree:
-        """See `Column`."""
-        return block.flags(self.name)
-
-
-@dataclass(frozen=True)
 class DynamicColumn(Column):
-    """A number or an array of an info, of the policy, or of the user; where absent, NaN or 0.
+    """A number, a text or an array of an info, of the policy, or of the user; where absent, NaN, 0 or "".
 
     Attributes:
         field: the column of steps.
@@ -215,6 +89,22 @@ class DynamicColumn(Column):
             return _scalars(cells, self.template.dtype)
         return self._arrays(cells)
 
+    def check(self, snapshot: Snapshot, selection: Selection) -> None:
+        """See `Column`."""
+        if self.presence:
+            return
+        if self.annotation is None:
+            refuse_other_kinds(snapshot, selection, self.field.name, batches=True)
+        shape = self.template.shape[1:]
+        if pa.types.is_list(self.field.type) and _dynamic_type(self.field)[1] == (-1,):
+            others = [each for each in _lengths(snapshot, selection, self.field.name) if (each,) != shape]
+            if others:
+                raise InvalidArgumentError(
+                    f"The column {self.name!r} has an array of {others[0]} values in new episodes, and had "
+                    f"arrays of {shape[0]}; a batch needs one shape. Choose episodes in which it has one, or "
+                    "leave the column out."
+                )
+
     def _arrays(self, cells: pa.ChunkedArray) -> np.ndarray:
         shape, dtype = self.template.shape[1:], self.template.dtype
         lists = cells.combine_chunks()
@@ -224,7 +114,7 @@ class DynamicColumn(Column):
         if len(flat) != size * np.count_nonzero(there):
             raise CorruptStoreError(f"The column {self.field.name!r} has arrays of other sizes than {size}.")
         full = np.full((len(there), *shape), _absent(dtype), dtype)
-        full[there] = flat.reshape(-1, *shape)
+        full[there] = flat.reshape(np.count_nonzero(there), *shape)
         return full
 
 
@@ -240,17 +130,41 @@ def check_names(names: Any) -> None:
         raise InvalidArgumentError(f"columns={names!r:.200}: expected a list of names.")
 
 
-def choose_columns(snapshot: Snapshot, selection: Selection, names: Sequence[str]) -> tuple[Column, ...]:
+@dataclass(frozen=True)
+class EpisodeColumns:
+    """Columns of the table of episodes, which loaders have beside those of steps.
+
+    Attributes:
+        makers: by name, a function that returns the column, given its name and that of the key.
+    """
+
+    makers: Mapping[str, Callable[[str, str], Column]]
+
+    def column(self, name: str) -> Column | None:
+        """Return the column of a key, None if there is none."""
+        base = name if name in self.makers else name.removesuffix(PRESENT)
+        return self.makers[base](base, name) if base in self.makers else None
+
+
+def choose_columns(
+    snapshot: Snapshot, selection: Selection, names: Sequence[str], episodes: EpisodeColumns | None = None
+) -> tuple[Column, ...]:
     """Return the columns of some names.
+
+    Args:
+        snapshot: what they belong to.
+        selection: the episodes whose rows are read.
+        names: of columns.
+        episodes: further columns, for names that no column of steps has; None for numbers of steps alone.
 
     Raises:
         InvalidArgumentError: there is no such column (the message names those that are), or its values are
             not arrays of one shape.
     """
-    return tuple(_choose(snapshot, selection, name) for name in dict.fromkeys(names))
+    return tuple(_choose(snapshot, selection, name, episodes) for name in dict.fromkeys(names))
 
 
-def _choose(snapshot: Snapshot, selection: Selection, name: str) -> Column:
+def _choose(snapshot: Snapshot, selection: Selection, name: str, episodes: EpisodeColumns | None) -> Column:
     schema = selection.schema
     codecs = {OBSERVATION: schema.observation, ACTION: schema.action, REWARD: schema.reward}
     if name in codecs:
@@ -262,21 +176,33 @@ def _choose(snapshot: Snapshot, selection: Selection, name: str) -> Column:
         return ObservedColumn.of(schema.observation)
     if name in FLAGS:
         return FlagColumn(name, np.zeros(0, bool), tuple(dict.fromkeys((name, FLAGS[0]))), True)
-    return _choose_dynamic(snapshot, selection, name)
+    return _choose_dynamic(snapshot, selection, name, episodes)
 
 
-def _choose_dynamic(snapshot: Snapshot, selection: Selection, name: str) -> Column:
+def _choose_dynamic(
+    snapshot: Snapshot, selection: Selection, name: str, episodes: EpisodeColumns | None
+) -> Column:
     known = _dynamic_fields_of(snapshot, selection)
+    if episodes is not None:
+        known |= text_fields(snapshot)
     base = name.removesuffix(PRESENT)
     field = known.get(name) or known.get(base)
     if field is None:
-        raise unknown_column(snapshot, selection, name)
+        column = None if episodes is None else episodes.column(name)
+        if column is None:
+            raise unknown_column(snapshot, selection, name, () if episodes is None else episodes.makers)
+        return column
     annotation = snapshot.annotation_files.annotations.get(field.name)
     overflow = None if annotation is not None else snapshot.overflow(STEPS).get(field.name)
     stored = field if overflow is None else overflow.column
     template, presence = np.zeros(0, bool), name not in known
     if not presence:
-        dtype, shape = _dynamic_type(field)
+        if annotation is None:
+            refuse_other_kinds(snapshot, selection, field.name, batches=episodes is not None)
+        if is_text_field(field):
+            dtype, shape = _text_type(snapshot, selection, field.name), ()
+        else:
+            dtype, shape = _dynamic_type(field)
         if shape == (-1,):
             shape = (_common_length(snapshot, selection, name),)
         template = np.zeros((0, *shape), dtype)
@@ -286,13 +212,16 @@ def _choose_dynamic(snapshot: Snapshot, selection: Selection, name: str) -> Colu
     return DynamicColumn(name, template, fields, False, stored, annotation, presence, overflow)
 
 
-def unknown_column(snapshot: Snapshot, selection: Selection, name: str) -> InvalidArgumentError:
-    """Return the error for an unknown column; it names the known ones."""
+def unknown_column(
+    snapshot: Snapshot, selection: Selection, name: str, others: Collection[str] = ()
+) -> InvalidArgumentError:
+    """Return the error for an unknown column; it names the known ones, and others that there are."""
     schema = selection.schema
     codecs = (schema.observation, schema.action)
     parts = [leaf.column.removeprefix(schema.prefix) for codec in codecs for leaf in codec.leaves]
     dynamic = _dynamic_fields_of(snapshot, selection)
-    columns = (*DEFAULT_COLUMNS, NEXT_OBSERVATION, END_REASON, STEP, EPISODE, *parts, *dynamic)
+    others = (*(text_fields(snapshot) if others else ()), *others)
+    columns = (*DEFAULT_COLUMNS, NEXT_OBSERVATION, END_REASON, STEP, EPISODE, *parts, *dynamic, *others)
     known = list(dict.fromkeys(columns))
     return InvalidArgumentError(
         f"There is no column {name!r} to load.{suggest(name, known)} There are: {', '.join(known)}. Infos "
@@ -307,20 +236,35 @@ def _dynamic_fields_of(snapshot: Snapshot, selection: Selection) -> dict[str, pa
     return {**dynamic_fields(snapshot), **own}
 
 
-def dynamic_fields(snapshot: Snapshot) -> dict[str, pa.Field]:
-    """Return the columns of steps whose values are numbers or arrays, beside those of the spaces."""
+def _own_fields(snapshot: Snapshot) -> dict[str, pa.Field]:
     standard = {name for name, _ in snapshot.schema.step_keys} | set(snapshot.schema.steps.names)
     shown = snapshot.filled_schema(STEPS)
-    own = [field for field in shown if any(family.owns(field) for family in STEP_FAMILIES)]
+    own = [field for field in shown if any(group.owns(field) for group in STEP_GROUPS)]
     fields = {field.name: field for field in own if field.name not in standard}
     for name, annotation in snapshot.annotation_files.annotations.items():
         fields[name] = pa.field(name, annotation.type)
-    return {name: field for name, field in fields.items() if is_numeric(field.type)}
+    return fields
+
+
+def dynamic_fields(snapshot: Snapshot) -> dict[str, pa.Field]:
+    """Return the columns of steps whose values are numbers or arrays, beside those of the spaces."""
+    return {name: field for name, field in _own_fields(snapshot).items() if is_numeric(field.type)}
+
+
+def text_fields(snapshot: Snapshot) -> dict[str, pa.Field]:
+    """Return the columns of steps whose values are texts."""
+    return {name: field for name, field in _own_fields(snapshot).items() if is_text_field(field)}
+
+
+def is_text_field(field: pa.Field) -> bool:
+    """Return whether the values of a dynamic column are texts."""
+    kind = kinds.field_kind(field)
+    return pa.types.is_string(field.type) and kind in (None, "str")
 
 
 def _dynamic_type(field: pa.Field) -> tuple[np.dtype, tuple[int, ...]]:
     kind = kinds.field_kind(field)
-    if kind is not None and (logical := kinds.LogicalType.of(kind)).family == "array":
+    if kind is not None and (logical := kinds.LogicalType.of(kind)).form == "array":
         assert logical.dtype is not None
         return logical.dtype, logical.shape
     listed = pa.types.is_list(field.type)
@@ -328,72 +272,84 @@ def _dynamic_type(field: pa.Field) -> tuple[np.dtype, tuple[int, ...]]:
     return numpy_type(physical), (-1,) if listed else ()
 
 
-def _common_length(snapshot: Snapshot, selection: Selection, name: str) -> int:
-    lengths = pl.col(name).drop_nulls().list.len().unique()
+def _rows_of(snapshot: Snapshot, selection: Selection) -> pl.LazyFrame:
     steps = steps_frame(snapshot, selection.positions)
-    if selection.agents:
-        steps = steps.filter(pl.col(AGENT_ID).is_in(selection.agents))
-    distinct = steps.select(lengths).collect().to_series().to_list()
+    return steps.filter(pl.col(AGENT_ID).is_in(selection.agents)) if selection.agents else steps
+
+
+def _text_type(snapshot: Snapshot, selection: Selection, name: str) -> np.dtype:
+    """Return the dtype that has room for all texts of a column of steps.
+
+    Raises:
+        InvalidArgumentError: see `text_array`.
+    """
+    texts = collected(_rows_of(snapshot, selection).select(pl.col(name).drop_nulls().unique())).to_series()
+    return text_array(texts.to_list(), f"The column {name!r}").dtype
+
+
+def refuse_other_kinds(snapshot: Snapshot, selection: Selection, name: str, *, batches: bool) -> None:
+    """Refuse a column of infos, policy values or the user beside which the JSON column has other values.
+
+    Args:
+        snapshot: what it belongs to.
+        selection: the episodes whose rows are read.
+        name: of the column.
+        batches: refuse values of any other kind, such as texts beside numbers; else only numbers and arrays
+            of another shape, since statistics count other values as absent.
+
+    Raises:
+        InvalidArgumentError: a row has one.
+    """
+    group = group_of(name)
+    if name == ENV_STEP or group.json_column not in snapshot.table_schema(STEPS).names:
+        return
+    path = group.path(name)
+    rows = _rows_of(snapshot, selection).filter(
+        pl.col(name).is_null() & pl.col(group.json_column).str.contains(json.dumps(path[-1]), literal=True)
+    )
+    for text in collected(rows.select(group.json_column)).to_series():
+        value: Any = load_object(text, f"The column {group.json_column!r}")
+        for key in path:
+            value = value.get(key) if isinstance(value, dict) else None
+        shape = _is_numbers(value)
+        # What is in a mapping belongs to other columns.
+        if shape or (batches and value is not None and not isinstance(value, dict)):
+            what, example = ("shape", str(np.shape(value))) if shape else ("kind", f"{value!r:.100}")
+            raise InvalidArgumentError(
+                f"The column {name!r} has values of different {what}s, such as {example}; a batch needs one "
+                f"{what}. Choose episodes in which it has one, or leave the column out."
+            )
+
+
+def _is_numbers(value: Any) -> bool:
+    if isinstance(value, np.ndarray):
+        return value.dtype.kind in "biuf"
+    items = value if isinstance(value, list) else [value]
+    return all(isinstance(item, bool | int | float) for item in items)
+
+
+def _lengths(snapshot: Snapshot, selection: Selection, name: str) -> list[int]:
+    """Return the lengths of the arrays of a column, ascending."""
+    lengths = pl.col(name).drop_nulls().list.len().unique().sort()
+    return collected(_rows_of(snapshot, selection).select(lengths)).to_series().to_list()
+
+
+def _common_length(snapshot: Snapshot, selection: Selection, name: str) -> int:
+    distinct = _lengths(snapshot, selection, name)
     if len(distinct) > 1:
         raise InvalidArgumentError(
-            f"The column {name!r} has arrays of different lengths, such as {sorted(distinct)[:5]}; a batch "
+            f"The column {name!r} has arrays of different lengths, such as {distinct[:5]}; a batch "
             "needs one shape. Choose episodes in which it has one, or leave the column out."
         )
     return distinct[0] if distinct else 0
 
 
-def _space_template(codec: SpaceCodec) -> Tree:
-    template = codec.decode([pa.nulls(0, field.type) for field in codec.fields])
-    for name, leaf in leaves(template, codec.root):
-        if not isinstance(leaf, np.ndarray):
-            raise InvalidArgumentError(
-                f"The values of {name!r} have no fixed shape ({codec.space}), so they do not fit into a "
-                "batch of arrays. Name the columns to load with columns=[...], or read episode by episode."
-            )
-    return template
-
-
-def _copy_rows(rows: Sequence[tuple[int, int, int]]) -> Callable[[np.ndarray, np.ndarray], None]:
-    def copy(into: np.ndarray, values: np.ndarray) -> None:
-        for start, count, place in rows:
-            into[place : place + count] = values[start : start + count]
-
-    return copy
-
-
-#: Episodes of fewer rows are copied by a mask, longer ones one by one.
-_SHORT = 32
-
-
-def _copy_valid(
-    valid: np.ndarray, rows: Sequence[tuple[int, int, int]]
-) -> Callable[[np.ndarray, np.ndarray], None]:
-    """Copy values to the rows that have one, and zeros to the others."""
-
-    def copy(into: np.ndarray, values: np.ndarray) -> None:
-        if len(values) != np.count_nonzero(valid):
-            raise CorruptStoreError(
-                f"{np.count_nonzero(valid)} rows have a transition or an observation, but {len(values)} have "
-                "a value of it. The store's steps are damaged: verify() names the file."
-            )
-        done, seen = 0, 0
-        for start, count, place in sorted(rows):
-            here = valid[start : start + count]
-            first = seen + np.count_nonzero(valid[done:start])
-            done, seen = start + count, first + np.count_nonzero(here)
-            target, given = into[place : place + count], values[first:seen]
-            blanks = np.flatnonzero(~here)
-            if len(blanks) * _SHORT > count:
-                target[here] = given
-            else:
-                for number, (low, stop) in enumerate(pairwise([-1, *blanks.tolist(), count])):
-                    target[low + 1 : stop] = given[low + 1 - number : stop - number]
-            target[blanks] = 0
-
-    return copy
-
-
 def _scalars(cells: pa.ChunkedArray | pa.Array, dtype: np.dtype) -> np.ndarray:
+    if dtype.kind == "U":
+        texts = np.array(cells.fill_null("").to_pylist(), np.str_)
+        if texts.itemsize > dtype.itemsize:  # numpy would cut it
+            raise CorruptStoreError("A text is longer than all texts of its column. verify() names the file.")
+        return texts.astype(dtype)
     values = values_of(cells)
     if cells.null_count:
         values = np.where(values_of(cells.is_valid()), values, _absent(values.dtype))

@@ -26,8 +26,9 @@ from ...store.errors import StoreAccessError
 from ...store.names import TERMINATED, TRUNCATED
 from ...store.tables.table_files import POINTERS
 from ..blocks import Block, BlockPart, BlockReader
+from .column import Column
+from .episode_columns import EpisodeColumn
 from .selection import END_REASONS, EpisodeIndex, Selection
-from .specs import Column
 from .tree import Slot, Tree, lay_out, leaves, map_leaves, row_bytes, unpack
 
 
@@ -163,10 +164,14 @@ class ColumnSource:
         Raises:
             CorruptStoreError: a file is damaged.
         """
-        blocks, index, columns = self.blocks, self.index, self.columns
+        blocks, index = self.blocks, self.index
+        columns = [column for column in self.columns if not isinstance(column, EpisodeColumn)]
+        for column in self.columns:
+            if isinstance(column, EpisodeColumn):
+                column.repeat(self.selection, arrays[column.name])
         fields = list(dict.fromkeys(name for column in columns for name in column.fields))
         most = max(1, _PART_BYTES * (1 if thrifty else 4) // max(1, self.row_bytes))
-        pieces = _pieces(self)
+        pieces = _pieces(self) if columns else {}
         # Few row groups leave threads free, which then decode columns in parallel.
         threads = len(pieces) < (os.cpu_count() or 1)
         grouped = len(blocks.snapshot.schema.groups) > 1

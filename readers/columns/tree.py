@@ -218,7 +218,7 @@ class StackedRows:
             reach = before[fewer].astype(np.int64)[:, None]
             parts = self.rows.take(last[fewer][:, None] - np.minimum(steps, reach), axis=0)
             if self.zero:
-                parts[steps > reach] = 0
+                parts[steps > reach] = np.zeros((), parts.dtype)
             stacks[fewer] = parts
         return stacks.reshape(*rows.shape, self.k, *self.rows.shape[1:])
 
@@ -232,7 +232,8 @@ def blank(tree: Tree, absent: np.ndarray) -> None:
     """
 
     def set_zero(leaf: np.ndarray) -> None:
-        leaf[absent] = 0
+        # Not 0: among texts that would be "0".
+        leaf[absent] = np.zeros((), leaf.dtype)
 
     map_leaves(set_zero, tree)
 

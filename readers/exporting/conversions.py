@@ -21,10 +21,10 @@ from ...store.common.exchange import Losses, find_format
 from ...store.common.optional_packages import require
 from ...store.names import ACTION, EPISODE, FLAGS, NEXT_OBSERVATION, OBSERVATION, REWARD
 from ..context import ReadContext
-from ..frames import episodes_frame, runs_frame, steps_frame, transitions_only
+from ..frames import collected
 from ..loading.feeding_view import FeedingView
+from .capabilities import Holds
 from .export import ExportReport, export_view
-from .holds import Holds
 from .target import Export, refuse_agents
 
 TableName = Literal["transitions", "steps", "episodes", "runs"]
@@ -80,7 +80,7 @@ def flat_transitions(
     """
     export = export_of(view, target, holds)
     export.count_losses_of_transitions()
-    count = int(export.facts.frame()["length"].sum())
+    count = int(export.ends["length"].sum())
     (batch,) = view.loader(max(count, 1), columns=_KEYS)
     flat = FlatTransitions(**batch)
     # An episode without its last transition ends with the one before.
@@ -105,12 +105,7 @@ def table_of(view: FeedingView, table: str) -> pl.LazyFrame:
     Raises:
         InvalidArgumentError: there is no such table.
     """
-    snapshot, positions = view.context.snapshot, view.context.positions
-    one_of("table", table, _TABLES)
-    if table in ("episodes", "runs"):
-        return (episodes_frame if table == "episodes" else runs_frame)(snapshot, positions)
-    steps = steps_frame(snapshot, positions)
-    return steps if table == "steps" else transitions_only(steps)
+    return getattr(view, one_of("table", table, _TABLES))
 
 
 def exported(context: ReadContext, target: Path, format: str, **options: Any) -> ExportReport:
@@ -158,7 +153,7 @@ class Conversions:
         """
         arrow = flag("arrow", arrow)
         require("pandas", "view.to.pandas()")
-        frame = table_of(self._view, table).collect()
+        frame = collected(table_of(self._view, table))
         return frame.to_pandas(use_pyarrow_extension_array=arrow)
 
     def torchrl(self, *, buffer: bool = False) -> Any:
@@ -260,7 +255,7 @@ class Conversions:
 
     def _converted(self, name: str, target: str, **options: Any) -> Any:
         """Return an object of a library, and warn of what was lost at the line that called."""
-        made, lost = find_format("convert", name)(self._view, target, **options)
+        made, lost = find_format("conversions", name)(self._view, target, **options)
         if lost:
             lines = "; ".join(f"{what} ({count:,})" for what, count in lost.items())
             warnings.warn(f"{target} does not hold: {lines}.", RuntimeWarning, stacklevel=3)

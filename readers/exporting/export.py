@@ -1,4 +1,4 @@
-"""`export_view`: write a view as a dataset of another library, whole or not at all."""
+"""`export_view`: write a view as a dataset of another library, atomically."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from ...store.common.arguments import suggest
-from ...store.common.exchange import Losses, find_format, formats
+from ...store.common.exchange import Losses, entries, find_format, formats
 from ...store.common.progress import Progress, progress_meter
 from ...store.errors import DatasetError, EpisodelakeError, InvalidArgumentError
 from ...store.files import guard_access, user_path
 from ..context import ReadContext
-from .holds import LOST_EPISODE, LOST_TRANSITION
-from .placing import placed
+from .atomic import atomic_target
+from .capabilities import LOST_EPISODE, LOST_TRANSITION
 from .target import Export, ExportFormat, TargetFormat, refuse_agents
 
 #: The target cannot be written, whatever file the system says it of.
@@ -50,7 +50,7 @@ class ExportReport:
 
 def target_formats() -> Mapping[str, TargetFormat]:
     """Return the formats by name."""
-    return formats("write")
+    return formats("targets")
 
 
 def export_view(
@@ -68,7 +68,6 @@ def export_view(
     if isinstance(chosen, ExportFormat):
         options = chosen.checked(options)
     path = user_path(target).absolute()
-    _check_apart(path, context)
     context.check_not_empty("to export")
     losses, holds = Losses(), chosen.holds(options)
     total = len(context)
@@ -76,7 +75,7 @@ def export_view(
         refuse_agents(context, chosen.name)
     with (
         progress_meter(progress, "Exporting", "episodes") as tell,
-        placed(path, chosen.name, folder=chosen.folder, overwrite=overwrite) as draft,
+        atomic_target(path, chosen.name, folder=chosen.folder, overwrite=overwrite) as draft,
     ):
         export = Export(context, losses, options, lambda done: tell(done, total), holds, path)
         export.count_losses()
@@ -93,29 +92,17 @@ def export_view(
                 f"{chosen.name} cannot hold everything: {'; '.join(losses.lines())}. Nothing was written; "
                 "leave out strict=True to write the rest."
             )
-        files = _files(draft, path)
-    steps = int(export.facts.frame()["length"].sum()) - lost - losses.get(LOST_TRANSITION, 0)
+        with guard_access("read", path):
+            files = _files(draft, path)
+        steps = int(export.ends["length"].sum()) - lost - losses.get(LOST_TRANSITION, 0)
     return ExportReport(chosen.name, path, total - lost, steps, files, losses)
 
 
-def _check_apart(path: Path, context: ReadContext) -> None:
-    """Refuse a target that would replace the store, or lie in it."""
-    store = context.snapshot.layout.root.local
-    if store is None:
-        return
-    real, root = path.resolve(), store.resolve()
-    if real == root or real in root.parents or root in real.parents:
-        raise InvalidArgumentError(
-            f"{path} contains the store {store}, or lies in it: the export would replace episodes. Choose a "
-            "path beside the store."
-        )
-
-
 def _chosen(name: str, options: dict[str, Any]) -> TargetFormat:
-    chosen = find_format("write", name) if isinstance(name, str) else None
+    chosen = find_format("targets", name) if isinstance(name, str) else None
     if chosen is None:
         known = target_formats()
-        in_memory = isinstance(name, str) and name in formats("convert")
+        in_memory = isinstance(name, str) and name in entries("conversions")
         hint = f" view.to.{name}() returns an object in memory." if in_memory else ""
         raise InvalidArgumentError(
             f"format={name!r} is unknown.{suggest(str(name), list(known))} Formats of export: "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,14 +29,69 @@ _ATTRIBUTE_BYTES, _TEXT_BYTES = 60_000, 16
 
 @contextmanager
 def new_file(target: Path, name: str) -> Iterator[Any]:
-    """Yield a new HDF5 file, open for writing.
+    """Yield a new HDF5 file, open for writing; see `episodes_into`.
 
     Raises:
         MissingPackageError: h5py is not installed.
+        OSError: a write failed, as on a full disk.
     """
     h5py = require("h5py", f"Exporting to {name}", HDF5)
-    with h5py.File(target, "w") as file:
-        yield file
+    with open(target, "w+b", buffering=0) as opened:
+        writes = _Writes(opened)
+        try:
+            with h5py.File(writes, "w") as file:
+                file.writes = writes
+                yield file
+        except Exception:
+            if writes.error is None:
+                raise
+        if writes.error is not None:
+            writes.error.filename = str(target)
+            raise writes.error
+
+
+def episodes_into(file: Any, export: Export) -> Iterator[Episode]:
+    """Yield the episodes for a file of `new_file` until a write to it has failed.
+
+    Raises:
+        OSError: it has.
+    """
+    for episode in export.episodes():
+        if file.writes.error is not None:
+            raise file.writes.error
+        yield episode
+
+
+class _Writes:
+    """A file for h5py whose writes never fail: HDF5 crashes the process when it closes a file of failed ones.
+
+    Attributes:
+        error: of the first write that failed; those after it are left out.
+    """
+
+    def __init__(self, file: io.FileIO) -> None:
+        self._file = file
+        self.error: OSError | None = None
+        self.read, self.readinto, self.seek = file.read, file.readinto, file.seek
+        self.tell, self.flush = file.tell, file.flush
+
+    def write(self, data: memoryview) -> int:
+        """Write all bytes, unless a write has failed."""
+        rest = memoryview(data)
+        try:
+            while len(rest) and self.error is None:
+                rest = rest[self._file.write(rest) or 0 :]
+        except OSError as error:
+            self.error = error
+        return len(data)
+
+    def truncate(self, size: int) -> int:
+        """Set the length, unless a write has failed."""
+        try:
+            return self._file.truncate(size) if self.error is None else size
+        except OSError as error:
+            self.error = error
+            return size
 
 
 class ColumnWriter:
@@ -50,7 +106,7 @@ class ColumnWriter:
         self._bytes: dict[str, int] = {}
 
     def create(self, name: str, shape: tuple[int, ...], dtype: Any) -> None:
-        """Create an empty array for rows of a shape, with whole rows in each chunk."""
+        """Create an empty array for rows of a shape; each chunk holds complete rows."""
         row_bytes = max(1, np.dtype(dtype).itemsize * int(np.prod(shape)))
         chunk = (max(1, _CHUNK_BYTES // row_bytes), *(max(1, size) for size in shape))
         self._file.create_dataset(name, (0, *shape), dtype, maxshape=(None, *shape), chunks=chunk)
@@ -131,7 +187,7 @@ def is_numbers(path: tuple[Any, ...], values: Any) -> bool:
 
 
 def _rows_by_key(episode: Episode, count: int) -> dict[str, Any]:
-    """Return the infos of the first rows by key; their values are as numbers as these rows alone tell."""
+    """Return the infos of the first rows by key; kinds of numbers follow from these rows alone."""
     rows = episode.infos[:count]
     keys = dict.fromkeys(key for row in rows for key in row)
     return {key: stack([row.get(key) for row in rows]) for key in keys}

@@ -10,7 +10,7 @@ import pyarrow as pa
 from gymnasium import Space, spaces
 
 from ...store.dynamic import logical_types as kinds
-from ...store.dynamic.column_groups import INFO, POLICY, STEP_FAMILIES, ColumnGroup
+from ...store.dynamic.column_groups import INFO, POLICY, STEP_GROUPS, ColumnGroup
 from ...store.errors import DatasetError
 from ...store.spaces.arrow import elements_of
 from ..context import ReadContext
@@ -93,7 +93,7 @@ class StepColumns:
 
     def __init__(self, export: Export) -> None:
         schema = export.context.snapshot.steps_schema
-        self._fields = {group: list(filter(group.owns, schema)) for group in STEP_FAMILIES}
+        self._fields = {group: list(filter(group.owns, schema)) for group in STEP_GROUPS}
         self._kinds = {field.name: kinds.field_kind(field) or kinds.JSON_KIND for field in schema}
 
     def of(self, episode: Episode) -> Iterator[tuple[ColumnGroup, KeyPath, Any]]:
@@ -140,7 +140,7 @@ def by_key(episode: Episode, group: ColumnGroup) -> Any:
 def _values(cells: pa.Array, kind: str) -> Any:
     """Return the values of a column, an array or a list of texts; None if they are not of one shape."""
     logical = kinds.LogicalType.of(kind)
-    if cells.null_count or logical.family == "list":
+    if cells.null_count or logical.form == "list":
         return None
     if kind == "str":
         return cells.to_pylist()
@@ -148,7 +148,7 @@ def _values(cells: pa.Array, kind: str) -> Any:
     if shape is None or elements.null_count:
         return None
     values = elements.to_numpy(zero_copy_only=False)
-    if logical.family != "array":
+    if logical.form != "array":
         return values
     inner = shape if logical.shape == (-1,) else logical.shape
     return values.astype(logical.dtype, copy=False).reshape(len(cells), *inner)

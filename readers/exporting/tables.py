@@ -13,21 +13,29 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from ...store.dynamic.column_groups import EXTRA, INFO, METADATA, POLICY, ColumnSet, DynamicRows
 from ...store.dynamic.logical_types import marked
 from ...store.dynamic.values import dump_json, load_object
 from ...store.layout import EPISODES, STEPS
-from ...store.names import CARD_KEY, EPISODE, EPISODE_ID, EXTRA_KEY, SPACES_KEY, next_name
+from ...store.names import EPISODE, EPISODE_ID, next_name
 from ...store.spaces import space_to_json
 from ..blocks import Block
 from ..episodes import iterate_blocks
-from ..frames import episodes_frame
-from .holds import Holds, int64, nothing
+from ..frames import collected, episodes_frame
+from .capabilities import Holds, int64, nothing
 from .target import Export, Option
 
+#: The key of the spaces, as JSON, in the metadata of a Parquet file that was exported.
+SPACES_KEY = b"episodelake.spaces"
+#: The key of the names of the user's own step columns there, as JSON.
+EXTRA_KEY = b"episodelake.extra"
+#: The key of the card of the store there, as JSON.
+CARD_KEY = b"episodelake.card"
 _BATCH_BYTES = 16 << 20
 _SEED = "seed"
+_HIDDEN = "{} of a run, since metadata of episodes have this key"
 #: The option of formats that write tables.
 LAYOUT = Option.choice(
     "transitions, with the next observation of each (the default), or the rows of steps",
@@ -35,9 +43,7 @@ LAYOUT = Option.choice(
     "steps",
 )
 #: What tables hold, with spaces and the card beside them.
-TABLES = Holds.all_but(
-    seed=int64, options=nothing, source_key=True, annotations=True, last_observation="kept"
-)
+TABLES = Holds.all_but(seed=int64, options=nothing, annotations=True, last_observation="kept")
 #: What they hold alone.
 BARE_TABLES = replace(TABLES, spaces=None, card=nothing)
 
@@ -176,7 +182,8 @@ class TableExport:
     def _episodes(self, positions: Sequence[int]) -> pa.Table:
         names = [field.name for field in self._own]
         wanted = episodes_frame(self._snapshot, np.array(positions, np.int64))
-        frame = wanted.select(*names, "run_id").collect()
+        frame = collected(wanted.select(*names, "run_id", "wide_seed"))
+        self._export.losses.add("a seed beyond 64 bits", frame["wide_seed"].count())
         own = frame.select(names).to_arrow().cast(pa.schema(self._own))
         return self._runs.join(own, frame["run_id"].to_list())
 
@@ -193,7 +200,7 @@ class _RunColumns:
     """
 
     def __init__(self, export: Export, own: Sequence[pa.Field]) -> None:
-        facts = export.facts.runs.by_run
+        facts, self._losses = export.runs.by_run, export.losses
         columns = ColumnSet(METADATA, ()).columns(DynamicRows.of([*facts.values()]), 0, len(facts))
         types = {field.name: field.type for field in own}
         self._places = {run_id: place for place, run_id in enumerate(facts)}
@@ -202,8 +209,7 @@ class _RunColumns:
             if types.get(name, values.type) == values.type:
                 self._columns[name] = values
             else:
-                what = f"{name} of a run, since metadata of episodes have this key"
-                export.losses.add(what, len(export.context))
+                self._losses.add(_HIDDEN.format(name), len(export.context))
         self.fields = [
             pa.field(name, values.type) for name, values in self._columns.items() if name not in types
         ]
@@ -217,6 +223,9 @@ class _RunColumns:
                 own = own.append_column(name, taken)
                 continue
             column = own.column(name).combine_chunks()
+            if name != METADATA.json_column:
+                both = pc.call_function("and", [column.is_valid(), taken.is_valid()])
+                self._losses.add(_HIDDEN.format(name), both.true_count)
             joined = _merged(column, taken) if name == METADATA.json_column else column.fill_null(taken)
             own = own.set_column(own.column_names.index(name), name, joined)
         return own

@@ -1,4 +1,4 @@
-"""The protocol between the export of a view and a target format, and what formats share."""
+"""Protocol between the export of a view and a target format, and shared helpers."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, Protocol
 
+import polars as pl
+
 from ...store.common.arguments import one_of, positive_number, whole_number
 from ...store.common.exchange import Losses
 from ...store.dynamic.column_groups import EXTRA, ColumnGroup
@@ -16,7 +18,19 @@ from ...store.manifest import read_card
 from ..context import ReadContext
 from ..episode import Episode
 from ..episodes import iterate
-from .holds import Episodes, Holds, count_columns, count_ends, count_losses, fitting
+from .capabilities import (
+    LOST_RUN,
+    Holds,
+    RunFacts,
+    count_columns,
+    count_ends,
+    count_environments,
+    count_facts,
+    count_spaces,
+    ends_frame,
+    fitting,
+    lost_metadata,
+)
 
 ENV_SPEC = "env_spec"
 
@@ -28,7 +42,7 @@ class Export:
     Attributes:
         context: the episodes.
         losses: what the target cannot hold, by its declaration; formats add what only their files show.
-        options: keyword arguments of the format, by name; of our own formats all of them, with defaults.
+        options: keyword arguments of the format, by name, under `export_format` all of them with defaults.
         tell: called with the number of episodes done.
         holds: the declaration of the format.
         target: where the result will be; None if it is an object in memory.
@@ -42,9 +56,14 @@ class Export:
     target: Path | None = None
 
     @cached_property
-    def facts(self) -> Episodes:
-        """The facts of the episodes, and of their runs."""
-        return Episodes(self.context)
+    def runs(self) -> RunFacts:
+        """The runs of the episodes."""
+        return RunFacts(self.context)
+
+    @cached_property
+    def ends(self) -> pl.DataFrame:
+        """Length, flags and end of each episode, and whether its last observation is `missing`."""
+        return ends_frame(self.context)
 
     def episodes(self) -> Iterator[Episode]:
         """Yield the episodes in the order of the view."""
@@ -59,29 +78,49 @@ class Export:
     @cached_property
     def card(self) -> dict[str, Any]:
         """The entries of the card that have a place, with the environment that all runs share."""
-        return fitting(self._whole_card, self.holds.card, lambda path, value: None)
+
+        def lose(path: tuple[Any, ...], value: Any) -> None:
+            self.losses.add(f"{'.'.join(map(str, path))} of the card")
+
+        card, _ = self._summed_up
+        specs = self.runs.environments
+        if len(specs) == 1:
+            card = {**card, ENV_SPEC: card.get(ENV_SPEC, specs[0])}
+        return fitting(card, self.holds.card, lose)
 
     @cached_property
-    def _whole_card(self) -> dict[str, Any]:
-        card = read_card(self.context.snapshot.layout)
-        specs = self.facts.runs.environments
-        return {**card, ENV_SPEC: specs[0]} if len(specs) == 1 and ENV_SPEC not in card else card
+    def _summed_up(self) -> tuple[dict[str, Any], list[str]]:
+        return self.runs.card(read_card(self.context.snapshot.layout))
+
+    @property
+    def differing(self) -> list[str]:
+        """The facts that the card has no entry for, since the datasets of the episodes differ in them."""
+        return self._summed_up[1]
 
     def seed(self, episode: Episode) -> int | None:
-        """Return the seed of an episode, if it has a place."""
+        """Return the seed of an episode, if it has a place; call it once for each."""
         seed = episode.seed
-        return seed if seed is not None and self.holds.seed((), seed) else None
+        if seed is None or self.holds.seed((), seed):
+            return seed
+        self.losses.add("a seed beyond 64 bits")
+        return None
 
     def reset_options(self, episode: Episode) -> dict[Any, Any] | None:
         """Return the options of an episode that have a place; None if there are none."""
-        return fitting(episode.options or {}, self.holds.options, lambda path, value: None) or None
+
+        def lose(path: tuple[Any, ...], value: Any) -> None:
+            self.losses.add(".".join(map(str, ("options", *path))))
+
+        return fitting(episode.options or {}, self.holds.options, lose) or None
 
     def metadata(self, episode: Episode) -> dict[Any, Any]:
         """Return the metadata of an episode that have a place, its run among them."""
-        metadata = episode.metadata
-        if self.facts.runs.any:
-            metadata, _ = self.facts.runs.join(episode.run_id, metadata)
-        return fitting(metadata, self.holds.metadata, lambda path, value: None)
+        metadata, hidden = self.runs.join(episode.run_id, episode.metadata)
+        for key in hidden:
+            self.losses.add(LOST_RUN.format(key))
+        return fitting(
+            metadata, self.holds.metadata, lambda path, value: self.losses.add(lost_metadata(path))
+        )
 
     def of_steps(self, group: ColumnGroup, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return those infos, policy outputs or own columns by key that have a place, and count the others.
@@ -99,13 +138,23 @@ class Export:
         return fitting(values, self.holds.of_steps(group), lose)
 
     def count_losses(self) -> None:
-        """Count what the declaration has no place for."""
-        count_losses(self.facts, self.holds, self.losses, self._whole_card)
+        """Count what the declaration has no place for, as far as columns and facts of all episodes show it.
+
+        Raises:
+            CorruptStoreError: a file of the store is damaged.
+        """
+        self.count_losses_of_transitions()
+        count_spaces(self.context.snapshot, self.holds, self.losses)
+        _ = self.card  # counts the entries without a place
+        count_environments(self.context.snapshot, self.runs, self.losses)
+        count_facts(self.context, self.runs, self.holds, self.losses)
+        for name in self.differing:
+            self.losses.add(f"{name} of a dataset, since there are several")
 
     def count_losses_of_transitions(self) -> None:
         """Count the same without the facts of episodes, runs and stores, which no replay buffer holds."""
-        count_columns(self.facts, self.holds, self.losses)
-        count_ends(self.facts.frame(), self.holds, self.losses)
+        count_columns(self.context, self.holds, self.losses)
+        count_ends(self.ends, self.holds, self.losses)
 
 
 def _rows(values: Any) -> int:
@@ -162,12 +211,12 @@ class Option:
 
     @classmethod
     def choice(cls, meaning: str, *choices: str) -> Option:
-        """Return an option with some values, of which the first is the default."""
+        """Return an option with some values; the first is the default."""
         return cls(meaning, choices[0], lambda name, value: one_of(name, value, choices))
 
     @classmethod
     def count(cls, meaning: str, default: int | None = None) -> Option:
-        """Return an option that is a whole number above 0."""
+        """Return an option that is a positive integer."""
         return cls(meaning, default, partial(whole_number, least=1))
 
     @classmethod
@@ -178,7 +227,7 @@ class Option:
 
 @dataclass(eq=False)
 class ExportFormat:
-    """A format of ours, as `export_format` declares it; see `TargetFormat`."""
+    """A format that `export_format` declares; see `TargetFormat`."""
 
     name: str
     extra: str | None

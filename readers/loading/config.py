@@ -6,17 +6,19 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import polars as pl
 
 from ...store.common.arguments import step_count
+from ...store.common.warn import warn_caller
 from ...store.errors import InvalidArgumentError
-from ...store.names import OBSERVATION_PRESENT, UNIT, WEIGHT, free_name, next_name
+from ...store.names import OBSERVATION, OBSERVATION_PRESENT, UNIT, WEIGHT, free_name, next_name
 from ...store.snapshot import Snapshot
 from ..columns.mapped import Cache
 from ..columns.selection import EpisodeIndex, Selection
+from ..formatting import counted
 from ..frames import POSITION, collect_episodes, positioned_episodes
 from .feed import Batches, Shard
 from .orders import Drawn, Order, Sequential, Shuffled
@@ -25,6 +27,9 @@ from .priorities import Prioritized
 from .transforms.on_read import TransformPipeline
 from .units import NSteps, Transitions, Units, source_of
 from .windows import Windows
+
+if TYPE_CHECKING:
+    from ..steps_where import Condition
 
 #: Of a weight, as a power of two: the sum over 2**63 units stays within float64, either way.
 _LARGEST_EXPONENT = 512
@@ -38,7 +43,7 @@ class LoaderConfig:
     Attributes:
         units: the kind of unit.
         columns: keys of a batch; None for the default keys of the kind of unit.
-        stages: the transforms.
+        pipeline: the transforms.
         batching: how an epoch is cut into batches.
         shard: the part of an epoch.
         output: converts batches.
@@ -48,11 +53,12 @@ class LoaderConfig:
         cache: where columns are kept.
         agent, group: the agent, or the group of agents, whose parts are the episodes; None for whole ones.
         joint: whether all agents of a step make one row.
+        transitions: the condition that the first transition of a unit fulfils; None for all units.
     """
 
     units: Units
     columns: Sequence[str] | None
-    stages: TransformPipeline
+    pipeline: TransformPipeline
     batching: Batches
     shard: Shard
     output: BatchOutput
@@ -63,6 +69,7 @@ class LoaderConfig:
     agent: str | None = None
     group: str | None = None
     joint: bool = False
+    transitions: Condition | None = None
 
     def __post_init__(self) -> None:
         # An expression is neither true nor false.
@@ -76,10 +83,12 @@ class LoaderConfig:
             self._check_drawn_keys()
         if self.joint:
             self._check_joint()
-        if self.stages.on_take and isinstance(self.output, JaxOutput):
+        if self.transitions is not None:
+            self._check_begins()
+        if self.pipeline.modules and isinstance(self.output, JaxOutput):
             raise InvalidArgumentError(
-                f"{self.stages.on_take[0]!r} computes torch tensors, but output='jax' was asked for. Choose "
-                "'numpy', 'torch' or 'tensordict'."
+                f"{self.pipeline.modules[0]!r} computes torch tensors, but output='jax' was asked for. "
+                "Choose 'numpy', 'torch' or 'tensordict'."
             )
 
     @property
@@ -90,20 +99,47 @@ class LoaderConfig:
     @cached_property
     def keys(self) -> tuple[str, ...]:
         """The keys of a batch."""
-        return self.stages.keys(self.units, self.columns)
+        return self.pipeline.keys(self.units, self.columns)
 
     @cached_property
     def needs_last(self) -> bool:
         """Whether units leave out a last transition whose next observation is missing."""
-        if any(transform.needs_last for transform in self.stages.on_read):
+        if any(transform.needs_last for transform in self.pipeline.on_read):
             return True
         masked = any(source_of(key)[0] == OBSERVATION_PRESENT for key in self.keys)
         return self.units.needs_last(self.keys) and not masked
 
     @property
+    def left_out_advice(self) -> str:
+        """How to load the last transitions that units leave out: the end of a sentence."""
+        steps = [
+            f"leave out {transform!r}, which needs these observations"
+            for transform in self.pipeline.on_read
+            if transform.needs_last
+        ]
+        if self.units.needs_last(self.keys):
+            own = self.units.needs_last([OBSERVATION])
+            key = OBSERVATION_PRESENT if own else next_name(OBSERVATION_PRESENT)
+            kind = "observations" if own else "next observations"
+            steps.append(
+                f"name {key!r} in columns=..., which is False where the observation is zeros, or name "
+                f"columns without {kind}"
+            )
+        return ", and ".join(steps)
+
+    def warn_left_out(self, index: EpisodeIndex) -> bool:
+        """Warn of the last transitions that units leave out; return whether there are any."""
+        count = int((index.lengths - index.usable).sum())
+        if count:
+            warn_caller(
+                f"{left_out('The loader', count, index.transitions)} To load them, {self.left_out_advice}."
+            )
+        return count > 0
+
+    @property
     def stored_columns(self) -> list[str]:
         """The columns of the store that the keys are made from."""
-        return self.stages.columns(self.units, self.keys)
+        return self.pipeline.columns(self.units, self.keys)
 
     @property
     def kept_columns(self) -> list[str]:
@@ -115,11 +151,28 @@ class LoaderConfig:
             raise InvalidArgumentError(
                 "joint=True loads all agents together; agent=... loads one. Leave out one of them."
             )
-        if isinstance(self.units, NSteps) or self.stages.on_read:
-            wrong = self.stages.on_read[0] if self.stages.on_read else self.units
+        if isinstance(self.units, NSteps) or self.pipeline.on_read:
+            wrong = self.pipeline.on_read[0] if self.pipeline.on_read else self.units
             raise InvalidArgumentError(
                 f"joint=True does not go with {wrong!r}, which would reach beyond an agent that leaves "
                 "before the episode ends. Load the agents with group=..., or change batches instead."
+            )
+
+    def _check_begins(self) -> None:
+        if self.units.every is None:
+            raise InvalidArgumentError(
+                f"transitions=... chooses units by the transition that they begin with; {self.units} "
+                "have none. Choose episodes with filter(...), or load windows without pad='left'."
+            )
+        if self.cache.kind == "stream":
+            raise InvalidArgumentError(
+                "transitions=... is not there for cache='stream'. Use cache='mmap', which keeps the columns "
+                "in files."
+            )
+        if self.joint or self.agent is not None or self.group is not None:
+            raise InvalidArgumentError(
+                "transitions=... is for stores of a single agent. Leave it out, and choose among the units "
+                "of a batch."
             )
 
     def _check_drawn_keys(self) -> None:
@@ -216,7 +269,7 @@ def evaluate_weights(
         frame = positioned_episodes(snapshot, positions).select(POSITION, _weight=weights.cast(pl.Float64))
         weighed = collect_episodes(snapshot, frame)["_weight"]
     except pl.exceptions.PolarsError as error:
-        from ..choosing import invalid_expression
+        from ..filters import invalid_expression
 
         raise invalid_expression(snapshot, "The weights are not valid", weights, error) from error
     return of_each(weighed.fill_null(math.nan).to_numpy())
@@ -255,7 +308,15 @@ def _checked(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
     return np.ldexp(values, -exponent) if abs(exponent) > _LARGEST_EXPONENT else values
 
 
-def check_selection(units: Units, index: EpisodeIndex, edges: np.ndarray) -> None:
+def left_out(what: str, count: int, transitions: int) -> str:
+    """Return the sentence that counts the last transitions without a next observation."""
+    return (
+        f"{what} leaves out {count} of {transitions} transitions, with their rewards: the last of "
+        f"{counted(count, 'episode')} whose last observation is missing."
+    )
+
+
+def check_selection(config: LoaderConfig, index: EpisodeIndex, edges: np.ndarray) -> None:
     """Refuse a selection without a single unit.
 
     Raises:
@@ -265,11 +326,12 @@ def check_selection(units: Units, index: EpisodeIndex, edges: np.ndarray) -> Non
         raise InvalidArgumentError("There is no episode to load: the view is empty. Check the filter.")
     if not edges[-1] and index.usable.max() < index.lengths.max():
         raise InvalidArgumentError(
-            f"No episode has {units} without its last transition, whose next observation is missing. Name "
-            f"{next_name(OBSERVATION_PRESENT)!r} in columns=... to load it with a mask."
+            f"No episode has {config.units} without its last transition, whose next observation is missing. "
+            f"To load it, {config.left_out_advice}."
         )
     if not edges[-1]:
         raise InvalidArgumentError(
-            f"No episode has a whole {units}: the longest of {len(index)} has {int(index.lengths.max())} "
-            "transitions. Choose a shorter window, or pad it with pad='left' or pad='right'."
+            f"No episode has a whole {config.units}: the longest of {len(index)} has "
+            f"{int(index.lengths.max())} transitions. Choose a shorter window, or pad it with pad='left' or "
+            "pad='right'."
         )

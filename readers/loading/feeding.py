@@ -12,39 +12,48 @@ import polars as pl
 from ...store.errors import InvalidArgumentError
 from ...store.names import AGENT_ID
 from ..columns.cache_folder import CacheFolder, chosen_folder
+from ..columns.episode_columns import choose_followed, choose_loaded
 from ..columns.mapped import Cache, map_arrays
 from ..columns.selection import Selection, select, whole_episodes
-from ..columns.specs import choose_columns, unknown_column
+from ..columns.specs import unknown_column
 from ..columns.step_arrays import ColumnSource, read_arrays
 from ..context import ReadContext
+from ..dataset_facts import frame_rates
+from ..frames import collect_episodes, positioned_episodes
 from .config import LoaderConfig, check_selection, evaluate_weights
 from .feed import ArrayFeed, BatchSource
 from .follow_feed import FollowFeed
 from .follow_window import Follow
-from .joint import Team, joint_keys, joint_source, teams_of
+from .joint import JointGroup, joint_keys, joint_source, teams_of
 from .loader import Loader, PrioritizedLoader
+from .number_sets import NumberSet
 from .orders import Order
 from .priorities import Priorities, Prioritized
 from .stream import StreamFeed, StreamOrder, blocks_of
-from .units import UnitIndex
+from .units import Deltas, UnitIndex
 
 #: Of a stream: decoded values at a time by default.
 _BUFFER_BYTES = 1 << 30
 #: Of a stream: of each row's place in the order; of each column that a transform adds, in most cases.
 _ORDER_BYTES, _DERIVED_BYTES = 4, 8
+#: Episodes whose steps are marked at a time.
+_EPISODES, _NUMBER = 1 << 14, "_number"
 
 
 def chosen_episodes(
     context: ReadContext, config: LoaderConfig
-) -> tuple[LoaderConfig, Selection, tuple[Team, ...]]:
+) -> tuple[LoaderConfig, Selection, tuple[JointGroup, ...]]:
     """Return the episodes, or parts of agents, that units are cut from, and the teams of joint units.
 
     The config comes back with the columns that joint units have if none are named.
 
     Raises:
-        InvalidArgumentError: the store has no such agent or group.
+        InvalidArgumentError: the store has no such agent or group, or no frame rate for deltas in seconds.
     """
     snapshot, positions = context.snapshot, context.all_positions
+    if isinstance(config.units, Deltas) and config.units.unit == "seconds":
+        rates = frame_rates(snapshot, context.positions)
+        config = replace(config, units=config.units.in_steps(rates))
     teams = teams_of(snapshot, positions, config.group) if config.joint else ()
     if teams:
         selection = whole_episodes(snapshot, positions)
@@ -67,13 +76,19 @@ def loader_of(context: ReadContext, config: LoaderConfig) -> Loader:
         raise unknown_column(snapshot, selection, AGENT_ID)
     unit_index = UnitIndex(config.units, index)
     edges = unit_index.edges
-    check_selection(config.units, index, edges)
+    check_selection(config, index, edges)
+    config.warn_left_out(index)
+    chosen = None
+    if config.transitions is not None:
+        chosen = units_where(context, selection, config, edges)
+        unit_index = unit_index.only(chosen)
+        edges = unit_index.edges
     weights = evaluate_weights(snapshot, selection, edges, config.weights)
     order = config.order(edges, weights)
     if teams:
         source = joint_source(ColumnSource(context.blocks, selection, ()), teams, config.stored_columns)
     else:
-        columns = choose_columns(snapshot, selection, config.stored_columns)
+        columns = choose_loaded(snapshot, selection, config.stored_columns)
         source = ColumnSource(context.blocks, selection, columns)
     make = _stream_feed if config.cache.kind == "stream" else _array_feed
     feed = make(source, config, order, unit_index)
@@ -85,16 +100,19 @@ def loader_of(context: ReadContext, config: LoaderConfig) -> Loader:
         "order": type(order).__name__,
         "weights": None if weights is None else zlib.crc32(weights.tobytes()),
         "seed": config.seed,
+        # Always there, so that a state of some units does not fit a loader of all.
+        "left_out": int(index.missing.sum()) or None
+        if index.left_out and index.missing is not None
+        else None,
+        "transitions": None if chosen is None else zlib.crc32(chosen.words.astype("<u8").tobytes()),
     }
     if selection.agents:
         identity["agents"] = list(selection.agents)
-    if index.left_out and index.missing is not None and index.missing.any():
-        identity["left_out"] = int(index.missing.sum())
     if teams:
         identity["joint"] = {team.group: list(team.agents) for team in teams}
-    batches = BatchSource(feed, config.batching, config.shard, config.stages.on_batch)
+    batches = BatchSource(feed, config.batching, config.shard, config.pipeline.on_batch)
     kind = Loader if config.prioritized is None else PrioritizedLoader
-    return kind(batches, identity | feed.facts(), config.output, config.stages.on_take)
+    return kind(batches, identity | feed.facts(), config.output, config.pipeline.modules)
 
 
 def _array_feed(source: ColumnSource, config: LoaderConfig, order: Order, unit_index: UnitIndex) -> ArrayFeed:
@@ -105,9 +123,9 @@ def _array_feed(source: ColumnSource, config: LoaderConfig, order: Order, unit_i
     else:
         folder = CacheFolder(chosen_folder(cache.folder), cache.max_bytes)
         # Transforms that write columns first read others from beginning to end.
-        scattered = (config.shuffle or config.weights is not None) and not config.stages.writes
+        scattered = (config.shuffle or config.weights is not None) and not config.pipeline.writes
         arrays = map_arrays(source, folder, config.units.rows if scattered else math.inf)
-    prepared = config.stages.prepare(arrays, config.kept_columns)
+    prepared = config.pipeline.prepare(arrays, config.kept_columns)
     priorities = None if rule is None else Priorities(rule, config.seed, order.length)
     return ArrayFeed(prepared, config.units, config.keys, order, unit_index, priorities)
 
@@ -121,13 +139,61 @@ def _stream_feed(
             "weights=... draws from all units at any time, but a stream holds a part of them. Use "
             "cache='mmap', or choose episodes with filter(...)."
         )
-    row_bytes = source.row_bytes + _DERIVED_BYTES * len(config.stages.writes)
+    row_bytes = source.row_bytes + _DERIVED_BYTES * len(config.pipeline.writes)
     # One half for the group whose batches are taken, one for the group that is read; with its units' order.
     buffer = _BUFFER_BYTES if config.cache.buffer_bytes is None else config.cache.buffer_bytes
     group_rows = max(buffer // 2 // (row_bytes + _ORDER_BYTES), 1)
     blocks = blocks_of(source, np.diff(unit_index.edges), group_rows=group_rows, sort=config.shuffle)
     groups = StreamOrder(blocks, group_rows, config.seed if config.shuffle else None)
-    return StreamFeed(source, config.units, config.keys, groups, config.stages)
+    return StreamFeed(source, config.units, config.keys, groups, config.pipeline)
+
+
+def units_where(
+    context: ReadContext, selection: Selection, config: LoaderConfig, edges: np.ndarray
+) -> NumberSet:
+    """Return the units whose first transition fulfils the condition of a loader.
+
+    Memory: 8 bytes for each transition that fulfils it, and one for each unit, until it returns.
+
+    Args:
+        context, selection, config: the episodes, and the condition.
+        edges: int64, shape (E + 1,): the first unit of each episode, of all units.
+
+    Raises:
+        QueryError: the condition is not valid.
+        InvalidArgumentError: no unit begins with such a transition.
+    """
+    from ..steps_where import times_where
+
+    every, condition = config.units.every, config.transitions
+    assert every is not None
+    assert condition is not None
+    found = times_where(context, condition)
+    frame = positioned_episodes(context.snapshot, selection.positions).select("episode_id")
+    ids = collect_episodes(context.snapshot, frame).with_row_index(_NUMBER)
+    marked = np.zeros(int(edges[-1]), bool)
+    for some in found.join(ids, on="episode_id").iter_slices(_EPISODES):
+        episodes = np.repeat(some[_NUMBER].to_numpy().astype(np.int64), some["t"].list.len().to_numpy())
+        steps = some["t"].explode().to_numpy()
+        units = edges[episodes] + steps // every
+        begins = (steps % every == 0) & (units < edges[episodes + 1])
+        marked[units[begins]] = True
+    if not marked.any():
+        raise InvalidArgumentError(
+            f"No {config.units} begins with a transition that fulfils {condition!s:.200}: there are "
+            f"{len(marked)} units. Check the condition, with steps_where(...)."
+            f"{_of_left_out(selection, config)}"
+        )
+    return NumberSet(marked)
+
+
+def _of_left_out(selection: Selection, config: LoaderConfig) -> str:
+    """Return the end of an error: how to load the last transitions that units leave out, if there are any."""
+    if not int((selection.index.lengths - selection.index.usable).sum()):
+        return ""
+    return (
+        f" Last transitions without next observations are left out. To load them, {config.left_out_advice}."
+    )
 
 
 class FollowingLoader(Loader):
@@ -216,7 +282,7 @@ def following_loader(follow: Follow, context: ReadContext, config: LoaderConfig)
     # An unknown column raises here already, where that can be known.
     columns = config.stored_columns
     if snapshot.episode_count:
-        choose_columns(snapshot, select(snapshot, np.zeros(0, np.int64)), columns)
+        choose_followed(snapshot, select(snapshot, np.zeros(0, np.int64)), columns)
     feed = FollowFeed(context, follow, config)
     identity = {
         "store": snapshot.manifest.store_id,
@@ -226,8 +292,8 @@ def following_loader(follow: Follow, context: ReadContext, config: LoaderConfig)
         "weights": None if config.weights is None or config.prioritized else str(config.weights),
         "seed": config.seed,
     }
-    source = BatchSource(feed, config.batching, config.shard, config.stages.on_batch)
-    return FollowingLoader(source, identity | feed.facts(), config.output, config.stages.on_take)
+    source = BatchSource(feed, config.batching, config.shard, config.pipeline.on_batch)
+    return FollowingLoader(source, identity | feed.facts(), config.output, config.pipeline.modules)
 
 
 def _check_followable(follow: Follow, config: LoaderConfig) -> None:
@@ -236,6 +302,16 @@ def _check_followable(follow: Follow, config: LoaderConfig) -> None:
             f"follow={follow!r}: expected el.Follow(refresh_seconds=..., newest_steps=..., ...), or None."
         )
     config.check_no_prefetch("follows a store")
+    if config.transitions is not None:
+        raise InvalidArgumentError(
+            "transitions=... chooses among the steps of one version, but a store that is followed gets more. "
+            "Leave out one of transitions and follow."
+        )
+    if isinstance(config.units, Deltas) and config.units.unit == "seconds":
+        raise InvalidArgumentError(
+            "Deltas in seconds cannot follow a store, whose next episodes may have another frame rate. Give "
+            "steps."
+        )
     if not isinstance(config.weights, None | str | pl.Expr | Prioritized):
         raise InvalidArgumentError(
             f"weights has {len(config.weights)} numbers, but a store that is followed gets more episodes. "
@@ -245,6 +321,11 @@ def _check_followable(follow: Follow, config: LoaderConfig) -> None:
         raise InvalidArgumentError(
             "shuffle=True gives each unit once an epoch, but a store that is followed has no end. Leave it "
             "out: units are drawn at random, with replacement."
+        )
+    if config.batching.drop_last:
+        raise InvalidArgumentError(
+            "drop_last=True drops the last batch of an epoch, but a store that is followed has no end. Leave "
+            "it out."
         )
     if config.cache != Cache():
         raise InvalidArgumentError(

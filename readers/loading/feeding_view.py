@@ -6,10 +6,12 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from ...store.common.arguments import flag, whole_number
-from ..context import ContextView
+from ...store.common.arguments import flag, naming_arguments, whole_number
+from ..context import ContextView, SqlCondition
 
 if TYPE_CHECKING:
+    import polars as pl
+
     from ..columns.mapped import Cache, CacheKind
     from .config import Weights
     from .feed import Batches, Shard
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 class FeedingView(ContextView):
     """The part of a view that feeds learners."""
 
+    @naming_arguments(sequence_length="window", seq_len="window", window_size="window")
     def loader(
         self,
         batch_size: int | Batches = 256,
@@ -45,6 +48,7 @@ class FeedingView(ContextView):
         agent: str | None = None,
         group: str | None = None,
         joint: bool = False,
+        transitions: pl.Expr | str | SqlCondition | None = None,
     ) -> Loader:
         """Return a loader: batches of transitions, windows or other units for a learner.
 
@@ -54,7 +58,8 @@ class FeedingView(ContextView):
                 or `Episodes()`.
             columns: keys of a batch; None for the default keys of the kind of unit. A part of a Dict or Tuple
                 space is a key too (`observation.camera`), and so is what came with the next observation
-                (`next_info.cost`, `next_policy.value`).
+                (`next_info.cost`, `next_policy.value`), a column of texts, and a column of episodes
+                (`metadata.task`, `episode_return`), whose value each row of an episode has.
             window: short for `Windows(window)`.
             n_step: short for `NSteps(n_step, gamma=gamma)`.
             gamma: discount of `n_step`, 0 to 1; 0.99 by default.
@@ -77,11 +82,16 @@ class FeedingView(ContextView):
             group: load all agents of a group, each agent's part of an episode as an episode.
             joint: load all agents of a step (of `group`, or of all groups) together: arrays have an axis of
                 agents after those of the unit, and `agent_mask` is True where an agent acts.
+            transitions: only the units that begin with a transition which fulfils a condition, as for
+                `steps_where`; those of `NSteps`, `Windows` and `Deltas` may have others too.
+
+        A `RuntimeWarning` counts the last transitions that are left out, since the observation after them is
+        missing; columns without next observations, or `next_observation_present`, keep them.
 
         Raises:
             InvalidArgumentError: an argument makes no sense; there is no such column, or no such unit.
             MissingPackageError: the package of the output is not installed.
-            QueryError: the weights' expression is not valid.
+            QueryError: the weights' expression or the condition of `transitions` is not valid.
             CorruptStoreError: a file of the store is damaged.
             StoreAccessError: the cache folder cannot be written, is full, or may not hold that much.
         """
@@ -106,6 +116,7 @@ class FeedingView(ContextView):
             agent,
             group,
             flag("joint", joint),
+            transitions,
         )
         make = loader_of if follow is None else partial(following_loader, follow)
         return make(self.context, config)

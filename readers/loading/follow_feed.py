@@ -14,7 +14,8 @@ import polars as pl
 from ...store.errors import CorruptStoreError, EpisodeTimeoutError, LoaderStateError
 from ...store.names import EPISODE, UNIT, WEIGHT
 from ...store.snapshot import Snapshot
-from ..columns.specs import Column, choose_columns
+from ..columns.column import Column
+from ..columns.episode_columns import choose_followed
 from ..columns.step_arrays import ColumnSource, StepArrays, read_arrays
 from ..context import ReadContext
 from .config import LoaderConfig, evaluate_weights
@@ -53,6 +54,7 @@ class FollowFeed(Feed):
         self._slots = np.zeros(0, np.int64)
         self._order: Drawn | None = None
         self._looked = -np.inf
+        self._warned = False
         self.contents = no_contents(-1)
         self._arrays = self._held.arrays
         self._unit_index = UnitIndex(units, self.contents.index)
@@ -166,6 +168,7 @@ class FollowFeed(Feed):
         contents = self._window.contents(context)
         index = replace(contents.index, left_out=self._config.needs_last)
         contents = replace(contents, index=index)
+        self._warned = self._warned or self._config.warn_left_out(index)
         unit_index = UnitIndex(self.units, contents.index)
         edges = unit_index.edges
         snapshot, weighed = context.snapshot, None
@@ -180,7 +183,7 @@ class FollowFeed(Feed):
             self._held.add(contents.ids.filter(pl.Series(new)), arrays, kept)
             # From here on nothing can fail.
             slots = self._held.slots(contents.ids)
-            self._arrays = self._config.stages.stack(self._held.arrays)
+            self._arrays = self._config.pipeline.stack(self._held.arrays)
         if self.priorities is not None:
             before = places_among(contents.ids, self.contents.ids)
             self.priorities.restore(
@@ -192,9 +195,13 @@ class FollowFeed(Feed):
     def _read(self, context: ReadContext, contents: Contents, new: np.ndarray) -> StepArrays:
         selection = contents.selection(context.snapshot)
         if self._columns is None:
-            self._columns = choose_columns(context.snapshot, selection, self._config.stored_columns)
-        source = ColumnSource(context.blocks, selection, self._columns)
-        return self._config.stages.derive(read_arrays(source.part(new)), self._config.kept_columns)
+            self._columns = choose_followed(context.snapshot, selection, self._config.stored_columns)
+            source = ColumnSource(context.blocks, selection, self._columns).part(new)
+        else:
+            source = ColumnSource(context.blocks, selection, self._columns).part(new)
+            for column in self._columns:
+                column.check(context.snapshot, source.selection)
+        return self._config.pipeline.derive(read_arrays(source), self._config.kept_columns)
 
     # Priorities
 
@@ -254,7 +261,7 @@ class FollowFeed(Feed):
             raise LoaderStateError(
                 f"The state is of version {version}; the newest version of the store is "
                 f"{self.contents.version}. So this is an older copy of the store: bring the newer one here, "
-                "or begin anew."
+                "or start without a state."
             )
         if self.priorities is None:
             return

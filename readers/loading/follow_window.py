@@ -129,7 +129,7 @@ class WindowReader:
         if len(exprs) == len(self._conditions) and all(map(by_row, exprs)):
             episodes = self._newest(snapshot, exprs)
         else:
-            from ..choosing import filter_episodes
+            from ..filters import filter_episodes
 
             # Whether an episode passes may depend on others, so all of them are read.
             for condition in self._conditions:

@@ -21,16 +21,17 @@ from ...store.schema import ENV_STEP
 from ...store.snapshot import Snapshot
 from ...store.tables.table_files import Pointers
 from ..blocks import Block
+from ..columns.column import Column
+from ..columns.episode_columns import choose_loaded
 from ..columns.selection import EpisodeIndex, Selection, check_chosen, select
-from ..columns.specs import Column, choose_columns
 from ..columns.step_arrays import ColumnSource, empty_arrays, large_pages
 from ..columns.tree import Tree, map_leaves
 from .units import Units
 
 
 @dataclass(frozen=True)
-class Team:
-    """The agents of a group, in the order in which they stand in batches.
+class JointGroup:
+    """The agents of a group, in their order in batches.
 
     Attributes:
         group: its name.
@@ -52,11 +53,11 @@ class JointColumn(Column):
         inner: the column of each agent; None for the mask.
     """
 
-    team: Team
+    team: JointGroup
     inner: Column | None
 
     @staticmethod
-    def of(team: Team, name: str, inner: Column | None) -> JointColumn:
+    def of(team: JointGroup, name: str, inner: Column | None) -> JointColumn:
         """Return the column with an axis for the team's agents."""
         single = np.zeros(0, bool) if inner is None else inner.template
         agents = len(team.agents)
@@ -90,7 +91,7 @@ class JointSource(ColumnSource):
             InvalidArgumentError: the agents act in turns.
             CorruptStoreError: a file is damaged.
         """
-        teams: dict[Team, list[JointColumn]] = {}
+        teams: dict[JointGroup, list[JointColumn]] = {}
         for column in self.columns:
             assert isinstance(column, JointColumn)
             teams.setdefault(column.team, []).append(column)
@@ -100,7 +101,7 @@ class JointSource(ColumnSource):
 
     def _fill_team(
         self,
-        team: Team,
+        team: JointGroup,
         columns: Sequence[JointColumn],
         arrays: Mapping[str, Tree],
         fill: Callable[[ColumnSource, Mapping[str, Tree]], None],
@@ -118,7 +119,7 @@ class JointSource(ColumnSource):
         agents = np.repeat(slots[parts.index.agents], parts.index.lengths + 1)
 
         def place(into: np.ndarray, values: np.ndarray) -> None:
-            into[...] = 0
+            into[...] = np.zeros((), into.dtype)
             into[rows, agents] = values
 
         for column in columns:
@@ -141,7 +142,7 @@ def _joint_rows(index: EpisodeIndex, parts: EpisodeIndex, env_steps: np.ndarray)
     return np.repeat(index.starts[parts.numbers], counts) + env_steps
 
 
-def joint_source(source: ColumnSource, teams: Sequence[Team], names: Sequence[str]) -> JointSource:
+def joint_source(source: ColumnSource, teams: Sequence[JointGroup], names: Sequence[str]) -> JointSource:
     """Return the source of joint columns.
 
     Args:
@@ -168,13 +169,15 @@ def joint_source(source: ColumnSource, teams: Sequence[Team], names: Sequence[st
     return JointSource(source.blocks, selection, tuple(columns))
 
 
-def _choose(snapshot: Snapshot, team: Team, selection: Selection, names: Sequence[str]) -> tuple[Column, ...]:
+def _choose(
+    snapshot: Snapshot, team: JointGroup, selection: Selection, names: Sequence[str]
+) -> tuple[Column, ...]:
     groups = [group.name for group in snapshot.schema.groups]
     schema = snapshot.schema.parts[groups.index(team.group)]
-    return choose_columns(snapshot, replace(selection, schema=schema, agents=team.agents), names)
+    return choose_loaded(snapshot, replace(selection, schema=schema, agents=team.agents), names)
 
 
-def teams_of(snapshot: Snapshot, positions: np.ndarray, group: str | None) -> tuple[Team, ...]:
+def teams_of(snapshot: Snapshot, positions: np.ndarray, group: str | None) -> tuple[JointGroup, ...]:
     """Return the agents of one group or of all: those of the store's manifest, then others by name.
 
     Raises:
@@ -192,11 +195,11 @@ def teams_of(snapshot: Snapshot, positions: np.ndarray, group: str | None) -> tu
         declared = groups[number].agents
         present = select(snapshot, positions, group=name).agents
         agents = (*declared, *(agent for agent in present if agent not in declared))
-        teams.append(Team(name, column_prefix(groups, number) if len(names) > 1 else "", agents))
+        teams.append(JointGroup(name, column_prefix(groups, number) if len(names) > 1 else "", agents))
     return tuple(teams)
 
 
-def joint_keys(teams: Sequence[Team], units: Units) -> list[str]:
+def joint_keys(teams: Sequence[JointGroup], units: Units) -> list[str]:
     """Return the default keys of joint units: those of the kind of unit, for each team, and the masks."""
     keys = units.default_keys
     own = [key for key in keys if not units.columns([key])]

@@ -311,6 +311,9 @@ class Loader(EpochPosition):
         require("torch", "torch_loader()")
         from .torch_loading import TorchWorkers
 
+        if not num_workers and (timeout or worker_init_fn is not None):
+            name = "timeout" if timeout else "worker_init_fn"
+            raise InvalidArgumentError(f"{name}=... is for worker processes: give num_workers=, from 1.")
         options = {
             "num_workers": num_workers,
             "persistent_workers": persistent_workers,

@@ -21,6 +21,7 @@ import numpy as np
 from ...store.common.arguments import flag, whole_number
 from ...store.errors import InvalidArgumentError, LoaderStateError
 from ...store.names import SOURCE
+from ..columns.texts import is_text
 from ..columns.tree import leaves
 from .loader import Loader
 from .orders import EpochPosition, hash_words, make_state, read_state, uniforms
@@ -58,7 +59,7 @@ class Shares:
 
     @cached_property
     def _whole(self) -> list[int]:
-        """The shares as whole numbers."""
+        """The shares as integers."""
         common = math.lcm(*(share.denominator for share in self.shares))
         return [int(share * common) for share in self.shares]
 
@@ -356,8 +357,14 @@ def _epoch_batches(
 
 
 def _form(batch: Batch, *, ragged: bool) -> dict[str, tuple]:
-    """Return the dtype and shape of a unit of a batch, by key, without the padded axis."""
-    return {name: (leaf.dtype, leaf.shape[1 + ragged :]) for name, leaf in leaves(batch)}
+    """Return the dtype and shape of a unit of a batch, by key, without the padded axis.
+
+    Texts of all widths are alike.
+    """
+    return {
+        name: (np.dtype(str) if is_text(leaf) else leaf.dtype, leaf.shape[1 + ragged :])
+        for name, leaf in leaves(batch)
+    }
 
 
 def _difference(one: int, form: Mapping[str, tuple], two: int, other: Mapping[str, tuple]) -> str:

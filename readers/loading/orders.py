@@ -154,7 +154,7 @@ class Order(Protocol):
         ...
 
     def units(self, epoch: int, places: np.ndarray) -> np.ndarray:
-        """Return the units at some places, int64; `places` lie in [0, length)."""
+        """Return the units at some places, int64; `places` are in [0, length)."""
         ...
 
 
@@ -260,7 +260,7 @@ def read_state(
     if other:
         differences = "; ".join(f"{name}: {own.get(name)!r} there, {identity[name]!r} here" for name in other)
         raise LoaderStateError(
-            f"The state is that of another {kind} ({differences}). Open the same version of the store, and "
+            f"This state belongs to another {kind} ({differences}). Open the same version of the store, and "
             f"make the {kind} with the same arguments."
         )
     if form != _FORMAT or epoch < 0 or not 0 <= position <= length:

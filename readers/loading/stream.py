@@ -1,4 +1,4 @@
-"""Units of columns that are never held as a whole: groups of row groups are read one after the other.
+"""Units of streamed columns: groups of row groups are read one after the other.
 
 The order is a pure function of the seed and the epoch. A *block* is the episodes that begin in one row group.
 The blocks are permuted, and cut into *groups* of as many as fit into half of the buffer; a group takes a span
@@ -108,7 +108,7 @@ class Group:
 
     @property
     def stop(self) -> int:
-        """The place behind it."""
+        """The place after it."""
         return self.first + int(self.edges[-1])
 
     def units(self, places: np.ndarray) -> np.ndarray | None:
@@ -159,13 +159,13 @@ class Group:
 
 
 def _places_before(place: int) -> np.ndarray:
-    """Return how many places of each lane lie before a place."""
+    """Return the number of places of each lane before a place."""
     return (place - np.arange(_LANES) + _LANES - 1) // _LANES
 
 
 @dataclass(frozen=True)
 class Run:
-    """Places in a row of one reader that lie in one group.
+    """Consecutive places of one reader within one group.
 
     Attributes:
         group: the group.
@@ -254,21 +254,21 @@ _PLANNED = 1 << 14
 
 @dataclass(frozen=True)
 class StreamFeed(Feed):
-    """Units of columns that are read as they are needed.
+    """Units of streamed columns: groups of row groups are read one after the other.
 
     Attributes:
         source: the columns.
         units: the kind of unit.
         keys: of a batch.
         order: the order of the units.
-        stages: transform a group's rows before units are gathered.
+        pipeline: transform a group's rows before units are gathered.
     """
 
     source: ColumnSource
     units: Units
     keys: Sequence[str]
     order: StreamOrder
-    stages: TransformPipeline
+    pipeline: TransformPipeline
 
     @property
     def length(self) -> int:
@@ -330,14 +330,14 @@ class StreamFeed(Feed):
         source = self.source.part(episodes)
         into = empty_arrays(source.columns, source.index.rows, pooled)
         arrays = read_arrays(source, into, pool)
-        prepared = self.stages.prepare(arrays, self.units.columns(self.keys))
+        prepared = self.pipeline.prepare(arrays, self.units.columns(self.keys))
         before = np.cumsum(np.where(needed, 0, np.diff(group.edges)))
         return ReadGroup(prepared, UnitIndex(self.units, source.index), run, before, group.units(run.some))
 
 
 @dataclass(frozen=True)
 class ReadGroup:
-    """A group, of which the blocks that a reader needs are read.
+    """A group, and its blocks that a reader needs.
 
     Attributes:
         arrays: the columns of these blocks' episodes.

@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 from ...store.errors import InvalidArgumentError
+from ..columns.texts import is_text
 from ..columns.tree import ALIGNMENT, Tree, lay_out, leaves, map_leaves, taken_into, unpack
 from .units import Batch
 
@@ -118,7 +119,7 @@ class _Piece:
 
     @staticmethod
     def of(array: Any) -> _Piece | None:
-        """Return the piece that a contiguous array lies in; None if it lies elsewhere."""
+        """Return the piece that contains a contiguous array; None if there is none."""
         owner = array
         while isinstance(owner, np.ndarray):
             owner = owner.base
@@ -129,9 +130,7 @@ class _Piece:
         return self._part(self._memory.view(_dtype(array.dtype)), array)
 
     def moved(self, array: np.ndarray, device: torch.device) -> torch.Tensor:
-        """Return an array as a tensor on a device, a part of the whole piece, which is copied once in each
-        stream.
-        """
+        """Return an array as a tensor on a device; its piece is copied once per stream."""
         stream = torch.accelerator.current_stream(device).stream_id
         if stream != self._stream:
             copy = self._memory.to(device, non_blocking=True)
@@ -157,7 +156,7 @@ def _dtype(dtype: np.dtype) -> torch.dtype:
 
 
 def _host_tensor(leaf: Any) -> Any:
-    """Return a pinned tensor; an array whose piece goes to the device as a whole stays one.
+    """Return a pinned tensor; an array stays one if its whole piece goes to the device.
 
     Raises:
         TypeError, ValueError: torch has no such values.
@@ -198,7 +197,7 @@ class TorchOutput:
         return self.finish(self.prepare(batch))
 
     def prepare(self, batch: Batch) -> Batch:
-        """Return tensors on the CPU, pinned if the device fetches them.
+        """Return tensors on the CPU, pinned if the device fetches them; texts stay arrays of numpy.
 
         Raises:
             InvalidArgumentError: torch has no such values; the message names the key.
@@ -207,7 +206,7 @@ class TorchOutput:
         converted = _host_tensor if needs_pinning(self.device) else as_tensor
         for key, value in batch.items():
             try:
-                made[key] = map_leaves(converted, value)
+                made[key] = value if is_text(value) else map_leaves(converted, value)
             except (TypeError, ValueError) as error:
                 raise InvalidArgumentError(
                     f"{_described(key, value)} cannot be a torch tensor: {error}"
@@ -221,7 +220,9 @@ class TorchOutput:
     def finish(self, batch: Batch) -> Any:
         """Return the final batch: its tensors on the device, in the order of the caller's stream there."""
         device = self.device
-        return batch if device is None else map_leaves(lambda tensor: moved(tensor, device), batch)
+        if device is None:
+            return batch
+        return map_leaves(lambda leaf: leaf if is_text(leaf) else moved(leaf, device), batch)
 
     def on_cpu(self) -> TorchOutput:
         """Return the same on the CPU."""
@@ -236,6 +237,12 @@ class TensorDictOutput(TorchOutput):
         """See `TorchOutput`."""
         from tensordict import TensorDict
 
+        texts = [key for key, value in batch.items() if is_text(value)]
+        if texts:
+            raise InvalidArgumentError(
+                f"{', '.join(map(repr, texts))}: a TensorDict holds tensors, no texts. Map them to numbers "
+                "with a transform of batches, or choose output='torch'."
+            )
         named = {key: _with_names(value) for key, value in super().finish(batch).items()}
         try:
             size = next(len(leaf) for _, leaf in leaves(batch))
@@ -266,7 +273,8 @@ class PackedBatch:
 
     Attributes:
         memory: uint8, shape (n,).
-        slots: the place of each tensor, nested as they are.
+        slots: the place of each tensor, nested as they are; arrays of texts, which are in no memory of
+            torch, themselves.
     """
 
     memory: torch.Tensor
@@ -278,12 +286,18 @@ class PackedBatch:
 
     def unpacked(self) -> Batch:
         """Return the tensors; they share the memory."""
-        return unpack(self.slots, self.memory)
+        tensors = unpack({key: slot for key, slot in self.slots.items() if not is_text(slot)}, self.memory)
+        return {key: tensors.get(key, slot) for key, slot in self.slots.items()}
 
 
 def pack(tensors: Batch) -> PackedBatch:
     """Copy the tensors of a batch into one piece of memory."""
-    slots, size = lay_out(tensors)
-    packed = PackedBatch(torch.empty(size, dtype=torch.uint8), slots)
-    map_leaves(lambda into, tensor: into.copy_(tensor), packed.unpacked(), tensors)
+    numbers = {key: tensor for key, tensor in tensors.items() if not is_text(tensor)}
+    slots, size = lay_out(numbers)
+    packed = PackedBatch(
+        torch.empty(size, dtype=torch.uint8), {key: slots.get(key, text) for key, text in tensors.items()}
+    )
+    map_leaves(
+        lambda into, tensor: into.copy_(tensor), {key: packed.unpacked()[key] for key in numbers}, numbers
+    )
     return packed

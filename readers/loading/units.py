@@ -9,14 +9,15 @@ value(next_observation)`. A span ends with its episode at the latest.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property, lru_cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from ...store.common.arguments import MOST_STEPS, discount_factor, step_count
+from ...store.common.arguments import MOST_STEPS, discount_factor, one_of, step_count
 from ...store.errors import InvalidArgumentError
 from ...store.names import (
     ACTION,
@@ -40,10 +41,13 @@ from ..columns.selection import EpisodeIndex
 from ..columns.specs import check_names
 from ..columns.step_arrays import StepArrays
 from ..columns.tree import Tree, blank, map_leaves, take_rows, take_stretches
+from .number_sets import NumberSet
 
 #: Keys that are computed from a unit's position.
 COMPUTED = (AGENT_ID, END_REASON, EPISODE, STEP)
 
+#: Of times, in seconds: how far one may be from a step, as in LeRobot.
+_TOLERANCE = 1e-4
 #: A batch asks for the same few keys each time.
 source_of = lru_cache(1024)(uncached_source_of)
 
@@ -65,6 +69,13 @@ class Units(ABC):
     required_keys: tuple[str, ...] = ()
     #: Keys that this kind adds, and the columns that they are made from.
     own_keys: ClassVar[Mapping[str, tuple[str, ...]]] = {}
+
+    @property
+    def every(self) -> int | None:
+        """Steps from one unit's first transition to the next one's; the first unit of an episode begins at
+        its step 0. None if units do not begin at a transition of their own.
+        """
+        return 1
 
     @property
     def rows(self) -> float:
@@ -147,8 +158,17 @@ class UnitIndex:
         edges: int64, shape (E + 1,): the first unit of each episode, and the number of all.
     """
 
+    #: The units that are counted, of all; None for all.
+    _some: NumberSet | None = None
+
     def __init__(self, units: Units, index: EpisodeIndex) -> None:
-        self.edges = np.concatenate([[0], np.cumsum(units.counts(index))])
+        self.edges = self._all_edges = np.concatenate([[0], np.cumsum(units.counts(index))])
+
+    def only(self, some: NumberSet) -> UnitIndex:
+        """Return the index of some of these units, counted from 0."""
+        index = copy(self)
+        index._some, index.edges = some, some.below(self._all_edges)
+        return index
 
     def __len__(self) -> int:
         """Return how many units there are."""
@@ -166,6 +186,8 @@ class UnitIndex:
             episodes[further] += 1
             still = further[self.edges[episodes[further] + 1] <= numbers[further]]
             episodes[still] = np.searchsorted(self.edges, numbers[still], side="right") - 1
+        if self._some is not None:
+            return Chosen(episodes, self._some[numbers] - self._all_edges[episodes])
         return Chosen(episodes, numbers - self.edges[episodes])
 
     @cached_property
@@ -293,6 +315,8 @@ class Deltas(Units):
 
     Args:
         steps: by key, one or more whole numbers: steps relative to the transition, which is at 0.
+        unit: "seconds" for numbers of seconds, as in `delta_timestamps` of LeRobot: multiples of 1 / fps,
+            which the run of each episode or the card of the store states (`store.card["fps"] = 30`).
 
     Raises:
         InvalidArgumentError: it is no such mapping, or a key has no values at other steps.
@@ -300,17 +324,57 @@ class Deltas(Units):
 
     own_keys: ClassVar = {MASK: ()}
 
-    steps: Mapping[str, Sequence[int]]
+    steps: Mapping[str, Sequence[float]]
+    _: KW_ONLY
+    unit: Literal["steps", "seconds"] = "steps"
 
     def __post_init__(self) -> None:
+        one_of("unit", self.unit, ("steps", "seconds"))
         if not isinstance(self.steps, Mapping) or not self.steps:
             raise InvalidArgumentError(
                 f"Deltas({self.steps!r:.200}): expected relative steps by key, such as "
                 "{'observation': [-1, 0]}."
             )
         check_names(list(self.steps))
-        object.__setattr__(self, "steps", {key: _relative(key, own) for key, own in self.steps.items()})
+        checked = _relative if self.unit == "steps" else _seconds
+        object.__setattr__(self, "steps", {key: checked(key, own) for key, own in self.steps.items()})
         object.__setattr__(self, "required_keys", (*self.steps, MASK))
+
+    def __repr__(self) -> str:
+        """Show the steps, and the unit if it is not steps: states of earlier loaders have this text."""
+        unit = "" if self.unit == "steps" else f", unit={self.unit!r}"
+        return f"Deltas(steps={self.steps!r}{unit})"
+
+    def in_steps(self, rates: Collection[float | None]) -> Deltas:
+        """Return the same in steps.
+
+        Args:
+            rates: the frames per second of the episodes; None among them where some have none.
+
+        Raises:
+            InvalidArgumentError: there is not one rate, or a time is no multiple of a step.
+        """
+        known = sorted(rate for rate in rates if rate is not None)
+        if None in rates or len(known) != 1:
+            found = ", ".join(f"{rate:g}" for rate in known)
+            problem = f"they have {found}" if found else "they have none"
+            problem += " and some have none" if found and None in rates else ""
+            raise InvalidArgumentError(
+                f"Deltas in seconds need episodes of one number of frames per second; {problem}. Set "
+                "store.card['fps'], choose those of one rate with store.filter('run.fps = 30'), or give "
+                "steps."
+            )
+        (rate,) = known
+        steps: dict[str, list[int]] = {}
+        for key, own in self.steps.items():
+            steps[key] = [round(second * rate) for second in own]
+            for second, step in zip(own, steps[key], strict=True):
+                if abs(second - step / rate) > _TOLERANCE:
+                    raise InvalidArgumentError(
+                        f"Deltas({{{key!r}: [..., {second}]}}): no step is at {second} s. At {rate:g} frames "
+                        f"per second the nearest is at {step / rate:.4f} s."
+                    )
+        return Deltas(steps)
 
     def counts(self, index: EpisodeIndex) -> np.ndarray:
         """See `Units`."""
@@ -345,15 +409,34 @@ class Deltas(Units):
 
 
 def _relative(key: str, steps: Any) -> tuple[int, ...]:
-    if key in (AGENT_ID, END_REASON, EPISODE, STEP, MASK):
-        raise InvalidArgumentError(
-            f"Deltas: the key {key!r} has no values at other steps. Name it in columns=[...] instead."
-        )
+    _check_relative(key)
     given = list(steps) if isinstance(steps, Iterable) else []
     whole = [int(step) for step in given if isinstance(step, int | np.integer) and not isinstance(step, bool)]
     if not whole or len(whole) < len(given) or max(map(abs, whole)) > MOST_STEPS:
         raise InvalidArgumentError(
             f"Deltas({{{key!r}: {steps!r:.200}}}): expected one or more whole numbers, none beyond "
-            f"{MOST_STEPS}."
+            f"{MOST_STEPS}. Times need unit='seconds'."
         )
     return tuple(whole)
+
+
+def _seconds(key: str, times: Any) -> tuple[float, ...]:
+    _check_relative(key)
+    given = list(times) if isinstance(times, Iterable) and not isinstance(times, str) else []
+    try:
+        seconds = [float(time) for time in given]
+    except (TypeError, ValueError):
+        seconds = []
+    if not seconds or not np.isfinite(seconds).all() or max(map(abs, seconds)) > MOST_STEPS:
+        raise InvalidArgumentError(
+            f"Deltas({{{key!r}: {times!r:.200}}}): expected one or more numbers of seconds, none beyond "
+            f"{MOST_STEPS}."
+        )
+    return tuple(seconds)
+
+
+def _check_relative(key: str) -> None:
+    if key in (AGENT_ID, END_REASON, EPISODE, STEP, MASK):
+        raise InvalidArgumentError(
+            f"Deltas: the key {key!r} has no values at other steps. Name it in columns=[...] instead."
+        )

@@ -22,11 +22,13 @@ from ...store.names import (
     OBSERVATION,
     REWARD,
     STEP,
+    UNIT,
+    WEIGHT,
     is_observation,
 )
 from ..columns.selection import EpisodeIndex
 from ..columns.step_arrays import StepArrays
-from ..columns.tree import Tree, blank, map_leaves, take_stretches
+from ..columns.tree import Tree, blank, leaves, map_leaves, take_stretches
 from .units import Batch, Chosen, Computed, ReadKey, Units, end_reasons
 
 Pad = Literal["left", "right"]
@@ -65,6 +67,11 @@ class Windows(Units):
             object.__setattr__(self, name, step_count(name, getattr(self, name), least))
         if self.pad is not None:
             one_of("pad", self.pad, ("left", "right"))
+
+    @property
+    def every(self) -> int | None:
+        """See `Units`; a window begins after its burn-in."""
+        return None if self.pad == "left" else self.stride
 
     @property
     def rows(self) -> float:
@@ -132,6 +139,11 @@ class Episodes(Units):
     own_keys: ClassVar = {MASK: (), LENGTH: ()}
 
     @property
+    def every(self) -> None:
+        """None: the unit is a whole episode."""
+        return
+
+    @property
     def rows(self) -> float:
         """See `Units`."""
         return math.inf
@@ -180,11 +192,14 @@ def _lengthened(parts: Sequence[np.ndarray]) -> list[np.ndarray]:
         return list(parts)
     longest = max(part.shape[1] for part in parts)
     unchanged = [(0, 0)] * (parts[0].ndim - 2)
-    return [np.pad(part, [(0, 0), (0, longest - part.shape[1]), *unchanged]) for part in parts]
+    return [
+        np.pad(part, [(0, 0), (0, longest - part.shape[1]), *unchanged], constant_values=part.dtype.type())
+        for part in parts
+    ]
 
 
 def unpadded(batch: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the episodes of a batch of whole episodes, one by one, without what they were padded with.
+    """Return the episodes of a batch of `Episodes`, one by one, without padding.
 
     Args:
         batch: of a loader of `Episodes()`, with the key `length`; numpy arrays, torch tensors or
@@ -196,14 +211,27 @@ def unpadded(batch: Mapping[str, Any]) -> list[dict[str, Any]]:
         tensors they are views, which share the batch's memory.
 
     Raises:
-        InvalidArgumentError: the batch has no lengths.
+        InvalidArgumentError: the batch has no lengths, or is one of other units.
     """
     if not isinstance(batch, Mapping) or LENGTH not in batch:
         raise InvalidArgumentError(
             f"unpadded() got {type(batch).__name__} without the key {LENGTH!r}; expected a batch of a loader "
             "made with units=el.Episodes(). Where columns are named, name 'length' too."
         )
+    for key, tree in batch.items():
+        for part, leaf in leaves(tree, key):
+            right = leaf.ndim == 1 if key in _SINGLE else leaf.ndim > 1
+            if not right:
+                raise InvalidArgumentError(
+                    f"unpadded() got a batch whose key {part!r} has the shape {tuple(leaf.shape)}; batches "
+                    "of a loader made with units=el.Episodes() have one length for each episode, and an axis "
+                    "of steps in everything else. Batches of other units have nothing to split."
+                )
     return [_episode(batch, number, int(length)) for number, length in enumerate(batch[LENGTH])]
+
+
+#: Keys with one number for each episode.
+_SINGLE = (LENGTH, EPISODE, AGENT_ID, UNIT, WEIGHT)
 
 
 def _episode(batch: Mapping[str, Any], number: int, length: int) -> dict[str, Any]:
@@ -211,7 +239,7 @@ def _episode(batch: Mapping[str, Any], number: int, length: int) -> dict[str, An
 
 
 def _rows(key: str, tree: Tree, number: int, length: int) -> Tree:
-    if key in (LENGTH, EPISODE, AGENT_ID):
+    if key in _SINGLE:
         return tree[number]
     rows = length + is_observation(key)
     return map_leaves(lambda leaf: leaf[number][:rows], tree)

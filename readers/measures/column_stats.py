@@ -28,8 +28,8 @@ from ...store.layout import checksum
 from ...store.snapshot import Snapshot
 from ...store.tables.table_files import Pointers
 from ..columns.cache_folder import VARIABLE, chosen_folder
+from ..columns.column import Column
 from ..columns.selection import rows_digest
-from ..columns.specs import Column
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,8 @@ class ColumnStats:
         nan: int64: values that are NaN; they are left out of everything that follows.
         mean, std: float64; the standard deviation of the population (divided by `count`). NaN if nothing was
             measured, and where the values are infinite.
-        minimum, maximum: float64.
+        minimum, maximum: float64; of the column's dtype where an int64 or uint64 column has numbers from
+            2^53 on, of which a float64 rounds some.
         quantiles: float64, by probability; between two values a quantile is interpolated linearly, as
             `numpy.quantile` and DuckDB's `quantile_cont` do.
     """
@@ -77,6 +78,7 @@ class ColumnStats:
         numbers: np.ndarray,
         shape: tuple[int, ...],
         quantiles: Sequence[float],
+        extremes: np.ndarray | None = None,
     ) -> ColumnStats:
         """Return the statistics that some measured numbers make.
 
@@ -88,9 +90,13 @@ class ColumnStats:
                 quantiles; shape (6 + quantiles, n).
             shape: of the n elements.
             quantiles: their probabilities.
+            extremes: int64 or uint64, shape (2, n): the exact minimum and maximum where float64 rounds them.
         """
         rows = int(np.count_nonzero(present))
-        count, nan, *rest = (part.reshape(shape) for part in numbers)
+        count, nan, mean, std, *rest = (part.reshape(shape) for part in numbers)
+        low, high, *between = rest
+        if extremes is not None:
+            low, high = (part.reshape(shape) for part in extremes)
         return ColumnStats(
             name,
             values.dtype.name,
@@ -99,8 +105,11 @@ class ColumnStats:
             len(present) - rows,
             count.astype(np.int64),
             nan.astype(np.int64),
-            *rest[:4],
-            quantiles=dict(zip(quantiles, rest[4:], strict=True)),
+            mean,
+            std,
+            low,
+            high,
+            quantiles=dict(zip(quantiles, between, strict=True)),
         )
 
     def quantile(self, probability: float) -> np.ndarray:
@@ -172,7 +181,7 @@ class Stats(Mapping[str, ColumnStats]):
     def frame(self) -> pl.DataFrame:
         """Return one row per element of each column; see `ColumnStats.frame`."""
         frames = [column.frame() for column in self._columns.values()]
-        return pl.concat(frames, how="diagonal") if frames else pl.DataFrame()
+        return pl.concat(frames, how="diagonal_relaxed") if frames else pl.DataFrame()
 
     def __str__(self) -> str:
         """Return a table."""
@@ -195,7 +204,7 @@ def _table(frame: pl.DataFrame) -> str:
 
 
 _FOLDER = "stats"
-_FORMAT = 2
+_FORMAT = 3
 #: So many files are kept, the newest.
 _MOST_FILES = 4096
 #: Earlier versions left `<16 digits>.tmp` where they were killed.
@@ -284,6 +293,10 @@ def _kept(stats: ColumnStats) -> dict[str, Any]:
 
 def _restored(kept: dict[str, Any]) -> ColumnStats:
     arrays = {name: np.array(kept[name], dtype) for name, dtype in _ARRAYS.items()}
+    # Extremes are whole numbers where a float64 would round them.
+    exact = {name: np.array(kept[name]) for name in ("minimum", "maximum")}
+    if all(values.dtype.kind in "iu" for values in exact.values()):
+        arrays |= {name: values.astype(kept["dtype"]) for name, values in exact.items()}
     quantiles = {
         float(probability): np.array(values, np.float64) for probability, values in kept["quantiles"]
     }

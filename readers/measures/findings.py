@@ -15,12 +15,12 @@ from gymnasium.spaces import Box
 from ...store.common.progress import Progress
 from ...store.names import ACTION, OBSERVATION, REWARD
 from ...store.spaces.fixed import FixedNode
-from ..amounts import counted
 from ..columns.selection import EpisodeIndex, Selection, select
 from ..columns.specs import choose_columns
 from ..columns.step_arrays import ColumnSource, read_arrays
 from ..columns.tree import leaves
 from ..context import ReadContext
+from ..formatting import counted
 from ..frames import collect_episodes, episodes_frame
 from .measuring import parts
 from .quality import row_digests
@@ -136,7 +136,7 @@ class StepScan:
         self._digests = np.zeros(count, np.uint64)
 
     def findings(self, report: Progress) -> Iterator[Finding]:
-        """Read all numbers, and yield what they give."""
+        """Read all numbers, and yield their findings."""
         snapshot = self._context.snapshot
         for place, group in enumerate([each.name for each in snapshot.schema.groups] or [None]):
             selection = select(snapshot, self._context.all_positions, None, group)
@@ -145,7 +145,7 @@ class StepScan:
         yield from finding("duplicate", "", again, None, "{episodes} with the steps of an earlier one")
 
     def _selected(self, selection: Selection, group: int, report: Progress) -> Iterator[Finding]:
-        """Yield the findings of whole episodes, or of the agents of a group."""
+        """Yield the findings of episodes, or of the agents of a group."""
         schema, index = selection.schema, selection.index
         codecs = (schema.observation, schema.action, schema.reward)
         nodes = [leaf for codec in codecs for leaf in codec.leaves if isinstance(leaf, FixedNode)]

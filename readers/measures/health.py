@@ -12,8 +12,8 @@ from ...store.common.arguments import suggest
 from ...store.common.progress import Progress, progress_meter
 from ...store.errors import InvalidArgumentError
 from ...store.journal.run_journal import journal_runs
-from ..amounts import counted
 from ..context import ContextView, ReadContext
+from ..formatting import counted
 from ..frames import collect_episodes, episodes_frame
 from .findings import KINDS, Finding, StepScan, far, finding, length_limits, outlying
 
@@ -71,7 +71,7 @@ class HealthReport:
         ]
 
     def outliers(self, most: int = 50) -> pl.DataFrame:
-        """Return the episodes that stand out, those with the worst findings and then with most of them first.
+        """Return outliers: those with the worst findings first, then those with most.
 
         Findings that concern more than half of the episodes are left out.
 
@@ -121,7 +121,7 @@ _WORST = (
 
 
 def _reason(kind: str, column: str, amount: float | None, t: int | None, extreme: str) -> str:
-    """Return in words why an episode stands out."""
+    """Return, in words, the reasons for which an episode is an outlier."""
     if kind == "outlier":
         what = f"{extreme} {_NAMES.get(column, column)}".strip()
         reason = f"{what} of {amount:.6g}, far from other episodes"
@@ -243,7 +243,7 @@ def _episode_findings(context: ReadContext, rows: pl.DataFrame) -> Iterator[Find
 
 
 def _unsealed(context: ReadContext) -> Iterator[Finding]:
-    """Yield the runs that wait for recovery, of the newest version as a whole."""
+    """Yield the runs that wait for recovery; only for all episodes of the newest version."""
     snapshot = context.snapshot
     left = (
         journal_runs(*snapshot.layout.journal_places)[1]

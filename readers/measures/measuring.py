@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from os import PathLike
 
 import numpy as np
@@ -18,8 +19,9 @@ from ...store.errors import InvalidArgumentError
 from ...store.names import is_observation
 from ...store.schema import ACTION, OBSERVATION, REWARD
 from ...store.snapshot import Snapshot
+from ..columns.column import Column, ObservedColumn
 from ..columns.selection import EpisodeIndex, Selection, select
-from ..columns.specs import Column, DynamicColumn, ObservedColumn, check_names, choose_columns, dynamic_fields
+from ..columns.specs import DynamicColumn, check_names, choose_columns, dynamic_fields
 from ..columns.step_arrays import ColumnSource, StepArrays, read_arrays
 from ..columns.tree import leaves, row_bytes
 from ..context import ContextView
@@ -109,7 +111,7 @@ def measure(source: ColumnSource, column: Column, quantiles: Sequence[float]) ->
 
 
 def _with_presence(source: ColumnSource, column: Column) -> tuple[Column, ...]:
-    """Return the column, and one that tells where it has values."""
+    """Return the column, and a mask of its values."""
     if source.index.missing is not None and is_observation(column.name):
         observed = ObservedColumn.of(source.selection.schema.observation)
         return column, replace(observed, name=_PRESENCE)
@@ -139,7 +141,11 @@ def _measured(name: str, values: np.ndarray, present: np.ndarray, quantiles: Seq
     measured = np.empty((6 + len(quantiles), flat.shape[1]))
     for element in range(flat.shape[1]):
         measured[:, element] = _numbers(flat[present, element], quantiles)
-    return ColumnStats.of(name, values, present, measured, values.shape[1:], quantiles)
+    extremes = None
+    if values.dtype.kind in "iu" and np.any(np.abs(measured[4:6]) >= _EXACT):
+        there = flat[present]
+        extremes = np.stack([there.min(axis=0), there.max(axis=0)])
+    return ColumnStats.of(name, values, present, measured, values.shape[1:], quantiles, extremes)
 
 
 def _numbers(values: np.ndarray, quantiles: Sequence[float], weights: np.ndarray | None = None) -> np.ndarray:
@@ -164,12 +170,29 @@ def _numbers(values: np.ndarray, quantiles: Sequence[float], weights: np.ndarray
     def value_at(place: int) -> float:
         return values[place if upto is None else np.searchsorted(upto, place, side="right")].item()
 
-    wide = values.astype(np.float64)
+    exact_mean = None
+    if values.dtype.kind in "iu" and max(abs(int(values[0])), abs(int(values[-1]))) >= _EXACT:
+        # A float64 rounds such integers, but not their distances from the smallest, exact modulo 2^64.
+        exact_mean = _mean_of_integers(values)
+        wide = (values.view(np.uint64) - values.view(np.uint64)[0]).astype(np.float64)
+    else:
+        wide = values.astype(np.float64)
     with np.errstate(invalid="ignore", over="ignore"):
         mean = _mean(wide, weights)
         std = _deviation(wide, mean, weights) if np.isfinite(mean) else np.nan
+    mean = mean if exact_mean is None else exact_mean
     between = [_quantile(count, value_at, probability) for probability in quantiles]
     return np.array([count, nan, mean, std, values[0], values[-1], *between])
+
+
+#: Integers up to here are exact as float64.
+_EXACT = 2**53
+
+
+def _mean_of_integers(values: np.ndarray) -> float:
+    """Return the mean of int64 or uint64 numbers, rounded once: the sums of their halves do not overflow."""
+    high, low = int((values >> 32).sum()), int((values & 0xFFFFFFFF).sum())
+    return float(Fraction((high << 32) + low, len(values)))
 
 
 def _mean(values: np.ndarray, weights: np.ndarray | None) -> float:

@@ -22,8 +22,9 @@ from ...store.manifest import read_card
 from ...store.schema import StepSchema
 from ..blocks import is_numeric
 from ..context import ContextView, ReadContext
-from ..described import DescribedView
+from ..frames import collected
 from ..sql.text import quote
+from ..view_base import DescribedView
 
 #: Of a MinHash signature; hashes of a band must agree for two episodes to be compared.
 _HASHES, _BAND = 64, 4
@@ -375,6 +376,6 @@ def normalized_score(view: DescribedView, returns: Any = None) -> np.ndarray:
     if returns is None:
         if view.context.snapshot.schema.reward_shape:
             raise InvalidArgumentError("The episodes have several returns each: pass the ones to place.")
-        returns = view.episodes.select("episode_return").collect().to_series()
+        returns = collected(view.episodes.select("episode_return")).to_series()
     low, high = scores
     return (np.asarray(returns, np.float64) - low) / (high - low)

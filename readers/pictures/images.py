@@ -104,7 +104,7 @@ def image_column(schema: StepSchema, column: str | None, layout: str | None) -> 
             raise NothingToDrawError(f"The observations hold no images.{small_images(schema)}")
         if len(known) > 1:
             raise InvalidArgumentError(
-                f"There are several images. Name one with column=: {', '.join(known)}."
+                f"There are several images. Choose one by its column: {', '.join(known)}."
             )
         column = known[0]
     root = f"{schema.observation.root}."

@@ -179,8 +179,8 @@ def make_video(
     if hasattr(episode, "agent_id"):
         raise NothingToDrawError(
             f"The observations of this agent hold no images.{small_images(episode._own_schema)} It cannot be "
-            "replayed alone: replay the episode in an environment of PettingZoo, "
-            f"store[{episode.id!r}].video(env=env)."
+            "replayed alone.",
+            hint=f"Replay the episode in an environment of PettingZoo: store[{episode.id!r}].video(env=env).",
         )
     if named:
         raise InvalidArgumentError(
@@ -197,8 +197,9 @@ def make_video(
 def _video_of_game(episode: EpisodeData, steps: Sequence[int], env: Any, fps: float | None) -> Video:
     if env is None:
         raise InvalidArgumentError(
-            f"{episode.id!r} has several agents. Choose one, episode.agent({episode.agents[0]!r}).video(), "
-            "or replay them all in an environment of PettingZoo with render_mode='rgb_array': video(env=env)."
+            f"{episode.id!r} has several agents.",
+            hint=f"Choose one, episode.agent({episode.agents[0]!r}).video(), or replay them all in an "
+            "environment of PettingZoo with render_mode='rgb_array': video(env=env).",
         )
     _check_ascending(steps)
     mode = getattr(env, "render_mode", None)
@@ -227,7 +228,7 @@ def all_frames(video: Video) -> np.ndarray:
 
 
 def _any_frames(video: Video) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield the steps and frames of a video, of which there is at least one."""
+    """Yield the steps and frames of a video; at least one."""
     shown = None
     for shown in video:
         yield shown
@@ -257,15 +258,16 @@ def _made_env(episode: EpisodeData) -> gymnasium.Env:
         )
     except UntrustedEnvError as error:
         raise NothingToDrawError(
-            f"{episode.id} has no images.{small_images(episode.schema)} A replay needs your trust: {error} "
-            "Then: "
-            'episode.video(env=store.make_env(trust=True, render_mode="rgb_array")).'
+            f"{episode.id} has no images.{small_images(episode.schema)} A replay needs your trust: "
+            f"{error.problem}",
+            hint="If you trust the author of the store: "
+            'episode.video(env=store.make_env(trust=True, render_mode="rgb_array")).',
         ) from error
     except EpisodelakeError as error:
         raise NothingToDrawError(
             f"{episode.id} has no images.{small_images(episode.schema)} Its environment cannot be made again "
-            f"to replay it: {error} "
-            "To replay it in one of your own: episode.video(env=env)."
+            f"to replay it: {error.problem}",
+            hint="To replay it in one of your own: episode.video(env=env).",
         ) from error
     try:
         return _checked_env(episode, env)

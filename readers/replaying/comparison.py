@@ -48,7 +48,7 @@ class Difference:
     agent: str | None = None
 
     def __str__(self) -> str:
-        """Return one line: where, what was recorded and what came."""
+        """Return one line: the place, the recorded and the replayed value."""
         whose = "" if self.agent is None else f"{self.agent} "
         where = whose + self.leaf + "".join(f"[{number}]" for number in self.index)
         more = f" ({self.elements} elements differ)" if self.elements > 1 else ""
@@ -61,7 +61,7 @@ def _short(value: Any) -> str:
 
 
 @dataclass(frozen=True)
-class Played:
+class Outcome:
     """Values of one call of `reset` or `step`; without reward and flags for a reset."""
 
     observation: Any
@@ -78,7 +78,7 @@ class Comparison:
         self._rtol = rtol
         self._atol = atol
 
-    def compare(self, values: list[Played], start: int) -> list[Difference]:
+    def compare(self, values: list[Outcome], start: int) -> list[Difference]:
         """Return all differences at the first of some steps that has any.
 
         Args:
@@ -184,17 +184,17 @@ class GameComparison:
             name: Comparison(member, member._own_schema, rtol, atol) for name, member in members.items()
         }
         self._moments = {name: member._moments for name, member in members.items()}
-        self._came: dict[Any, list[Played]] = {name: [] for name in members}
+        self._came: dict[Any, list[Outcome]] = {name: [] for name in members}
         self._compared = dict.fromkeys(members, 0)
         self._differences: list[Difference] = []
 
-    def add(self, agent: str | None, step: int, played: Played) -> None:
+    def add(self, agent: str | None, step: int, played: Outcome) -> None:
         """Add a copy of the values that came to an agent, unless it has no row for them."""
         if self.expects(agent, step):
             kept = replace(played, observation=deepcopy(played.observation), reward=deepcopy(played.reward))
             self._came[agent].append(kept)
 
-    def add_either(self, agent: str, step: int, played: Played, other: Played) -> None:
+    def add_either(self, agent: str, step: int, played: Outcome, other: Outcome) -> None:
         """Add one of two values that may have come to an agent: the one that fits its row."""
         self.differences()
         start = self._compared[agent]

@@ -63,7 +63,7 @@ _PLAIN_WRAPPERS = frozenset(
 
 
 @dataclass
-class Recipe:
+class EnvRecipe:
     """A spec that was read, and the obstacles to making it."""
 
     spec: EnvSpec
@@ -72,8 +72,8 @@ class Recipe:
     files: bool = False
 
 
-def read_recipe(run: RunEnv, where: str, folder: Path, changes: Mapping[str, Any]) -> Recipe:
-    """Read the spec and the files that a run kept, of which nothing may be missing.
+def read_recipe(run: RunEnv, where: str, folder: Path, changes: Mapping[str, Any]) -> EnvRecipe:
+    """Read the spec and the files that a run kept; none may be missing.
 
     Args:
         run: the run.
@@ -88,18 +88,19 @@ def read_recipe(run: RunEnv, where: str, folder: Path, changes: Mapping[str, Any
     if run.spec is None:
         made_by = f"it was made by calling {run.bundle.made_by}" if run.bundle else "the run has none"
         problems = run.bundle.problems if run.bundle else ()
-        reasons = " ".join([f"{made_by}.", *problems, HINT])
-        raise EnvUnavailableError(f"{where} has no spec, as gymnasium.make gives it: {reasons}")
+        reasons = " ".join([f"{made_by}.", *problems])
+        raise EnvUnavailableError(f"{where} has no spec, as gymnasium.make gives it: {reasons}", hint=HINT)
     content = _checked_spec(run, where)
     if "pettingzoo" in content:
         raise EnvUnavailableError(
-            f"{where} was one of PettingZoo ({content['pettingzoo']}), which keep no spec. {HINT}"
+            f"{where} was one of PettingZoo ({content['pettingzoo']}), which keep no spec.", hint=HINT
         )
     if "entry_point" not in content:
         raise EnvUnavailableError(
-            f"{where} cannot be made again: of its spec only the id {content['id']!r} was kept. {HINT}"
+            f"{where} cannot be made again: of its spec only the id {content['id']!r} was kept.",
+            hint=HINT,
         )
-    recipe = Recipe(_bare_spec(content, where))
+    recipe = EnvRecipe(_bare_spec(content, where))
     recipe.missing += run.bundle.problems if run.bundle else ()
     files = run.bundle.files if run.bundle else ()
     reading = _Reading(recipe, where, folder, {file.name for file in files})
@@ -109,7 +110,7 @@ def read_recipe(run: RunEnv, where: str, folder: Path, changes: Mapping[str, Any
         del recipe.spec.kwargs["render_mode"]
     recipe.spec.additional_wrappers = tuple(reading.wrappers(content.get("additional_wrappers", [])))
     if recipe.missing:
-        raise EnvUnavailableError(f"{where} cannot be made again: {' '.join(recipe.missing)} {HINT}")
+        raise EnvUnavailableError(f"{where} cannot be made again: {' '.join(recipe.missing)}", hint=HINT)
     if recipe.files:
         recipe.distrusted.append("It reads files that the store brings.")
     return recipe
@@ -155,7 +156,7 @@ def _bare_spec(content: Mapping[str, Any], where: str) -> EnvSpec:
 class _Reading:
     """Turns the parts of a spec from JSON into values, and notes what is missing or needs trust."""
 
-    def __init__(self, recipe: Recipe, where: str, folder: Path, files: set[str]) -> None:
+    def __init__(self, recipe: EnvRecipe, where: str, folder: Path, files: set[str]) -> None:
         self._recipe = recipe
         self._where = where
         self._folder = folder

@@ -1,4 +1,4 @@
-"""Making the environment of a run again, from what the run kept.
+"""Environments of runs, made again from their records.
 
 It is made by `gymnasium.make` of an `EnvSpec`, with the wrappers that the spec lists; nothing is unpickled.
 The content of a store is untrusted, so anything that lets it choose code or paths needs the caller's trust.
@@ -68,8 +68,9 @@ def remake_env(
         recipe = read_recipe(run, where, folder, changes or {})
         if recipe.distrusted and not trust:
             raise UntrustedEnvError(
-                f"{where} needs your trust: {' '.join(recipe.distrusted)} If you trust the author of the "
-                "store, call make_env(trust=True) and pass the environment on; or make it yourself."
+                f"{where} needs your trust: {' '.join(recipe.distrusted)}",
+                hint="If you trust the author of the store, call make_env(trust=True) and pass the "
+                "environment on; or make it yourself.",
             )
         versions = _compare_versions(run, where, strict=strict)
         if recipe.files and run.bundle is not None:
@@ -81,7 +82,7 @@ def remake_env(
     other = None if changes or run.saved else _other_spaces(env, snapshot.manifest, where)
     if other is not None and strict:
         env.close()
-        raise EnvUnavailableError(f"{other} {HINT}")
+        raise EnvUnavailableError(other, hint=HINT)
     if versions or other:
         differences = " ".join(filter(None, (versions, other)))
         warnings.warn(differences, RuntimeWarning, stacklevel=stacklevel + 1)
@@ -138,7 +139,7 @@ def _made(spec: EnvSpec, where: str, changes: Mapping[str, Any]) -> gymnasium.En
         ) from error
     except Exception as error:  # whatever the environment's own code raises
         raise EnvUnavailableError(
-            f"{where} cannot be made again: {type(error).__name__}: {error} {HINT}"
+            f"{where} cannot be made again: {type(error).__name__}: {error}", hint=HINT
         ) from error
 
 
@@ -162,8 +163,9 @@ def _other_spaces(env: gymnasium.Env, manifest: Manifest, where: str) -> str | N
     for name, (made, recorded) in pairs.items():
         if made != recorded:
             return (
-                f"{where}, made again, has the {name} space {made}; the store has {recorded}. Its vector "
-                "environment did what takes wrappers here, or it has changed since."
+                f"{where}, made again, has the {name} space {made}; the store has {recorded}. The run "
+                "stored a part of the observations (record(observation=)), its vector environment did what "
+                "takes wrappers here, or it has changed since."
             )
     return None
 

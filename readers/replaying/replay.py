@@ -21,7 +21,7 @@ from ...store.schema import StepSchema
 from ...store.spaces import same_space
 from ...store.spaces.codec import single_value
 from ..episode_data import EpisodeData
-from .comparison import Difference, GameComparison, Played
+from .comparison import Difference, GameComparison, Outcome
 from .environment import remake_env
 from .run_envs import chosen_run, run_envs
 
@@ -82,7 +82,7 @@ def replay(episode: EpisodeData, env: Any = None, rtol: float = 0.0, atol: float
 
     Args:
         episode: of one agent.
-        env: left where the episode ended, or up to 256 steps behind the first difference; None to make that
+        env: left where the episode ended, or up to 256 steps after the first difference; None to make that
             of the run again, and to close it.
         rtol, atol: how far numbers may be apart, as for `numpy.isclose`; with 0 for both they are compared
             exactly. NaN equals NaN.
@@ -162,7 +162,7 @@ class Game(ABC):
         return ReplayReport.of(self._episode, same, differences)
 
     def finish(self) -> ReplayReport:
-        """Play to the end, or up to `BATCH` steps behind the first difference."""
+        """Play to the end, or up to `BATCH` steps after the first difference."""
         for made in self.play():
             if made % BATCH == 0 and self._comparison.differences():
                 break
@@ -182,7 +182,7 @@ class SoloGame(Game):
         """See `Game._moves`."""
         episode = self._episode
         observation, _ = self._env.reset(seed=episode.seed, options=episode.options)
-        self._comparison.add(None, 0, Played(observation))
+        self._comparison.add(None, 0, Outcome(observation))
         yield
         for t in range(episode.length):
             # An environment may write into the action it is given.
@@ -192,7 +192,7 @@ class SoloGame(Game):
             if any(flags) and "final_obs" in info:
                 observation = info["final_obs"]
             self.made += 1
-            self._comparison.add(None, self.made, Played(observation, reward, flags))
+            self._comparison.add(None, self.made, Outcome(observation, reward, flags))
             yield
             if any(flags):
                 return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import operator
 import re
@@ -10,13 +11,16 @@ from dataclasses import dataclass
 from functools import cached_property, reduce
 from typing import Any
 
+import gymnasium
 import pyarrow as pa
 
+from ...store.common.arguments import suggest
 from ...store.environments.artifacts import EnvBundle
-from ...store.environments.records import SavedEnvironment
+from ...store.environments.records import Records, SavedEnvironment
 from ...store.environments.saving import find_saved
-from ...store.errors import CorruptStoreError, InvalidArgumentError
+from ...store.errors import CorruptStoreError, EnvUnavailableError, InvalidArgumentError
 from ...store.layout import RUNS, Layout
+from ...store.manifest import read_card
 from ...store.parquet.files import open_parquet, reading_error
 from ...store.snapshot import Snapshot
 from ..context import ReadContext
@@ -28,7 +32,7 @@ _COLUMNS = ("run_id", "name", "env_spec", "versions", "env_bundle")
 
 @dataclass(frozen=True)
 class RunEnv:
-    """The environment that one run kept, or that was saved by itself.
+    """Environment of one run, or a saved environment.
 
     It is parsed on access, so that a damaged run does not affect others.
 
@@ -36,7 +40,7 @@ class RunEnv:
         run_id, name: the run's; of a saved environment its name, with the version and without.
         spec: the text of its spec; None where there is none.
         versions_text, bundle_text: the texts of its versions and its bundle.
-        saved: whether it was saved by itself.
+        saved: whether it was saved by itself, or is named by the card.
     """
 
     run_id: str
@@ -114,7 +118,7 @@ def run_envs(snapshot: Snapshot) -> dict[str, RunEnv]:
 
 
 def run_envs_of(context: ReadContext) -> dict[str, RunEnv]:
-    """Return the same of the runs that some episodes come from; of a whole snapshot, of all its runs."""
+    """Return the same for the runs of some episodes; for a whole snapshot, of all its runs."""
     envs = run_envs(context.snapshot)
     if context.positions is None:
         return envs
@@ -173,6 +177,16 @@ def chosen_env(layout: Layout, envs: Mapping[str, RunEnv], name: str | None) -> 
     saved = find_saved(layout, name) if isinstance(name, str) else None
     runs = [each.run_id for each in envs.values() if name in (each.run_id, each.name)]
     if saved is None:
+        keys: list[str] = []
+        if isinstance(name, str) and not runs:
+            with contextlib.suppress(CorruptStoreError):  # a damaged record of another name does no harm
+                keys = [each.key for each in Records(layout, SavedEnvironment).all()]
+        if keys:
+            known = ", ".join(sorted(envs)[:10]) or "none"
+            raise InvalidArgumentError(
+                f"There is no run and no saved environment {name!r} here.{suggest(str(name), keys)} The "
+                f"saved environments are: {', '.join(keys[:10])}; the runs are: {known}."
+            )
         return chosen_run(envs, name)
     if runs:
         raise InvalidArgumentError(
@@ -185,3 +199,26 @@ def chosen_env(layout: Layout, envs: Mapping[str, RunEnv], name: str | None) -> 
 def of_saved(env: SavedEnvironment) -> RunEnv:
     """Return a saved environment as one that can be made."""
     return RunEnv(env.key, env.name, env.env_spec, env.versions, env.env_bundle, saved=True)
+
+
+def evaluation_env(snapshot: Snapshot) -> RunEnv:
+    """Return the environment for evaluation that the card names: by its id, or by the JSON text of its spec.
+
+    Raises:
+        EnvUnavailableError: the card names none, or an id that is not registered here.
+    """
+    text = read_card(snapshot.layout).get("eval_env_spec")
+    if text is None:
+        raise EnvUnavailableError(
+            "The card names no environment for evaluation (`eval_env_spec`). Set it: "
+            'store.card = {**store.card, "eval_env_spec": "CartPole-v1"}; or make that of a run: make_env().'
+        )
+    if isinstance(text, str) and not text.lstrip().startswith("{"):
+        spec = gymnasium.registry.get(text)
+        if spec is None:
+            raise EnvUnavailableError(
+                f"The card's eval_env_spec {text!r:.200} is not registered here. Import the package that "
+                "registers it."
+            )
+        text = spec.to_json()
+    return RunEnv("eval_env_spec of the card", None, str(text), None, None, saved=True)

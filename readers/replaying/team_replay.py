@@ -18,7 +18,7 @@ from ...store.errors import InvalidArgumentError, SpaceMismatchError
 from ...store.spaces import same_space
 from ...store.spaces.codec import single_value
 from ..episode_data import EpisodeData
-from .comparison import Played
+from .comparison import Outcome
 from .replay import Game, ReplayReport
 from .run_envs import run_envs
 
@@ -31,7 +31,7 @@ def replay_team(episode: EpisodeData, env: Any, rtol: float = 0.0, atol: float =
 
     Args:
         episode: of several agents.
-        env: of PettingZoo; left where the episode ended, or up to 256 steps behind the first difference.
+        env: of PettingZoo; left where the episode ended, or up to 256 steps after the first difference.
         rtol, atol: as for `replay`.
 
     Raises:
@@ -121,7 +121,7 @@ class _Together(TeamGame):
         gone: set[str] = set()
         observations, _ = self._env.reset(seed=self._episode.seed, options=self._episode.options)
         for name, observation in observations.items():
-            self._comparison.add(name, self.made, Played(observation))
+            self._comparison.add(name, self.made, Outcome(observation))
         same = self._same_agents(set(observations))
         yield
         while same and self.made < self._episode.length:
@@ -133,7 +133,7 @@ class _Together(TeamGame):
                 flags = bool(terminations.get(name, False)), bool(truncations.get(name, False))
                 stepped = name in actions
                 outcome = (rewards.get(name, 0.0), flags) if stepped else ()
-                self._comparison.add(name, self.made, Played(observations[name], *outcome))
+                self._comparison.add(name, self.made, Outcome(observations[name], *outcome))
                 if any(flags):
                     gone.add(name)
             gone |= set(there) - set(self._env.agents)
@@ -203,7 +203,7 @@ class _Turns(TeamGame):
             for agent, flags in ((agent, self._flags(agent)) for agent in agents if agent in env.terminations)
             if self._comparison.expects(agent, self.made)
         }
-        last_seen: dict[str, Played] = {}
+        last_seen: dict[str, Outcome] = {}
         while env.agents and any(self._flags(agent := env.agent_selection)):
             if agent in owed and agent not in last_seen:
                 last_seen[agent] = self._outcome(agent, *env.last()[:4])
@@ -222,8 +222,8 @@ class _Turns(TeamGame):
 
     def _outcome(
         self, agent: str, observation: Any, reward: Any, terminated: bool, truncated: bool
-    ) -> Played:
+    ) -> Outcome:
         """Return a copy of the values that came to an agent; without the outcome if it has not acted."""
         flags = bool(terminated), bool(truncated)
         outcome = (copy.deepcopy(reward), flags) if agent in self._waiting else ()
-        return Played(copy.deepcopy(observation), *outcome)
+        return Outcome(copy.deepcopy(observation), *outcome)

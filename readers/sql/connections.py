@@ -17,7 +17,7 @@ from ...store.errors import CorruptStoreError, StoreUnavailableError
 from ...store.layout import EPISODES, RUNS, STEPS, TABLES
 from ...store.snapshot import Snapshot
 from ..context import ReadContext
-from ..damaged_files import check_readable, steps_places
+from ..corruption import check_readable, steps_places
 from ..frames import collect_episodes, episodes_frame
 from .macros import TRANSITIONS, WITH_NEXT, Macro, macros_of, statements, with_following
 from .sources import Sources, null_column, run_interruptible
@@ -41,8 +41,6 @@ def connect(
     keep_rows: bool = False,
     steps: bool = True,
     check_steps: bool = True,
-    through_arrow: bool = False,
-    with_next: bool = False,
     run_keys: bool = False,
     words: Collection[str] | None = None,
 ) -> duckdb.DuckDBPyConnection:
@@ -56,8 +54,6 @@ def connect(
         check_steps: check the footers of steps files now, where DuckDB reads them itself; where one is
             damaged, queries over steps fail with its name. A `QuerySession` checks them before each query, so
             its connections can do without.
-        through_arrow: read files through Arrow, which checks pages, where DuckDB would read them itself.
-        with_next: let `transitions` have the columns of `transitions_with_next`.
         run_keys: give `episodes` the column `run`, a STRUCT of the name and the metadata of its run.
         words: create only the macros of these names; `add_macros` creates others. None for all.
 
@@ -72,7 +68,7 @@ def connect(
     segments = context.segments if steps else None
     # Columns of all rows of episodes are kept as queries read them.
     keep = frozenset([EPISODES] if keep_rows and positions is None else [])
-    sources = Sources(snapshot, segments, confined=read_only, through_arrow=through_arrow, keep=keep)
+    sources = Sources(snapshot, segments, confined=read_only, keep=keep)
     connection = sources.connection
     checked = not sources.through_arrow or snapshot.layout.check_pages
 
@@ -99,7 +95,7 @@ def connect(
         if steps:
             choice = f"SEMI JOIN {_CHOSEN} USING (episode_id)" if chosen else ""
             position_of = _position_of(len(context), chosen)
-            add_steps(sources, choice, position_of, check=check_steps and checked, with_next=with_next)
+            add_steps(sources, choice, position_of, check=check_steps and checked)
             add_macros(connection, words)
         if read_only:
             sources.confine()
@@ -177,7 +173,7 @@ def _position_of(count: int, chosen: bool) -> str:
     given, said = "try_cast(_place AS BIGINT)", "coalesce(_place::VARCHAR, 'NULL')"
     no_number = (
         f"'episode_at takes a position, such as 0 or -1, and not ' || {said} || "
-        f"'; an id stands in FROM {EPISODES} WHERE episode_id = ...'"
+        f"'; for an id use FROM {EPISODES} WHERE episode_id = ...'"
     )
     beyond = f"'there is no episode at position ' || {said} || '; positions go from {-count} to {count - 1}'"
     wanted = f"""
@@ -191,9 +187,7 @@ def _position_of(count: int, chosen: bool) -> str:
     return f"SELECT episode_id FROM {EPISODES} LIMIT 1 OFFSET {wanted}"
 
 
-def add_steps(
-    sources: Sources, choice: str, position_of: str, *, check: bool = True, with_next: bool = False
-) -> None:
+def add_steps(sources: Sources, choice: str, position_of: str, *, check: bool = True) -> None:
     """Create the views of the steps that `choice` keeps, and provide the macros for `add_macros`.
 
     Where a file of steps is damaged, queries over the other tables go on; those over steps name the file.
@@ -201,7 +195,7 @@ def add_steps(
     Args:
         choice: the end of a query over steps, such as a SEMI JOIN.
         position_of: see `Macro.at`.
-        check, with_next: as `check_steps` and `with_next` of `connect`.
+        check: as `check_steps` of `connect`.
     """
     snapshot, connection = sources.snapshot, sources.connection
     macros = macros_for(snapshot, position_of)
@@ -214,8 +208,6 @@ def add_steps(
             TRANSITIONS: f"SELECT * FROM {STEPS} WHERE terminated IS NOT NULL",
             WITH_NEXT: f"SELECT * FROM ({following}) {choice} WHERE terminated IS NOT NULL",
         }
-        if with_next:
-            bodies[TRANSITIONS] = bodies[WITH_NEXT]
         for name, body in bodies.items():
             create_view(snapshot, connection, name, body)
     except StoreUnavailableError:

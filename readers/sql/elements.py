@@ -19,8 +19,6 @@ from ...store.schema import ACTION, OBSERVATION, StepSchema
 from ...store.spaces.fixed import FixedNode
 from .text import literal, quote
 
-#: The macros whose arguments are indices.
-INDEXED = ("obs", "next_obs", "act", "nth")
 #: A leaf of so many dimensions is a picture or a volume, without macros for its elements.
 _MOST_DIMENSIONS = 4
 
@@ -66,15 +64,6 @@ def element_macros(schema: StepSchema) -> dict[str, list[tuple[str, str]]]:
         if forms:
             macros[name] = forms
     return macros
-
-
-def without_elements(schema: StepSchema) -> dict[str, str]:
-    """Return the macros omitted for scalar columns, mapped to the column."""
-    return {
-        name: leaves[0].column
-        for name, leaves in _read_by_elements(schema).items()
-        if len(leaves) == 1 and not leaves[0].path and not leaves[0].node.shape
-    }
 
 
 def _read_by_elements(schema: StepSchema) -> dict[str, list[Leaf]]:

@@ -37,7 +37,7 @@ class Macro:
         name: its name.
         parameters: as they stand in its brackets, with their defaults.
         body: an expression, or the query of a table macro.
-        is_table: whether it stands behind FROM.
+        is_table: whether it is used after FROM.
         reads: the views that it reads.
     """
 
@@ -106,9 +106,7 @@ def statements(macros: tuple[Macro, ...]) -> Iterator[tuple[str, str]]:
 
 
 def key_names(schema: StepSchema) -> list[str]:
-    """Return the columns that tell one row of rewards from another: the episode, and the agent if there are
-    many.
-    """
+    """Return the columns that identify a row of rewards: the episode, and with several agents the agent."""
     return [name for name, _ in schema.step_keys if name != "t"]
 
 
@@ -144,7 +142,7 @@ def _others(columns: Sequence[str]) -> str:
 
 
 def _each_objective(schema: StepSchema, expression: str) -> str:
-    """Return an expression of the reward, or the list of those of each objective; REWARD stands for one."""
+    """Return an expression for the reward, or a list with one for each objective; REWARD is replaced."""
     if not schema.reward_shape:
         return expression.replace("REWARD", "reward")
     parts = range(1, math.prod(schema.reward_shape) + 1)
@@ -233,7 +231,7 @@ def _transitions_of(schema: StepSchema, columns: Sequence[str]) -> str:
     shown = ", ".join([_others(columns), *following])
     id_given = (
         "CASE WHEN typeof(_episode) = 'VARCHAR' THEN _episode::VARCHAR ELSE error('transitions_of takes the "
-        "id of an episode; at a position stands (SELECT episode_id FROM episode_at(0))')::VARCHAR END"
+        "id of an episode; for a position use (SELECT episode_id FROM episode_at(0))')::VARCHAR END"
     )
     # An id that no episode has would else look like an episode without transitions. It is looked up in a part
     # of its own, so that the steps keep a condition that files are pruned by, and only if it is a text. Where

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
 from typing import Any, TypeVar
 
 import duckdb
@@ -16,26 +15,22 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from ...store.common.compatibility import json_plan
-from ...store.dynamic.column_groups import METADATA
-from ...store.dynamic.values import OpaqueValue, freeze_value, load_objects
+from ...store.dynamic.values import OpaqueValue, freeze_value
 from ...store.errors import QueryError
+from ...store.files.access import check_process
 from ...store.layout import EPISODES, RUNS, STEPS, TABLES
 from ...store.names import has_utf8
 from ...store.snapshot import Snapshot
 from ..context import Parameters, ReadContext
-from ..damaged_files import check_plan, name_damaged, steps_places
-from ..frames import collect_table, table_frame
+from ..corruption import name_damaged, steps_places
 from .advice import advice
-from .connections import add_macros, connect, macros_for, step_columns
-from .macros import TRANSITIONS, WITH_NEXT, next_columns
+from .beside import exact_text
+from .connections import add_macros, connect, macros_for
+from .macros import TRANSITIONS, WITH_NEXT
 from .sources import run_interruptible
-from .text import element_zero, explained, identifiers, named_words, names_run_keys, opens_query, star_without
+from .text import element_zero, explained, named_words, names_run_keys, opens_query
 
 _LIST_AS_NUMBER = re.compile(r"cast \(\w+(?:\[\])+ -> DOUBLE\)")
-_EXACT_IN_DOUBLE = 2**53
-_MOST_PLANS = 128
-_LONG_INTEGER = re.compile(r"(?<![\w.])[0-9]{16,}(?![\w.])")
 _SHOW_TABLES = re.compile(r"\s*show\s+(?:all\s+)?tables\s*;?\s*", re.IGNORECASE)
 #: DuckDB would list what the views are made of too.
 _TABLES_QUERY = (
@@ -64,22 +59,6 @@ def sql_names(connection: duckdb.DuckDBPyConnection) -> tuple[dict[str, dict[str
         for name, parameters, internal in connection.execute(_FUNCTIONS).fetchall()
     }
     return tables, functions
-
-
-def wants_next(snapshot: Snapshot, text: str) -> bool:
-    """Return whether a query over `transitions` names a column of the next row, or the macro that reads one.
-
-    In a query that names `transitions_with_next` or `transitions_of` too, those have such columns.
-    """
-    if "next_" not in text.casefold():
-        return False
-    names = identifiers(text)
-    following = {name.casefold() for name in next_columns(step_columns(snapshot)).values()}
-    return (
-        TRANSITIONS in names
-        and names.isdisjoint({WITH_NEXT, "transitions_of"})
-        and not names.isdisjoint({*following, "next_obs"})
-    )
 
 
 def plain_parameters(parameters: Parameters | None) -> Parameters | None:
@@ -111,49 +90,6 @@ def _plain(value: Any) -> Any:
     return value if isinstance(kept, OpaqueValue) else kept
 
 
-def refuse_rounded(snapshot: Snapshot, kind: str, text: str, parameters: Parameters | None = None) -> None:
-    """Refuse to compare an integer that no double holds with metadata that show such integers as doubles:
-    rounding makes other numbers equal.
-
-    Args:
-        snapshot: what is asked.
-        kind: such as "The filter".
-        text: the query, or an expression of Polars as text.
-        parameters: its values.
-    """
-    given = plain_parameters(parameters) or ()
-    values = given.values() if isinstance(given, Mapping) else given
-    integers = [value for value in values if isinstance(value, int | np.integer)]
-    numbers = [int(n) for n in (*integers, *_LONG_INTEGER.findall(text)) if abs(int(n)) > _EXACT_IN_DOUBLE]
-    for table in (EPISODES, RUNS) if numbers else ():
-        for column in snapshot.filled_schema(table):
-            shown = METADATA.owns(column) and column.type == pa.float64() and column.name in text
-            if shown and _has_rounded(snapshot, table, column.name):
-                raise QueryError(
-                    f"{kind} compares {column.name!r} with {numbers[0]}. The column shows integers as "
-                    "doubles, since one is beyond 64 bits or another value has a fraction, so other integers "
-                    "would be equal too. Record such numbers as text, or choose the episodes in Python by "
-                    "their metadata."
-                )
-
-
-def _has_rounded(snapshot: Snapshot, table: str, name: str) -> bool:
-    """Return whether a column of doubles shows an integer that was rounded."""
-    if name in snapshot.overflow(table):
-        return True
-    frame = table_frame(snapshot, table)
-    if METADATA.json_column not in frame.collect_schema():
-        return False
-    texts = collect_table(snapshot, table, frame.select(METADATA.json_column)).to_series().drop_nulls()
-    path = METADATA.path(name)
-    for value in load_objects(texts.to_list(), f"the column {METADATA.json_column!r}"):
-        for key in path:
-            value = value.get(key) if isinstance(value, dict) else None
-        if type(value) is int and abs(value) > _EXACT_IN_DOUBLE:
-            return True
-    return False
-
-
 def check_text(text: str) -> None:
     """Refuse what cannot be SQL text, and an element 0, which DuckDB answers with NULL.
 
@@ -172,8 +108,8 @@ def check_text(text: str) -> None:
         )
 
 
-def _in_parts(connection: duckdb.DuckDBPyConnection, text: str) -> bool:
-    """Return whether DuckDB runs a query as several statements, as it does a PIVOT.
+def _check_one_query(connection: duckdb.DuckDBPyConnection, text: str) -> None:
+    """Refuse a text that holds several statements, or one that is no query.
 
     Raises:
         QueryError: the text is not one query.
@@ -186,10 +122,9 @@ def _in_parts(connection: duckdb.DuckDBPyConnection, text: str) -> bool:
         )
     if kinds and not _is_query(connection, kinds[0], text):
         raise QueryError(
-            f"{text!r} is not a query: expected SELECT, FROM, WITH, DESCRIBE, SUMMARIZE or EXPLAIN. "
-            "Use a connection of your own, from connect(), for other statements."
+            f"{text!r} is not a query: expected SELECT, FROM, WITH, DESCRIBE, SUMMARIZE or EXPLAIN.",
+            hint="Use a connection of your own, from connect(), for other statements.",
         )
-    return kinds[:1] == [duckdb.StatementType.MULTI]
 
 
 def _is_query(connection: duckdb.DuckDBPyConnection, kind: duckdb.StatementType, text: str) -> bool:
@@ -201,11 +136,6 @@ def _is_query(connection: duckdb.DuckDBPyConnection, kind: duckdb.StatementType,
     if kind == duckdb.StatementType.MULTI:
         return opens_query(explained(text))
     return kind == duckdb.StatementType.SELECT
-
-
-def plan_with(connection: duckdb.DuckDBPyConnection, parameters: Parameters | None, text: str) -> str:
-    """Return the plan of a query with parameters as JSON; nothing is run."""
-    return connection.execute(f"EXPLAIN (FORMAT json) {text}", parameters).fetchall()[0][1]
 
 
 def _tables_read(snapshot: Snapshot, text: str) -> tuple[str, ...]:
@@ -232,9 +162,7 @@ class QuerySession:
         self._context = context
         self._read_only = read_only
         self._keep_rows = keep_rows and read_only
-        self._connections: dict[tuple[bool, ...], duckdb.DuckDBPyConnection] = {}
-        #: Plans by text, since the episodes that queries see do not change.
-        self._plans: dict[str, str] = {}
+        self._connections: dict[bool, duckdb.DuckDBPyConnection] = {}
 
     @property
     def connection(self) -> duckdb.DuckDBPyConnection:
@@ -245,67 +173,47 @@ class QuerySession:
         self,
         words: Collection[str] | None,
         *,
-        with_next: bool = False,
-        through_arrow: bool = False,
         run_keys: bool = False,
     ) -> duckdb.DuckDBPyConnection:
         """Return a connection with the macros that are named in a query; None for all."""
-        options = (with_next, through_arrow, run_keys)
-        if options not in self._connections:
+        if run_keys not in self._connections:
             for table in (RUNS, EPISODES):
                 self._context.snapshot.places(table)
-            self._connections[options] = connect(
+            self._connections[run_keys] = connect(
                 self._context,
                 read_only=self._read_only,
-                keep_rows=self._keep_rows and not with_next,
+                keep_rows=self._keep_rows,
                 check_steps=False,
-                through_arrow=through_arrow,
-                with_next=with_next,
                 run_keys=run_keys,
                 words=(),
             )
-        add_macros(self._connections[options], words)
-        return self._connections[options]
+        add_macros(self._connections[run_keys], words)
+        return self._connections[run_keys]
 
     def sql(self, text: str, parameters: Parameters | None = None) -> duckdb.DuckDBPyRelation:
-        """Parse a query, look up what it names, and check the pages of the columns that it reads.
-
-        A query that chooses a few rows of very much unchecked data reads through Arrow, which checks pages.
+        """Parse a query, look up what it names, and check the footers of the files that it reads.
 
         Raises:
             CorruptStoreError: a file is damaged; the message names it.
+            StoreAccessError: a file cannot be read, or this process was forked from one that has used a
+                store.
             QueryError: the text does not parse or names what is not there; the message begins with the
                 nearest names, and has DuckDB's reason and all that is available.
         """
         snapshot, segments = self._context.snapshot, self._context.segments
+        # In a forked child DuckDB would wait for threads that are not there.
+        check_process()
         check_text(text)
         parameters = plain_parameters(parameters)
-        self._refuse_rounded(text, parameters)
+        text = exact_text(self._stores(), "The query", text, parameters, condition=False)
         if _SHOW_TABLES.fullmatch(text):
             text = _TABLES_QUERY
         try:
-            with_next = wants_next(snapshot, text)
-            following = next_columns(step_columns(snapshot)).values() if with_next else ()
-            asked = star_without(text, TRANSITIONS, following) if with_next else text
-            words = named_words(text)
-            run_keys = names_run_keys(text)
-            connection = self._connect(words, with_next=with_next, run_keys=run_keys)
-            in_parts = _in_parts(connection, text)
-            tables = self._tables_read(text)
-            if STEPS in tables:
+            connection = self._connect(named_words(text), run_keys=names_run_keys(text))
+            _check_one_query(connection, text)
+            if STEPS in self._tables_read(text):
                 steps_places(snapshot, segments)
-            if in_parts:
-                # DuckDB runs a part of it to learn the columns, so no plan shows what is read.
-                check_plan(snapshot, None, tables, segments)
-            relation = connection.sql(asked, params=parameters)
-            plan = None if relation is None else json_plan(relation)
-            if plan and parameters is None:
-                plan = partial(self._known_plan, asked, plan)
-            if relation is not None and not check_plan(snapshot, plan, tables, segments, may_decline=True):
-                through_arrow = self._connect(
-                    words, with_next=with_next, through_arrow=True, run_keys=run_keys
-                )
-                relation = through_arrow.sql(asked, params=parameters)
+            relation = connection.sql(text, params=parameters)
         except duckdb.Error as error:
             name_damaged(snapshot, error, self._tables_read(text), segments)
             raise QueryError(self._advice(text, str(error))) from error
@@ -313,16 +221,9 @@ class QuerySession:
             raise QueryError(f"The text {text!r} holds no query, such as SELECT ... FROM episodes.")
         return relation
 
-    def _known_plan(self, text: str, plan: Callable[[], str]) -> str:
-        """Return the plan of a query; `plan` makes it where the text is new."""
-        if text not in self._plans:
-            if len(self._plans) == _MOST_PLANS:
-                self._plans.clear()
-            self._plans[text] = plan()
-        return self._plans[text]
-
-    def _refuse_rounded(self, text: str, parameters: Parameters | None) -> None:
-        refuse_rounded(self._context.snapshot, "The query", text, parameters)
+    def _stores(self) -> Sequence[Snapshot]:
+        """Return the snapshots whose rows queries see."""
+        return [self._context.snapshot]
 
     def _tables_read(self, text: str) -> tuple[str, ...]:
         return _tables_read(self._context.snapshot, text)
@@ -392,7 +293,7 @@ class QuerySession:
 
     def _read(self, text: str, most: int) -> pa.Table:
         try:
-            # Only DuckDB knows how to end a plan early; a limit behind EXPLAIN or PIVOT is no query.
+            # Only DuckDB knows how to end a plan early; a limit after EXPLAIN or PIVOT is no query.
             reader: Any = self.sql(text).to_arrow_reader(most)
             batches, count = [], 0
             for batch in reader:

@@ -20,11 +20,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 
 from ...store.files import Place
+from ...store.files.access import check_process
 from ...store.layout import EPISODES, STEPS
 from ...store.names import STEP, next_name
+from ...store.parquet.files import check_plain
 from ...store.snapshot import FileGroup, Snapshot
 from ...store.tables.overflow import Overflow
-from ..damaged_files import steps_places
+from ..corruption import steps_places
 from .text import literal, quote
 
 if TYPE_CHECKING:
@@ -49,7 +51,10 @@ def run_interruptible(
 
     Raises:
         KeyboardInterrupt: the caller was interrupted; the work has ended.
+        StoreAccessError: this process was forked from one that has used a store.
     """
+    # In a forked child DuckDB would wait for threads that are not there.
+    check_process()
     outcome: Future[Any] = Future()
 
     def run() -> None:
@@ -111,8 +116,7 @@ class Sources:
     Args:
         snapshot: the version to show.
         segments: the steps files to read; None for all of the snapshot.
-        through_arrow: read local files through Arrow too, which checks pages.
-        confined: the same for a connection that `confine` is to close off.
+        confined: read local files through Arrow too, for a connection that `confine` is to close off.
         keep: tables whose columns stay in memory once a query has read them through Arrow.
         spill: DuckDB may spill to a temporary folder; False where `confine` is to follow.
         connection: one that other sources have made; None for a new one.
@@ -126,19 +130,18 @@ class Sources:
         snapshot: Snapshot,
         segments: frozenset[str] | None = None,
         *,
-        through_arrow: bool = False,
         confined: bool = False,
         keep: frozenset[str] = frozenset(),
         spill: bool = True,
         connection: duckdb.DuckDBPyConnection | None = None,
     ) -> None:
-        made = connection or run_interruptible(lambda: _opened(spill and not confined))
+        made = connection or run_interruptible(lambda: open_connection(spill and not confined))
         self.connection: duckdb.DuckDBPyConnection = made
         self.snapshot = snapshot
         self.segments = segments
         #: Functions of the connection by the column whose overflow they read.
         self._functions: dict[tuple[str, str], str] = {}
-        self.through_arrow = through_arrow or confined or snapshot.layout.root.local is None
+        self.through_arrow = confined or snapshot.layout.root.local is None
         if snapshot.layout.root.local is None:
             # Now, and not as an error of DuckDB's in the first query: refuse options that pyarrow lacks.
             snapshot.layout.root.filesystem()
@@ -186,7 +189,7 @@ class Sources:
     def _filled(self, overflow: Overflow) -> str:
         """Return an expression for a column with the numbers that the JSON column has."""
         kind, function = type_name(overflow.type), f"_numbers_{next(_numbers)}"
-        known = self._functions.setdefault((overflow.family.prefix, overflow.column.name), function)
+        known = self._functions.setdefault((overflow.group.prefix, overflow.column.name), function)
         if known == function:
             carried: dict[str, Any] = {"type": "arrow", "null_handling": "special"}
             self.connection.create_function(function, overflow.numbers, ["VARCHAR"], kind, **carried)
@@ -249,7 +252,7 @@ class Sources:
         if self.through_arrow:
             return self._registered(name, schema, lambda: places)
         for place in places:
-            place.check_plain()
+            check_plain(place)
         parts = []
         for group in groups:
             # Qualified, since DuckDB takes a bare name that is also a macro's parameter for a conflict.
@@ -286,7 +289,7 @@ class Sources:
 
     def _dataset(self, schema: pa.Schema, places: Sequence[Place], partitions: Sequence[Any] | None) -> Any:
         for place in places:
-            place.check_plain()
+            check_plain(place)
         root = self.snapshot.layout.root
         filesystem, base = root.filesystem()
         paths = [base + str(place).removeprefix(str(root)) for place in places]
@@ -337,7 +340,12 @@ def _plain(schema: pa.Schema) -> pa.Schema:
     return pa.schema([field.remove_metadata() for field in schema])
 
 
-def _opened(spill: bool) -> duckdb.DuckDBPyConnection:
+def open_connection(spill: bool = True) -> duckdb.DuckDBPyConnection:
+    """Open DuckDB in memory.
+
+    Args:
+        spill: it may write temporary files.
+    """
     import duckdb
 
     connection = duckdb.connect(":memory:")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -17,7 +16,6 @@ RUN = "run"
 #: How a query begins, apart from EXPLAIN, DESCRIBE and SUMMARIZE.
 _OPENINGS = {"select", "from", "with", "values", "pivot", "pivot_wider", "unpivot", "table", "("}
 _WORD = re.compile(r"\w+")
-_BEFORE_STAR, _BEHIND_STAR = {"select", "distinct", "all", ",", "."}, {"exclude", "replace", "rename"}
 _ANALYZE = {"analyze", "analyse"}
 _TOLD_OF = {"explain", "describe", "desc", "summarize", "summarise"} | _ANALYZE
 
@@ -71,8 +69,7 @@ def literal(value: str) -> str:
 
 
 def is_whole(value: str) -> str:
-    """Return a condition: whether an expression of any type is a whole number; false for NULL and for other
-    texts.
+    """Return a condition: whether an expression of any type is an integer; false for NULL and other texts.
 
     >>> is_whole("2.5")
     'coalesce(try_cast(2.5 AS DOUBLE) = try_cast(2.5 AS BIGINT), false)'
@@ -87,18 +84,6 @@ def named_words(text: str) -> frozenset[str]:
     ['3', 'first_hit', 'from', 't']
     """
     return frozenset(word.casefold() for word in _WORD.findall(text))
-
-
-def identifiers(text: str) -> frozenset[str]:
-    r"""Return the identifiers in a query, in lower case and without quotes.
-
-    >>> sorted(identifiers("SELECT \"Next_info.cost\", 'next_obs' FROM Transitions -- next"))
-    ['next_info.cost', 'transitions']
-    """
-    import duckdb
-
-    words = (word.text for word in _words(text) if word.kind == duckdb.token_type.identifier)
-    return frozenset(word.strip('"').replace('""', '"') for word in words)
 
 
 #: What a name that stands behind it is an alias of.
@@ -152,36 +137,11 @@ def element_zero(text: str) -> str | None:
 
 
 def _names_what_follows(word: _Word) -> bool:
-    """Return whether a name behind a word is an alias: behind AS, or the end of an expression."""
+    """Return whether a name after a word is an alias: after AS, or the end of an expression."""
     import duckdb
 
     kinds = (duckdb.token_type.identifier, duckdb.token_type.numeric_const, duckdb.token_type.string_const)
     return word.text in ("as", ")", "]", "}") or word.kind in kinds
-
-
-def star_without(text: str, table: str, columns: Iterable[str]) -> str:
-    """Return a query whose `*` leaves some columns of a table out, wherever that is read directly.
-
-    >>> star_without("SELECT *, a * 2 FROM steps WHERE t IN (SELECT count(*) FROM steps)", "steps", ["b"])
-    'SELECT * EXCLUDE ("b"), a * 2 FROM steps WHERE t IN (SELECT count(*) FROM steps)'
-    """
-    words = _words(text)
-    depth, depths = 0, []
-    for word in words:
-        depth += {"(": 1, ")": -1}.get(word.text, 0)
-        depths.append(depth)
-    written, done = b"", 0
-    for place, word in enumerate(words):
-        before, after = (words[at].text if 0 <= at < len(words) else "" for at in (place - 1, place + 1))
-        if word.text != "*" or before not in _BEFORE_STAR or after in _BEHIND_STAR:
-            continue
-        rest = range(place + 1, len(words) - 1)
-        source = next((at for at in rest if words[at].text == "from" and depths[at] == depths[place]), None)
-        if source is not None and words[source + 1].text.strip('"') == table:
-            written += text.encode()[done : word.start + 1]
-            written += f" EXCLUDE ({', '.join(map(quote, columns))})".encode()
-            done = word.start + 1
-    return (written + text.encode()[done:]).decode()
 
 
 def explained(text: str) -> str:

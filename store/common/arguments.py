@@ -6,15 +6,20 @@ Scalars of numpy count as Python's.
 from __future__ import annotations
 
 import difflib
+import functools
+import inspect
 import math
 import operator
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
 from ..errors import InvalidArgumentError, SpaceMismatchError
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 #: No episode is as long; beyond it, sums of steps would no longer fit into 64 bits.
 MOST_STEPS = 2**40
@@ -53,7 +58,7 @@ def is_real(value: Any) -> bool:
 
 
 def whole_number(name: str, value: Any, least: int, most: int | None = None) -> int:
-    """Return a whole number of at least `least`, and at most `most` unless that is None.
+    """Return an integer of at least `least`, and at most `most` unless that is None.
 
     Raises:
         InvalidArgumentError: it is something else.
@@ -206,6 +211,40 @@ def missing_attribute(owner: object, name: str, other: Mapping[str, str] | None 
         same = (other or {}).get(name)
         message += f" Did you mean {same}?" if same else suggest(name, public)
     return AttributeError(message, name=name, obj=owner)
+
+
+def argument_names(function: Callable[..., Any]) -> list[str]:
+    """Return the names by which a function takes arguments, for the hint on an unknown one."""
+    parameters = inspect.signature(function).parameters.values()
+    variable = (inspect.Parameter.VAR_KEYWORD, inspect.Parameter.VAR_POSITIONAL)
+    return [each.name for each in parameters if each.kind not in variable and each.name != "self"]
+
+
+def naming_arguments(
+    function_name: str | None = None, /, **meant: str
+) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+    """Name the argument that was meant, in the TypeError for one that a function lacks.
+
+    Args:
+        function_name: the public name, where it is not that of the function.
+        meant: arguments by the names that other libraries have for them.
+    """
+
+    def decorated(function: Callable[_P, _R]) -> Callable[_P, _R]:
+        known = inspect.signature(function).parameters.keys()
+        shown = function_name or function.__name__
+
+        @functools.wraps(function)
+        def checked(*arguments: _P.args, **named: _P.kwargs) -> _R:
+            for name in named:
+                if name not in known:
+                    hint = f" Did you mean {meant[name]}?" if name in meant else suggest(name, list(known))
+                    raise TypeError(f"{shown}() has no argument {name!r}.{hint}")
+            return function(*arguments, **named)
+
+        return checked
+
+    return decorated
 
 
 def near_names(wrong: str, names: Sequence[str], shown: int = 4) -> list[str]:

@@ -6,9 +6,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from enum import Enum
-from functools import cache, partial
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +20,6 @@ from gymnasium.vector import VectorEnv
 from ..errors import UnsupportedSpaceError
 
 if TYPE_CHECKING:
-    from duckdb import DuckDBPyRelation
     from gymnasium.vector import AutoresetMode as AutoresetMode
 else:
     try:
@@ -74,12 +73,3 @@ def discrete_space(n: int, start: int, dtype: np.dtype) -> Discrete:
 def numpy_type(type: pa.DataType) -> np.dtype:
     """Return the NumPy type of an Arrow type. Goes with pyarrow>=26: to_pandas_dtype needed pandas before."""
     return pa.nulls(0, type).to_numpy(zero_copy_only=False).dtype
-
-
-def json_plan(relation: DuckDBPyRelation) -> Callable[[], str] | None:
-    """Return a function that gives the plan of a relation; None without such plans. Goes with duckdb>=2.0."""
-    import duckdb
-
-    if duckdb.__version__.startswith("1."):
-        return None
-    return partial(relation.explain, format="json")

@@ -1,62 +1,96 @@
 """For imports and exports: the registry of formats, and counts of losses.
 
-`episodelake/exchange` registers the formats of the library, so that readers and writers need not import it.
-Other packages register theirs as entry points. The drivers of import, export and `view.to` find a format by
-its name here.
+Formats are entry points, those of the library in its `pyproject.toml` and those of other packages alike. The
+drivers of import, export and `view.to` find a format by its name here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from functools import cache
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-#: A method by which a format is known to read a source, to write a target, or to make an object in memory.
-Role = Literal["open", "write", "convert"]
-#: The group of the entry points of other packages.
-ENTRY_POINTS = "episodelake.formats"
+from ..errors import EpisodelakeError, MissingPackageError
 
-_places: dict[Role, dict[str, str]] = {}
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
-
-def register(role: Role, places: Mapping[str, str]) -> None:
-    """Set the formats of the library for a role; nothing is imported.
-
-    Args:
-        role: what they do.
-        places: by name, as the value of an entry point: "package.module:attribute".
-    """
-    _places[role] = dict(places)
-    formats.cache_clear()
+#: A group of entry points, `episodelake.sources` and so on: objects that read sources or write targets, and
+#: functions that make an object of `view.to`.
+Role = Literal["sources", "targets", "conversions"]
+_ATTRIBUTES: Mapping[Role, tuple[str, ...]] = {
+    "sources": ("name", "rule", "detect", "open"),
+    "targets": ("name", "options", "holds", "write"),
+    "conversions": (),
+}
+_MADE_BY: Mapping[Role, str] = {
+    "sources": "make it with Format or tree_format of episodelake.plugin",
+    "targets": "decorate its function with export_format of episodelake.plugin",
+}
 
 
 @cache
-def formats(role: Role) -> Mapping[str, Any]:
-    """Return the objects for a role by name: ours, then those of other packages, which cannot replace ours.
+def entries(role: Role) -> Mapping[str, EntryPoint]:
+    """Return the entry points of a role by name: ours, then those of other packages under other names.
 
-    The object of another package takes every role of which it has the method.
+    Raises:
+        MissingPackageError: the metadata of this package are missing, or older than its code.
     """
     # Slow to import, with the package `email`, and not needed before the first exchange.
     from importlib import metadata
 
-    registered = {name: _load(role, name) for name in _places[role]}
-    for entry in metadata.entry_points(group=ENTRY_POINTS):
-        each = entry.load()
-        if hasattr(each, role):
-            registered.setdefault(entry.name, each)
-    return registered
+    ours = f"{__name__.partition('.')[0]}."
+    found = metadata.entry_points(group=f"episodelake.{role}")
+    by_name: dict[str, EntryPoint] = {}
+    for entry in sorted(found, key=lambda each: not each.value.startswith(ours)):
+        by_name.setdefault(entry.name, entry)
+    if not any(entry.value.startswith(ours) for entry in by_name.values()):
+        raise MissingPackageError(
+            "The metadata of the package episodelake, which lists its formats, is missing or older than its "
+            "code. Install the package again: pip install --force-reinstall episodelake, or in a checkout "
+            "pip install --editable ."
+        )
+    return by_name
+
+
+def formats(role: Role) -> dict[str, Any]:
+    """Return the objects of a role by name, all of them imported.
+
+    Raises:
+        MissingPackageError: one cannot be loaded, or is no object of this role.
+    """
+    return {name: _loaded(role, entry) for name, entry in entries(role).items()}
 
 
 def find_format(role: Role, name: str) -> Any:
-    """Return the object of a name for a role, or None; one of ours is imported without the others."""
-    return _load(role, name) if name in _places[role] else formats(role).get(name)
+    """Return the object of a name, imported without the others; None if there is none.
+
+    Raises:
+        MissingPackageError: it cannot be loaded, or is no object of this role.
+    """
+    entry = entries(role).get(name)
+    return _loaded(role, entry) if entry is not None else None
 
 
-def _load(role: Role, name: str) -> Any:
-    from importlib import metadata
-
-    return metadata.EntryPoint(name, _places[role][name], ENTRY_POINTS).load()
+def _loaded(role: Role, entry: EntryPoint) -> Any:
+    package = f" of the package {entry.dist.name}" if entry.dist is not None else ""
+    place = f"The format {entry.name!r}{package}, {entry.value} in the group episodelake.{role},"
+    try:
+        found = entry.load()
+    except EpisodelakeError:
+        raise
+    except Exception as error:
+        raise MissingPackageError(
+            f"{place} cannot be loaded: {type(error).__name__}: {error!s:.200}. Repair or uninstall that "
+            "package; until then, name the format of a source with format= (--format)."
+        ) from error
+    lacking = [name for name in _ATTRIBUTES[role] if not hasattr(found, name)]
+    if lacking:
+        raise MissingPackageError(
+            f"{place} is a {type(found).__name__} without {', '.join(lacking)}: {_MADE_BY[role]}, then "
+            "install the package again."
+        )
+    return found
 
 
 class Losses(Mapping[str, int]):
@@ -73,31 +107,14 @@ class Losses(Mapping[str, int]):
         if count:
             self._counts[what] = self._counts.get(what, 0) + count
 
-    def take_back(self, what: str, count: int) -> None:
-        """Undo an `add`."""
-        self._counts[what] -= count
-        if not self._counts[what]:
-            del self._counts[what]
+    def merge(self, others: Mapping[str, int]) -> None:
+        """Add the counts of others."""
+        for what, count in others.items():
+            self.add(what, count)
 
     def restore(self, before: Mapping[str, int]) -> None:
         """Undo all that was added since some earlier counts."""
         self._counts = dict(before)
-
-    @contextmanager
-    def attempt(self) -> Iterator[dict[str, int]]:
-        """Yield the counts before the block, which are restored if the block fails."""
-        before = dict(self._counts)
-        try:
-            yield before
-        except BaseException:
-            self._counts = before
-            raise
-
-    def since(self, before: Mapping[str, int]) -> dict[str, int]:
-        """Return what was added since some earlier counts."""
-        return {
-            what: count - before.get(what, 0) for what, count in self.items() if count != before.get(what)
-        }
 
     def __getitem__(self, what: str) -> int:
         return self._counts[what]

@@ -7,9 +7,10 @@ from types import ModuleType
 
 from ..errors import MissingPackageError
 
-#: The extras for everything that draws, plays and browses, and for HDF5 files.
+#: The extras for everything that draws, plays and browses, and for HDF5 and zarr files.
 EXPLORE = "'episodelake[explore]'"
 HDF5 = "'episodelake[hdf5]'"
+ZARR = "'episodelake[zarr]'"
 #: Packages whose names differ from what is imported.
 _INSTALLED_AS = {"PIL": "pillow", "vl_convert": "vl-convert-python"}
 

@@ -20,14 +20,13 @@ import contextlib
 import json
 import re
 import tempfile
-import time
 from collections.abc import Iterable, Mapping
+from itertools import takewhile
 from pathlib import Path
 
 from deltalake import DeltaTable
 
-from ..errors import StoreAccessError
-from ..files import Entry, Place, guard_access, is_absent
+from ..files import Entry, Place, guard_access
 from ..layout import CHECKPOINT_MARK, PARQUET_END, checked_end, checksum_of_end
 from .log import (
     HINT,
@@ -35,7 +34,6 @@ from .log import (
     changed_error,
     checkpoint_name,
     checkpoints_of,
-    commit_actions,
     commit_name,
     file_sum,
     read_commit,
@@ -49,13 +47,13 @@ _REMOTE_MOST = 30
 _CLEANED = re.compile(r"[0-9]{20}\.(json|checkpoint\.parquet)")
 
 
-def write_checkpoint(table: Place, version: int, *, summed: bool) -> int | None:
+def write_checkpoint(table: Place, version: int, *, checksummed: bool) -> int | None:
     """Write a checkpoint of a table's log at a version; one that is there already stays.
 
     Args:
         table: the table's folder.
         version: a commit that is there.
-        summed: whether the files of the log must have checksums that match.
+        checksummed: whether the files of the log must have checksums that match.
 
     Returns:
         The checkpoint before, which was read and is whole; None if there is none, or nothing was written.
@@ -70,9 +68,11 @@ def write_checkpoint(table: Place, version: int, *, summed: bool) -> int | None:
         return None
     # The commit of a checkpoint itself is copied too: the library looks for it.
     start = earlier[-1] if earlier else 0
-    files = {commit_name(n): read_commit(table, n, summed=summed) for n in range(start, version + 1)}
+    files = {
+        commit_name(n): read_commit(table, n, checksummed=checksummed) for n in range(start, version + 1)
+    }
     if earlier:
-        files[checkpoint_name(start)] = read_checkpoint(table, start, summed=summed)
+        files[checkpoint_name(start)] = read_checkpoint(table, start, checksummed=checksummed)
     checkpoint, hint = _made(files, version)
     data = summed_checkpoint(table.name, version, checkpoint)
     with contextlib.suppress(FileExistsError):
@@ -101,10 +101,9 @@ def clean_log(table: Place, before: int, newest: int) -> None:
     Args:
         table: the table's folder.
         before: the checkpoint before the newest one, known to be whole.
-        newest: the newest checkpoint, written just now: its file has the date of the file system's clock.
+        newest: the newest checkpoint, written just now: the date of its file is the present.
 
     Raises:
-        CorruptStoreError: a commit is damaged; nothing was deleted.
         OSError: the log cannot be listed, or a file not be deleted.
     """
     log = table / "_delta_log"
@@ -112,13 +111,12 @@ def clean_log(table: Place, before: int, newest: int) -> None:
     written = entries.get(checkpoint_name(newest))
     if written is None:
         return
-    now = min(time.time(), written.modified)
     doomed = replaced_files(entries.values(), before)[: _MOST if log.local is not None else _REMOTE_MOST]
     dates: dict[int, float] = {}
     for entry in doomed:
         version = int(entry.name[:20])
         dates[version] = max(dates.get(version, 0.0), entry.modified)
-    old = set(older_versions(table, dates, now - _RETENTION_SECONDS))
+    old = set(older_versions(dates, written.modified - _RETENTION_SECONDS))
     for entry in doomed:
         if int(entry.name[:20]) in old:
             (log / entry.name).remove()
@@ -131,50 +129,22 @@ def replaced_files(entries: Iterable[Entry], checkpoint: int) -> list[Entry]:
         for entry in entries
         if _CLEANED.fullmatch(entry.name) and int(entry.name[:20]) < checkpoint - entry.name.endswith(".json")
     ]
-    # By version, and there the checkpoint first: it is of use as long as the commits behind it are there.
+    # By version, and there the checkpoint first: it is of use as long as the commits after it are there.
     return sorted(replaced, key=lambda entry: entry.name)
 
 
-def older_versions(table: Place, dates: Mapping[int, float], moment: float) -> list[int]:
-    """Return the first versions of a log, up to the last one that is older than a moment.
-
-    A file may be dated too early, by a wrong clock or a copy: no commit is older than those before it, nor
-    than the time that its writer wrote into it.
+def older_versions(dates: Mapping[int, float], moment: float) -> list[int]:
+    """Return the first versions of a log, up to the last one before any that is as young as a moment.
 
     Args:
-        table: the table's folder.
         dates: when the files of each version were written, in seconds since 1970.
         moment: in seconds since 1970.
-
-    Raises:
-        CorruptStoreError, StoreAccessError: a commit is damaged, or cannot be read.
     """
-    older = []
-    for version in sorted(dates):
-        if dates[version] >= moment:
-            break
-        older.append(version)
-    while older and _written_at(table, older[-1]) >= moment:
-        older.pop()
-    return older
-
-
-def _written_at(table: Place, version: int) -> float:
-    """Return a commit's time by its writer's clock, in seconds since 1970; 0 if it was cleaned."""
-    try:
-        data = read_commit(table, version, summed=False)
-    except StoreAccessError as error:
-        if not is_absent(error):
-            raise
-        return 0.0
-    actions = commit_actions(table, version, data)
-    entries = [action["commitInfo"] for action in actions if "commitInfo" in action]
-    times = [each["timestamp"] for each in entries if isinstance(each, dict) and "timestamp" in each]
-    return max((time / 1000 for time in times if isinstance(time, int)), default=0.0)
+    return list(takewhile(lambda version: dates[version] < moment, sorted(dates)))
 
 
 def summed_checkpoint(table: str, version: int, data: bytes) -> bytes:
-    """Return the bytes of a checkpoint with their checksum behind the footer."""
+    """Return the bytes of a checkpoint with their checksum after the footer."""
     body, end = data[: -PARQUET_END.size], data[-PARQUET_END.size :]
     return body + checked_end(end, CHECKPOINT_MARK, file_sum(table, checkpoint_name(version), body))
 
@@ -185,12 +155,12 @@ def checkpoint_fits(table: str, version: int, data: bytes) -> bool:
     return end is not None and end[1] == file_sum(table, checkpoint_name(version), data[: end[0]])
 
 
-def read_checkpoint(table: Place, version: int, *, summed: bool = True) -> bytes:
+def read_checkpoint(table: Place, version: int, *, checksummed: bool = True) -> bytes:
     """Return the bytes of a checkpoint.
 
     Args:
         table, version: as for `read_commit`.
-        summed: whether its checksum is compared.
+        checksummed: whether its checksum is compared.
 
     Raises:
         CorruptStoreError, StoreAccessError: see `read_commit`.
@@ -198,6 +168,6 @@ def read_checkpoint(table: Place, version: int, *, summed: bool = True) -> bytes
     place = table / "_delta_log" / checkpoint_name(version)
     with guard_access("read", place):
         data = place.read(LARGEST)
-    if summed and not checkpoint_fits(table.name, version, data):
+    if checksummed and not checkpoint_fits(table.name, version, data):
         raise changed_error(place)
     return data

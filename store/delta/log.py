@@ -2,7 +2,7 @@
 
 Delta logs have no checksums of their own, and a flipped byte in one may name another file, hide one, or
 change the history. Every commit of ours ends with a CRC-32, the last entry of its commit info, which other
-readers ignore; a checkpoint has one behind its footer, which Parquet readers skip. Both include the file's
+readers ignore; a checkpoint has one after its footer, which Parquet readers skip. Both include the file's
 name, so a commit under another number does not pass either.
 """
 
@@ -135,7 +135,7 @@ class TableFile:
         return None if low is None or high is None else (low, high)
 
     def nulls(self, name: str) -> int:
-        """Return how many NULLs a column has; the whole file's rows if the log lacks the number."""
+        """Return the number of NULLs in a column; that of all rows if the log lacks it."""
         count = (self._statistics().get("nullCount") or {}).get(name)
         return count if type(count) is int else self.rows
 
@@ -322,13 +322,13 @@ def check_log(table: Place) -> list[str]:
         return names
 
 
-def read_commit(table: Place, version: int, *, summed: bool = True) -> bytes:
+def read_commit(table: Place, version: int, *, checksummed: bool = True) -> bytes:
     """Return the bytes of a commit; a checksum that it has must match.
 
     Args:
         table: the table's folder.
         version: the commit's number.
-        summed: whether it must have a checksum.
+        checksummed: whether it must have a checksum.
 
     Raises:
         CorruptStoreError: it was changed, or has no checksum; the message names it.
@@ -337,32 +337,32 @@ def read_commit(table: Place, version: int, *, summed: bool = True) -> bytes:
     place = commit_place(table, version)
     with guard_access("read", place):
         data = place.read(LARGEST)
-    if (summed or has_checksum(data)) and not commit_fits(table.name, version, data):
+    if (checksummed or has_checksum(data)) and not commit_fits(table.name, version, data):
         raise changed_error(place, data)
     return data
 
 
-def read_commits(table: Place, versions: Sequence[int], *, summed: bool = False) -> Iterable[bytes]:
+def read_commits(table: Place, versions: Sequence[int], *, checksummed: bool = False) -> Iterable[bytes]:
     """Return the bytes of commits, in order; those of object stores are read several at a time.
 
     Raises:
         CorruptStoreError, StoreAccessError: see `read_commit`.
     """
-    read = partial(read_commit, table, summed=summed)
+    read = partial(read_commit, table, checksummed=checksummed)
     if table.local is not None:
         return map(read, versions)
     with ThreadPoolExecutor(_READERS, "episodelake log") as pool:
         return list(pool.map(read, versions))
 
 
-def find_commit(table: Place, version: int, *, summed: bool = False) -> bytes | None:
+def find_commit(table: Place, version: int, *, checksummed: bool = False) -> bytes | None:
     """Return the bytes of a commit; None if it is absent.
 
     Raises:
         CorruptStoreError, StoreAccessError: see `read_commit`.
     """
     try:
-        return read_commit(table, version, summed=summed)
+        return read_commit(table, version, checksummed=checksummed)
     except StoreAccessError as error:
         if is_absent(error):
             return None

@@ -126,7 +126,7 @@ class LogState:
         return PROPERTY in self.metadata.properties
 
     @property
-    def summed(self) -> bool:
+    def checksummed(self) -> bool:
         """Whether checkpoints must have checksums too; object stores check their objects."""
         return self.table.local is not None and self.marked
 
@@ -268,7 +268,7 @@ class LogGapError(CorruptStoreError):
 def _follow_log(state: LogState) -> LogState | None:
     newer = state
     for version in range(state.version + 1, state.version + 2 + _MOST_FOLLOWED):
-        data = find_commit(state.table, version, summed=state.marked)
+        data = find_commit(state.table, version, checksummed=state.marked)
         if data is None:
             # In this order: while the version is there, no later one was cleaned.
             if find_commit(state.table, state.version) != state.last:
@@ -313,7 +313,7 @@ def _open_log(table: Place, version: int | None) -> tuple[LogState, bool]:
         state.add_commit(data)
     # A table that another program upgraded has commits without our checksums.
     state.check_readable()
-    if unfit and state.summed:
+    if unfit and state.checksummed:
         raise changed_error(unfit[0])
     if foreign and state.marked:
         raise changed_error(*foreign[0])
@@ -333,7 +333,7 @@ def _add_checkpoint(state: LogState, version: int) -> list[Place]:
     """Apply a checkpoint; return its file if its checksum does not match."""
     table = state.table
     place = table / "_delta_log" / checkpoint_name(version)
-    data = read_checkpoint(table, version, summed=False)
+    data = read_checkpoint(table, version, checksummed=False)
     fits = checkpoint_fits(table.name, version, data)
     if not fits and table.local is not None and checksum_of_end(data, CHECKPOINT_MARK) is not None:
         raise changed_error(place)

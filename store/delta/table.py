@@ -25,11 +25,12 @@ from ..dynamic.logical_types import field_kind, with_overflow
 from ..errors import (
     ConcurrentCommitError,
     CorruptStoreError,
+    StoreAccessError,
     StoreExistsError,
     StoreNotFoundError,
     replaced_error,
 )
-from ..files import Place, guard_access
+from ..files import Place, guard_access, is_visible, syncing
 from ..layout import RUNS, STEPS, time_ordered_suffix
 from .checkpoints import clean_log, write_checkpoint
 from .log import (
@@ -260,7 +261,7 @@ class Table(TableVersion):
     def _operate(
         self, actions: _Actions, transaction: tuple[str, int], details: Mapping[str, Any], action: str
     ) -> None:
-        """Commit behind the newest version; after a lost connection, look whether the commit was made."""
+        """Commit after the newest version; after a lost connection, look whether the commit was made."""
         losses = _LOSSES if self.path.local is None else 0
         while True:
             try:
@@ -276,7 +277,7 @@ class Table(TableVersion):
     def _transact(
         self, actions: _Actions, transaction: tuple[str, int], details: Mapping[str, Any], action: str
     ) -> None:
-        """Add a commit behind the last one, once per transaction.
+        """Add a commit after the last one, once per transaction.
 
         Args:
             actions: gives what it does, for the state that it follows.
@@ -314,16 +315,23 @@ class Table(TableVersion):
         )
 
     def _append(self, actions: Sequence[Mapping[str, Any]], information: Mapping[str, Any]) -> bool:
-        """Add a commit right behind the last one; False if another is there already, or the log was cleaned.
+        """Add a commit right after the last one; False if another is there already, or the log was cleaned.
 
         Raises:
-            StoreAccessError: the log cannot be written; whether the commit was made is open.
+            StoreAccessError: the log cannot be written; whether the commit was made is open, unless
+                `is_visible` tells that it was and may not be durable.
         """
         self.check_writable()
         version = self.version + 1
         commit = commit_text(self.path.name, version, actions, information)
-        if not _write(self.path, version, commit):
-            return False
+        unsynced = None
+        try:
+            if not _write(self.path, version, commit):
+                return False
+        except StoreAccessError as error:
+            if not is_visible(error):
+                raise
+            unsynced = error
         if not self._is_last_commit_there():
             # It got a number of the past, which cleaning had freed, or was cleaned itself: take it back.
             if find_commit(self.path, version) == commit:
@@ -332,6 +340,8 @@ class Table(TableVersion):
             return False
         self._state.add_commit(commit)
         self._state.moment = max(self._state.moment, information["timestamp"])
+        if unsynced is not None:
+            raise unsynced
         self._checkpoint()
         return True
 
@@ -340,7 +350,7 @@ class Table(TableVersion):
         every = _CHECKPOINT_EVERY if self.path.local is not None else _REMOTE_CHECKPOINT_EVERY
         if self.version % every == 0:
             with contextlib.suppress(DeltaError, CorruptStoreError, OSError):
-                before = write_checkpoint(self.path, self.version, summed=self._state.summed)
+                before = write_checkpoint(self.path, self.version, checksummed=self._state.checksummed)
                 # The log of `episodes` is the store's history: that is for `vacuum` to clean.
                 if before is not None and self.path.name in (RUNS, STEPS):
                     clean_log(self.path, before, self.version)
@@ -352,7 +362,7 @@ class Table(TableVersion):
             StoreAccessError: the log cannot be synced.
         """
         log = self.path / "_delta_log"
-        with guard_access("sync the log", log):
+        with guard_access("sync the log", log), syncing():
             with contextlib.suppress(FileNotFoundError):
                 commit_place(self.path, self.version).sync()
             log.sync()

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import json
 import uuid
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -81,6 +82,12 @@ class TableVersion:
         """Return the properties of the table."""
         return dict(self._state.metadata.properties)
 
+    def moved(self, path: Place) -> TableVersion:
+        """Return the same version of a table that was renamed, without reading it."""
+        there = copy.copy(self)
+        there.path, there._state = path, replace(self._state, table=path)
+        return there
+
     def advanced(self) -> TableVersion:
         """Return the newest version for reading, at the cost of what was committed since this one.
 
@@ -118,7 +125,7 @@ class TableVersion:
             first = first_version((self.path / "_delta_log").names())
         versions = range(first, self.version + 1)
         entries = []
-        commits = read_commits(self.path, versions, summed=self._state.summed)
+        commits = read_commits(self.path, versions, checksummed=self._state.checksummed)
         for version, data in zip(versions, commits, strict=True):
             for action in commit_actions(self.path, version, data):
                 if "commitInfo" in action:

@@ -1,11 +1,11 @@
-"""The four families of dynamic columns, and the way from rows of mappings to columns and back.
+"""The four groups of dynamic columns, and the way from rows of mappings to columns and back.
 
     info    -> `info.<key>`       row t holds the info that came with observation t
     policy  -> `policy.<key>`     row t holds the policy's outputs for action t
     extra   -> `<key>`            the user's own step columns, aligned with the observation
     metadata-> `metadata.<key>`   of an episode or of a run
 
-A `ColumnSet` remembers for one family which column each key path has and its kind, so that every batch of a
+A `ColumnSet` remembers for one group which column each key path has and its kind, so that every batch of a
 run is typed alike. It sits between the row buffer and the journal; `merge_rows` is its inverse in the reader.
 
 `DynamicRows` keeps rows of mappings so that turning them into columns is cheap. Mappings with the same keys
@@ -30,7 +30,7 @@ from .values import IMMUTABLE, dump_json, freeze, load_object
 
 @dataclass(frozen=True)
 class ColumnGroup:
-    """One family of dynamic columns; `prefix` starts every column name of it."""
+    """One group of dynamic columns; `prefix` starts every column name of it."""
 
     prefix: str
 
@@ -59,7 +59,7 @@ class ColumnGroup:
         raise CorruptStoreError(f"{column[:100]!r} cannot be the name of a column: {problem}")
 
     def owns(self, column: pa.Field) -> bool:
-        """Return whether a schema field belongs to this family."""
+        """Return whether a schema field belongs to this group."""
         if kinds.field_kind(column) is None:
             return False
         if self.prefix:
@@ -71,16 +71,16 @@ INFO = ColumnGroup("info.")
 POLICY = ColumnGroup("policy.")
 EXTRA = ColumnGroup("")
 METADATA = ColumnGroup("metadata.")
-STEP_FAMILIES = (INFO, POLICY, EXTRA)
+STEP_GROUPS = (INFO, POLICY, EXTRA)
 #: A key for every step, say a step's number, would otherwise make a column each, for ever.
 _MOST_COLUMNS = 512
 _DEEPEST_PATH = 128
-_JSON_COLUMNS = frozenset(family.json_column for family in (*STEP_FAMILIES, METADATA))
+_JSON_COLUMNS = frozenset(group.json_column for group in (*STEP_GROUPS, METADATA))
 
 
 @dataclass
 class Cells:
-    """The values of one key path and the rows they stand in: a range from 0 on, if in all of them.
+    """Values of one key path and their rows: a range from 0 on, if all have one.
 
     Attributes:
         types: of the values; empty where they are not known.
@@ -124,7 +124,7 @@ class DynamicRows:
             del values[len(rows) * len(keys) :]
 
     def drop_from(self, row: int) -> None:
-        """Take back `row` and the rows behind it, also where an interrupt left one half put."""
+        """Take back `row` and the rows after it, also where an interrupt left one half put."""
         for keys, (rows, values) in self._alike.items():
             del rows[bisect_left(rows, row) :]
             del values[len(rows) * len(keys) :]
@@ -151,7 +151,7 @@ class DynamicRows:
 
 
 def owned(mapping: Mapping[Any, Any]) -> Mapping[Any, Any]:
-    """Return a mapping with the same entries, none of which the caller can change later.
+    """Return a copy of a mapping that the caller cannot change later.
 
     Raises:
         SpaceMismatchError: it is no mapping.
@@ -185,10 +185,10 @@ def _extend(cells: dict[tuple[Any, ...], Cells], path: tuple, more: Cells) -> No
 
 
 class ColumnSet:
-    """The typed columns of one family, as known to one run.
+    """The typed columns of one group, as known to one run.
 
     Args:
-        family: which family.
+        group: which group.
         committed: the table's own fields.
         fixed: keep the kinds of the committed columns; else they widen, as those of a journal may.
         closed: make no columns but the committed ones.
@@ -198,9 +198,9 @@ class ColumnSet:
     """
 
     def __init__(
-        self, family: ColumnGroup, committed: Iterable[pa.Field], *, fixed: bool = False, closed: bool = False
+        self, group: ColumnGroup, committed: Iterable[pa.Field], *, fixed: bool = False, closed: bool = False
     ) -> None:
-        self.family = family
+        self.group = group
         self.overflow: dict[str, str] = {}
         self._kinds: dict[str, str] = {}
         self._closed = closed
@@ -208,7 +208,7 @@ class ColumnSet:
         self._spelled: dict[str, str] = {}
         self._columns: dict[tuple[Any, ...], str | None] = {}
         for column in committed:
-            if family.owns(column):
+            if group.owns(column):
                 self._kinds[column.name] = kinds.field_kind(column) or kinds.JSON_KIND
                 if fixed or closed:
                     self._fixed.add(column.name)
@@ -218,7 +218,7 @@ class ColumnSet:
         """Turn rows `[start, stop)` into `{column: (kind, array)}`, each array `stop - start` long.
 
         A row that was not put, or has not the key, is NULL. What no typed column takes
-        stands in the family's JSON column.
+        stands in the group's JSON column.
         """
         return self.of_cells(rows.cells(start, stop), stop - start, {})
 
@@ -241,7 +241,7 @@ class ColumnSet:
             self._add(path, of_path, length, columns, leftovers)
         if leftovers:
             texts = [dump_json(leftovers[row]) if row in leftovers else None for row in range(length)]
-            columns[self.family.json_column] = (kinds.JSON_KIND, pa.array(texts, pa.string()))
+            columns[self.group.json_column] = (kinds.JSON_KIND, pa.array(texts, pa.string()))
         return columns
 
     def _add(
@@ -285,7 +285,7 @@ class ColumnSet:
     def _name(self, path: tuple[Any, ...]) -> str | None:
         if not all(type(key) is str and names.has_utf8(key) for key in path):
             return None
-        column = self.family.column(path)
+        column = self.group.column(path)
         folded = column.casefold()
         room = not self._closed and len(self._spelled) < _MOST_COLUMNS
         if folded in _JSON_COLUMNS or (folded not in self._spelled and not room):
@@ -295,7 +295,7 @@ class ColumnSet:
     def _kind(self, column: str, values: Sequence[Any], fresh: str | None) -> str | None:
         """Return the kind of a column from now on; `fresh` is that of all the values, None for several."""
         if fresh is None:
-            # From the known kind on: a text in front must not hide a number behind it that widens the column.
+            # From the known kind on: a text in front must not hide a number after it that widens the column.
             fresh = kinds.common_kind(values, self._kinds.get(column))
         return self._kinds.get(column) if fresh is None else self._widened(column, fresh)
 
@@ -309,17 +309,17 @@ class ColumnSet:
         return self._kinds[column]
 
 
-def merge_rows(family: ColumnGroup, table: pa.Table) -> list[dict[Any, Any]]:
-    """Rebuild one mapping per row of `table` from the family's columns and its JSON column.
+def merge_rows(group: ColumnGroup, table: pa.Table) -> list[dict[Any, Any]]:
+    """Rebuild one mapping per row of `table` from the group's columns and its JSON column.
 
     Raises:
         CorruptStoreError: a JSON cell, a kind or a value cannot be read; the message names the column.
     """
     rows: list[dict[Any, Any]] = [{} for _ in range(table.num_rows)]
     # The JSON column last, since its values count where both have one.
-    own = sorted(filter(family.owns, table.schema), key=lambda column: column.name == family.json_column)
+    own = sorted(filter(group.owns, table.schema), key=lambda column: column.name == group.json_column)
     for column in own:
-        path, read = _cell_reader(family, column)
+        path, read = _cell_reader(group, column)
         if kinds.field_kind(column) == kinds.TIMESTAMP_KIND:
             continue
         try:
@@ -332,12 +332,12 @@ def merge_rows(family: ColumnGroup, table: pa.Table) -> list[dict[Any, Any]]:
     return rows
 
 
-def _cell_reader(family: ColumnGroup, column: pa.Field) -> tuple[tuple[str, ...], Callable[[Any], Any]]:
+def _cell_reader(group: ColumnGroup, column: pa.Field) -> tuple[tuple[str, ...], Callable[[Any], Any]]:
     """Return the key path of a dynamic column, () for the JSON column, and what turns a cell into its
     value.
     """
     kind = kinds.field_kind(column) or kinds.JSON_KIND
-    is_json = column.name == family.json_column
+    is_json = column.name == group.json_column
     if column.type != kinds.physical_type(kind) or (kind == kinds.JSON_KIND) != is_json:
         raise CorruptStoreError(
             f"The column {column.name!r} has type {column.type} and is marked with the kind {kind!r}; the "
@@ -345,7 +345,7 @@ def _cell_reader(family: ColumnGroup, column: pa.Field) -> tuple[tuple[str, ...]
         )
     if is_json:
         return (), lambda cell: load_object(cell, f"the column {column.name!r}")
-    return family.path(column.name), kinds.reader(kind)
+    return group.path(column.name), kinds.reader(kind)
 
 
 def _put_cells(

@@ -5,7 +5,7 @@ of single values.
 
 Journal batches of one run, and runs among each other, may know a key under different kinds. In a segment the
 table's committed kind wins, then the kind that shows the numbers of all, then the first kind seen. What a
-column cannot hold moves to the family's JSON column, and the column is marked where it should show such
+column cannot hold moves to the group's JSON column, and the column is marked where it should show such
 numbers.
 
 A frame of Polars, or a result of DuckDB, has no metadata: of an int8 array of shape (2, 3) it shows six
@@ -24,7 +24,7 @@ import pyarrow as pa
 from ..common.compatibility import numpy_type
 from ..spaces.arrow import equal_lists, flat_array
 from . import logical_types as kinds
-from .column_groups import EXTRA, INFO, POLICY, STEP_FAMILIES, ColumnGroup, ColumnSet, DynamicRows, merge_rows
+from .column_groups import EXTRA, INFO, POLICY, STEP_GROUPS, ColumnGroup, ColumnSet, DynamicRows, merge_rows
 
 _KINDS: dict[str, Mapping[str, str]] = {}
 Rows = TypeVar("Rows", pa.Table, pa.RecordBatch)
@@ -136,38 +136,38 @@ class SegmentColumns:
                 merged = column if known is None else _merged(known, column, committed=key in own)
                 differs = merged is None or (known is not None and not _same_kind(known, column))
                 if differs or kinds.field_kind(column) == kinds.JSON_KIND:
-                    with_json.add(family_of(column.name))
+                    with_json.add(group_of(column.name))
                 if merged is not None:
                     chosen[key] = merged
-        for family in with_json:
-            chosen[family.json_column] = kinds.field(family.json_column, kinds.JSON_KIND)
+        for group in with_json:
+            chosen[group.json_column] = kinds.field(group.json_column, kinds.JSON_KIND)
         self.fields = sorted(chosen.values(), key=lambda column: column.name)
         self._chosen = {column.name: column for column in self.fields}
         self._overflow: dict[str, str] = {}
 
     def overflow(self) -> list[pa.Field]:
-        """Return the fields of columns some of whose numbers stand in the JSON column only, marked so."""
+        """Return the marked fields of columns that need the JSON column for some of their numbers."""
         return marked(self.fields, self._overflow)
 
     def schema(self, standard: pa.Schema) -> pa.Schema:
-        """Return the columns of a segment's file, behind those of the spaces."""
+        """Return the columns of a segment's file, after those of the spaces."""
         return pa.schema([*standard, *self.fields])
 
     def align(self, batch: pa.RecordBatch | pa.Table) -> pa.Table:
         """Return the rows of a batch with exactly this segment's columns, in one order."""
         kept: dict[str, pa.Array | pa.ChunkedArray] = {}
-        for family in STEP_FAMILIES:
-            own = [column for column in batch.schema if family.owns(column)]
+        for group in STEP_GROUPS:
+            own = [column for column in batch.schema if group.owns(column)]
             others = [column for column in own if not self._takes(column)]
-            if any(column.name == family.json_column for column in others):
+            if any(column.name == group.json_column for column in others):
                 # An earlier writer's: its numbers may belong to any column.
-                others, targets = own, [column for column in self.fields if family.owns(column)]
+                others, targets = own, [column for column in self.fields if group.owns(column)]
             else:
                 targets = [self._chosen[column.name] for column in others if column.name in self._chosen]
             kept |= {column.name: batch.column(column.name) for column in own if column not in others}
             if others:
                 kept |= self._rewritten(
-                    family, [c for c in own if c in others or c.name == family.json_column], targets, batch
+                    group, [c for c in own if c in others or c.name == group.json_column], targets, batch
                 )
         arrays = [batch.column(name) for name in self._fixed]
         arrays += columns_or_nulls(kept, self.fields, batch.num_rows)
@@ -175,19 +175,19 @@ class SegmentColumns:
 
     def _rewritten(
         self,
-        family: ColumnGroup,
+        group: ColumnGroup,
         own: Sequence[pa.Field],
         targets: Sequence[pa.Field],
         batch: pa.RecordBatch | pa.Table,
     ) -> Mapping[str, pa.Array]:
-        """Return some columns of a family, with its JSON column, in the kinds of the segment."""
+        """Return some columns of a group, with its JSON column, in the kinds of the segment."""
         arrays = [batch.column(column.name) for column in own]
-        rows = merge_rows(family, pa.table(arrays, schema=pa.schema(own)))
-        columns = ColumnSet(family, targets, closed=True)
+        rows = merge_rows(group, pa.table(arrays, schema=pa.schema(own)))
+        columns = ColumnSet(group, targets, closed=True)
         made = columns.columns(DynamicRows.of(rows), 0, batch.num_rows)
         for name, kind in columns.overflow.items():
             kinds.widen(self._overflow, name, kind)
-        empty = {family.json_column: pa.nulls(batch.num_rows, pa.string())}
+        empty = {group.json_column: pa.nulls(batch.num_rows, pa.string())}
         return {**empty, **{name: array for name, (_, array) in made.items()}}
 
     def _takes(self, column: pa.Field) -> bool:
@@ -222,9 +222,9 @@ def _merged(known: pa.Field, column: pa.Field, *, committed: bool) -> pa.Field |
     return known if committed else kinds.field(known.name, shown)
 
 
-def family_of(column: str) -> ColumnGroup:
-    """Return the step family that a dynamic column's name belongs to."""
-    for family in (INFO, POLICY):
-        if column.startswith(family.prefix):
-            return family
+def group_of(column: str) -> ColumnGroup:
+    """Return the step group that a dynamic column's name belongs to."""
+    for group in (INFO, POLICY):
+        if column.startswith(group.prefix):
+            return group
     return EXTRA

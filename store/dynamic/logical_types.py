@@ -9,7 +9,7 @@ table's column metadata; with the physical type it says how to turn a cell back 
     array:int8:3,4                          an array of one fixed shape, flattened in C order
     timestamp                               a datetime or date, for queries only
 
-A value of another kind stands in the JSON column of its family (`info._json`, ...), which takes precedence.
+A value of another kind is in the JSON column of its group (`info._json`, ...), which takes precedence.
 The column shows it too where it can: an integer or boolean in a `float` column, any number as text in a `str`
 column. Where a column is too narrow for a number, its field is marked with `overflow`; see `overflow`.
 
@@ -70,13 +70,13 @@ class LogicalType:
     """A kind, parsed.
 
     Attributes:
-        family: "json", "timestamp", "scalar", "list" or "array".
+        form: "json", "timestamp", "scalar", "list" or "array".
         dtype: of the numbers in its values; None for texts and moments.
         shape: of its values; (-1,) takes any length.
         physical: the type of its columns on disk.
     """
 
-    family: str
+    form: str
     dtype: np.dtype | None
     shape: tuple[int, ...]
     physical: pa.DataType
@@ -153,7 +153,7 @@ def _list_kind(value: list[Any]) -> str | None:
 
 
 def column_kind(value: Any) -> str | None:
-    """Return the kind of the column that shows a frozen value; None for what stands in the JSON column only.
+    """Return the kind of the column that shows a frozen value; None if only the JSON column can hold it.
 
     It is `kind_of` where that is one. A number without one is shown as near as a double comes.
     """
@@ -181,12 +181,12 @@ def joined(kind: str, other: str) -> str | None:
     if kind == other:
         return kind
     one, two = LogicalType.of(kind), LogicalType.of(other)
-    if {one.family, two.family} & {"json", "timestamp"} or one.shape != two.shape or two.dtype is None:
+    if {one.form, two.form} & {"json", "timestamp"} or one.shape != two.shape or two.dtype is None:
         return None
     if one.dtype is None:
         return kind
     both = np.promote_types(one.dtype, two.dtype)
-    if one.family == two.family == "array":
+    if one.form == two.form == "array":
         return f"array:{both.name}:{kind.rpartition(':')[2]}"
     number = {"b": "bool", "i": "int", "u": "int"}.get(both.kind, "float")
     return f"list:{number}" if one.shape else number
@@ -210,10 +210,10 @@ def show(kind: str, value: Any) -> Any:
     if isinstance(value, date):
         return _moment(value)
     logical = LogicalType.of(kind)
-    if logical.family == "array":
+    if logical.form == "array":
         with np.errstate(over="ignore"):
             return np.asarray(value).astype(logical.dtype).reshape(logical.shape)
-    if logical.family == "list":
+    if logical.form == "list":
         items = value.tolist() if isinstance(value, np.ndarray) else value
         return [show(kind.removeprefix("list:"), item) for item in items]
     number = value.item() if isinstance(value, np.ndarray | np.generic) else value
@@ -244,7 +244,7 @@ def _moment(value: date) -> datetime:
 def is_array(kind: str) -> bool:
     """Return whether this is a kind of arrays; False for what is no kind of format 1."""
     try:
-        return LogicalType.of(kind).family == "array"
+        return LogicalType.of(kind).form == "array"
     except CorruptStoreError:
         return False
 
@@ -322,9 +322,7 @@ def as_in_file(column: pa.Field, in_file: pa.DataType) -> pa.Field:
 
 
 def is_marked(json_column: pa.Field) -> bool:
-    """Return whether the columns whose numbers stand in this JSON column are marked; earlier writers did
-    not.
-    """
+    """Return whether columns with numbers in this JSON column are marked."""
     return (json_column.metadata or {}).get(OVERFLOW_KEY) == _MARKED
 
 
@@ -347,12 +345,10 @@ def common_kind(values: Iterable[Any], known: str | None = None) -> str | None:
 
 
 def build(kind: str, values: Sequence[Any]) -> pa.Array:
-    """Return the physical column of `values`, each of which the kind accepts, `show` gave, or is None
-    (absent).
-    """
+    """Return the physical column of `values`: accepted by the kind, from `show`, or None (absent)."""
     logical = LogicalType.of(kind)
     physical = logical.physical
-    if logical.family == "array":
+    if logical.form == "array":
         if not pa.types.is_list(physical):
             values = [None if value is None else value.item() for value in values]
         else:
@@ -370,7 +366,7 @@ def spread(kind: str, rows: Sequence[int], values: Sequence[Any], types: set[typ
         types: as for `uniform_kind`.
     """
     logical = LogicalType.of(kind)
-    if logical.family != "scalar" or logical.dtype is None:
+    if logical.form != "scalar" or logical.dtype is None:
         entries: list[Any] = [None] * length
         for row, value in zip(rows, values, strict=True):
             entries[row] = value
@@ -429,7 +425,7 @@ def reader(kind: str) -> Callable[[Any], Any]:
         CorruptStoreError: it is no kind of format 1.
     """
     logical = LogicalType.of(kind)
-    if logical.family != "array":
+    if logical.form != "array":
         return lambda cell: cell
 
     def read(cell: Any) -> np.ndarray:

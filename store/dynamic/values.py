@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from ..common.arguments import refuse_mask
+from ..common.foreign_arrays import from_foreign, is_foreign, standard
 from ..errors import CorruptStoreError
 
 _MAX_DEPTH = 64
@@ -63,15 +64,23 @@ class OpaqueValue:
 def freeze(mapping: Mapping[Any, Any]) -> dict[Any, Any]:
     """Return a copy of `mapping` that shares no mutable memory with it.
 
-    Arrays and containers are copied; an object that is neither becomes an `OpaqueValue`.
+    Arrays and containers are copied, those of other libraries as numpy arrays and dicts; an object that is
+    neither becomes an `OpaqueValue`.
     """
     if IMMUTABLE.issuperset(map(type, mapping.values())):
         return dict(mapping)
     return {key: freeze_value(value) for key, value in mapping.items()}
 
 
-def freeze_value(value: Any, depth: int = 0) -> Any:
-    """Return `value` itself if it cannot change, else a deep copy or an `OpaqueValue`."""
+def freeze_value(value: Any, depth: int = 0, convert: bool = True) -> Any:
+    """Return `value` itself if it cannot change, else a deep copy or an `OpaqueValue`.
+
+    Args:
+        value: any object.
+        depth: how deep the value is nested in the one that was given.
+        convert: arrays and mappings of other libraries become numpy arrays, numbers and dicts; otherwise they
+            are opaque.
+    """
     kind = type(value)
     if kind in IMMUTABLE or kind is OpaqueValue:
         return value
@@ -79,17 +88,23 @@ def freeze_value(value: Any, depth: int = 0) -> Any:
         return _opaque(value)
     if isinstance(value, np.ma.MaskedArray):
         refuse_mask(value, "a recorded value")
-    if isinstance(value, np.ndarray) and not value.dtype.hasobject and value.dtype.names is None:
-        return np.array(value, order="C", copy=True, subok=False)
+    if isinstance(value, np.ndarray):
+        code = value.dtype.kind
+        if code not in "OV":
+            return np.array(value, order="C", copy=True, subok=False)
+        if code == "V" and value.dtype.names is None:
+            return np.array(standard(value), order="C", copy=True, subok=False)
     if isinstance(value, np.generic):
         return _from_numpy(value)
     if isinstance(value, dict):
-        return {freeze_value(k, depth + 1): freeze_value(v, depth + 1) for k, v in value.items()}
+        return {
+            freeze_value(k, depth + 1, convert): freeze_value(v, depth + 1, convert) for k, v in value.items()
+        }
     if isinstance(value, list | tuple):
-        items = [freeze_value(item, depth + 1) for item in value]
+        items = [freeze_value(item, depth + 1, convert) for item in value]
         return items if isinstance(value, list) else tuple(items)
     if isinstance(value, set | frozenset):
-        return frozenset(freeze_value(item, depth + 1) for item in value)
+        return frozenset(freeze_value(item, depth + 1, convert) for item in value)
     if isinstance(value, _PLAIN):
         return _plain(value)
     if isinstance(value, datetime):
@@ -103,7 +118,10 @@ def freeze_value(value: Any, depth: int = 0) -> Any:
         return value if type(value.tzinfo) in _ZONES else _opaque(value)
     if isinstance(value, PurePath):
         return str(value)
-    return _opaque(value)
+    if convert and isinstance(value, Mapping):
+        return freeze_value(dict(value), depth)
+    array = from_foreign(value) if convert and is_foreign(value) else value
+    return _opaque(value) if array is value else freeze_value(array, depth + 1)
 
 
 def _from_numpy(value: np.generic) -> Any:

@@ -19,7 +19,7 @@ from typing import Any
 
 from ..errors import CorruptStoreError, InvalidArgumentError
 from ..files import Place, guard_access, is_absent, replacing
-from ..files.place import CHUNK_BYTES
+from ..files.access import read_chunks
 from ..layout import Layout
 
 MOST_FILES = 1000
@@ -131,13 +131,11 @@ def check_names(names: Iterable[object]) -> None:
 
 def file_chunks(path: Path) -> Iterator[bytes]:
     """Yield a file of the caller in pieces."""
-    with open(path, "rb") as file:
-        while data := file.read(CHUNK_BYTES):
-            yield data
+    yield from read_chunks(os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0)))
 
 
 def keep_artifact(layout: Layout, read: Callable[[], Iterable[bytes]]) -> tuple[str, int]:
-    """Keep a content once, durably and whole or not at all.
+    """Keep a content once, durably and atomically.
 
     A content that is there already gets a new modification time, so no vacuum deletes it before the caller
     has committed what refers to it.
@@ -172,7 +170,7 @@ def measure(pieces: Iterable[bytes]) -> tuple[str, int]:
 
 
 def _renewed(place: Place, digest: str) -> bool:
-    """Return whether a content is there, is whole, and got a new modification time.
+    """Return whether an intact content is there, with a new modification time.
 
     Objects have no modification time to set: they are written anew, as are damaged files.
     """

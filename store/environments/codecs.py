@@ -2,7 +2,8 @@
 
 Plain values and arrays are tagged JSON, as infos are (see `dynamic.values`). Four more objects may represent
 a whole argument: a kept file, a value that is in one, a numpy dtype and a space. Anything else is an
-`OpaqueValue`. Decoding builds values only; it never imports or runs anything that the text names.
+`OpaqueValue`, arrays of other libraries too: an environment would get another type back. Decoding builds
+values only; it never imports or runs anything that the text names.
 
 Data frames of Polars and pandas become Parquet; arrays and containers that are too large for the spec become
 npy and JSON. Users register codecs for classes of their own.
@@ -62,7 +63,7 @@ def encode_argument(value: Any) -> Any:
             return encode_opaque(value)
     if isinstance(value, np.ndarray) and value.nbytes > _LONGEST:
         return encode_opaque(value)
-    text = dump_json(freeze_value(value))
+    text = dump_json(freeze_value(value, convert=False))
     return json.loads(text) if len(text) <= _LONGEST else encode_opaque(value)
 
 
@@ -77,14 +78,14 @@ def encode_coded(codec: str, name: str) -> dict[str, Any]:
 
 
 def is_opaque(encoded: Any) -> bool:
-    """Return whether an encoded argument cannot be read back as a whole."""
+    """Return whether an encoded argument cannot be read back completely."""
     return isinstance(encoded, dict) and list(encoded) == ["$object"]
 
 
 def encode_opaque(value: Any) -> Any:
     """Return an argument that cannot be kept, as its type and printed form."""
     large = isinstance(value, np.ndarray) and value.nbytes > _LONGEST
-    frozen = None if large else freeze_value(value)
+    frozen = None if large else freeze_value(value, convert=False)
     if not isinstance(frozen, OpaqueValue):
         kind = type(value)
         text = f"{str(value)[:_SHOWN]}..."
@@ -206,7 +207,7 @@ def _same_arrays(one: np.ndarray, other: np.ndarray) -> bool:
 
 
 def _json_bytes(value: Any) -> bytes:
-    frozen = freeze_value(value)
+    frozen = freeze_value(value, convert=False)
     if opaque_parts(frozen):
         raise TypeError("it has values that JSON cannot hold")
     return dump_json(frozen).encode()
@@ -295,7 +296,11 @@ def _codec_of(value: Any, *, large: bool) -> str | None:
         return "pandas"
     if large and kind is np.ndarray and not value.dtype.hasobject:
         return "npy"
-    return "json" if large and kind in (dict, list, tuple) and not opaque_parts(freeze_value(value)) else None
+    return (
+        "json"
+        if large and kind in (dict, list, tuple) and not opaque_parts(freeze_value(value, convert=False))
+        else None
+    )
 
 
 def _find(name: str) -> _Codec:

@@ -11,14 +11,15 @@ import hashlib
 import json
 import re
 import unicodedata
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterable
+from dataclasses import MISSING, asdict, dataclass, fields
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import ClassVar, Generic, TypeVar
 
 from ..common.arguments import whole_number
 from ..errors import CorruptStoreError, InvalidArgumentError
-from ..files import guard_access
+from ..files import guard_access, visible_step
 from ..layout import ARTIFACT_NAMES, ENVIRONMENTS, Layout, check_identity, checked_json, read_json
 from .artifacts import EnvBundle, KeptFile, checked_file, is_hash
 
@@ -36,6 +37,8 @@ class SavedEnvironment:
         name: its name, in Unicode's normal form C.
         version: from 1; several versions of a name are kept side by side.
         description, difficulty: texts for people, or None.
+        release: the version as its author calls it, such as "1.2-beta", or None.
+        metadata: of the author's choice, as a JSON object.
         created_at: when this version was saved, in UTC, as ISO 8601.
         env_spec, versions, env_bundle: JSON texts, as in the table of runs.
     """
@@ -50,6 +53,8 @@ class SavedEnvironment:
     env_spec: str
     versions: str
     env_bundle: str
+    release: str | None = None
+    metadata: str = "{}"
 
     @cached_property
     def bundle(self) -> EnvBundle:
@@ -88,11 +93,26 @@ class SavedEnvironment:
         texts = (self.name, self.created_at, self.env_spec, self.versions, self.env_bundle)
         if not all(type(each) is str for each in texts) or not _is_version(self.version):
             raise ValueError("a value has the wrong type")
-        if not all(each is None or type(each) is str for each in (self.description, self.difficulty)):
+        optional = (self.description, self.difficulty, self.release)
+        if not all(each is None or type(each) is str for each in optional):
             raise ValueError("a value has the wrong type")
+        if type(self.metadata) is not str or type(json.loads(self.metadata)) is not dict:
+            raise ValueError("its metadata are no object")
         if type(json.loads(self.env_spec)) is not dict:
             raise ValueError("its spec is no object")
         _check_moment(self.created_at)
+
+
+def env_content(spec: str, files: Iterable[KeptFile]) -> str:
+    """Return the content of an environment as a text, the same for one that was made again.
+
+    Args:
+        spec: JSON text of its spec.
+        files: that it needs.
+    """
+    # `gymnasium.make` drops the entry point of the vectorized form.
+    plain = {**json.loads(spec), "vector_entry_point": None}
+    return json.dumps([plain, sorted((each.name, each.sha256) for each in files)], sort_keys=True)
 
 
 @dataclass(frozen=True)
@@ -183,7 +203,9 @@ class Records(Generic[Record]):
         place = self.layout.root / self.kind.folder / file_name
         content = read_json(place)
         try:
-            record = self.kind(**{each.name: content[each.name] for each in fields(self.kind)})
+            optional = {each.name for each in fields(self.kind) if each.default is not MISSING}
+            given = [each.name for each in fields(self.kind) if each.name not in optional - content.keys()]
+            record = self.kind(**{name: content[name] for name in given})
             record.check()
             if record.file_name != file_name or record.name != normal(record.name):
                 raise ValueError(f"it is the record of {record.name[:_LONGEST_NAME]!r}")
@@ -202,16 +224,17 @@ class Records(Generic[Record]):
         check_identity(self.layout)
         folder = self.layout.root / self.kind.folder
         data = checked_json(asdict(record))
-        with guard_access("write", folder / record.file_name):
+        place = folder / record.file_name
+        with visible_step(f"The record of {record.name!r} is written"), guard_access("write", place):
             folder.make_folder()
             try:
-                (folder / record.file_name).write(data, exclusive=exclusive)
+                place.write(data, exclusive=exclusive)
             except FileExistsError:
                 return False
         return True
 
     def remove(self, file_names: list[str]) -> None:
-        """Remove records, which need not be whole; their contents stay until a vacuum.
+        """Remove records, readable or not; their contents stay until a vacuum.
 
         Raises:
             StoreAccessError: the store cannot be written.
@@ -283,6 +306,26 @@ def checked_version(version: object) -> int:
         InvalidArgumentError: it is no whole number from 1, or too large.
     """
     return whole_number("version", version, 1, _LARGEST_VERSION)
+
+
+def checked_release(release: object) -> str | None:
+    """Return a release for a saved environment, which `name@release` finds.
+
+    Raises:
+        InvalidArgumentError: it is neither a text nor None, or reads like the number of a version.
+    """
+    if release is None:
+        return None
+    if not isinstance(release, str) or not release or not release.isprintable() or "@" in release:
+        raise InvalidArgumentError(
+            f"release={release!r:.200}: expected a printable text without '@', such as '1.2-beta', or None."
+        )
+    if _VERSIONED.fullmatch(f"name@{release}"):
+        raise InvalidArgumentError(
+            f"release={release!r} reads like a version: name@{release} finds version={release}. Choose "
+            f"another release, such as '{release}.0', or pass version=."
+        )
+    return release
 
 
 def split_version(name: str) -> tuple[str, int | None]:

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterable
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 
-from ..errors import InvalidArgumentError, StoreExistsError
+from ..errors import CorruptStoreError, InvalidArgumentError, StoreExistsError
 from ..files import guard_access, replacing, user_path
 from ..layout import Layout
 from ..manifest import check_outside_stores
-from .artifacts import KeptFile, artifact_chunks, file_chunks, is_hash, keep_artifact
-from .records import NamedArtifact, Records, SavedEnvironment, checked_name, now_text, split_version
+from .artifacts import EnvBundle, KeptFile, artifact_chunks, file_chunks, is_hash, keep_artifact
+from .records import (
+    NamedArtifact,
+    Records,
+    SavedEnvironment,
+    checked_name,
+    env_content,
+    normal,
+    now_text,
+    split_version,
+)
 
 
 def save(layout: Layout, env: SavedEnvironment, *, chosen: bool) -> SavedEnvironment:
@@ -26,7 +37,8 @@ def save(layout: Layout, env: SavedEnvironment, *, chosen: bool) -> SavedEnviron
         The environment as the store has it.
 
     Raises:
-        StoreExistsError: there is other content under this name and version.
+        StoreExistsError: there is other content under this name and version, or another version has the
+            release.
         CorruptStoreError: a record of this name is damaged.
         StoreAccessError: the store cannot be written.
     """
@@ -36,11 +48,14 @@ def save(layout: Layout, env: SavedEnvironment, *, chosen: bool) -> SavedEnviron
         there = records.of(env.name)
         rivals = [each for each in there if each.version == env.version or not chosen]
         same = next((each for each in reversed(rivals) if each.content_hash == env.content_hash), None)
+        _check_release(env, same, there)
         if same is not None:
             merged = replace(
                 same,
                 description=same.description if env.description is None else env.description,
                 difficulty=same.difficulty if env.difficulty is None else env.difficulty,
+                release=same.release if env.release is None else env.release,
+                metadata=same.metadata if env.metadata == "{}" else env.metadata,
             )
             if merged != same:
                 records.write(merged, exclusive=False)
@@ -55,16 +70,69 @@ def save(layout: Layout, env: SavedEnvironment, *, chosen: bool) -> SavedEnviron
     )
 
 
+def _check_release(
+    env: SavedEnvironment, same: SavedEnvironment | None, there: Iterable[SavedEnvironment]
+) -> None:
+    """Refuse the release of another version."""
+    if same is not None and same.release == env.release:
+        return
+    for other in there if env.release is not None else ():
+        if other.release == env.release and other != same:
+            raise StoreExistsError(
+                f"The version {other.version} of {env.name!r} has the release {env.release!r} already, by "
+                f"which make_env({f'{env.name}@{env.release}'!r}) finds it. Choose another release."
+            )
+
+
 def find_saved(layout: Layout, name: str) -> SavedEnvironment | None:
-    """Return the saved environment of a name (its newest version) or of `name@version`; None if there is
-    none.
+    """Return the saved environment of a name (its newest version), of `name@version` or of `name@release`.
+
+    None if there is none.
 
     Raises:
         CorruptStoreError: a record of this name is damaged.
     """
     plain, version = split_version(name)
-    saved = Records(layout, SavedEnvironment).of(plain)
-    return next((each for each in reversed(saved) if version in (None, each.version)), None)
+    records = Records(layout, SavedEnvironment)
+    found = next((each for each in reversed(records.of(plain)) if version in (None, each.version)), None)
+    plain, _, release = name.rpartition("@")
+    if found is None and plain:
+        found = next((each for each in reversed(records.of(plain)) if each.release == release), None)
+    return found
+
+
+def chosen_versions(layout: Layout, name: str) -> tuple[str, int | None]:
+    """Return the name and the version of `name@version` or `name@release`; None stands for all versions.
+
+    Raises:
+        CorruptStoreError: a record that may have the release is damaged.
+    """
+    plain, version = split_version(name)
+    if version is None and not Records(layout, SavedEnvironment).file_names(normal(plain)):
+        saved = find_saved(layout, name)
+        if saved is not None:
+            return saved.name, saved.version
+    return plain, version
+
+
+def saved_as(layout: Layout, spec: str | None, bundle: str | None) -> str | None:
+    """Return the key of the saved environment with the same spec and files; None if there is none.
+
+    Args:
+        layout: of the store.
+        spec, bundle: JSON texts, as in the table of runs.
+    """
+    records = Records(layout, SavedEnvironment)
+    if spec is None or bundle is None or not (names := records.file_names()):
+        return None
+    content = env_content(spec, EnvBundle.from_json(bundle, "The environment").files)
+    for name in sorted(names, reverse=True):
+        # A damaged record must not keep a run from being recorded; reading it by name says what is wrong.
+        with contextlib.suppress(CorruptStoreError):
+            each = records.read(name)
+            if env_content(each.env_spec, each.files) == content:
+                return each.key
+    return None
 
 
 def add_artifact(layout: Layout, content: bytes | str | PathLike[str], name: str) -> NamedArtifact:
@@ -118,7 +186,7 @@ def find_artifact(layout: Layout, name: str) -> KeptFile:
 
 
 def write_artifact(layout: Layout, file: KeptFile, into: Path) -> None:
-    """Write the content of an artifact to a file, which it replaces as a whole.
+    """Write the content of an artifact to a file, replacing it atomically.
 
     Raises:
         CorruptStoreError: see `artifact_chunks`; nothing was written.

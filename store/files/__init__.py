@@ -6,6 +6,7 @@
     local.py    a path of the file system; its locks, and how far they reach
     remote.py   `s3://`, `gs://`, `az://`, by obstore
     locks.py    `flock` on files that name their owner
+    visible.py  errors after the visible step of an operation, which are warnings
 
 Uses the errors only. Every package above it takes a `Place`; the journal alone is always local.
 """
@@ -24,24 +25,33 @@ from .access import (
     sync_path,
     user_path,
 )
-from .locating import locate
+from .locating import is_remote, locate, options_of, refuse_unused
 from .place import Entry, Place, oversized_error
+from .visible import afterwards, is_visible, rename_durably, syncing, visible_step
 
 __all__ = [
     "Entry",
     "Place",
     "access_class",
     "access_error",
+    "afterwards",
     "error_text",
     "guard_access",
     "is_absent",
     "is_denied",
     "is_passing",
+    "is_remote",
+    "is_visible",
     "locate",
+    "options_of",
     "oversized_error",
+    "refuse_unused",
+    "rename_durably",
     "replacing",
     "scratch",
     "sync_open",
     "sync_path",
+    "syncing",
     "user_path",
+    "visible_step",
 ]

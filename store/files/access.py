@@ -1,5 +1,5 @@
-"""File operations: errors of our tree and their classification, files replaced as a whole, durable names, and
-calls that Windows or macOS lack.
+"""File operations: classified errors, atomic replacement, durable names, and calls that Windows or macOS
+lack.
 
 Only bytes that were read and contradict their checksum or format are damage. Arrow, Polars, DuckDB, delta-rs
 and obstore wrap the operating system's errors in their own, some with its number and some with its words
@@ -28,6 +28,8 @@ _scratch: list[Path] = []
 _NOFOLLOW: int = getattr(os, "O_NOFOLLOW", 0)
 _PLAIN: int = _NOFOLLOW | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 _ZEROS = bytes(1 << 20)
+#: The size of the pieces in which files are streamed.
+CHUNK_BYTES = 8 << 20
 
 try:
     import grp
@@ -76,7 +78,7 @@ def is_absent(error: BaseException) -> bool:
 
 def _number(error: BaseException) -> int | None:
     """Return the number of the operating system's error behind an error, None where there is none."""
-    for each in _causes(error):
+    for each in causes(error):
         if isinstance(each, MemoryError):
             return errno.ENOMEM
         if isinstance(each, OSError) and each.errno:
@@ -89,7 +91,7 @@ def _number(error: BaseException) -> int | None:
 
 
 def error_text(error: BaseException) -> str:
-    """Return what an error says first, on one line; a page of internals may follow."""
+    """Return the first line of an error; a page of internals may follow."""
     return _flat(str(error)).strip().partition("\n")[0][:500]
 
 
@@ -98,7 +100,8 @@ def _flat(text: str) -> str:
     return _BRANCH.sub(": ", _ESCAPES.sub("", text))
 
 
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an error, then each that it was raised from."""
     while error is not None:
         yield error
         error = error.__cause__
@@ -186,7 +189,7 @@ def _hint(error: BaseException, path: object) -> str:
     if is_passing(error) and "://" not in str(path):
         return "Nothing is known to be damaged: call again, and check the disk or file server if this stays."
     if number in (errno.ENOSPC, errno.EDQUOT):
-        return "The disk is full: free some space and try again; what was journalled before stays."
+        return "The disk is full: free some space and call again."
     if is_denied(error):
         return f"{_owner(path)}Check that you may write there, or choose another folder."
     if number == errno.EROFS:
@@ -229,8 +232,8 @@ def _name(look_up: Callable[[int], Sequence[Any]], number: int) -> str:
 def replacing(path: Path, ending: str = ".tmp", *, exclusive: bool = False) -> Iterator[Path]:
     """Yield a new path beside `path`; the file written there takes its name in one step.
 
-    If anything fails the new file is removed, and `path` is as it was. A caller that promises durability
-    syncs the file first and the folder afterwards.
+    If anything fails, `path` is as it was, and the new file is removed as far as that is possible. A caller
+    that promises durability syncs the file first and the folder afterwards.
 
     Args:
         path: the file to replace.
@@ -248,7 +251,9 @@ def replacing(path: Path, ending: str = ".tmp", *, exclusive: bool = False) -> I
         else:
             os.replace(draft, path)
     finally:
-        draft.unlink(missing_ok=True)
+        # A draft that stays is of no harm, and `path` may have its content already.
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -274,13 +279,13 @@ def sync_path(path: Path) -> None:
 
 
 def sync_open(descriptor: int, path: Path) -> None:
-    """Make an open file durable, unless it lies in a `scratch` folder."""
+    """Make an open file durable, unless it is in a `scratch` folder."""
     if not any(path.is_relative_to(folder) for folder in _scratch):
         os.fsync(descriptor)
 
 
-def state_of(path: str | os.PathLike[str], *, follow: bool = True) -> os.stat_result | None:
-    """Return the state of a path; None if nothing is there.
+def stat_or_none(path: str | os.PathLike[str], *, follow: bool = True) -> os.stat_result | None:
+    """Return the `stat` of a path; None if nothing is there.
 
     The `exists` and `is_dir` of Python take each error for "no", depending on its version.
 
@@ -298,20 +303,20 @@ def state_of(path: str | os.PathLike[str], *, follow: bool = True) -> os.stat_re
 
 
 def is_folder(path: str | os.PathLike[str], *, follow: bool = True) -> bool:
-    """Return whether a path is a folder, or a link to one; raises as `state_of`."""
-    state = state_of(path, follow=follow)
+    """Return whether a path is a folder, or a link to one; raises as `stat_or_none`."""
+    state = stat_or_none(path, follow=follow)
     return state is not None and stat.S_ISDIR(state.st_mode)
 
 
 def is_file(path: str | os.PathLike[str], *, follow: bool = True) -> bool:
-    """Return whether a path is a file, or a link to one; raises as `state_of`."""
-    state = state_of(path, follow=follow)
+    """Return whether a path is a file, or a link to one; raises as `stat_or_none`."""
+    state = stat_or_none(path, follow=follow)
     return state is not None and stat.S_ISREG(state.st_mode)
 
 
 def is_link(path: str | os.PathLike[str]) -> bool:
-    """Return whether a path is a link; raises as `state_of`."""
-    state = state_of(path, follow=False)
+    """Return whether a path is a link; raises as `stat_or_none`."""
+    state = stat_or_none(path, follow=False)
     return state is not None and stat.S_ISLNK(state.st_mode)
 
 
@@ -347,6 +352,23 @@ def pread(descriptor: int, count: int, start: int) -> bytes:
     return b"".join(parts)
 
 
+def read_chunks(descriptor: int) -> Iterator[bytes]:
+    """Yield an open file from its start in pieces, and close it.
+
+    A buffered file of Python takes `EAGAIN` for the end of the data.
+
+    Raises:
+        OSError: a piece cannot be read.
+    """
+    try:
+        start = 0
+        while data := pread(descriptor, CHUNK_BYTES, start):
+            yield data
+            start += len(data)
+    finally:
+        os.close(descriptor)
+
+
 def allocate(descriptor: int, size: int) -> None:
     """Take room on the disk for the first `size` bytes of a new file.
 
@@ -363,7 +385,7 @@ def allocate(descriptor: int, size: int) -> None:
 
 
 def check_process() -> None:
-    """Refuse to go on in a child that was forked from a process which has used a store.
+    """Refuse to continue in a child that was forked from a process which has used a store.
 
     Raises:
         StoreAccessError: it was; the message says what to do instead.

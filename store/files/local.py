@@ -1,11 +1,7 @@
 """This machine's file system: a path of it as a place, file locks, and how far they reach.
 
 Reading works without locks. Writing to a folder, and mapping a cache, need `flock`; where it is missing they
-raise a `StoreAccessError`. See docs/decisions/053-platforms.md.
-
-On a local file system one kernel sees every lock; some network file systems pass locks on to all hosts. Of
-the others that is not certain, so a lock that is granted there proves nothing about the processes of other
-hosts.
+raise a `StoreAccessError`. See docs/decisions/012-where-stores-lie.md.
 """
 
 from __future__ import annotations
@@ -14,20 +10,29 @@ import contextlib
 import errno
 import functools
 import os
-import re
 import shutil
 import stat
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 import pyarrow.fs
 
 from ..errors import CorruptStoreError, StoreAccessError
-from .access import is_folder, is_link, open_plain, pread, replacing, state_of, sync_open, sync_path
-from .place import CHUNK_BYTES, Entry, Place, oversized_error
+from .access import (
+    is_folder,
+    is_link,
+    open_plain,
+    pread,
+    read_chunks,
+    replacing,
+    stat_or_none,
+    sync_open,
+    sync_path,
+)
+from .place import Entry, Place, oversized_error
+from .visible import syncing
 
 try:
     import fcntl
@@ -38,8 +43,7 @@ except ImportError:  # Windows
 _SHARED, _EXCLUSIVE, _AT_ONCE = 1, 2, 4
 _POLL_SECONDS = 0.02
 _MOUNTS = Path("/proc/self/mountinfo")
-#: How the kernel writes blanks and backslashes in names of folders.
-_ESCAPED = re.compile(r"\\([0-7]{3})")
+#: File systems that one kernel alone mounts, so that it sees every lock.
 # fmt: off
 _LOCAL = frozenset((
     "apfs", "bcachefs", "btrfs", "exfat", "ext2", "ext3", "ext4", "f2fs", "hfsplus", "jfs", "ntfs3",
@@ -64,7 +68,7 @@ def check_locks() -> None:
     """
     if fcntl is None:
         raise StoreAccessError(
-            "Writing to a folder, and cache='mmap', need file locks (flock), which this system has not. "
+            "Writing to a folder, and cache='mmap', need file locks (flock), which this system lacks. "
             "Reading, querying and loading with cache='memory' or 'stream' work. Write on Linux or macOS, or "
             "under WSL."
         )
@@ -105,54 +109,32 @@ def has_name(descriptor: int, path: Path) -> bool:
         return False
 
 
-@dataclass(frozen=True)
-class FileSystem:
-    """A mounted file system.
-
-    Attributes:
-        kind: its type, such as "ext4" or "nfs4"; empty if it is unknown.
-        options: of the mount.
-        folder: where it is mounted.
-    """
-
-    kind: str
-    options: tuple[str, ...] = ()
-    folder: str = ""
-
-    @property
-    def is_local(self) -> bool:
-        """Whether this kernel alone has it mounted, so that it sees every lock."""
-        return self.kind in _LOCAL
-
-    @property
-    def shares_locks(self) -> bool:
-        """Whether its locks are known to reach all hosts that mount it like this one."""
-        return self.kind in _SHARING and not _LOCAL_LOCKS.intersection(self.options)
+def is_local(path: Path) -> bool:
+    """Return whether this kernel alone has a path's file system mounted."""
+    return _mount(path)[0] in _LOCAL
 
 
-def file_system(path: str | os.PathLike[str]) -> FileSystem:
-    """Return the file system of a path; one of unknown type where the system does not list its mounts."""
-    real = os.path.realpath(path)
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        return _mounted(real, os.stat(real).st_dev)
-    return FileSystem("")
+def shares_locks(path: Path) -> bool:
+    """Return whether `flock` on a path is known to reach all hosts that mount it like this one."""
+    kind, options = _mount(path)
+    return kind in _SHARING and not _LOCAL_LOCKS.intersection(options)
 
 
-@functools.lru_cache(256)
-def _mounted(path: str, device: int) -> FileSystem:
-    best = FileSystem("")
+def _mount(path: Path) -> tuple[str, list[str]]:
+    """Return the type and the options of a path's file system; an empty type where no mounts are listed."""
+    device = os.stat(path).st_dev
+    number = f"{os.major(device)}:{os.minor(device)}"
+    subvolume = ""
     with contextlib.suppress(FileNotFoundError, NotADirectoryError, PermissionError):
         # A name may contain any other blank than these.
         for line in filter(None, os.fsdecode(_MOUNTS.read_bytes()).split("\n")):
-            left, _, right = line.partition(" - ")
-            before, after = left.split(" "), right.split(" ")
-            folder = _ESCAPED.sub(lambda match: chr(int(match[1], 8)), before[4])
-            # A later mount hides an earlier one on the same folder.
-            inside = path == folder or path.startswith(folder.rstrip("/") + "/")
-            if inside and len(folder) >= len(best.folder):
-                options = {*before[5].split(","), *(after[2].split(",") if len(after) > 2 else ())}
-                best = FileSystem(after[0], tuple(sorted(options)), folder)
-    return best
+            mount, _, system = line.partition(" - ")
+            kind, _, options = system.split(" ")[:3]
+            if mount.split(" ")[2] == number:
+                return kind, options.split(",")
+            if kind == "btrfs":  # its subvolumes have numbers of their own
+                subvolume = kind
+    return subvolume, []
 
 
 class LocalPlace(Place):
@@ -209,7 +191,7 @@ class LocalPlace(Place):
 
     def exists(self) -> bool:
         """See `Place`."""
-        return state_of(self._text) is not None
+        return stat_or_none(self._text) is not None
 
     def size(self) -> int:
         """See `Place`."""
@@ -248,9 +230,7 @@ class LocalPlace(Place):
 
     def chunks(self) -> Iterator[bytes]:
         """See `Place`."""
-        with open(_open_plain(self._path), "rb") as file:
-            while data := file.read(CHUNK_BYTES):
-                yield data
+        yield from read_chunks(_open_plain(self._path))
 
     def read_tail(self, count: int) -> tuple[bytes, int]:
         """See `Place`."""
@@ -269,7 +249,8 @@ class LocalPlace(Place):
             file.writelines([data] if isinstance(data, bytes) else data)
             file.flush()
             sync_open(file.fileno(), self._path)
-        self.parent.sync()
+        with syncing():
+            self.parent.sync()
 
     def check_exclusive(self) -> None:
         """See `Place`; of several hard links with one name, one is made."""
@@ -284,7 +265,7 @@ class LocalPlace(Place):
         self.parent.sync()
 
     def copy_from(self, source: Place, *, link: bool = False) -> None:
-        """See `Place`; a link is made where both lie on one file system."""
+        """See `Place`; a link is made where both are on one file system."""
         if source.local is None:
             self.write(source.chunks())
             return

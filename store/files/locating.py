@@ -24,6 +24,7 @@ from .place import Place
 #: delta-rs decodes the first, refuses the second, and makes a slash of the third.
 REFUSED = re.compile(r"%[0-9A-Fa-f]{2}|[\x00-\x1f\x7f]|\\")
 _URL = re.compile("^([a-zA-Z][a-zA-Z0-9+.-]*)://")
+_LOCAL = ("file", "memory")
 _SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss", "memory", "file")
 _TMPFS = Path("/dev/shm")
 _guard = threading.Lock()
@@ -44,6 +45,34 @@ def _plain(path: Path) -> Path:
     return plain
 
 
+def is_remote(place: object) -> bool:
+    """Return whether a path, a URL or a place is on an object store or a hub."""
+    url = _URL.match(str(place))
+    return url is not None and url.group(1).lower() not in _LOCAL
+
+
+def options_of(
+    storage_options: Mapping[str, str] | None, place: str | PathLike[str] | Place
+) -> Mapping[str, str] | None:
+    """Return the `storage_options` of a call with several places for one of them; None for a local one."""
+    return storage_options if is_remote(place) else None
+
+
+def refuse_unused(
+    storage_options: Mapping[str, str] | None, *places: str | PathLike[str] | Place | None
+) -> None:
+    """Refuse `storage_options` that none of some paths and URLs has a use for.
+
+    Raises:
+        InvalidArgumentError: there are options, and no place is on an object store.
+    """
+    if storage_options and not any(map(is_remote, places)):
+        given = ", ".join(str(place) for place in places if place is not None)
+        raise InvalidArgumentError(
+            f"Storage options are for object stores; {given or 'what is open'} needs none. Leave them out."
+        )
+
+
 def locate(path: str | PathLike[str], storage_options: Mapping[str, str] | None = None) -> Place:
     """Return the place that a path or a URL names.
 
@@ -54,7 +83,7 @@ def locate(path: str | PathLike[str], storage_options: Mapping[str, str] | None 
 
     Raises:
         InvalidArgumentError: it is neither text nor a path object, the scheme is unknown, a library is
-            missing, or the path holds a percent escape.
+            missing, the path holds a percent escape, or there are options for a path of this machine.
     """
     try:
         text = fspath(path)
@@ -71,6 +100,7 @@ def locate(path: str | PathLike[str], storage_options: Mapping[str, str] | None 
             f"{text!r} has the unknown scheme {scheme}://. Use a path, or one of: "
             f"{', '.join(f'{known}://' for known in _SCHEMES)}."
         )
+    refuse_unused(storage_options, text)
     place: Place
     if scheme == "file":
         place = LocalPlace(_plain(user_path(text[len("file://") :] if url else text).absolute()))

@@ -25,8 +25,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ..errors import CorruptStoreError, StoreAccessError
-from .access import access_error, guard_access, open_plain, pread, state_of
-from .local import check_locks, file_system, has_locks, has_name, try_lock
+from .access import access_error, guard_access, open_plain, pread, stat_or_none
+from .local import check_locks, has_locks, has_name, is_local, shares_locks, try_lock
 
 LOCK_SUFFIX = ".lock"
 MAINTENANCE_LOCK = "maintenance.lock"
@@ -45,8 +45,6 @@ class Owner:
         host, machine, boot: the host's name, its installation and its boot.
         pid: the process, for messages.
         token: a name of this one acquisition.
-        device: of the file, as the owner's kernel numbers it; each mount of a network file system has its
-            own. 0 in locks of earlier versions.
         shared: whether the owner's lock reaches all hosts; false in locks of earlier versions.
     """
 
@@ -55,14 +53,12 @@ class Owner:
     boot: str
     pid: int
     token: str
-    device: int = 0
     shared: bool = False
 
     @staticmethod
-    def of_this_process(path: Path, descriptor: int) -> Owner:
-        """Return this process as the owner of an open file, with a new token."""
-        shared = file_system(path.parent).shares_locks
-        return Owner(*_this_host(), os.getpid(), secrets.token_hex(8), os.fstat(descriptor).st_dev, shared)
+    def of_this_process(path: Path) -> Owner:
+        """Return this process as the owner of a lock's file, with a new token."""
+        return Owner(*_this_host(), os.getpid(), secrets.token_hex(8), shares_locks(path.parent))
 
     @staticmethod
     def from_bytes(data: bytes) -> Owner | None:
@@ -70,8 +66,8 @@ class Owner:
         try:
             content = json.loads(data)
             host, machine, boot = (str(content[name]) for name in ("host", "machine", "boot"))
-            device, shared = int(content.get("device", 0)), content.get("shared") is True
-            return Owner(host, machine, boot, int(content["pid"]), str(content["token"]), device, shared)
+            shared = content.get("shared") is True
+            return Owner(host, machine, boot, int(content["pid"]), str(content["token"]), shared)
         except (ValueError, TypeError, KeyError, AttributeError):
             return None
 
@@ -82,19 +78,19 @@ class Owner:
     def is_judged_by_flock(self, path: Path) -> bool:
         """Return whether the owner has ended if `flock` grants its lock here.
 
-        That holds for processes of this kernel that use the same mount, for those before its last start on a
-        file system that no other kernel mounts, and for all hosts where their locks and ours reach each
-        other.
+        That holds for processes of this kernel, for those of this machine before its last start, and for all
+        hosts where their locks and ours reach each other.
         """
         host, machine, boot = _this_host()
-        system = file_system(path.parent)
-        if boot and self.boot == boot and self.device in (0, os.stat(path.parent).st_dev):
+        if self.boot == boot != "":
             return True
-        same_host = (self.host, self.machine) == (host, machine)
-        return (same_host and (system.is_local or not boot)) or (self.shared and system.shares_locks)
+        if (self.host, self.machine) == (host, machine):
+            # Containers of several hosts may have one name, and no machine id.
+            return machine != "" or boot == "" or is_local(path.parent)
+        return self.shared and shares_locks(path.parent)
 
     def __str__(self) -> str:
-        again = ", before it was started or mounted again," if self.host == _this_host()[0] else ""
+        again = ", before it was started again," if self.host == _this_host()[0] else ""
         return f"the process {self.pid} of the host {self.host!r}{again}"
 
 
@@ -183,15 +179,15 @@ class FileLock:
         return True
 
     def _name_owner(self) -> None:
-        owner = Owner.of_this_process(self.path, self._descriptor)
+        owner, local = Owner.of_this_process(self.path), is_local(self.path.parent)
         try:
             os.pwrite(self._descriptor, owner.to_bytes(), 0)
-            if not file_system(self.path.parent).is_local:
+            if not local:
                 os.fsync(self._descriptor)
         except OSError:
             # The disk is full, say. Processes of this host need no name.
             os.ftruncate(self._descriptor, 0)
-            if not file_system(self.path.parent).is_local:
+            if not local:
                 raise
         self._token = owner.token
 
@@ -217,19 +213,18 @@ class FileLock:
         """Release the lock; a second call does nothing.
 
         Args:
-            remove: remove the file; it stays if another process has taken the lock over.
-
-        Raises:
-            StoreAccessError: the file cannot be removed; the lock is still held, so call again.
+            remove: remove the file; it stays if another process has taken the lock over. If the system
+                refuses, it stays too, and the next owner of the lock removes it.
         """
         if self._descriptor >= 0:
             if not self._writable or self.is_ours():
-                if remove:
-                    with guard_access("remove the lock", self.path):
+                # What the lock was for is done, and a file that stays holds no lock.
+                with contextlib.suppress(OSError):
+                    if remove:
                         self.path.unlink(missing_ok=True)
-                elif self._writable:
-                    # Where this fails the file names an owner that has ended.
-                    with contextlib.suppress(OSError):
+                # If its name is still there, or is not removed, it must name no owner that has ended.
+                with contextlib.suppress(OSError):
+                    if self._writable:
                         os.ftruncate(self._descriptor, 0)
             self._close()
 
@@ -259,38 +254,25 @@ def wait_for(
     until = time.monotonic() + seconds
     lock = None
     try:
-        while True:
-            lock = FileLock.acquire(path, read_only=read_only, other_hosts=other_hosts)
-            if lock is not None or time.monotonic() >= until:
-                return lock
+        while (lock := FileLock.acquire(path, read_only=read_only, other_hosts=other_hosts)) is None:
+            if time.monotonic() >= until:
+                break
             time.sleep(_POLL_SECONDS)
+        return lock
     except BaseException:
+        # The traceback of an interrupt would keep the lock.
         if lock is not None:
             lock._close()
         raise
 
 
-def is_held(path: Path) -> bool:
-    """Return whether a live process holds a lock, without changing it; an unreadable lock counts as held."""
-    return _held_and_owner(path)[0]
+def holder(path: Path) -> tuple[bool, Owner | None]:
+    """Look at a lock without changing it.
 
-
-def other_host(path: Path) -> Owner | None:
-    """Return the owner of a lock on a host whose locks do not reach this one; None if there is none."""
-    return held_or_other_host(path)[1]
-
-
-def held_or_other_host(path: Path) -> tuple[bool, Owner | None]:
-    """Return what `is_held` and `other_host` do, with one look at the lock."""
-    held, owner = _held_and_owner(path)
-    if held or owner is None:
-        return held, None
-    with guard_access("look at the lock", path):
-        return False, None if owner.is_judged_by_flock(path) else owner
-
-
-def _held_and_owner(path: Path) -> tuple[bool, Owner | None]:
-    """Return whether `flock` shows that a lock is held, and the owner that its file names."""
+    Returns:
+        Whether a live process holds it, as far as `flock` shows; one that cannot be read counts as held. If
+        not, the owner on a host whose locks do not reach this one; None if there is none.
+    """
     with guard_access("look at the lock", path):
         try:
             descriptor = open_plain(path)
@@ -302,17 +284,18 @@ def _held_and_owner(path: Path) -> tuple[bool, Owner | None]:
             raise
         try:
             # Shared, so that two who look do not take each other for an owner.
-            held = has_locks() and not try_lock(descriptor, shared=True)
-            return held, Owner.from_bytes(pread(descriptor, OWNER_BYTES, 0))
+            if has_locks() and not try_lock(descriptor, shared=True):
+                return True, None
+            owner = Owner.from_bytes(pread(descriptor, OWNER_BYTES, 0))
         finally:
             os.close(descriptor)
+        return False, None if owner is None or owner.is_judged_by_flock(path) else owner
 
 
 def is_stray_lock(path: Path) -> bool:
     """Return whether a file without a journal is a lock that its owner, if it has one, no longer needs.
 
-    A writer makes its lock before its journal. Where `flock` may not reach this host, an empty file may be
-    that of a writer that has just begun.
+    A writer makes its lock before its journal.
     """
     try:
         descriptor = open_plain(path)
@@ -325,10 +308,7 @@ def is_stray_lock(path: Path) -> bool:
         owner = Owner.from_bytes(pread(descriptor, OWNER_BYTES, 0))
     finally:
         os.close(descriptor)
-    system = file_system(path.parent)
-    if owner is None:
-        return state.st_size == 0 and (system.is_local or system.shares_locks)
-    return owner.is_judged_by_flock(path)
+    return state.st_size == 0 if owner is None else owner.is_judged_by_flock(path)
 
 
 def _opened(path: Path) -> tuple[int, bool]:
@@ -339,7 +319,7 @@ def _opened(path: Path) -> tuple[int, bool]:
             try:
                 descriptor, writable = open_plain(path, os.O_RDWR | os.O_CREAT, _MODE), True
             except PermissionError:
-                if state_of(path, follow=False) is None:
+                if stat_or_none(path, follow=False) is None:
                     raise
                 descriptor, writable = open_plain(path), False
         except OSError as error:

@@ -1,4 +1,4 @@
-"""`Place`: a file or folder of a store, wherever it lies."""
+"""`Place`: a file or folder of a store, local or remote."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CorruptStoreError
-
-#: The size of the pieces in which files are streamed.
-CHUNK_BYTES = 8 << 20
+from .access import CHUNK_BYTES as CHUNK_BYTES
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,7 @@ class Place(ABC):
     @property
     @abstractmethod
     def parent(self) -> Place:
-        """The folder that this lies in."""
+        """The folder that contains it."""
 
     @property
     def local(self) -> Path | None:
@@ -87,7 +85,7 @@ class Place(ABC):
 
     @abstractmethod
     def read(self, most: int | None = None) -> bytes:
-        """Read the whole file.
+        """Read the file.
 
         Args:
             most: the largest size that makes sense, in bytes; None for any.
@@ -106,7 +104,7 @@ class Place(ABC):
 
     @abstractmethod
     def write(self, data: bytes | Iterator[bytes], *, exclusive: bool = False) -> None:
-        """Write a file that readers see either whole or not at all, and make it durable.
+        """Write a file atomically and durably.
 
         Args:
             data: the content, or its pieces, which are never all in memory. If they raise an error, nothing
@@ -115,6 +113,7 @@ class Place(ABC):
 
         Raises:
             FileExistsError: `exclusive`, and the name is taken; of several that try, one succeeds.
+            UnsyncedError: readers see the file, and a crash of the machine may undo that; see `visible`.
         """
 
     @abstractmethod

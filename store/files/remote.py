@@ -72,7 +72,7 @@ def remote_place(url: str, options: Mapping[str, str]) -> RemotePlace:
         store = from_url(url, **_settings(options))
     except (BaseError, ValueError, TypeError) as error:
         raise InvalidArgumentError(
-            f"{url} or its storage_options are not valid: {error_text(error)}"
+            f"{url} or its storage options are not valid: {error_text(error)}"
         ) from error
     return RemotePlace(Bucket(url, options, store), "")
 
@@ -107,7 +107,7 @@ def _settings(options: Mapping[str, str]) -> dict[str, Any]:
         except (KeyError, ValueError) as error:
             expected = {"max_retries": "a whole number", **dict.fromkeys(_FLAGS, "true or false")}
             raise InvalidArgumentError(
-                f"storage_options: {name}={value!r} is not valid; expected "
+                f"The storage option {name}={value!r} is not valid; expected "
                 f"{expected.get(bare, 'seconds, as in 30s')}."
             ) from error
     return {"config": config, "client_options": client, "retry_config": retry}
@@ -315,7 +315,7 @@ class RemotePlace(Place):
             path.unlink(missing_ok=True)
 
     def copy_from(self, source: Place, *, link: bool = False) -> None:
-        """See `Place`; the object store itself copies what lies below our root, in a store of its own too."""
+        """See `Place`; the object store copies objects below our root, also from another store there."""
         below = f"{self._bucket.url}/"
         with as_os_errors(self):
             if (

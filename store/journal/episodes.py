@@ -138,6 +138,15 @@ class EpisodeFacts:
         return replace(self, metadata={**self.metadata, **_mapping("metadata", metadata)})
 
 
+def copied_options(options: Any) -> dict[Any, Any] | None:
+    """Return a copy of the options of a reset, which an environment may change; None if there are none.
+
+    Raises:
+        InvalidArgumentError: they are no mapping.
+    """
+    return None if options is None else _mapping("options", options)
+
+
 def _mapping(name: str, value: Any) -> dict[Any, Any]:
     if not isinstance(value, Mapping | None):
         raise InvalidArgumentError(f"{name} is {type(value).__name__}; expected a mapping.")
@@ -161,11 +170,12 @@ def add_in_order(total: float | list[float], rewards: np.ndarray) -> float | lis
     sums = np.zeros((len(rewards) + 1, *rewards.shape[1:]))
     # The sum of a lane or a recovered episode begins with 0.0, whatever the shape of its rewards.
     sums[0], sums[1:] = total, rewards
-    return np.cumsum(sums, axis=0, out=sums)[-1].tolist()
+    with np.errstate(over="ignore", invalid="ignore"):  # inf and -inf may come together
+        return np.cumsum(sums, axis=0, out=sums)[-1].tolist()
 
 
 def team_flags(agents: Sequence[AgentRecord]) -> tuple[bool, bool]:
-    """`terminated` and `truncated` of a whole episode, from its agents'.
+    """`terminated` and `truncated` of a multi-agent episode, from its agents'.
 
     Both are unset while an agent goes on. Then the episode is terminated if all agents are, and truncated if
     any is.
@@ -374,7 +384,7 @@ class EpisodeColumns:
 
     @staticmethod
     def joined(parts: Sequence[EpisodeColumns]) -> EpisodeColumns:
-        """Several, one behind the other; one at least."""
+        """Several, one after the other; one at least."""
         if len(parts) == 1:
             return parts[0]
         arrays = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _ARRAYS}

@@ -2,7 +2,7 @@
 
 Observations that are images make up nearly all of a journal, and to write, check and read back their bytes
 takes longer than to compress them first. So a column of values of one size is *packed*: the values of some
-neighbouring rows of one lane, one behind the other, are one LZ4 frame, which stands in the first of these
+neighbouring rows of one lane, one after the other, are one LZ4 frame, which stands in the first of these
 rows; the others are empty. Such a *unit* is unpacked alone, when sealing gets to it, so memory stays bounded.
 A packed column has a type that no other column has. Values that do not shrink stay as they are.
 
@@ -170,7 +170,7 @@ class PackedRows:
 
     @cached_property
     def _edges(self) -> np.ndarray:
-        """Return the first rows of units in all packed columns, and behind them the number of rows."""
+        """Return the first rows of units in all packed columns, and after them the number of rows."""
         begins = np.ones(self.rows.num_rows, bool)
         for array in self.rows.columns:
             if array.type == PACKED:
@@ -238,7 +238,7 @@ def unpack_all(chunks: Iterable[PackedRows], arena: Arena) -> list[pa.RecordBatc
 
 
 def lane_edges(batch: pa.RecordBatch) -> np.ndarray:
-    """Return where the stretches of neighbouring rows of one lane begin, and behind them where the last one
+    """Return where the stretches of neighbouring rows of one lane begin, and after them where the last one
     ends.
     """
     names = (JOURNAL_NUMBER.name, JOURNAL_AGENT.name)
@@ -246,7 +246,7 @@ def lane_edges(batch: pa.RecordBatch) -> np.ndarray:
 
 
 def edges_of(keys: Sequence[np.ndarray]) -> np.ndarray:
-    """Return where stretches of rows with equal keys begin, and behind them where the last one ends.
+    """Return where stretches of rows with equal keys begin, and after them where the last one ends.
 
     Args:
         keys: arrays of one length; at least one.

@@ -22,7 +22,7 @@ import pyarrow as pa
 from ..dynamic.values import load_object
 from ..errors import DamagedJournalError
 from ..files import guard_access
-from ..files.access import open_plain, pread, state_of
+from ..files.access import open_plain, pread, stat_or_none
 from ..spaces.arrow import STORED_TYPES, inner_type
 from .packed_columns import PACKED, PackedRows, has_packed, packed_bytes, plain_bytes
 from .records import (
@@ -111,7 +111,7 @@ class PartReader:
     Attributes:
         header: the run's header, or None if no record with one is whole.
         torn_bytes: how many bytes belong to no whole record; known once all batches were read.
-        damaged: whether whole records stand behind such bytes, so that this is no end torn by a crash, or
+        damaged: whether whole records stand after such bytes, so that this is no end torn by a crash, or
             all its rows were in parts before it; known then.
         ended: whether the part was closed in order; otherwise later batches may be lost. Known then.
         seen: rows of the run up to the end of this part; known then.
@@ -140,7 +140,7 @@ class PartReader:
     @contextlib.contextmanager
     def _opened(self) -> Iterator[BinaryIO]:
         with guard_access("read the journal", self.path):
-            state = state_of(self.path, follow=False)
+            state = stat_or_none(self.path, follow=False)
             if state is not None and not stat.S_ISREG(state.st_mode):
                 raise DamagedJournalError(
                     f"The journal part {self.path} is a link or no file; journals hold files only."
@@ -149,7 +149,7 @@ class PartReader:
                 yield file
 
     def batches(self, *, after_gap: bool = False, seen: int = 0) -> Iterator[JournalBatch]:
-        """Yield every whole batch in the order of arrival.
+        """Yield every complete batch in the order of arrival.
 
         Rows that were written twice, because an interrupt came between writing and noting it, are given
         once. Pages that were passed are released from time to time; batches stay usable and bring them back.
@@ -209,7 +209,7 @@ class PartReader:
         return rows.slice(known)
 
     def _records(self) -> Iterator[PartRecord | None]:
-        """Yield every whole record; None where bytes were passed over to find the next one."""
+        """Yield every complete record; None where bytes were skipped to find the next one."""
         self.torn_bytes, self.damaged, self.ended = 0, False, False
         if self._map is None:
             return
@@ -245,7 +245,7 @@ class PartReader:
 
 
 class GrowingPart(PartReader):
-    """A part that its writer appends to: each call of `batches` continues behind the last whole record.
+    """Reader of a growing part: each call of `batches` continues after the last complete record.
 
     The file is open only during a call, and records are copied: touching a mapped page that the writer has
     cut off would end this process. Reading stops at the first record that is torn, being written or damaged.
@@ -275,7 +275,7 @@ class GrowingPart(PartReader):
                     return
                 at += size
                 if record.kind != SCHEMA:
-                    # A schema is cut off with the batch behind it if that cannot be written.
+                    # A schema is cut off with the batch after it if that cannot be written.
                     self._stop = at
                 self.ended = record.kind == END
                 yield record
@@ -283,8 +283,8 @@ class GrowingPart(PartReader):
 
 def _not_ours(path: Path, problem: str) -> DamagedJournalError:
     return DamagedJournalError(
-        f"The journal part {path} holds what no journal holds ({problem}). It was written by something else, "
-        "or its records were changed on purpose."
+        f"{path} is not a journal part ({problem}). Another program wrote it, or its records were changed on "
+        "purpose."
     )
 
 
@@ -345,7 +345,7 @@ def _is_compressed(metadata: bytes) -> bool:
 
 
 def _field_offset(metadata: bytes, table: int, number: int) -> int:
-    """Return where a field of a flatbuffer table stands, counted from the table; 0 if it is absent."""
+    """Return the offset of a field in a flatbuffer table; 0 if it is absent."""
     entries = table - struct.unpack_from("<i", metadata, table)[0]
     (size,) = struct.unpack_from("<H", metadata, entries)
     entry = 4 + 2 * number

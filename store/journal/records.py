@@ -81,7 +81,7 @@ class RunHeader:
 
 @dataclass(frozen=True)
 class PartRecord:
-    """One whole record; `events` and `body` are views of the memory it was read from."""
+    """A complete record; `events` and `body` are views of the memory it was read from."""
 
     kind: bytes
     first: int
@@ -94,7 +94,7 @@ class PartRecord:
 def encode(
     kind: bytes, first: int, schema: int, events: bytes, body: bytes | memoryview
 ) -> list[bytes | memoryview]:
-    """Return the pieces to write, one behind the other, for one record."""
+    """Return the pieces to write, one after the other, for one record."""
     head = _HEAD.pack(kind, len(events), len(body), first, schema)
     padded_events = events + bytes(_padding(len(events)))
     padding = bytes(_padding(len(body)))
@@ -103,7 +103,7 @@ def encode(
 
 
 def decode(data: memoryview, start: int, *, checked: bool = False) -> PartRecord | None:
-    """Return the record that begins at `start`, or None if there is no whole, undamaged one.
+    """Return the record at `start`, or None if there is no complete, undamaged one.
 
     Args:
         data: the part.
@@ -126,7 +126,7 @@ def decode(data: memoryview, start: int, *, checked: bool = False) -> PartRecord
 
 
 def record_bytes(head: bytes) -> int | None:
-    """Return the size of the record that begins with these bytes; None if they are no whole head."""
+    """Return the size of the record that begins with these bytes; None if they are no complete head."""
     if len(head) < HEAD_BYTES or not head.startswith(_MAGIC):
         return None
     _, events_size, body_size, _, _ = _HEAD.unpack_from(head, _START.size)
@@ -134,7 +134,7 @@ def record_bytes(head: bytes) -> int | None:
 
 
 def find_next(data: mmap.mmap, view: memoryview, start: int) -> int | None:
-    """Return where the next whole record behind a damaged one begins, or None if there is none.
+    """Return the offset of the next complete record after a damaged one, or None.
 
     A part made to be slow could hold very many heads that each claim the rest of it; the search gives up when
     computing the checksums of such heads has taken it over the part a number of times.
@@ -180,7 +180,7 @@ def begin_event(number: int, env_index: int | None, started_at: int, facts: Epis
 
 
 def begin_and_end_events(episodes: EpisodeColumns) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the events of whole episodes: their begins, and their ends."""
+    """Return the events of complete episodes: their begins, and their ends."""
     begins: list[dict[str, Any]] = []
     ends: list[dict[str, Any]] = []
     for place, number in enumerate(episodes.number.tolist()):

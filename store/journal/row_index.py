@@ -84,7 +84,7 @@ class RowSpans:
 
 
 def _unsorted(keys: list[np.ndarray]) -> bool:
-    """Return whether some row stands before one of a smaller number, or of a smaller agent of that number."""
+    """Return whether rows are out of order: a row comes before one of a smaller number or agent."""
     numbers = keys[-1]
     if (numbers[1:] < numbers[:-1]).any():
         return True
@@ -165,7 +165,7 @@ class Pieces:
 
 
 def _stretches(starts: np.ndarray, stops: np.ndarray) -> Iterator[slice]:
-    """Cut pieces of one batch, in order, into stretches that are read whole."""
+    """Cut pieces of one batch, in order, into spans that are read at once."""
     if (stops - starts).sum() >= _DENSE * (stops[-1] - starts[0]):
         yield slice(0, len(starts))
         return
@@ -237,7 +237,7 @@ class RowIndex:
             )
         if (there == steps_rows).all():
             return self
-        # The rest arrived behind a gap in a damaged journal, or in a step that was interrupted and never
+        # The rest arrived after a gap in a damaged journal, or in a step that was interrupted and never
         # counted.
         limits = np.where(there == steps_rows, self.counts, steps_rows)
         whole = self.pieces

@@ -1,4 +1,4 @@
-"""The journal: a run's write-ahead log, and the lock that says its writer lives.
+"""The journal: a run's write-ahead log, and the lock of its live writer.
 
 Each run has a directory `journal/<run id>/` of numbered parts, and beside it a file `<run id>.lock`, held
 for as long as the writer lives (see `locks`). The lock is beside the directory, so that the directory can
@@ -32,8 +32,8 @@ import pyarrow as pa
 from ..dynamic.columns import align_to_schema
 from ..errors import CorruptStoreError, RecorderStateError
 from ..files import guard_access, is_denied, sync_open, sync_path
-from ..files.access import is_folder, is_link, open_plain, state_of
-from ..files.locks import LOCK_SUFFIX, is_held, other_host
+from ..files.access import is_folder, is_link, open_plain, read_chunks, stat_or_none
+from ..files.locks import LOCK_SUFFIX, holder
 from ..layout import checksum
 from .records import BATCH, END, HEADER_KEY, SCHEMA, RunHeader, encode
 
@@ -46,7 +46,7 @@ SEAL_LOG = "seals.log"
 class PartWriter:
     """Appends batches to one part.
 
-    A batch that could not be written whole is cut off again, so the part always ends behind a whole batch
+    A batch that could not be written whole is cut off again, so the part always ends after a whole batch
     and the same batch may be appended once more: to this part, or to a fresh one after a failed fsync.
 
     Args:
@@ -134,7 +134,7 @@ class PartWriter:
             raise
 
     def _cut(self) -> None:
-        """Cut off what a write that failed may have left behind the last whole batch."""
+        """Truncate the part after the last complete batch, where a write has failed."""
         if self._torn:
             os.ftruncate(self._file.fileno(), self.size)
             self._file.seek(self.size)
@@ -217,10 +217,10 @@ def journal_runs(*folders: Path) -> tuple[list[str], list[str]]:
     live: list[str] = []
     left: list[str] = []
     for folder in journal_folders(*folders):
-        lock = lock_path(folder)
-        if is_held(lock):
+        held, other_host = holder(lock_path(folder))
+        if held:
             live.append(folder.name)
-        elif not folder.name.endswith(DAMAGED_SUFFIX) and other_host(lock) is None:
+        elif not folder.name.endswith(DAMAGED_SUFFIX) and other_host is None:
             left.append(folder.name)
     return live, left
 
@@ -233,7 +233,7 @@ def is_journal(directory: Path) -> bool:
     """
     if not is_folder(directory, follow=False):
         return False
-    if state_of(lock_path(directory), follow=False) is not None:
+    if stat_or_none(lock_path(directory), follow=False) is not None:
         return True
     try:
         return any(map(is_own_name, os.listdir(directory)))
@@ -266,7 +266,7 @@ def set_aside(directory: Path) -> Path:
         # One that was set aside earlier keeps its name.
         numbers = itertools.chain([""], (f".{number}" for number in itertools.count(2)))
         places = (directory.with_name(f"{directory.name}{number}{DAMAGED_SUFFIX}") for number in numbers)
-        place = next(place for place in places if state_of(place, follow=False) is None)
+        place = next(place for place in places if stat_or_none(place, follow=False) is None)
         directory.rename(place)
     return place
 
@@ -316,7 +316,7 @@ def note_seal(directory: Path, segment: int, numbers: Iterable[int]) -> None:
     text = json.dumps({"segment": segment, "numbers": sorted(numbers)}).encode()
     path = directory / SEAL_LOG
     with guard_access("write the journal", path):
-        new = state_of(path) is None
+        new = stat_or_none(path) is None
         descriptor = open_plain(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         try:
             # The line begins with a line feed, so that a torn one before it spoils itself alone.
@@ -340,7 +340,7 @@ def sealed_numbers(directory: Path, committed: int) -> set[int]:
     by_segment: dict[int, list[int]] = {}
     path = directory / SEAL_LOG
     with guard_access("read the journal", path):
-        data = b"" if is_link(path) or state_of(path) is None else path.read_bytes()
+        data = b"" if is_link(path) or stat_or_none(path) is None else b"".join(read_chunks(open_plain(path)))
     for line in data.split(b"\n"):
         check, _, text = line.partition(b" ")
         if text and check == b"%08x" % checksum(text):

@@ -4,7 +4,7 @@ zstd everywhere; BYTE_STREAM_SPLIT for floating-point leaves; delta encoding for
 values repeat (ids, texts, integers). Pages of 1 MiB let zstd see many frames at once and stay in the
 processor's caches. They are of version 1, whose checksums cover the levels with their sizes; version 2 is
 written with a copy less (2 of 9 us for a frame of 28 KiB), but has these sizes in headers, unchecked.
-Pages carry the checksums that Parquet has. The footer gets one of ours: its CRC-32 stands behind it, inside
+Pages carry the checksums that Parquet has. The footer gets one of ours: its CRC-32 stands after it, inside
 the length that the file gives for it, where readers that do not know it pass over it.
 
 Before a snapshot reads a file, `check_listed` compares its footer with the table's log. Engines compare
@@ -96,7 +96,7 @@ def parquet_writer(place: Place, schema: pa.Schema, row_bytes: int) -> Iterator[
 
 
 def _add_checksum(path: Path) -> None:
-    """Put the CRC-32 of the footer behind it."""
+    """Put the CRC-32 of the footer after it."""
     with open(path, "r+b") as file:
         stop = file.seek(0, os.SEEK_END) - PARQUET_END.size
         file.seek(stop)
@@ -127,30 +127,27 @@ def read_footer(place: Place) -> pq.FileMetaData:
         CorruptStoreError: the file is missing, truncated, damaged or no Parquet file; the message names it.
         StoreAccessError: it may not be read, or cannot be reached.
     """
-    return read_checked_footer(place)[0]
-
-
-def read_checked_footer(place: Place) -> tuple[pq.FileMetaData, bool]:
-    """Read and check a footer as `read_footer` does, and say whether it carries our checksum."""
     try:
-        footer, ours = footer_bytes(place)
-        metadata = pq.read_metadata(pa.BufferReader(_MAGIC + footer))
+        metadata = pq.read_metadata(pa.BufferReader(_MAGIC + footer_bytes(place)))
         sizes = (metadata.row_group(index).total_byte_size for index in range(metadata.num_row_groups))
         if max(sizes, default=0) > _LARGEST_GROUP:
             raise ValueError(f"a row group unpacks to more than {_LARGEST_GROUP} bytes")
-        return metadata, ours
+        return metadata
     except (pa.ArrowException, OSError, KeyError, ValueError) as error:
         raise reading_error(place, error) from error
 
 
-def footer_bytes(place: Place) -> tuple[bytes, bool]:
-    """Return the bytes of a file's footer, with length and magic, and whether they carry our checksum."""
+def footer_bytes(place: Place) -> bytes:
+    """Return the bytes of a file's footer, with length and magic, compared with their checksum."""
     tail, size = place.read_tail(_TAIL_BYTES)
     needed = _footer_size(tail, size)
     if needed > len(tail):
         tail, _ = place.read_tail(needed)
     footer = tail[-needed:]
-    return footer, _verify(footer)
+    end = checksum_of_end(footer, FOOTER_MARK)  # None in files of other writers
+    if end is not None and checksum(footer[: end[0]]) != end[1]:
+        raise ValueError("its footer does not have the checksum that it was written with")
+    return footer
 
 
 def text_bounds(footer: pq.FileMetaData, name: str) -> tuple[str, str] | None:
@@ -192,10 +189,24 @@ def reading_error(place: Place, error: Exception) -> EpisodelakeError:
     number = error.errno if isinstance(error, OSError) else None
     if number not in (None, errno.EISDIR) or is_passing(error) or is_denied(error):
         return access_error(f"Could not read {place}", error, place)
+    reason = " ".join(str(error).split()).rstrip(" .")
     return CorruptStoreError(
-        f"The file {place} cannot be read: {error}. It is damaged; the other files of the store are not "
+        f"The file {place} cannot be read: {reason}. It is damaged; the other files of the store are not "
         "affected."
     )
+
+
+def check_plain(place: Place) -> None:
+    """Refuse links and special files before an engine opens them by name.
+
+    Raises:
+        CorruptStoreError: it is a link or a pipe.
+        StoreAccessError: the system cannot tell.
+    """
+    try:
+        place.check_plain()
+    except OSError as error:
+        raise reading_error(place, error) from error
 
 
 def _footer_size(tail: bytes, size: int) -> int:
@@ -208,14 +219,6 @@ def _footer_size(tail: bytes, size: int) -> int:
     return length + PARQUET_END.size
 
 
-def _verify(footer: bytes) -> bool:
-    """Compare the checksum behind the footer; False if it has none, as in files of other writers."""
-    end = checksum_of_end(footer, FOOTER_MARK)
-    if end is not None and checksum(footer[: end[0]]) != end[1]:
-        raise ValueError("its footer does not have the checksum that it was written with")
-    return end is not None
-
-
 def read_parquet(
     place: Place,
     columns: Sequence[str] | None = None,
@@ -223,7 +226,7 @@ def read_parquet(
     dictionaries: Sequence[str] = (),
     rows: int | None = None,
 ) -> pa.Table:
-    """Read columns of a whole Parquet file of the store.
+    """Read columns of a Parquet file of the store.
 
     Args:
         place: the file.
@@ -362,7 +365,7 @@ def _check_identity(place: Place, file: TableFile, footer: pq.FileMetaData) -> N
     if size != file.size:
         raise CorruptStoreError(
             f"The file {place} has {size} bytes where {file.size} were committed. It is damaged, or another "
-            "file stands in its place: restore it from a copy."
+            "file has replaced it: restore it from a copy."
         )
     for name in ("episode_id", "run_id"):
         listed, bounds = file.bounds(name), text_bounds(footer, name)
@@ -373,12 +376,12 @@ def _check_identity(place: Place, file: TableFile, footer: pq.FileMetaData) -> N
 def _misplaced(place: Place, name: str, bounds: tuple[str, str]) -> CorruptStoreError:
     return CorruptStoreError(
         f"The file {place} has {name} from {bounds[0]!r} to {bounds[1]!r}, which is not what was committed. "
-        "Another file stands in its place: restore it from a copy."
+        "Another file has replaced it: restore it from a copy."
     )
 
 
-def check_beside(place: Place, segment: TableFile) -> None:
-    """Compare the footer of an annotation's file with the segment beside which it lies, once in this process.
+def check_annotation_footer(place: Place, segment: TableFile) -> None:
+    """Compare the footer of an annotation file with its segment, once in this process.
 
     Raises:
         CorruptStoreError: it is damaged, or belongs to another segment.
@@ -390,7 +393,7 @@ def check_beside(place: Place, segment: TableFile) -> None:
     if footer.num_rows != segment.rows:
         raise CorruptStoreError(
             f"The file {place} has {footer.num_rows} rows beside {segment.rows} in its segment. It is "
-            "damaged, or another file stands in its place: restore it from a copy."
+            "damaged, or another file has replaced it: restore it from a copy."
         )
     bounds = text_bounds(footer, "episode_id")
     if bounds is not None:

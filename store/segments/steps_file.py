@@ -130,7 +130,7 @@ class StepsFile:
             episode = last
 
     def _whole(self, index: RowIndex, first: int, last: int) -> pa.Table:
-        """Return the steps rows of the whole lanes `[first, last)`."""
+        """Return the steps rows of the lanes `[first, last)`."""
         arrivals, places = self._gather(index.pieces.part(*index.first[[first, last]].tolist()))
         counts, lates = index.counts[first:last], index.lates[first:last]
         kept = counts - lates
@@ -207,7 +207,7 @@ class StepsFile:
             absent[blank] = True
             if places is not None:
                 outcomes = places[outcomes]
-            # A late row may stand elsewhere, even where the observations stand in order. The row behind an
+            # A late row may stand elsewhere, even where the observations stand in order. The row after an
             # episode's last one is the reset of the next, which has no outcome either.
             in_order = observed is None and bool(
                 ((outcomes == np.arange(start + 1, start + count + 1)) | absent).all()
@@ -240,7 +240,7 @@ class StepsFile:
 
 
 def _precede_resets(arrivals: pa.Table, rows: np.ndarray) -> bool:
-    """Return whether the row behind each of these is a reset, or behind the table."""
+    """Return whether the row after each of these is a reset, or after the table."""
     kinds = _plain(arrivals, JOURNAL_KIND.name).to_numpy()
     behind = rows + 1
     return bool((kinds[behind[behind < len(kinds)]] == RESET_ROW).all())
@@ -253,7 +253,7 @@ def _named_once(column: pa.Field) -> pa.Field:
 
 
 def _shifted(column: pa.ChunkedArray, first: int, count: int) -> pa.ChunkedArray:
-    """Rows from `first` on, and NULL behind the last row of the column."""
+    """Rows from `first` on, and NULL after the last row of the column."""
     rows = column.slice(first, count)
     missing = pa.nulls(count - len(rows), column.type)
     return pa.chunked_array([*rows.chunks, missing], column.type)
@@ -289,7 +289,7 @@ def _equal_lists(array: pa.Array, rows: np.ndarray, absent: np.ndarray | None) -
         return None
     wanted, valid = rows, None
     if absent is not None or not whole.all():
-        # The row behind the last one is asked for only where nothing stands.
+        # The row after the last one is asked for only where nothing stands.
         inside = np.minimum(rows, len(array) - 1)
         valid = whole[inside] if absent is None else whole[inside] & ~absent
         wanted = inside[valid]

@@ -75,7 +75,7 @@ class SpaceCodec:
         return tuple(node for node in _nodes(self._node) if isinstance(node, FixedNode))
 
     def part(self, column: str) -> SpaceCodec | None:
-        """Return the codec of the part of a Dict or Tuple space that stands under a column name, or None.
+        """Return the codec of the part of a Dict or Tuple space with a column name, or None.
 
         Args:
             column: such as `observation.arm.angles`; the part may be a Dict or a Tuple itself.

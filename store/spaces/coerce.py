@@ -18,6 +18,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ..common.arguments import refuse_mask
+from ..common.foreign_arrays import as_array
 from ..errors import SpaceMismatchError
 from .node import describe
 
@@ -64,7 +65,7 @@ class Coercion:
         plain = isinstance(value, _PLAIN) and not isinstance(value, np.generic)
         refuse_mask(value, f"column '{self.column}'")
         try:
-            array = np.asarray(value)
+            array = as_array(value)
             if plain and array.size and self.dtype.kind in "iu" and array.dtype.kind in "fO":
                 array = self._integers(value, array)
         except (ValueError, TypeError, OverflowError, RuntimeError) as error:
@@ -169,8 +170,8 @@ def integers_within(value: Any, dtype: np.dtype, refuse: Callable[[Any], SpaceMi
     """Return integers of any width as `dtype` if all of them fit; else raise what `refuse` makes."""
     refuse_mask(value, "a value")
     try:
-        array = np.asarray(value)
-    except (ValueError, TypeError) as error:
+        array = as_array(value)
+    except (ValueError, TypeError, RuntimeError) as error:
         raise refuse(value) from error
     if array.dtype.kind not in "iu" and array.size:
         raise refuse(value)

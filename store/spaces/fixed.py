@@ -17,6 +17,7 @@ import pyarrow as pa
 from gymnasium.spaces import Box, Discrete, MultiBinary, Space
 
 from ..common.arguments import refuse_mask
+from ..common.foreign_arrays import as_array
 from ..errors import UnsupportedSpaceError
 from .arrow import (
     LISTS,
@@ -267,7 +268,7 @@ class FixedBuffer(ValueBuffer):
         """See `ValueBuffer.put_many`."""
         if chosen is not None:
             refuse_mask(values, f"column '{self._node.column}'")
-            values = np.asarray(values)[chosen]
+            values = as_array(values)[chosen]
         shape = (length, *self._node.shape)
         if values.__class__ is not np.ndarray:
             self.array[start : start + length] = self._node.coerce(values, shape)

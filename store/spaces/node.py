@@ -181,7 +181,7 @@ class Node(ABC):
 
 
 def cut_arrays(nodes: Iterable[Node], arrays: Iterable[Any]) -> list[list[Any]]:
-    """Return the arrays of each node, from those of all nodes one behind the other."""
+    """Return the arrays of each node, from those of all nodes one after the other."""
     given = iter(arrays)
     return [list(islice(given, len(node.fields))) for node in nodes]
 
@@ -233,7 +233,7 @@ class Codec(Protocol):
         ...
 
     def decode(self, space: Any, parts: dict[str, Any]) -> Any:
-        """Return the value of which `encode` made these parts."""
+        """Return the value that `encode` turned into these parts."""
         ...
 
     def to_json(self, space: Any) -> dict[str, Any]:

@@ -55,7 +55,7 @@ class StepAnnotation:
 
 
 def write_marker(layout: Layout, annotation: StepAnnotation) -> None:
-    """Make the folders of an annotation's new files, each with a file that says what they are.
+    """Make the folders of an annotation's new files, each with a marker file.
 
     A version that lists the annotation and whose folder lacks it was vacuumed: without it, missing values and
     missing files would look alike.

@@ -25,7 +25,7 @@ import pyarrow as pa
 from ..delta.log import TableFile
 from ..delta.table import Table
 from ..dynamic import logical_types as kinds
-from ..dynamic.column_groups import METADATA, STEP_FAMILIES, ColumnGroup, ColumnSet, DynamicRows, merge_rows
+from ..dynamic.column_groups import METADATA, STEP_GROUPS, ColumnGroup, ColumnSet, DynamicRows, merge_rows
 from ..dynamic.columns import align_to_schema, marked
 from ..dynamic.values import load_objects
 from ..errors import ConcurrentCommitError
@@ -39,16 +39,16 @@ _found: dict[tuple[str, int, int], Mapping[str, str]] = {}
 
 @dataclass(frozen=True)
 class Overflow:
-    """A column some of whose numbers stand in the JSON column only.
+    """A column with some of its numbers in the JSON column only.
 
     Attributes:
         column: its field, as committed.
-        family: its family.
+        group: its group.
         kind: the kind in which readers show it.
     """
 
     column: pa.Field
-    family: ColumnGroup
+    group: ColumnGroup
     kind: str
 
     @cached_property
@@ -59,7 +59,7 @@ class Overflow:
     @property
     def json_column(self) -> str:
         """The column that has the other numbers."""
-        return self.family.json_column
+        return self.group.json_column
 
     def numbers(self, texts: pa.Array | pa.ChunkedArray) -> pa.Array:
         """Return the values in cells of the JSON column that the typed column would show; NULL where there is
@@ -68,7 +68,7 @@ class Overflow:
         Raises:
             CorruptStoreError: a text is no JSON object.
         """
-        path = self.family.path(self.column.name)
+        path = self.group.path(self.column.name)
         name = json.dumps(path[-1])
         cells = texts.to_pylist()
         rows = [row for row, text in enumerate(cells) if text is not None and name in text]
@@ -108,29 +108,29 @@ def overflow_of(
         CorruptStoreError: such a file is damaged.
     """
     marks = {column.name: mark for column in schema if (mark := kinds.field_overflow(column)) is not None}
-    families = [family for family in (*STEP_FAMILIES, METADATA) if family.json_column in schema.names]
-    unmarked = [family for family in families if not kinds.is_marked(schema.field(family.json_column))]
+    groups = [group for group in (*STEP_GROUPS, METADATA) if group.json_column in schema.names]
+    unmarked = [group for group in groups if not kinds.is_marked(schema.field(group.json_column))]
     for file in files() if unmarked else ():
-        for family in unmarked:
-            if family.json_column in file.columns:
-                for name, kind in _of_file(folder / file.name, file, family, schema).items():
+        for group in unmarked:
+            if group.json_column in file.columns:
+                for name, kind in _of_file(folder / file.name, file, group, schema).items():
                     kinds.widen(marks, name, kind)
     return {
-        column.name: Overflow(column, family, marks[column.name])
-        for family in families
+        column.name: Overflow(column, group, marks[column.name])
+        for group in groups
         for column in schema
-        if column.name in marks and family.owns(column)
+        if column.name in marks and group.owns(column)
     }
 
 
-def _of_file(place: Place, file: TableFile, family: ColumnGroup, schema: pa.Schema) -> Mapping[str, str]:
+def _of_file(place: Place, file: TableFile, group: ColumnGroup, schema: pa.Schema) -> Mapping[str, str]:
     """Return the columns of one file of an earlier writer that have overflow, and the kinds that show it."""
-    key = (f"{place}:{family.json_column}", file.size, file.moment)
+    key = (f"{place}:{group.json_column}", file.size, file.moment)
     if key not in _found:
-        own = {family.path(c.name): c for c in schema if family.owns(c) and c.name != family.json_column}
-        texts = read_parquet(place, [family.json_column]).column(0)
+        own = {group.path(c.name): c for c in schema if group.owns(c) and c.name != group.json_column}
+        texts = read_parquet(place, [group.json_column]).column(0)
         kinds_by_name: dict[str, str] = {}
-        where = f"the column {family.json_column!r} of {place}"
+        where = f"the column {group.json_column!r} of {place}"
         for mapping in load_objects(texts.drop_null().to_pylist(), where):
             for path, value in kinds.flatten(mapping):
                 column = own.get(path)

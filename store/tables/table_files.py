@@ -96,7 +96,7 @@ def _min_max(values: pa.ChunkedArray) -> dict[str, Any]:
 
 
 def list_steps_file(place: Place) -> NewFile:
-    """Return how to list a steps file that lies there already, by its footer and its ids.
+    """Return the listing of an existing steps file, from its footer and its ids.
 
     Raises:
         CorruptStoreError: it is damaged or missing.

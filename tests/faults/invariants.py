@@ -119,13 +119,16 @@ def deleted_episodes_stay_away(evidence: Evidence) -> Iterator[str]:
 
 
 def a_closed_run_left_nothing(evidence: Evidence) -> Iterator[str]:
-    """A run whose close has returned has no journal and is marked as ended."""
-    ended = evidence.seen.ended_runs
+    """A run whose close has returned has no journal, or its close warned of that, and is marked as ended.
+
+    A lock may be left: recovery removes it.
+    """
+    ended, warned = evidence.seen.ended_runs, evidence.promises.noted("left")
     for name in sorted(evidence.promises.closed):
         for run_id in evidence.promises.runs.get(name, []):
-            left = [entry for entry in evidence.seen.journal if entry.startswith(run_id)]
-            if left:
-                yield f"the closed run {run_id} left {left}"
+            left = {entry for entry in evidence.seen.journal if entry.startswith(run_id)} - {f"{run_id}.lock"}
+            if left and name not in warned:
+                yield f"the closed run {run_id} left {sorted(left)}"
             if any(episode.run_id == run_id for episode in evidence.seen.episodes) and run_id not in ended:
                 yield f"the closed run {run_id} has no end in the runs table"
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import os
 import traceback
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -216,7 +217,11 @@ class Performance:
 
     def _do_close(self) -> None:
         self.context.log.note(closing=self.name)
-        self.writer.close()
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            self.writer.close()
+        if any("Its journal" in str(each.message) for each in warned):
+            self.context.log.note(left=self.name)
         self.ended += [key for key in self.open if self.steps[key]]
         self.context.log.note(closed=self.name)
         self._promise_journal()

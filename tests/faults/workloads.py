@@ -156,7 +156,8 @@ def _read(context: Context) -> set[int | None]:
     store = el.open(context.path)
     steps = {episode.seed: len(episode.rewards) for episode in store}
     query = "select seed, count(*) - 1 from steps join episodes using (episode_id) group by 1"
-    rows = store.sql(query).fetchall()
+    # `query`, since DuckDB raises errors of its own where a relation of `sql` is run.
+    rows = store.query(query).rows()
     if steps != dict(rows) or store.runs.collect().height != 2:
         context.log.note(wrong=f"readers disagree: {steps}, {rows}")
     return set(steps)

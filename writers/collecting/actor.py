@@ -1,4 +1,4 @@
-"""Policies: their configuration, and the rule that tells the three forms of their outputs apart.
+"""Policies: their configuration, and the rule that distinguishes the three forms of their outputs.
 
     action | (action, extras) | (action, extras, state)
 
@@ -10,8 +10,10 @@ be a guess, so there every plain tuple is an action, and extras need a `PolicyOu
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass, field
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -19,9 +21,10 @@ import numpy as np
 from gymnasium import spaces
 
 from ...store.common.arguments import flag
+from ...store.common.foreign_arrays import to_numpy
 from ...store.errors import InvalidArgumentError, SpaceMismatchError
 from ...store.names import RAW_ACTION, STATE
-from .memory import check_actions, check_rows, copied, detached, keyed, to_host
+from .memory import check_actions, check_rows, copied, detached, keyed
 
 PolicyFunction = Callable[[Any, Mapping[str, Any], Any], Any]
 #: One policy, or of several agents each its own, by agent or group; None samples.
@@ -204,7 +207,7 @@ class Actor:
         self._size = size
         self._nested = isinstance(single_space, spaces.Dict | spaces.Tuple)
         self._tuple_actions = has_tuple_actions(space)
-        self._policy = _seeded(acting, space) if sample is None else sample
+        self._policy = without_gradients(_seeded(acting, space)) if sample is None else sample
         hooks = acting.explore, acting.map_action, acting.map_action_inverse
         # A sample of the action space is the environment's action already.
         self._hooked = acting.policy is not None and any(hook is not None for hook in hooks)
@@ -228,7 +231,7 @@ class Actor:
             columns[STATE] = none if state is None else keyed(copied(state))
         output = self._policy(observation, info, state)
         action, extras, state = read_output(output, self._tuple_actions)
-        action = to_host(action)
+        action = to_numpy(action)
         if action.__class__ is np.ndarray and action.ndim == 0:
             action = action[()]
         if self._hooked:
@@ -255,16 +258,16 @@ class Actor:
             action = self._acting.explore(action, self._generator)
         if self._acting.map_action is not None:
             action = self._acting.map_action(action)
-        return to_host(action)
+        return to_numpy(action)
 
     def _add(self, columns: dict[str, Any], extras: Mapping[str, Any]) -> None:
         for key, value in extras.items():
             if key in columns:
                 raise InvalidArgumentError(
-                    f"A policy returned an extra called {key!r}, which already stands for what the collector "
-                    "records by that name. Rename the extra, or do without the option."
+                    f"A policy returned an extra called {key!r}, a name that the collector "
+                    "itself records. Rename the extra, or leave out the option."
                 )
-            columns[key] = to_host(value)
+            columns[key] = to_numpy(value)
 
     def _batched(self, columns: dict[str, Any], size: int) -> dict[str, Any]:
         batches = {key: _rows(value, size, f"extra {key!r}") for key, value in columns.items()}
@@ -326,6 +329,24 @@ def _seeded(acting: PolicyConfig, space: gymnasium.Space) -> PolicyFunction:
     if seed is not None and callable(seeding):
         seeding(seed)
     return policy
+
+
+def without_gradients(policy: PolicyFunction) -> PolicyFunction:
+    """Return a policy that records no gradients, if it is a module of PyTorch or a method of one.
+
+    A function around a module decides for itself: it may learn while it plays.
+    """
+    torch: Any = sys.modules.get("torch")
+    called = policy.func if isinstance(policy, partial) else policy
+    module = getattr(called, "__self__", called)
+    if torch is None or not isinstance(module, torch.nn.Module):
+        return policy
+
+    def call(observation: Any, info: Mapping[str, Any], state: Any) -> Any:
+        with torch.no_grad():
+            return policy(observation, info, state)
+
+    return call
 
 
 def derived_seed(seed: Any, *key: int) -> int | None:

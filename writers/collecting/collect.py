@@ -6,7 +6,7 @@ import warnings
 from dataclasses import replace
 from typing import Any, Literal, Unpack
 
-from ...store.common.arguments import flag, whole_number
+from ...store.common.arguments import argument_names, flag, whole_number
 from ...store.errors import InvalidArgumentError
 from ...store.schema import OpenStore
 from .actor import AnyPolicy, Policy, PolicyConfig, derived_seed
@@ -16,8 +16,9 @@ from .goal import Goal, ResetOptions, Resets, Seeds, checked_seed
 from .loop import Hooks, OnEpisode, OnStep
 from .processes import ProcessPool
 from .stats import CollectStats
+from .unrecorded import options_without_store, temporary_store
 from .worker import WorkerConfig
-from .workers import WorkerPool, collect_in_workers
+from .workers import WorkerPool, check_source, collect_in_workers
 
 _POLICY_SEED = 1
 
@@ -25,11 +26,11 @@ _POLICY_SEED = 1
 def collect(
     env_or_envs: Any,
     policy: Policy | AnyPolicy | None,
-    store: OpenStore,
+    store: OpenStore | None = None,
     *,
     steps: int | None = None,
     episodes: int | None = None,
-    unbiased: bool = False,
+    quotas: bool = False,
     workers: int | WorkerPool | None = None,
     seed: Seeds | None = None,
     options: ResetOptions | None = None,
@@ -42,7 +43,7 @@ def collect(
     on_interrupt: Literal["raise", "return"] = "raise",
     **recording: Unpack[RecordingOptions],
 ) -> CollectStats:
-    """Let a policy play in an environment and record every transition.
+    """Let a policy play in an environment and record every transition; without a store only count.
 
     The policy is called as `policy(observation, info, state)` and returns `action`, `(action, extras)` or
     `(action, extras, state)`, or an `episodelake.PolicyOutput`. For a vector environment the observation, the
@@ -50,7 +51,7 @@ def collect(
     becomes the column `policy.<key>` of the row of the observation. `state` is given back at the next step,
     its tensors detached from their graph; it is None, or that of a `Policy`, at the first step of an episode.
     Where actions are tuples (Tuple spaces and the like), a plain tuple is an action, and extras need a
-    `PolicyOutput`.
+    `PolicyOutput`. A `torch.nn.Module`, or a method of one, is called under `torch.no_grad()`.
 
     Of a pool the batch has the environments that are ready, as `recv` returned them, and states are kept by
     environment. For an environment of PettingZoo the policy is a mapping from agents, or groups of the store,
@@ -58,8 +59,8 @@ def collect(
     answer are mappings by agent, of those that act now. A step is one of the environment, or one turn.
 
     An environment is recorded as a run of its own, begins with a reset, is left open, and what was recorded
-    is sealed when the call returns. A recorder of yours goes on where the last call with `steps` ended, and
-    is sealed when you say so. Ctrl-C ends the call after the current step, seals, and raises
+    is sealed when the call returns. Your own recorder continues after the last call with `steps`;
+    seal it yourself. Ctrl-C ends the call after the current step, seals, and raises
     KeyboardInterrupt. An exception of the environment or of the policy passes on; what was recorded before
     is kept.
 
@@ -69,14 +70,15 @@ def collect(
             function without arguments.
         policy: the policy; `episodelake.Policy` gives it an initial state, noise, or a mapping of actions.
             None samples the action space.
-        store: where to, as `episodelake.create` and `episodelake.open` give it.
+        store: where to, as `episodelake.create` and `episodelake.open` give it. None keeps nothing and
+            returns the statistics, such as those of an evaluation: episodes go to a temporary folder, which
+            is deleted. Of a recorder None stands for its store.
         steps: record so many transitions; of a vector environment or a pool up to the end of the batch that
             reaches them.
-        episodes: record exactly so many episodes. It begins with a reset, and what is unfinished when the
-            last one ends is not stored.
-        unbiased: give each environment a quota of the episodes beforehand. Otherwise the first ones to end
-            count, and of environments that run side by side these are the short ones. A pool always has
-            quotas.
+        episodes: record exactly so many episodes, those that begin first, so that long ones count as much
+            as short ones. It begins with a reset.
+        quotas: give each environment an equal share of the episodes beforehand, so that quick ones do not
+            begin more of them. A pool always has quotas.
         workers: collect in so many processes at once, each with a run and an environment of its own, which
             it makes from an id, a spec or a function; the goal is split between them. Seeds follow from
             `seed` and the worker's number. The policy, the function and the hooks are pickled; hooks run in
@@ -85,10 +87,10 @@ def collect(
         seed, options: a number and a mapping are for the first reset. A list has one for each episode, None
             where there is none, in the order in which they begin; environments that begin in the same step
             count in the order of their indices. A function is called with the episode's number, from 0. With
-            either, `episodes` records the episodes that begin first instead of those that end first, so each
-            value is used once. A list of as many seeds as a vector environment has environments is for the
-            first reset, unless `episodes` asks for no more. Worker w of W plays the episodes w, w + W, ...
-            All but a function reset a recorder whose episode would go on; a function's numbers go on too.
+            `episodes` each value is used once. A list of as many seeds as a vector environment has
+            environments is for the first reset, unless `episodes` asks for no more. Worker w of W plays the
+            episodes w, w + W, ... All but a function reset a recorder whose episode would go on; a function's
+            numbers go on too.
         policy_seed: of the sampling, of `explore`, and of a policy that has a method `seed`; follows from
             `seed`, unless that is a function, if it is not given.
         random: sample the action space instead of asking the policy, as without one.
@@ -99,15 +101,16 @@ def collect(
         render: call the environment's `render()` after every step; a number is the seconds to wait then.
         on_interrupt: "raise" KeyboardInterrupt after Ctrl-C, or "return" the statistics; their `interrupted`
             is then True.
-        recording: options of `EpisodeStore.record` for the recorder that is opened.
+        recording: options of `EpisodeStore.record` for the recorder that is opened. Without a store
+            `autoreset_mode`, `step_callback`, `episode_callback` and `cast`.
 
     Raises:
-        InvalidArgumentError: not exactly one of steps and episodes; a count below 1; an unknown option; an
-            answer of the policy that has extras which are no mapping; a list of seeds or options that is too
-            short (with `steps`, when the episode begins that has none); seeds or options for every episode
-            and a vector environment that is neither a SyncVectorEnv nor an AsyncVectorEnv; a seed or options
-            for a pool; a mapping by agent that lacks an agent, or for an environment without several;
-            `render` and a pool, or an environment without a render mode.
+        InvalidArgumentError: not exactly one of steps and episodes; a count below 1; an unknown option,
+            or one without effect; an answer of the policy that has extras which are no mapping; a list of
+            seeds or options that is too short (with `steps`, when the episode begins that has none); seeds or
+            options for every episode and a vector environment that is neither a SyncVectorEnv nor an
+            AsyncVectorEnv; a seed or options for a pool; a mapping by agent that lacks an agent, or for an
+            environment without several; `render` and a pool, or an environment without a render mode.
         SpaceMismatchError: the spaces are not the store's; an action or an observation does not fit; the
             policy answered for another number of environments.
         RecorderStateError: the recorder or the vector environment is closed.
@@ -117,26 +120,27 @@ def collect(
     """
     if on_interrupt not in ("raise", "return"):
         raise InvalidArgumentError(f"on_interrupt={on_interrupt!r:.100}: expected 'raise' or 'return'.")
-    check_options(recording)
+    if recording:
+        check_options(recording, argument_names(collect))
     check_store(store)
     policy_seed = checked_seed("policy_seed", policy_seed)
-    goal = Goal.of(steps, episodes, unbiased)
+    goal = Goal.of(steps, episodes, quotas)
     pool = (
         workers
         if isinstance(workers, WorkerPool | None)
         else ProcessPool(whole_number("workers", workers, 1))
     )
     resets = Resets.of(seed, options, goal)
-    acting = PolicyConfig.of(policy, policy_seed)
+    chosen = PolicyConfig.of(policy, policy_seed)
     if flag("random", random):
-        acting = replace(acting, policy=None)
-    watching = Hooks(on_step, on_episode, Display(progress), checked_pause(render))
+        chosen = replace(chosen, policy=None)
+    hooks = Hooks(on_step, on_episode, Display(progress), checked_pause(render))
     if pool is not None:
-        stats = _in_workers(pool, goal, acting, watching, resets, env_or_envs, store, recording)
+        stats = _in_workers(pool, goal, chosen, hooks, resets, env_or_envs, store, recording)
     else:
         if policy_seed is None:
-            acting = replace(acting, seed=derived_seed(resets.seed, _POLICY_SEED))
-        stats = Collection(goal, acting, watching, resets).run(env_or_envs, store, recording)
+            chosen = replace(chosen, seed=derived_seed(resets.seed, _POLICY_SEED))
+        stats = Collection(goal, chosen, hooks, resets).run(env_or_envs, store, recording)
     if stats.interrupted and on_interrupt == "raise":
         # Of this very class: the interpreter ends by the signal only for it, which stops a shell's loop too.
         interrupt = KeyboardInterrupt(stats)
@@ -148,27 +152,32 @@ def collect(
 def _in_workers(
     pool: WorkerPool,
     goal: Goal,
-    acting: PolicyConfig,
-    watching: Hooks,
+    chosen: PolicyConfig,
+    hooks: Hooks,
     resets: Resets,
     make_env: Any,
-    store: OpenStore,
+    store: OpenStore | None,
     recording: RecordingOptions,
 ) -> CollectStats:
     """Collect in workers, and warn of each that died."""
+    if store is None:
+        check_source(make_env)
+        with temporary_store(make_env) as own:
+            kept: Any = options_without_store(recording)
+            return _in_workers(pool, goal, chosen, hooks, resets, make_env, own, kept).unrecorded()
     root = store.handle.layout.root
-    orders = WorkerConfig(
+    config = WorkerConfig(
         url=str(root),
         storage_options=root.options,
         make_env=make_env,
-        acting=acting,
-        on_step=watching.on_step,
-        on_episode=watching.on_episode,
-        render=watching.render,
+        policy=chosen,
+        on_step=hooks.on_step,
+        on_episode=hooks.on_episode,
+        render=hooks.render,
         recording=recording,
-        progress=watching.display.wanted,
+        progress=hooks.display.wanted,
     )
-    return _warned(collect_in_workers(pool, resets, goal, orders, watching.display, store), pool.depth)
+    return _warned(collect_in_workers(pool, resets, goal, config, hooks.display, store), pool.depth)
 
 
 def _warned(stats: CollectStats, depth: int) -> CollectStats:

@@ -5,10 +5,11 @@ The recorder is the caller's own, or one that is opened around an environment.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeGuard
 
+from ...store.common.arguments import suggest
 from ...store.errors import InvalidArgumentError, RecorderStateError
 from ...store.schema import OpenStore
 from ..recorders.choice import AnyRecorder, TeamOptions, VectorOptions, is_env, made, recorder_of
@@ -28,6 +29,7 @@ from .pool import PoolActor, PoolBatch, check_pool_resets
 from .single import SingleBatch, TeamBatch
 from .stats import CollectStats
 from .team_actor import TeamActor, check_team
+from .unrecorded import Opened, options_without_store, temporary_store
 from .vector import VectorBatch
 
 
@@ -35,17 +37,22 @@ class RecordingOptions(VectorOptions, TeamOptions, total=False):
     """Options that `collect` passes to the recorder that it opens."""
 
 
-def check_options(recording: Mapping[str, Any]) -> None:
+def check_options(recording: Mapping[str, Any], own: Iterable[str]) -> None:
     """Refuse unknown options and invalid values.
+
+    Args:
+        recording: options of the recorder.
+        own: names of other arguments of the call.
 
     Raises:
         InvalidArgumentError: one is unknown, or makes no sense.
     """
-    unknown = recording.keys() - RecordingOptions.__annotations__.keys()
+    options = RecordingOptions.__annotations__.keys()
+    unknown = sorted(recording.keys() - options)
     if unknown:
         raise InvalidArgumentError(
-            f"collect knows no option {', '.join(map(repr, sorted(unknown)))}. What goes to the recorder is "
-            f"{', '.join(RecordingOptions.__annotations__)}."
+            f"collect knows no option {', '.join(map(repr, unknown))}."
+            f"{suggest(unknown[0], [*own, *options])} The options of the recorder are {', '.join(options)}."
         )
     SessionOptions(**_disk(recording))
     InfoChoice.of(recording.get("record_infos", True))
@@ -61,15 +68,15 @@ def _disk(recording: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_store(store: Any) -> None:
-    """Refuse what is no open store.
+    """Refuse what is neither an open store nor None.
 
     Raises:
-        InvalidArgumentError: it is none.
+        InvalidArgumentError: it is something else.
     """
-    if not hasattr(store, "handle"):
+    if store is not None and not hasattr(store, "handle"):
         raise InvalidArgumentError(
             f"store is {type(store).__name__}; expected an open store, as episodelake.create and "
-            "episodelake.open give it."
+            "episodelake.open give it, or None to record nothing."
         )
 
 
@@ -100,7 +107,7 @@ def opened(env: Any, store: OpenStore, recording: RecordingOptions) -> AnyRecord
     return recorder_of(env, store, **arguments)
 
 
-def check_asked(env: Any, store: OpenStore, acting: PolicyConfig, resets: Resets) -> None:
+def check_asked(env: Any, store: OpenStore, policy: PolicyConfig, resets: Resets) -> None:
     """Make sure that a policy and resets fit the kind of an environment, or of its recorder.
 
     Raises:
@@ -108,10 +115,10 @@ def check_asked(env: Any, store: OpenStore, acting: PolicyConfig, resets: Resets
         SpaceMismatchError: an agent's spaces are not the store's.
     """
     if isinstance(env, TeamRecorder) or pettingzoo_api(env) is not None:
-        check_team(env, acting, store.handle.schema.groups)
+        check_team(env, policy, store.handle.schema.groups)
         return
     for name in ("policy", "explore", "map_action", "map_action_inverse"):
-        if isinstance(getattr(acting, name), Mapping):
+        if isinstance(getattr(policy, name), Mapping):
             raise InvalidArgumentError(
                 f"{name} is a mapping, which is for the agents of an environment of PettingZoo; this is "
                 f"{type(env).__name__}. Pass a function."
@@ -157,18 +164,18 @@ def batch_of(recorder: AnyRecorder) -> Batch:
 
 
 def player_of(
-    recorder: AnyRecorder, batch: Batch, acting: PolicyConfig
+    recorder: AnyRecorder, batch: Batch, policy: PolicyConfig
 ) -> tuple[Actor | TeamActor, Memory | PoolMemory]:
     """Return what asks the policy for actions, and what keeps its states."""
     if isinstance(recorder, TeamRecorder):
-        return TeamActor(acting, recorder), Memory(None, None)
+        return TeamActor(policy, recorder), Memory(None, None)
     if isinstance(batch, PoolBatch):
         space = recorder.session.store.schema.action_space
-        return PoolActor(acting, batch, space), PoolMemory(acting.initial_state, batch)
+        return PoolActor(policy, batch, space), PoolMemory(policy.initial_state, batch)
     env: Any = recorder.env
     single_space = env.action_space if batch.size is None else env.single_action_space
-    actor = Actor(acting, env.action_space, single_space, batch.size)
-    return actor, Memory(acting.initial_state, batch.size)
+    actor = Actor(policy, env.action_space, single_space, batch.size)
+    return actor, Memory(policy.initial_state, batch.size)
 
 
 @dataclass(frozen=True)
@@ -176,26 +183,32 @@ class Collection:
     """The task of a call of `collect`.
 
     Attributes:
-        goal: how much.
-        acting: how actions come about.
-        watching: hooks and display.
+        goal: the number of steps or episodes.
+        policy: the source of actions.
+        hooks: hooks and display.
         resets: seeds and options of the resets.
-        stop: who may ask for the end.
+        stop: set to request an early end.
     """
 
     goal: Goal
-    acting: PolicyConfig
-    watching: Hooks
+    policy: PolicyConfig
+    hooks: Hooks
     resets: Resets
     stop: StopSignal = field(default_factory=StopSignal)
 
-    def run(self, env_or_envs: Any, store: OpenStore, recording: RecordingOptions) -> CollectStats:
+    def run(self, env_or_envs: Any, store: OpenStore | None, recording: RecordingOptions) -> CollectStats:
         """Collect; see `collect` for what is raised."""
-        with self.stop, self.watching.display:
+        with self.stop, self.hooks.display:
             if is_recorder(env_or_envs):
+                # A store without episodes is false.
+                store = Opened(env_or_envs.session.store) if store is None else store
                 return self.fitted(env_or_envs, store)._with_own(env_or_envs, store, recording)
             with made(env_or_envs) as env:
-                return self.fitted(env, store).with_new(opened(env, store, recording), store)
+                if store is not None:
+                    return self.fitted(env, store).with_new(opened(env, store, recording), store)
+                with temporary_store(env) as store:
+                    recorder = opened(env, store, options_without_store(recording))
+                    return self.fitted(env, store).with_new(recorder, store).unrecorded()
 
     def fitted(self, env: Any, store: OpenStore) -> Collection:
         """Return the same for an environment, or its recorder.
@@ -204,8 +217,8 @@ class Collection:
             InvalidArgumentError: it cannot be played or reset as asked, or not be rendered.
             SpaceMismatchError: an agent's spaces are not the store's.
         """
-        check_asked(env, store, self.acting, self.resets)
-        if self.watching.render is not None:
+        check_asked(env, store, self.policy, self.resets)
+        if self.hooks.render is not None:
             check_render_mode(env)
         return replace(self, resets=self.resets.fitted(env, self.goal))
 
@@ -213,43 +226,43 @@ class Collection:
         """Collect with a recorder of the caller, and go on where its last collection ended."""
         check_own(recorder, store, recording)
         recorder.session.check_usable()
-        course, unfinished = self._play(recorder, *(recorder.collection or (batch_of(recorder), None)))
+        progress, unfinished = self._play(recorder, *(recorder.collection or (batch_of(recorder), None)))
         if self.stop.asked:
             recorder.seal()
-        return self._stats(course, recorder, store, unfinished)
+        return self._stats(progress, recorder, store, unfinished)
 
     def with_new(self, recorder: AnyRecorder, store: OpenStore) -> CollectStats:
         """Collect with a recorder that lives for this call only."""
         try:
-            course, unfinished = self._play(recorder, batch_of(recorder), None)
+            progress, unfinished = self._play(recorder, batch_of(recorder), None)
         finally:
             # It refers to the recorder, which would keep its environment alive.
             recorder.collection = None
             recorder.detach()
             release(recorder)
-        return self._stats(course, recorder, store, unfinished)
+        return self._stats(progress, recorder, store, unfinished)
 
     def _play(self, recorder: AnyRecorder, batch: Batch, state: Any) -> tuple[CollectProgressState, int]:
-        """Run the loop; the course it took, and how many episodes are running."""
-        actor, memory = player_of(recorder, batch, self.acting)
+        """Run the loop; return its progress, and the number of running episodes."""
+        actor, memory = player_of(recorder, batch, self.policy)
         memory.kept = state
-        course = CollectProgressState(self.goal, batch.size or 1, late=not self.watching.hooks)
-        render = renderer(recorder.env, self.watching.render)
-        batch.enter(course, self.resets)
+        progress = CollectProgressState(self.goal, batch.size or 1, deferred=not self.hooks.has_callbacks)
+        render = renderer(recorder.env, self.hooks.render)
+        batch.enter(progress, self.resets)
         complete = False
         unfinished = 0
         try:
-            Loop(batch, actor, memory, course, self.watching, self.stop, render).run()
-            complete = course.reached
+            Loop(batch, actor, memory, progress, self.hooks, self.stop, render).run()
+            complete = progress.reached
         finally:
             unfinished = batch.leave(complete)
             recorder.collection = batch, memory.kept
-        return course, unfinished
+        return progress, unfinished
 
     def _stats(
-        self, course: CollectProgressState, recorder: AnyRecorder, store: OpenStore, unfinished: int
+        self, progress: CollectProgressState, recorder: AnyRecorder, store: OpenStore, unfinished: int
     ) -> CollectStats:
-        return course.tally.stats(
+        return progress.tally.stats(
             store.handle.manifest.reward_shape,
             unfinished=unfinished,
             interrupted=self.stop.asked,

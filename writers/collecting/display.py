@@ -82,7 +82,7 @@ class Display:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self._bar is not None:
             self._bar.progress.stop()
 
@@ -91,8 +91,8 @@ class Display:
         """True if the next report is due."""
         return self.wanted and time.monotonic() >= self._next
 
-    def tell(self, state: CollectProgress) -> None:
-        """Show how far it is."""
+    def show(self, state: CollectProgress) -> None:
+        """Show the progress."""
         self._next = time.monotonic() + _PAUSE
         if self._tell is not None:
             self._tell(state)

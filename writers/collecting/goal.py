@@ -32,19 +32,19 @@ class Goal:
     Attributes:
         steps: how many transitions at least; None if episodes are counted.
         episodes: how many episodes; None if transitions are counted.
-        unbiased: whether each environment has a quota of episodes.
+        quotas: whether each environment has an equal share of the episodes.
     """
 
     steps: int | None = None
     episodes: int | None = None
-    unbiased: bool = False
+    quotas: bool = False
 
     @staticmethod
-    def of(steps: Any, episodes: Any, unbiased: Any) -> Goal:
-        """Check what a caller asks for.
+    def of(steps: Any, episodes: Any, quotas: Any) -> Goal:
+        """Check the arguments of a caller.
 
         Raises:
-            InvalidArgumentError: both or neither of steps and episodes; no positive whole number; unbiased
+            InvalidArgumentError: both or neither of steps and episodes; no positive whole number; quotas
                 where steps are counted.
         """
         if (steps is None) == (episodes is None):
@@ -53,12 +53,11 @@ class Goal:
                 f"collect was given {got}; expected exactly one of steps (how many transitions) and "
                 "episodes (how many of them)."
             )
-        if flag("unbiased", unbiased) and episodes is None:
+        if flag("quotas", quotas) and episodes is None:
             raise InvalidArgumentError(
-                "unbiased=True goes with episodes: it gives each environment a quota of episodes. With "
-                "steps, nothing is chosen by its length."
+                "quotas=True goes with episodes: it gives each environment an equal share of them."
             )
-        return Goal(positive("steps", steps), positive("episodes", episodes), bool(unbiased))
+        return Goal(positive("steps", steps), positive("episodes", episodes), bool(quotas))
 
     @property
     def total(self) -> int:
@@ -69,12 +68,12 @@ class Goal:
         """Return the same in at most so many parts that differ by one at the most; none is empty."""
         shares = [share for share in even_shares(self.total, parts).tolist() if share]
         if self.steps is None:
-            return [Goal(episodes=share, unbiased=self.unbiased) for share in shares]
+            return [Goal(episodes=share, quotas=self.quotas) for share in shares]
         return [Goal(steps=share) for share in shares]
 
 
 def positive(name: str, value: Any) -> int | None:
-    """Return a whole number of at least 1, or None.
+    """Return a positive integer, or None.
 
     Raises:
         InvalidArgumentError: it is something else.
@@ -83,7 +82,7 @@ def positive(name: str, value: Any) -> int | None:
 
 
 def even_shares(total: int, parts: int) -> np.ndarray:
-    """`total` in `parts` whole shares, int64, the larger ones first."""
+    """Split `total` into `parts` integer shares, int64, the larger ones first."""
     shares = np.full(parts, total // parts, np.int64)
     shares[: total % parts] += 1
     return shares
@@ -95,31 +94,41 @@ class CollectProgressState:
     Args:
         goal: what is asked for.
         size: how many environments take part.
-        late: whether ended episodes may be reported later.
+        deferred: whether episode ends may be reported later.
 
     Attributes:
-        late: the same; never where episodes are counted.
+        deferred: the same; never where episodes are counted.
     """
 
-    def __init__(self, goal: Goal, size: int, *, late: bool = False) -> None:
+    def __init__(self, goal: Goal, size: int, *, deferred: bool = False) -> None:
         self.goal = goal
-        self.late = late and goal.steps is not None
+        self.deferred = deferred and goal.steps is not None
         self.tally = Tally()
         self._total = goal.total
-        #: Episodes that each environment may still give, int64 of shape (size,); None without quotas.
+        #: Episodes that each environment may still give, int64 of shape (size,); None with `steps`.
         self.quotas = None
-        if goal.unbiased and goal.episodes is not None:
-            self.quotas = even_shares(goal.episodes, size)
+        #: Episodes that no environment has yet: those whose episodes end take them, one by one.
+        self._spare = 0
+        if goal.episodes is not None:
+            given = goal.episodes if goal.quotas else min(goal.episodes, size)
+            self.quotas = even_shares(given, size)
+            self._spare = goal.episodes - given
 
     @staticmethod
     def unbounded() -> CollectProgressState:
         """Return one that is never reached."""
         return CollectProgressState(Goal(steps=sys.maxsize), 1)
 
-    @property
-    def episodes_left(self) -> int | None:
-        """Episodes that may still be recorded; None if transitions are counted."""
-        return None if self.goal.episodes is None else self.goal.episodes - self.tally.episodes
+    def use_up(self, envs: np.ndarray) -> None:
+        """Count an episode of each of these environments, and hand out remaining ones.
+
+        So the episodes that begin first are recorded, however long they are.
+        """
+        if self.quotas is not None:
+            self.quotas[envs] -= 1
+            again = envs[: self._spare]
+            self.quotas[again] += 1
+            self._spare -= len(again)
 
     @property
     def reached(self) -> bool:
@@ -131,7 +140,7 @@ class CollectProgressState:
         """The number of steps or episodes recorded so far."""
         return self.tally.episodes if self.goal.steps is None else self.tally.steps
 
-    def progress(self) -> CollectProgress:
+    def report(self) -> CollectProgress:
         """Return the values for a display."""
         tally = self.tally
         return CollectProgress(
@@ -168,7 +177,7 @@ class Resets:
 
     @staticmethod
     def of(seed: Any, options: Any, goal: Goal) -> Resets:
-        """Check what a caller asks for.
+        """Check the arguments of a caller.
 
         Raises:
             InvalidArgumentError: a seed is neither None nor a whole number of at least 0, options are no

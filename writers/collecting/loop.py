@@ -1,4 +1,4 @@
-"""The loop: settle, act, step, count, until the goal is reached or the caller stops it.
+"""The loop: reset, act, step, count, until the goal is reached or the caller stops it.
 
 batch.observation -> actor (policy, hooks) -> batch.step -> recorder
                         ^ memory (recurrent state)  -> tally, hooks, display
@@ -29,8 +29,8 @@ class Taken:
 
     Attributes:
         steps: transitions that were recorded.
-        ended: episodes that have ended and are recorded; of a vector environment in columns. None are told of
-            where the course has them told late.
+        ended: recorded episodes that ended with the step; of a vector environment in columns. Empty where
+            the progress defers ends.
         reward, terminated, truncated: as the environment gave them.
     """
 
@@ -50,28 +50,27 @@ class Batch(Protocol):
     observation: Any
     info: Mapping[str, Any]
 
-    def enter(self, course: CollectProgressState, resets: Resets) -> None:
-        """Begin a call: what is recorded of the next steps is what the course still wants."""
+    def enter(self, progress: CollectProgressState, resets: Resets) -> None:
+        """Begin a call: record until `progress` reaches its goal."""
         ...
 
-    def settle(self) -> Sequence[int]:
-        """Reset what waits for it; the environments whose next action is the first of an episode."""
+    def reset_ended(self) -> Sequence[int]:
+        """Reset environments whose episode has ended; return those whose next action begins an episode."""
         ...
 
     def step(self, action: Any, columns: Mapping[str, Any]) -> Taken:
         """Take one step with the environment's action; `columns` are recorded beside it."""
         ...
 
-    def ended_late(self) -> Iterable[Ends]:
-        """Episodes that have ended and that no step has reported; none by default."""
+    def deferred_ends(self) -> Iterable[Ends]:
+        """Return ended episodes that no step has reported; none by default."""
         return ()
 
     def leave(self, complete: bool) -> int:
-        """End a call; how many episodes are running.
+        """End a call, and return the number of running episodes.
 
         Args:
-            complete: whether the call brought what was asked for. Where episodes were, those that are
-                running are then given up.
+            complete: whether the goal is reached. With `episodes`, running episodes are then discarded.
         """
         ...
 
@@ -80,8 +79,8 @@ class Batch(Protocol):
         ...
 
 
-# After so many turns episodes are counted that were not told of, so that they do not pile up.
-_LATEST = 1024
+# After so many turns deferred ends are counted, so that they do not pile up.
+_DEFERRED_TURNS = 1024
 
 
 @dataclass(frozen=True)
@@ -93,11 +92,11 @@ class CollectStep:
     `next_info["env_id"]`.
 
     Attributes:
-        observation, info: what the policy was given.
-        action: what the environment was given.
-        policy: what was recorded beside it, by key.
-        reward, terminated, truncated: what the environment gave back.
-        next_observation, next_info: what the environment gave back.
+        observation, info: the policy's input.
+        action: the environment's action.
+        policy: values recorded beside it, by key.
+        reward, terminated, truncated: returned by the environment.
+        next_observation, next_info: returned by the environment.
         recorded: how many transitions of this step were recorded; at most the number of environments.
         steps, episodes: how many this call has recorded so far, this step included.
     """
@@ -135,7 +134,7 @@ class Hooks:
     render: float | None = None
 
     @property
-    def hooks(self) -> bool:
+    def has_callbacks(self) -> bool:
         """True if a hook is called for steps or episodes."""
         return self.on_step is not None or self.on_episode is not None
 
@@ -156,50 +155,50 @@ class Loop:
         batch: the environments and their recorder.
         actor: from observations to actions.
         memory: the recurrent state.
-        course: what is wanted and how far it is.
-        watching: hooks and display.
-        stop: whether somebody asked for the end.
+        progress: the goal and the counts so far.
+        hooks: hooks and display.
+        stop: set when an early end is requested.
         render: called after every step.
     """
 
     batch: Batch
     actor: Actor | TeamActor
     memory: Memory | PoolMemory
-    course: CollectProgressState
-    watching: Hooks
+    progress: CollectProgressState
+    hooks: Hooks
     stop: StopSignal
     render: Callable[[], None] | None = None
 
     def run(self) -> None:
-        """Go on until it is enough, or until Ctrl-C."""
-        course, stop, display = self.course, self.stop, self.watching.display
+        """Step until the goal is reached, or until Ctrl-C."""
+        progress, stop, display = self.progress, self.stop, self.hooks.display
         try:
             turns = 0
-            while not course.reached and not stop.asked:
+            while not progress.reached and not stop.asked:
                 self._turn()
                 turns += 1
-                if turns % _LATEST == 0:
-                    self._count_late()
+                if turns % _DEFERRED_TURNS == 0:
+                    self._count_deferred()
                 if display.due:
-                    self._tell()
+                    self._report()
         except KeyboardInterrupt:
             stop.ask()
-        self._count_late()
+        self._count_deferred()
         if display.wanted:
-            display.tell(course.progress())
+            display.show(progress.report())
 
-    def _tell(self) -> None:
-        self._count_late()
-        self.watching.display.tell(self.course.progress())
+    def _report(self) -> None:
+        self._count_deferred()
+        self.hooks.display.show(self.progress.report())
 
-    def _count_late(self) -> None:
-        """Count the episodes that steps ended without telling."""
-        for ended in self.batch.ended_late():
-            self.course.tally.add(ended)
+    def _count_deferred(self) -> None:
+        """Count deferred episode ends."""
+        for ended in self.batch.deferred_ends():
+            self.progress.tally.add(ended)
 
     def _turn(self) -> None:
         batch, memory = self.batch, self.memory
-        beginning = batch.settle()
+        beginning = batch.reset_ended()
         if len(beginning):
             memory.renew(beginning)
         seen = batch.observation, batch.info
@@ -208,22 +207,22 @@ class Loop:
         self._count(taken)
         if self.render is not None:
             self.render()
-        if self.watching.on_step is not None:
-            self.watching.on_step(self._seen_step(seen, action, columns, taken))
+        if self.hooks.on_step is not None:
+            self.hooks.on_step(self._seen_step(seen, action, columns, taken))
 
     def _count(self, taken: Taken) -> None:
-        tally = self.course.tally
+        tally = self.progress.tally
         tally.steps += taken.steps
         if taken.ended:
             tally.add(taken.ended)
-            if self.watching.on_episode is not None:
+            if self.hooks.on_episode is not None:
                 for episode in self.batch.summaries(taken.ended):
-                    self.watching.on_episode(episode)
+                    self.hooks.on_episode(episode)
 
     def _seen_step(
         self, seen: tuple[Any, Mapping[str, Any]], action: Any, columns: Mapping[str, Any], taken: Taken
     ) -> CollectStep:
-        tally = self.course.tally
+        tally = self.progress.tally
         return CollectStep(
             observation=seen[0],
             info=seen[1],

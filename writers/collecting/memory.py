@@ -1,4 +1,4 @@
-"""Recurrent state: what a policy returned, given back at the next step, and renewed where an episode begins.
+"""Recurrent state of policies: kept between steps, renewed at the start of an episode.
 
 A state is any nesting of dicts, lists and (named) tuples of numpy arrays, PyTorch tensors or JAX arrays.
 For a single environment it is that environment's own and is replaced as a whole. For a vector environment
@@ -6,8 +6,7 @@ every leaf has the batch as its first axis, and the rows of the environments who
 replaced; what the policy returned is never changed in place. Of a pool, where a policy is given the rows of
 those environments that are ready, all rows are kept here.
 
-No array library is imported for it: an object that has `detach`, `cpu` and `numpy` is a tensor, one that has
-`__array__` an array.
+No array library is imported for it: an object that has `detach`, `cpu` and `numpy` is a tensor.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ import gymnasium
 import numpy as np
 from gymnasium import spaces
 
+from ...store.common.foreign_arrays import is_tensor, to_numpy
 from ...store.dynamic.values import IMMUTABLE
 from ...store.errors import SpaceMismatchError
 
@@ -55,30 +55,6 @@ def leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
         yield from leaves(part, f"{path}.{key}")
 
 
-def to_host(value: Any) -> Any:
-    """Return the same nesting with tensors and foreign arrays as numpy arrays; other leaves are left as they
-    are.
-    """
-    return value if value.__class__ in _KNOWN else map_leaves(_leaf_to_host, value)
-
-
-def _leaf_to_host(leaf: Any) -> Any:
-    if leaf.__class__ in _KNOWN or isinstance(leaf, np.ndarray | np.generic):
-        return leaf
-    if is_tensor(leaf):
-        leaf = leaf.detach().cpu()
-        try:
-            return leaf.numpy()
-        except TypeError:  # a type that numpy lacks, such as bfloat16
-            return leaf.float().numpy()
-    return np.asarray(leaf) if hasattr(leaf, "__array__") else leaf
-
-
-def is_tensor(value: Any) -> bool:
-    """Return whether it is a PyTorch tensor, or behaves like one."""
-    return all(hasattr(value, name) for name in ("detach", "cpu", "numpy", "clone"))
-
-
 def detached(value: Any) -> Any:
     """Return the same nesting without gradients, so that no graph is kept: itself if it has none."""
     return _without_gradients(value) if _has_gradients(value) else value
@@ -108,7 +84,7 @@ def _without_gradients(value: Any) -> Any:
 
 def copied(value: Any) -> Any:
     """Return the same nesting with copied leaves, on the host."""
-    return map_leaves(_copied_leaf, to_host(value))
+    return map_leaves(_copied_leaf, to_numpy(value))
 
 
 def _copied_leaf(leaf: Any) -> Any:
@@ -199,7 +175,7 @@ class Memory:
         self.state = value
 
     def renew(self, beginning: Sequence[int]) -> None:
-        """Forget what was before in the environments whose episode begins now.
+        """Reset the state of environments whose episode begins.
 
         Raises:
             SpaceMismatchError: the state has no row for each environment, or is nested otherwise than the
@@ -244,7 +220,7 @@ class PoolMemory:
         self._leaves: list[Any] = []
 
     def renew(self, beginning: Sequence[int]) -> None:
-        """Forget what was before in the environments whose episode begins now."""
+        """Reset the state of environments whose episode begins."""
         self._fresh[np.asarray(beginning, np.int64)] = True
 
     @property
@@ -363,7 +339,7 @@ def with_rows(leaf: Any, begun: Any, rows: list[int], path: str) -> Any:
     if is_tensor(leaf) and isinstance(fill, np.ndarray) and hasattr(leaf, "new_tensor"):
         fill = leaf.new_tensor(fill)
     elif isinstance(leaf, np.ndarray):
-        fill = to_host(fill)
+        fill = to_numpy(fill)
     try:
         if hasattr(fresh, "at"):
             return fresh.at[np.array(rows)].set(fill)  # arrays of JAX cannot be written to

@@ -16,10 +16,10 @@ import gymnasium
 import numpy as np
 from gymnasium.vector.utils import concatenate, create_empty_array
 
+from ...store.common.foreign_arrays import to_numpy
 from ...store.errors import InvalidArgumentError
 from ..recorders.callbacks import EpisodeSummary
 from ..recorders.pool_recorder import PoolRecorder
-from ..recorders.vector_values import to_numpy
 from .actor import Actor, PolicyConfig, PolicyOutput, Sample, derived_seed
 from .goal import CollectProgressState, Resets, even_shares
 from .loop import Batch, Taken
@@ -45,7 +45,7 @@ class PoolBatch(Batch):
         self.observation: Any = None
         self.info: Mapping[str, Any] = {}
         self._recorder = recorder
-        self._course = CollectProgressState.unbounded()
+        self._progress = CollectProgressState.unbounded()
         # Episodes that each environment may still give; None where steps are counted.
         self._quotas: np.ndarray | None = None
         self._first = True
@@ -58,10 +58,10 @@ class PoolBatch(Batch):
 
     # Calls
 
-    def enter(self, course: CollectProgressState, resets: Resets) -> None:
+    def enter(self, progress: CollectProgressState, resets: Resets) -> None:
         """Begin a call; episodes go on unless somebody else has used the recorder since."""
-        self._course = course
-        goal = course.goal
+        self._progress = progress
+        goal = progress.goal
         self._quotas = None if goal.episodes is None else even_shares(goal.episodes, self.num_envs)
         recorder, left = self._recorder, self._left
         untouched = (
@@ -83,7 +83,7 @@ class PoolBatch(Batch):
 
     # Steps
 
-    def settle(self) -> Sequence[int]:
+    def reset_ended(self) -> Sequence[int]:
         """Reset all at first; later the pool does it."""
         if self._first:
             self._recorder.drain()
@@ -147,9 +147,9 @@ class PoolBatch(Batch):
 class PoolActor(Actor):
     """Asks a policy for the actions of the environments that are ready."""
 
-    def __init__(self, acting: PolicyConfig, batch: PoolBatch, space: gymnasium.Space) -> None:
-        sample = _Samples(acting.seed, batch, space).draw if acting.policy is None else None
-        super().__init__(acting, space, space, batch.size, sample=sample)
+    def __init__(self, policy: PolicyConfig, batch: PoolBatch, space: gymnasium.Space) -> None:
+        sample = _Samples(policy.seed, batch, space).draw if policy.policy is None else None
+        super().__init__(policy, space, space, batch.size, sample=sample)
         self._batch = batch
 
     def act(self, observation: Any, info: Mapping[str, Any], state: Any) -> tuple[Any, dict[str, Any], Any]:

@@ -1,29 +1,49 @@
-"""Worker processes on this machine.
+"""Worker processes on this machine, each in its own executor: a dead process breaks its executor.
 
-Processes are spawned, never forked: a fork would copy locks and threads of whatever the parent has loaded.
-Ctrl-C reaches the parent only (SIGINT is blocked in workers), which then asks them to stop.
+The result of a worker is that of a future. Its run and progress, and the request to stop, are in memory that
+it shares with the parent. Processes are spawned, never forked: a fork would copy locks and threads of
+whatever the parent has loaded. Ctrl-C reaches the parent only, which then asks the workers to stop.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import multiprocessing
+import os
 import pickle
 import signal
+import threading
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
-from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnContext, SpawnProcess
 from typing import Any
 
-from .display import Display, StopSignal
-from .goal import Goal
-from .worker import Share, work
+from .display import StopSignal
+from .stats import CollectStats
+from .worker import Share, work_share
 from .workers import Worker, WorkerPool
 
 _PAUSE = 0.1
 _GRACE_SECONDS = 10.0
+#: How long a worker whose parent is dead may still take to end by itself.
+_LAST_SECONDS = 30.0
+
+
+class _Board(ctypes.Structure):
+    """Memory that a worker shares with its parent, which writes `stop` and nothing else."""
+
+    _fields_ = (
+        ("run_id", ctypes.c_char * 256),
+        ("steps", ctypes.c_int64),
+        ("episodes", ctypes.c_int64),
+        ("return_sum", ctypes.c_double),
+        ("stop", ctypes.c_bool),
+    )
 
 
 @dataclass
@@ -31,55 +51,52 @@ class _Process(Worker):
     """A worker process, seen from its parent.
 
     Attributes:
-        process: its process.
-        channel: to it and from it; None once it is closed at the other end.
+        executor: of its one process.
+        process: for its exit code, and to kill it.
+        future: its result.
     """
 
+    executor: Any = None
     process: Any = None
-    channel: Connection | None = None
+    future: Future[CollectStats | str] = None  # type: ignore[assignment]
 
     @property
     def running(self) -> bool:
         """See `Worker`."""
-        return self.channel is not None
+        return not self.future.done()
 
-    def hear(self) -> None:
-        """Take one message; a channel that has ended is dropped."""
-        assert self.channel is not None
+    def join(self) -> None:
+        """Wait for its end, and take its run and its result."""
+        self.executor.shutdown()
+        self.run_id = self.progress.run_id.decode() or None
         try:
-            self.take(*self.channel.recv())
-        except (EOFError, OSError):
-            self.channel.close()
-            self.channel = None
-
-    def hang_up(self) -> None:
-        """Take what a dead one has said last."""
-        with contextlib.suppress(OSError):
-            while self.channel is not None and self.channel.poll():
-                self.hear()
-        if self.channel is not None:
-            self.channel.close()
-            self.channel = None
-
-    def join(self, seconds: float | None = None) -> None:
-        """Wait for its end."""
-        self.process.join(seconds)
-        self.exit_code = self.process.exitcode
+            self.take("done", self.future.result())
+        except BrokenProcessPool:
+            self.exit_code = self.process.exitcode
 
     def end(self) -> str:
         """See `Worker`."""
-        code = self.exit_code
-        how = f"exit code {code}"
-        if code is not None and code < 0:
-            with contextlib.suppress(ValueError):
-                how += f" ({signal.Signals(-code).name})"
-        words = f"The process ended with {how}."
-        if self.run_id is None and code == 1:
-            words += (
-                " It had not begun. A script that starts workers needs `if __name__ == '__main__':` around "
-                "the call."
-            )
-        return words
+        code = self.exit_code or 0
+        words = (
+            f"The process ended with exit code {code}{f' ({signal.strsignal(-code)})' if code < 0 else ''}."
+        )
+        if self.run_id is not None or code != 1:
+            return words
+        return (
+            f"{words} It had not begun. A script that starts workers needs `if __name__ == '__main__':` "
+            "around the call."
+        )
+
+
+class _OneProcess(SpawnContext):
+    """Keeps the process that an executor makes; other threads may start processes meanwhile."""
+
+    made: Any = None
+
+    def Process(self, *words: Any, **given: Any) -> Any:  # type: ignore[override]
+        """See `SpawnContext`."""
+        self.made = SpawnProcess(*words, **given)
+        return self.made
 
 
 class ProcessPool(WorkerPool):
@@ -91,60 +108,40 @@ class ProcessPool(WorkerPool):
         "module defines at its top level, no lambdas and no local ones."
     )
 
-    def start(self, orders: bytes, shares: Sequence[Share]) -> None:
+    def start(self, config: bytes, shares: Sequence[Share]) -> None:
         """See `WorkerPool`."""
-        context = multiprocessing.get_context("spawn")
-        for share in shares:
-            ours, theirs = context.Pipe()
-            name = f"episodelake-worker-{share.index}"
-            process = context.Process(target=work, args=(theirs, orders, share), name=name)
-            with _interrupts_blocked():
-                process.start()
-            theirs.close()
-            self.workers.append(_Process(share, process=process, channel=ours))
+        with _interrupts_blocked():
+            for share in shares:
+                context = _OneProcess()
+                board = context.RawValue(_Board)
+                executor = ProcessPoolExecutor(1, context, _begin, (board,))
+                future = executor.submit(_work, config, share)
+                self.workers.append(
+                    _Process(share, progress=board, executor=executor, process=context.made, future=future)
+                )
 
     def __exit__(self, *_: object) -> None:
         """See `WorkerPool`."""
-        self.tell_to_stop()
-        latest = time.monotonic() + _GRACE_SECONDS
-        for worker in self.workers:
-            worker.join(max(0.0, latest - time.monotonic()))
-            if worker.process.is_alive():
-                worker.process.kill()
-                worker.join()
-            worker.hang_up()
-
-    def watch(self, stop: StopSignal, display: Display, goal: Goal) -> None:
-        """See `WorkerPool`; also wait for their ends."""
-        super().watch(stop, display, goal)
+        self.request_stop()
+        wait([worker.future for worker in self.workers], _GRACE_SECONDS)
+        self.kill()
         for worker in self.workers:
             worker.join()
 
-    def listen(self) -> None:
+    def poll(self) -> None:
         """See `WorkerPool`."""
-        speaking = [worker for worker in self.workers if worker.running]
-        sources: list[Any] = [
-            part for worker in speaking for part in (worker.channel, worker.process.sentinel)
-        ]
-        ready = wait(sources, _PAUSE)
-        for worker in speaking:
-            if worker.channel in ready:
-                worker.hear()
-            elif worker.process.sentinel in ready:
-                # Processes that it has left behind may hold the channel open.
-                worker.hang_up()
+        wait([worker.future for worker in self.workers if worker.running], _PAUSE, FIRST_COMPLETED)
 
-    def tell_to_stop(self) -> None:
+    def request_stop(self) -> None:
         """See `WorkerPool`."""
         for worker in self.workers:
-            if worker.channel is not None:
-                with contextlib.suppress(OSError):
-                    worker.channel.send("stop")
+            worker.progress.stop = True
 
     def kill(self) -> None:
         """See `WorkerPool`."""
         for worker in self.workers:
-            worker.process.kill()
+            if worker.running:
+                worker.process.kill()
 
 
 @contextlib.contextmanager
@@ -157,3 +154,45 @@ def _interrupts_blocked() -> Iterator[None]:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+# In the worker's process
+
+_stop, _idle = StopSignal(), threading.Event()
+
+
+def _begin(board: Any) -> None:
+    global _board
+    _board = board
+    _idle.set()
+    threading.Thread(target=_follow_parent, daemon=True).start()
+
+
+def _follow_parent() -> None:
+    """Wait until the parent wants the end, or is dead; an executor's process would outlive it."""
+    parent = multiprocessing.parent_process()
+    # Whatever the parent forks may hold the pipes that show its end, so its id is looked at.
+    while parent is not None and os.getppid() == parent.pid:
+        if _board.stop:
+            _stop.ask()
+        time.sleep(_PAUSE)
+    _stop.ask()
+    _idle.wait(_LAST_SECONDS)
+    os._exit(1)
+
+
+def _work(config: bytes, share: Share) -> CollectStats | str:
+    _idle.clear()
+    try:
+        return work_share(_report, config, share, _stop)
+    finally:
+        _idle.set()
+
+
+def _report(kind: str, content: Any) -> None:
+    """Write the run or the progress on the board."""
+    if kind == "run":
+        _board.run_id = content.encode()
+    else:
+        _board.steps, _board.episodes = content.steps, content.episodes
+        _board.return_sum = content.return_sum

@@ -41,7 +41,7 @@ class SingleBatch(Batch):
         self._length = 0
         self._beginning = False
 
-    def enter(self, course: CollectProgressState, resets: Resets) -> None:
+    def enter(self, progress: CollectProgressState, resets: Resets) -> None:
         """Begin a call; an episode goes on unless somebody else has stepped the recorder since."""
         running = self._recorder.running
         untouched = running is not None and running is self._live and self._steps_of(running) == self._length
@@ -51,13 +51,13 @@ class SingleBatch(Batch):
             self._number = 0
         self._resets = resets
 
-    def settle(self) -> Sequence[int]:
+    def reset_ended(self) -> Sequence[int]:
         """Reset if an episode has ended."""
         if self._live is None:
             seed, options = self._resets.at(self._number)
             self.observation, self.info = self._reset(seed=seed, options=options)
             self._number += 1
-            self._live = self._recorder.episode
+            self._live, self._beginning = self._recorder.episode, False
             return _FIRST
         if self._beginning:
             self._beginning = False
@@ -75,7 +75,7 @@ class SingleBatch(Batch):
     def step(self, action: Any, columns: Mapping[str, Any]) -> Taken:
         """Step the recorder."""
         recorder, live = self._recorder, self._live
-        assert live is not None  # settle comes first
+        assert live is not None  # after `reset_ended`
         before = live.length
         if columns:
             recorder.log(**columns)
@@ -123,7 +123,7 @@ class TeamBatch(SingleBatch):
     def step(self, action: Any, columns: Mapping[str, Any]) -> Taken:
         """Take one step of the environment."""
         recorder, live = self._recorder, self._live
-        assert live is not None  # settle comes first
+        assert live is not None  # after `reset_ended`
         before = self._steps_of(live)
         self._log(columns)
         self.observation, reward, terminated, truncated, self.info = self._act(action)

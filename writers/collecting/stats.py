@@ -1,11 +1,11 @@
-"""`CollectStats`: what a collection brought, and the tally that it is made from."""
+"""Result of `collect`: counts, returns, lengths and rate."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -28,7 +28,8 @@ class WorkerReport:
         index: counts the workers from 0.
         run_id: its run; None if it died before it had one.
         steps, episodes: what it recorded, after recovery if it died.
-        exit_code: of its process; negative for a signal, such as -9 for SIGKILL. None for an actor of Ray.
+        exit_code: of its process if that died; negative for a signal, such as -9 for SIGKILL. None for an
+            actor of Ray.
         failure: the traceback of what it raised, or a sentence on how it died; None if all went well.
         recovered: whether its journal was recovered after its death.
     """
@@ -58,7 +59,7 @@ class CollectStats:
             closes.
         seconds: the whole call, sealing included where the call sealed.
         interrupted: whether Ctrl-C ended it early.
-        run_ids: the runs that it wrote to; one, or one per worker.
+        run_ids: the runs that it wrote to; one, or one per worker; none without a store.
         workers: how each worker fared; empty without workers.
     """
 
@@ -170,6 +171,11 @@ class CollectStats:
         """Longest length; None without an episode."""
         return _measure("max", self.lengths)
 
+    def unrecorded(self) -> CollectStats:
+        """Return the same of episodes that no store has: without runs."""
+        workers = tuple(replace(report, run_id=None) for report in self.workers)
+        return replace(self, run_ids=(), workers=workers)
+
     def frame(self) -> pl.DataFrame:
         """Return one row: counts, time, rate, and mean, std, min and max of returns and lengths.
 
@@ -204,7 +210,7 @@ class CollectStats:
         )
 
     def __add__(self, later: CollectStats) -> CollectStats:
-        """Return the stats of both calls together, of which `later` is the second.
+        """Return the stats of both calls together; `later` is the second.
 
         Counts, seconds, returns, lengths, runs and workers are those of both; `unfinished` is that of the
         second call, since episodes of the first have gone on in it or were cut. `sum` adds a list.
@@ -298,7 +304,7 @@ def episode_schema(reward_shape: tuple[int, ...]) -> dict[str, Any]:
 
 
 class Tally:
-    """Counts while a collection goes on.
+    """Running counts of a collection.
 
     Attributes:
         steps: transitions.
@@ -341,14 +347,15 @@ class Tally:
                 for name in ("agent_lengths", "agent_returns"):
                     columns[name] = [list(getattr(team, name).values()) for team in teams]
         self.episodes += len(columns["length"])
-        self.return_sum += float(np.sum(columns["episode_return"]))
+        with np.errstate(over="ignore", invalid="ignore"):  # inf and -inf may come together
+            self.return_sum += float(np.sum(columns["episode_return"]))
         for name, values in columns.items():
             self._columns.setdefault(name, []).extend(values)
 
     def stats(
         self, reward_shape: tuple[int, ...], *, unfinished: int, interrupted: bool, run_id: str
     ) -> CollectStats:
-        """Return what was counted, up to now."""
+        """Return the counts so far."""
         schema = episode_schema(reward_shape)
         if "agents" not in self._columns:
             schema = {name: kind for name, kind in schema.items() if not name.startswith("agent")}

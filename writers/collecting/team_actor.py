@@ -16,7 +16,7 @@ from gymnasium import spaces
 from ...store.agents import AgentGroup, find_group
 from ...store.errors import InvalidArgumentError
 from ..recorders.team_recorder import TeamRecorder
-from .actor import Actor, PolicyConfig, PolicyOutput, Sample, derived_seed, read_output
+from .actor import Actor, PolicyConfig, PolicyOutput, Sample, derived_seed, read_output, without_gradients
 from .memory import Memory, copied
 
 _OF_POLICY, _OF_AGENT = 0, 1
@@ -76,7 +76,7 @@ class TeamActor:
     def _ask(self, asked: tuple[dict[str, Any], dict[str, Any], dict[str, Any]]) -> None:
         """Ask the policy of all agents, and keep each one's share of the answer."""
         assert callable(self._acting.policy)
-        actions, extras, states = read_output(self._acting.policy(*asked), False)
+        actions, extras, states = read_output(without_gradients(self._acting.policy)(*asked), False)
         agents = asked[0]
         _check_answer("actions", actions, agents, all_of_them=True)
         _check_answer("extras", extras or {}, agents)
@@ -151,7 +151,8 @@ class _MaskedSample(Sample):
 
 def _unseeded(policy: Callable[..., Any]) -> Callable[..., Any]:
     """Return a policy without its method `seed`, which was called already."""
-    return lambda observation, info, state: policy(observation, info, state)
+    quiet = without_gradients(policy)
+    return lambda observation, info, state: quiet(observation, info, state)
 
 
 def _seed_policies(acting: PolicyConfig) -> None:

@@ -1,7 +1,7 @@
 """A vector environment, recorded by a `VectorRecorder`, in all three autoreset modes.
 
 A batch brings a transition of each environment. With `steps` the call ends with the batch that reaches them.
-With `episodes`, surplus episodes of the last batch are not recorded.
+With `episodes` each environment has a quota of them; one whose quota is full goes on unrecorded.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ...store.common.compatibility import AutoresetMode
+from ...store.common.foreign_arrays import to_numpy
 from ...store.errors import RecorderStateError
 from ...store.journal.episodes import Ends
 from ..recorders.callbacks import EpisodeSummary
@@ -20,7 +21,6 @@ from ..rows.arrivals import LiveEpisode
 from ..rows.vector_buffer import NO_EPISODE
 from .goal import CollectProgressState, Resets, alike, merge_infos
 from .loop import Batch, Taken
-from .memory import to_host
 
 
 class VectorBatch(Batch):
@@ -41,7 +41,7 @@ class VectorBatch(Batch):
         self._recorder = recorder
         self._mode = recorder.autoreset_mode
         self._none = np.arange(0)
-        self._course = CollectProgressState.unbounded()
+        self._progress = CollectProgressState.unbounded()
         # Transitions that were recorded before this call.
         self._before = 0
         self._resets = Resets()
@@ -60,7 +60,7 @@ class VectorBatch(Batch):
 
     # Calls
 
-    def enter(self, course: CollectProgressState, resets: Resets) -> None:
+    def enter(self, progress: CollectProgressState, resets: Resets) -> None:
         """Begin a call; episodes go on unless somebody else has stepped or reset the recorder since.
 
         Raises:
@@ -75,9 +75,9 @@ class VectorBatch(Batch):
             and self._left[0] == state.tick
             and np.array_equal(self._left[1], state.numbers)
         )
-        self._course = course
+        self._progress = progress
         self._before = self._recorder.recording.transitions
-        self._recorder.recording.gathered.start(wanted=course.late)
+        self._recorder.recording.gathered.start(wanted=progress.deferred)
         self._resets = resets
         self._look_who_is_recorded()
         if resets.anew:
@@ -86,16 +86,15 @@ class VectorBatch(Batch):
             self._first = True
 
     def leave(self, complete: bool) -> int:
-        """End a call; with `episodes`, give up what is running."""
+        """End a call; with `episodes`, discard running ones."""
         recording = self._recorder.recording
         recording.gathered.start(wanted=False)
-        recording.episodes_left, recording.surplus = None, 0
         running = np.flatnonzero(self._running)
-        given_up = self._course.goal.episodes is not None and complete
+        given_up = self._progress.goal.episodes is not None and complete
         if given_up and len(running):
             self._recorder.discard(running)
         # Without the steps of episodes that were given up.
-        self._course.tally.steps = recording.transitions - self._before
+        self._progress.tally.steps = recording.transitions - self._before
         if given_up:
             self._left = None
             return 0
@@ -106,9 +105,7 @@ class VectorBatch(Batch):
     def _look_who_is_recorded(self) -> None:
         """Decide if every transition is recorded until the call ends, so that no environment is checked."""
         recorder = self._recorder
-        chosen = self._resets.per_episode and self._course.goal.episodes is not None
-        muted = chosen or self._course.quotas is not None or recorder.recording.silent.any()
-        self._all_recorded = recorder.records_all and not muted
+        self._all_recorded = recorder.records_all and not recorder.recording.silent.any()
 
     @property
     def _running(self) -> np.ndarray:
@@ -121,8 +118,8 @@ class VectorBatch(Batch):
 
     # Steps
 
-    def settle(self) -> Sequence[int]:
-        """Reset what waits for it: all at first; later, with autoreset disabled, what has ended."""
+    def reset_ended(self) -> Sequence[int]:
+        """Reset all environments at first; later, with autoreset disabled, those whose episode has ended."""
         if self._first:
             return self._reset(np.ones_like(self._done))  # type: ignore[return-value]
         if self._any_done and (self._mode is AutoresetMode.DISABLED or self._resets.per_episode):
@@ -131,7 +128,7 @@ class VectorBatch(Batch):
         return beginning  # type: ignore[return-value]
 
     def _reset(self, mask: np.ndarray) -> np.ndarray:
-        """Reset some of them; those that begin, also where nothing of them is recorded."""
+        """Reset some environments; return those that begin, recorded or not."""
         begins = np.flatnonzero(mask)
         if self._resets.per_episode:
             self._reset_each(mask, self._wanted(mask))
@@ -150,14 +147,8 @@ class VectorBatch(Batch):
 
     def _wanted(self, mask: np.ndarray) -> np.ndarray:
         """Return those of the environments to be reset whose episodes are to be recorded: indices, int64."""
-        begins, course = np.flatnonzero(mask), self._course
-        if course.quotas is not None:
-            return begins[course.quotas[begins] > 0]
-        if course.episodes_left is None:
-            return begins
-        # As many as were asked for begin, so that none is given up for being long.
-        running = 0 if self._first else int(np.count_nonzero(self._running & ~mask))
-        return begins[: max(0, course.episodes_left - running)]
+        begins, progress = np.flatnonzero(mask), self._progress
+        return begins if progress.quotas is None else begins[progress.quotas[begins] > 0]
 
     def _reset_each(self, mask: np.ndarray, wanted: np.ndarray) -> None:
         """Reset with the seeds and options of the episodes that begin; record the wanted ones only."""
@@ -185,10 +176,10 @@ class VectorBatch(Batch):
         self._number += len(wanted)
         unwanted = np.setdiff1d(np.flatnonzero(mask), wanted)
         if len(unwanted):
-            self._recorder.discard(unwanted)
+            self._give_up(unwanted)
 
     def _keep(self, begun: tuple[Any, Any], mask: np.ndarray | None = None) -> None:
-        """Keep what a reset returned for the policy."""
+        """Keep the results of a reset for the policy."""
         self.observation, info = begun
         both = isinstance(self.info, Mapping) and isinstance(info, Mapping)
         self.info = info if mask is None or not both else merge_infos(self.info, info, mask)
@@ -198,18 +189,13 @@ class VectorBatch(Batch):
         if columns:
             resetting = self._mode is AutoresetMode.NEXT_STEP and self._any_done
             self._recorder.log(mask=~self._done if resetting else None, **columns)
-        # Asking the recorder who is running, or what ended, makes it settle its steps: only if need be.
+        # Asking the recorder for running or ended episodes makes it record pending steps: only if needed.
         running = None if self._all_recorded else self._running
         steps = self._acting if running is None else int(np.count_nonzero(running))
-        left = self._course.episodes_left if self._course.quotas is None else None
-        recording = self._recorder.recording
-        # No more than `steps` episodes can end.
-        recording.episodes_left = None if left is None or steps <= left else left
         result = self._recorder.step(action)
-        steps -= recording.surplus
         self.observation, self.info = result[0], result[4]
         self._note(_flags(result))
-        silent = self._course.late or (self._all_recorded and not self._any_done)
+        silent = self._progress.deferred or (self._all_recorded and not self._any_done)
         return Taken(steps, () if silent else self._ended(), *result[1:4])
 
     def _note(self, done: np.ndarray) -> None:
@@ -229,26 +215,26 @@ class VectorBatch(Batch):
     def _ended(self) -> Sequence[LiveEpisode] | Ends:
         """Return the episodes that the last step ended, which use up quotas."""
         ended = self._recorder.ended
-        if ended is not None and self._course.quotas is not None:
-            self._use_quotas(ended)
+        if ended is not None and self._progress.quotas is not None:
+            self._progress.use_up(ended.env_index[ended.lengths > 0])
+            self._mute(ended.env_index)
         return ended or ()
-
-    def _use_quotas(self, ended: Ends) -> None:
-        quotas = self._course.quotas
-        assert quotas is not None
-        quotas[ended.env_index[ended.lengths > 0]] -= 1
-        self._mute(ended.env_index)
 
     def _mute(self, envs: np.ndarray) -> None:
         """Record no more of those among these environments whose quota is full."""
-        quotas = self._course.quotas
+        quotas = self._progress.quotas
         if quotas is not None:
             full = envs[quotas[envs] == 0]
             if len(full):
-                self._recorder.discard(full)
+                self._give_up(full)
 
-    def ended_late(self) -> Iterable[Ends]:
-        """Episodes that have ended since the last call, where the course has them told late."""
+    def _give_up(self, envs: np.ndarray) -> None:
+        """Record nothing of the episodes that these environments begin."""
+        self._recorder.discard(envs)
+        self._all_recorded = False
+
+    def deferred_ends(self) -> Iterable[Ends]:
+        """Return episodes that ended since the last call, where ends are deferred."""
         return self._recorder.recording.gathered.take()
 
     def summaries(self, ended: Any) -> list[EpisodeSummary]:
@@ -258,4 +244,4 @@ class VectorBatch(Batch):
 
 def _flags(result: tuple) -> np.ndarray:
     """Return which environments say that their episode is over."""
-    return np.logical_or(to_host(result[2]), to_host(result[3]))
+    return np.logical_or(to_numpy(result[2]), to_numpy(result[3]))

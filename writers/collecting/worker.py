@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import pickle
-import sys
-import threading
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from multiprocessing.connection import Connection
 from typing import Any, cast
 
 import polars as pl
@@ -28,6 +23,7 @@ from .display import Display, StopSignal
 from .goal import Goal, Resets
 from .loop import Hooks, OnEpisode, OnStep
 from .stats import CollectStats, episode_schema
+from .unrecorded import Opened
 
 
 def recorded_episodes(layout: Layout, run_id: str, reward_shape: tuple[int, ...]) -> pl.DataFrame:
@@ -50,11 +46,6 @@ def recorded_episodes(layout: Layout, run_id: str, reward_shape: tuple[int, ...]
     return pl.concat(frames, how="diagonal").sort("ended_at", maintain_order=True).drop("ended_at")
 
 
-#: How long a worker whose parent is dead may still take to end by itself.
-_LAST_SECONDS = 30.0
-_LOOK_SECONDS = 1.0
-
-
 @dataclass(frozen=True)
 class WorkerConfig:
     """Settings that all workers share.
@@ -62,17 +53,17 @@ class WorkerConfig:
     Attributes:
         url, storage_options: the store.
         make_env: makes the environment.
-        acting: how actions come about; each worker has another seed.
+        policy: the source of actions; each worker has another seed.
         on_step, on_episode: hooks; they run in the worker.
         render: the pause after each rendered step; None for no rendering.
         recording: options of the recorder.
-        progress: whether to tell how far it is.
+        progress: whether to report progress.
     """
 
     url: str
     storage_options: dict[str, str] | None
     make_env: EnvSource
-    acting: PolicyConfig
+    policy: PolicyConfig
     on_step: OnStep | None
     on_episode: OnEpisode | None
     render: float | None
@@ -97,76 +88,39 @@ class Share:
     policy_seed: int | None
 
 
-@dataclass(frozen=True)
-class _Opened:
-    """An open store, as recorders want it."""
-
-    handle: StoreHandle
-
-
-def work(channel: Connection, orders: bytes, share: Share) -> None:
-    """Do a share of a collection and tell the parent; the main function of a worker process."""
-    stop, finished = StopSignal(), threading.Event()
-    threading.Thread(target=_listen, args=(channel, stop, finished), daemon=True).start()
-
-    def send(*message: Any) -> None:
-        with contextlib.suppress(OSError):  # the parent is dead; the recording still counts
-            channel.send(message)
-
-    try:
-        done = work_share(send, orders, share, stop)
-    finally:
-        finished.set()
-    if not done:
-        sys.exit(1)
-
-
-def _listen(channel: Connection, stop: StopSignal, finished: threading.Event) -> None:
-    """Wait until the parent wants the end, or is dead."""
-    parent = os.getppid()
-    with contextlib.suppress(EOFError, OSError):
-        # Whatever the parent forks may keep the channel open after its death, so its id is looked at too.
-        while os.getppid() == parent:
-            if channel.poll(_LOOK_SECONDS):
-                channel.recv()
-                stop.ask()
-    stop.ask()
-    if not finished.wait(_LAST_SECONDS):
-        os._exit(1)  # the environment or the policy hangs, and the parent is gone
-
-
-def work_share(send: Callable[..., Any], orders: bytes, share: Share, stop: StopSignal) -> bool:
+def work_share(
+    report: Callable[[str, Any], Any], config: bytes, share: Share, stop: StopSignal
+) -> CollectStats | str:
     """Do a share of a collection.
 
     Args:
-        send: called with each message: ("run", its id), ("progress", a `CollectProgress`), and at the end
-            ("done", a `CollectStats`) or ("failed", a traceback).
-        orders: a pickled `WorkerConfig`.
+        report: called with ("run", its id), and then with ("progress", a `CollectProgress`).
+        config: a pickled `WorkerConfig`.
         share: what to do.
         stop: asks for an early end.
 
     Returns:
-        Whether it was done.
+        The result, or the traceback of what was raised.
     """
     try:
-        send("done", _work(send, pickle.loads(orders), share, stop))
+        return _work(report, pickle.loads(config), share, stop)
     except BaseException:
-        send("failed", traceback.format_exc())
-        return False
-    return True
+        return traceback.format_exc()
 
 
-def _work(send: Callable[..., Any], orders: WorkerConfig, share: Share, stop: StopSignal) -> CollectStats:
-    display = Display(partial(send, "progress") if orders.progress else False)
-    watching = Hooks(orders.on_step, orders.on_episode, display, orders.render)
-    acting = replace(orders.acting, seed=share.policy_seed)
-    collection = Collection(share.goal, acting, watching, share.resets, stop)
-    store = _Opened(open_handle(orders.url, orders.storage_options))
-    env = make(orders.make_env)
+def _work(
+    report: Callable[[str, Any], Any], config: WorkerConfig, share: Share, stop: StopSignal
+) -> CollectStats:
+    display = Display(partial(report, "progress") if config.progress else False)
+    hooks = Hooks(config.on_step, config.on_episode, display, config.render)
+    policy = replace(config.policy, seed=share.policy_seed)
+    collection = Collection(share.goal, policy, hooks, share.resets, stop)
+    store = Opened(open_handle(config.url, config.storage_options))
+    env = make(config.make_env)
     try:
         collection = collection.fitted(env, store)
-        recorder = opened(env, store, cast(RecordingOptions, _recording(orders.recording, share.index)))
-        send("run", recorder.run_id)
+        recorder = opened(env, store, cast(RecordingOptions, _recording(config.recording, share.index)))
+        report("run", recorder.run_id)
         return collection.with_new(recorder, store)
     finally:
         env.close()

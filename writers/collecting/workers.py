@@ -1,6 +1,6 @@
 """Parallel collection: workers that each record a run of their own into one store.
 
-    collect_in_workers -> WorkerPool: start, listen, stop -> worker.work_share in each worker
+    collect_in_workers -> WorkerPool: start, poll, stop -> worker.work_share in each worker
                        -> what dead workers left is recovered -> CollectStats
 
 Workers are processes (`processes.py`), or what another `WorkerPool` starts.
@@ -19,8 +19,8 @@ from typing import Any
 import polars as pl
 
 from ...store.errors import EpisodelakeError, InvalidArgumentError
-from ...store.files.access import state_of
-from ...store.maintenance.recovery import recover
+from ...store.files.access import stat_or_none
+from ...store.recovery.recovery import recover
 from ...store.schema import OpenStore, StoreHandle
 from ..recorders.choice import is_source
 from .actor import PolicyConfig, derived_seed
@@ -37,18 +37,18 @@ class Worker(ABC):
     """A worker, seen from the caller of `collect`.
 
     Attributes:
-        share: what it is to do.
+        share: its task.
         run_id: of its run.
-        progress: its last report.
-        stats: what it recorded, if it came to its end.
-        failure: the traceback of what it raised.
+        progress: its last report, with `steps`, `episodes` and `return_sum`.
+        stats: its result, if it finished.
+        failure: the traceback of its exception.
         recovered: whether its journal was recovered.
-        exit_code: of its process, where that is known.
+        exit_code: of its process, if that died.
     """
 
     share: Share
     run_id: str | None = None
-    progress: CollectProgress | None = None
+    progress: Any = None
     stats: CollectStats | None = None
     failure: str | None = None
     recovered: bool = False
@@ -57,22 +57,22 @@ class Worker(ABC):
     @property
     @abstractmethod
     def running(self) -> bool:
-        """True while more messages may come."""
+        """True until its result is there, or it is known to be dead."""
 
     @abstractmethod
     def end(self) -> str:
         """Return how it ended without a message of its own, in words."""
 
     def take(self, kind: str, content: Any) -> None:
-        """Take one message; see `worker.work_share`."""
+        """Take a report of `worker.work_share`, or ("done", its result)."""
         if kind == "run":
             self.run_id = content
         elif kind == "progress":
             self.progress = content
-        elif kind == "done":
-            self.stats = content
-        else:
+        elif isinstance(content, str):
             self.failure = content
+        else:
+            self.stats = content
 
     def death(self) -> str | None:
         """Return how it died, in words; None if it did its work."""
@@ -101,25 +101,25 @@ class WorkerPool(ABC):
         self.workers: list[Any] = []
 
     @abstractmethod
-    def start(self, orders: bytes, shares: Sequence[Share]) -> None:
+    def start(self, config: bytes, shares: Sequence[Share]) -> None:
         """Start a worker for each share.
 
         Args:
-            orders: what they have in common, pickled.
+            config: the settings that they share, pickled.
             shares: one for each.
         """
 
     @abstractmethod
-    def listen(self) -> None:
-        """Take what has been said; wait a moment if nothing has."""
+    def poll(self) -> None:
+        """Wait a moment for a result or a report."""
 
     @abstractmethod
-    def tell_to_stop(self) -> None:
-        """Ask all to seal and end."""
+    def request_stop(self) -> None:
+        """Ask all workers to seal and end."""
 
     @abstractmethod
     def kill(self) -> None:
-        """End all at once; what they recorded is in their journals."""
+        """Kill all workers; their journals keep what they recorded."""
 
     def __enter__(self) -> WorkerPool:
         """Return itself."""
@@ -130,32 +130,33 @@ class WorkerPool(ABC):
         """Ask living workers to stop, and kill those that do not."""
 
     def watch(self, stop: StopSignal, display: Display, goal: Goal) -> None:
-        """Listen to them until all have ended; pass on the wish to stop."""
+        """Poll the workers until all have ended; pass on a request to stop."""
         start = time.perf_counter()
         reported = False
         while any(worker.running for worker in self.workers):
             if stop.asked and not reported:
                 reported = True
-                self.tell_to_stop()
-            self.listen()
+                self.request_stop()
+            self.poll()
             if display.due:
-                display.tell(self._progress(goal, time.perf_counter() - start))
+                display.show(self._progress(goal, time.perf_counter() - start))
         if display.wanted:
-            display.tell(self._progress(goal, time.perf_counter() - start))
+            display.show(self._progress(goal, time.perf_counter() - start))
 
     def _progress(self, goal: Goal, seconds: float) -> CollectProgress:
         reports = [worker.progress for worker in self.workers if worker.progress is not None]
+        steps, episodes = (sum(getattr(state, name) for state in reports) for name in ("steps", "episodes"))
         return CollectProgress(
-            done=sum(state.done for state in reports),
+            done=episodes if goal.steps is None else steps,
             total=goal.total,
-            steps=sum(state.steps for state in reports),
-            episodes=sum(state.episodes for state in reports),
+            steps=steps,
+            episodes=episodes,
             return_sum=sum(state.return_sum for state in reports),
             seconds=seconds,
         )
 
     def recover(self, store: StoreHandle) -> None:
-        """Recover what dead workers left; another worker that began later may have done it already."""
+        """Recover the journals of dead workers; another worker that began later may have done it already."""
         dead = [worker for worker in self.workers if worker.stats is None]
         self._mark(*recover_runs(store, runs_of(dead)))
 
@@ -173,7 +174,7 @@ def runs_of(workers: Sequence[Worker]) -> dict[str, bool]:
 
 
 def recover_runs(store: StoreHandle, runs: Mapping[str, bool]) -> tuple[dict[str, bool], str]:
-    """Recover what dead workers of this machine left.
+    """Recover the journals of dead workers of this machine.
 
     Args:
         store: the store.
@@ -193,15 +194,28 @@ def recover_runs(store: StoreHandle, runs: Mapping[str, bool]) -> tuple[dict[str
 
 
 def _has_journal(run: str, store: StoreHandle) -> bool:
-    """Return whether a run's journal is there, also where the system cannot tell."""
+    """Return whether a run's journal may be there."""
     try:
-        return state_of(store.layout.journals / run) is not None
+        return stat_or_none(store.layout.journals / run) is not None
     except OSError:
         return True
 
 
+def check_source(make_env: Any) -> None:
+    """Refuse sources that workers cannot make environments from.
+
+    Raises:
+        InvalidArgumentError: it is an environment, or something else.
+    """
+    if not is_source(make_env):
+        raise InvalidArgumentError(
+            f"With workers, each makes an environment of its own: got {type(make_env).__name__}, "
+            "expected an environment's id or spec, or a function without arguments that makes one."
+        )
+
+
 def collect_in_workers(
-    pool: WorkerPool, resets: Resets, goal: Goal, orders: WorkerConfig, display: Display, store: OpenStore
+    pool: WorkerPool, resets: Resets, goal: Goal, config: WorkerConfig, display: Display, store: OpenStore
 ) -> CollectStats:
     """Collect with workers; see `collect`.
 
@@ -209,17 +223,13 @@ def collect_in_workers(
         InvalidArgumentError: something cannot be sent to another process; a list of seeds or options is too
             short.
     """
-    if not is_source(orders.make_env):
-        raise InvalidArgumentError(
-            f"With workers, each makes an environment of its own: got {type(orders.make_env).__name__}, "
-            "expected an environment's id or spec, or a function without arguments that makes one."
-        )
+    check_source(config.make_env)
     parts = goal.split(pool.count)
     resets.check_lengths(goal.episodes or len(parts))
-    payload = _pickled(orders, resets, pool)
+    payload = _pickled(config, resets, pool)
     shares = [
         Share(
-            index, part, _share_of(resets, index, len(parts)), _policy_seed(orders.acting, resets.seed, index)
+            index, part, _share_of(resets, index, len(parts)), _policy_seed(config.policy, resets.seed, index)
         )
         for index, part in enumerate(parts)
     ]
@@ -242,31 +252,31 @@ def _share_of(resets: Resets, index: int, workers: int) -> Resets:
     return replace(resets, seed=seed, first=index, stride=workers)
 
 
-def _policy_seed(acting: PolicyConfig, seed: Any, index: int) -> int | None:
-    return derived_seed(seed if acting.seed is None else acting.seed, _POLICY_SEED, index)
+def _policy_seed(policy: PolicyConfig, seed: Any, index: int) -> int | None:
+    return derived_seed(seed if policy.seed is None else policy.seed, _POLICY_SEED, index)
 
 
-def _pickled(orders: WorkerConfig, resets: Resets, pool: WorkerPool) -> bytes:
-    """Return the orders for workers, which the resets go to as well.
+def _pickled(config: WorkerConfig, resets: Resets, pool: WorkerPool) -> bytes:
+    """Return the pickled config of the workers; the resets must be picklable too.
 
     Raises:
         InvalidArgumentError: a part cannot be pickled; the message names it.
     """
     try:
         pool.dumps(resets)
-        return pool.dumps(orders)
+        return pool.dumps(config)
     except Exception as error:  # pickling runs code of the caller's objects, which may raise anything
         parts = {
-            "make_env": orders.make_env,
-            **{name: getattr(orders.acting, name) for name in ("policy", "initial_state")},
+            "make_env": config.make_env,
+            **{name: getattr(config.policy, name) for name in ("policy", "initial_state")},
             **{
-                name: getattr(orders.acting, name) for name in ("explore", "map_action", "map_action_inverse")
+                name: getattr(config.policy, name) for name in ("explore", "map_action", "map_action_inverse")
             },
-            "on_step": orders.on_step,
-            "on_episode": orders.on_episode,
+            "on_step": config.on_step,
+            "on_episode": config.on_episode,
             "seed": resets.seed,
             "options": resets.options,
-            **orders.recording,
+            **config.recording,
         }
         name, reason = next(_unpicklable(parts, pool.dumps), ("an argument", error))
         raise InvalidArgumentError(
@@ -284,7 +294,7 @@ def _unpicklable(parts: dict[str, Any], dumps: Callable[[Any], bytes]) -> Iterat
 
 
 def _stats(pool: WorkerPool, store: StoreHandle, stop: StopSignal, start: float) -> CollectStats:
-    """Return the sum of what the workers recorded; the dead ones' journals are recovered first."""
+    """Return the sum of the workers' results; journals of dead ones are recovered first."""
     workers = pool.workers
     if any(worker.stats is None for worker in workers):
         pool.recover(store)
@@ -316,7 +326,7 @@ def _stats(pool: WorkerPool, store: StoreHandle, stop: StopSignal, start: float)
 
 
 def _of_dead(worker: Worker, store: StoreHandle) -> CollectStats:
-    """Return what a dead worker recorded; episodes that the environment did not end count as unfinished."""
+    """Return the recorded steps and episodes of a dead worker; unended episodes count as unfinished."""
     episodes = recorded_episodes(store.layout, worker.run_id or "", store.manifest.reward_shape)
     ended = episodes.filter(pl.col("terminated") | pl.col("truncated"))
     return CollectStats(int(episodes["length"].sum()), ended, episodes.height - ended.height, 0.0)

@@ -181,7 +181,7 @@ class _Cutter:
         self._starts: list[int] = []
         self._keys: list[Any] = []
         self._before = 0
-        # With `lengths`: the row behind the last episode.
+        # With `lengths`: the row after the last episode.
         self._stop = 0
 
     def add(self, batch: pa.RecordBatch) -> Iterator[Piece]:

@@ -1,4 +1,4 @@
-"""Columns of other programs in the types of dynamic columns, where whole columns can be taken."""
+"""Columns of other programs in the types of dynamic columns, converted as a whole."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def as_kind(array: pa.Array, declared: str | None = None) -> tuple[str, pa.Array
 
 
 def _as_declared(array: pa.Array, kind: str) -> pa.Array | None:
-    """Return values as the column of a kind of arrays; None where they are not whole arrays of it."""
+    """Return values as an array column of a kind; None where some are no such arrays."""
     logical = kinds.LogicalType.of(kind)
     expected, physical = logical.shape, logical.physical
     flat, shape = elements_of(array)

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from ...store.common.arguments import as_flags
 from ...store.dynamic import logical_types as kinds
 from ...store.dynamic.column_groups import EXTRA, INFO, POLICY, ColumnGroup, ColumnSet, DynamicRows
-from ...store.dynamic.columns import array_kinds, family_of, remembered
+from ...store.dynamic.columns import array_kinds, group_of, remembered
 from ...store.dynamic.values import load_object
 from ...store.errors import CorruptStoreError, EpisodelakeError, InvalidArgumentError, SpaceMismatchError
 from ...store.names import EPISODE, EPISODE_ID, FLAGS, REWARD, STEP
@@ -75,7 +75,7 @@ class Piece:
         return observed
 
     def with_last_rows(self) -> Piece:
-        """Return the same with one more row, of NULLs, behind each episode."""
+        """Return the same with one more row, of NULLs, after each episode."""
         if len(self.lengths) == 1:
             last = pa.table([pa.nulls(1, field.type) for field in self.rows.schema], schema=self.rows.schema)
             rows = pa.concat_tables([self.rows, last])
@@ -152,7 +152,7 @@ class ArrowRows:
 
     def __init__(self, schema: StepSchema, names: Sequence[str], columns: Sequence[ColumnSet]) -> None:
         self._schema = schema
-        self._families = list(zip((INFO, POLICY, EXTRA), columns, strict=True))
+        self._groups = list(zip((INFO, POLICY, EXTRA), columns, strict=True))
         needed = [column.name for column in (*schema.observation.fields, *schema.outcome_fields)]
         missing = [name for name in needed if name not in names]
         if missing:
@@ -168,10 +168,10 @@ class ArrowRows:
             )
         own = [name for name in names if name not in (*needed, *EPISODE_KEYS, STEP)]
         self._dynamic = {
-            family: [name for name in own if family_of(name) == family] for family, _ in self._families
+            group: [name for name in own if group_of(name) == group] for group, _ in self._groups
         }
         self._paths = {
-            name: _path(schema, family, name) for family, keys in self._dynamic.items() for name in keys
+            name: _path(schema, group, name) for group, keys in self._dynamic.items() for name in keys
         }
         self._has_step = STEP in names
 
@@ -204,7 +204,7 @@ class ArrowRows:
         arrays += self._observations(piece, columns)
         outcomes, made = self._outcomes(piece, columns)
         declared = remembered(piece.keys) | array_kinds(piece.rows.schema)
-        dynamic = [self._typed(*family, columns, declared) for family in self._families]
+        dynamic = [self._typed(*group, columns, declared) for group in self._groups]
         batch = pa.record_batch([*arrays, *made], self._schema.journal)
         return with_dynamic_columns(batch, dynamic), outcomes
 
@@ -287,19 +287,19 @@ class ArrowRows:
 
     def _typed(
         self,
-        family: ColumnGroup,
+        group: ColumnGroup,
         column_set: ColumnSet,
         columns: Mapping[str, pa.Array],
         declared: Mapping[str, str],
     ) -> dict[str, tuple[str, pa.Array]]:
-        """Return the dynamic columns of a family, in its types; NULL where a row has not the key.
+        """Return the dynamic columns of a group, in its types; NULL where a row has not the key.
 
         Args:
             declared: the kinds of array columns, where the source states them.
         """
-        names = [name for name in self._dynamic[family] if columns[name].null_count < len(columns[name])]
+        names = [name for name in self._dynamic[group] if columns[name].null_count < len(columns[name])]
         # Values in the JSON column count before those of the other columns.
-        exact = family.json_column in names
+        exact = group.json_column in names
         typed: dict[str, tuple[str, pa.Array]] = {}
         single: list[str] = []
         for name in names:
@@ -311,7 +311,7 @@ class ArrowRows:
                 single.append(name)
         if not single:
             return typed
-        single.sort(key=lambda name: name == family.json_column)
+        single.sort(key=lambda name: name == group.json_column)
         mappings = self._mappings({name: columns[name] for name in single}, declared)
         return column_set.of_cells(DynamicRows.of(mappings).cells(0, len(mappings)), len(mappings), typed)
 
@@ -355,18 +355,18 @@ def _problem(error: EpisodelakeError) -> str:
     return str(error).partition(" Hint: the file is damaged")[0]
 
 
-def _path(schema: StepSchema, family: ColumnGroup, name: str) -> tuple[str, ...]:
+def _path(schema: StepSchema, group: ColumnGroup, name: str) -> tuple[str, ...]:
     """Return the key path of a dynamic column; () for the JSON column."""
-    if name == family.json_column:
+    if name == group.json_column:
         return ()
     try:
-        path = family.path(name)
+        path = group.path(name)
     except CorruptStoreError as error:
         raise InvalidArgumentError(
             f"{name!r} cannot be the name of a step column: keys are percent-encoded as in `steps` "
             f"({error}). Rename the column."
         ) from error
-    if family == EXTRA:
+    if group == EXTRA:
         schema.check_extra({path[0]: None})
     return path
 

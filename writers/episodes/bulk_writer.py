@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from itertools import compress
 from typing import Any, overload
 
-from ...store.journal.episodes import EpisodeFacts, EpisodeRecord
+from ...store.journal.episodes import EpisodeFacts
 from ...store.schema import StepSchema
 from ..rows.step_rows import EpisodeRow, env_index_of
 from ..session.run import RunOwner
@@ -15,9 +14,6 @@ from .arrow_episodes import write_arrow
 from .source_keys import OnDuplicate, SourceKeys, with_source_key
 from .whole_episode import LastObservation, WholeEpisode, is_last_missing
 from .whole_rows import WholeRows
-
-#: Arguments of `write_episode` that are not about steps.
-_FACTS = ("seed", "options", "metadata", "env_index", "source_key")
 
 
 class BulkWriter(RunOwner[WholeRows]):
@@ -29,7 +25,7 @@ class BulkWriter(RunOwner[WholeRows]):
 
     @cached_property
     def _sources(self) -> SourceKeys:
-        return SourceKeys(self._session.store.layout, self._on_duplicate, self._rows)
+        return SourceKeys(self._session.store, self._on_duplicate, self._rows)
 
     def has_source_key(self, key: str) -> bool:
         """Return whether an episode with this source key is in the store or was written or begun here.
@@ -123,24 +119,25 @@ class BulkWriter(RunOwner[WholeRows]):
                 the observation space has no column in which a missing observation shows.
             RecorderStateError: the writer is closed.
         """
-        given = {
-            "observations": observations,
-            "actions": actions,
-            "rewards": rewards,
-            "terminations": terminations,
-            "truncations": truncations,
-            "source_key": source_key,
-            "last_observation": last_observation,
-            "infos": infos,
-            "policy": policy,
-            "extra": extra,
-            "seed": seed,
-            "options": options,
-            "metadata": metadata,
-            "env_index": env_index,
-        }
-        records = self._write_many([given])
-        return EpisodeRow.of(self._session, records[0]) if records else None
+        self._session.check_usable()
+        if not self._sources.is_new(source_key):
+            return None
+        facts = EpisodeFacts.of(seed, options, with_source_key(metadata, source_key))
+        whole = WholeEpisode.checked(
+            self._schema,
+            observations=observations,
+            actions=actions,
+            rewards=rewards,
+            terminations=terminations,
+            truncations=truncations,
+            infos=infos,
+            policy=policy,
+            extra=extra,
+            last_observation=last_observation,
+        )
+        record = self._rows.write(whole, env_index_of(env_index), facts)
+        self._sources.add([] if source_key is None else [source_key])
+        return EpisodeRow.of(self._session, record)
 
     def write_episodes(
         self,
@@ -185,23 +182,3 @@ class BulkWriter(RunOwner[WholeRows]):
         return write_arrow(
             self._session, self._schema, steps, episodes, lengths, self._sources, last_missing=missing
         )
-
-    def _write_many(self, episodes: Sequence[Mapping[str, Any]]) -> list[EpisodeRecord]:
-        """Write several episodes, all or none, without those that `on_duplicate="skip"` leaves out.
-
-        Args:
-            episodes: keyword arguments of `write_episode`, which raises the same.
-        """
-        self._session.check_usable()
-        fresh = self._sources.fresh([each.get("source_key") for each in episodes])
-        wholes, facts, keys = [], [], []
-        for given in compress(episodes, fresh):
-            seed, options, metadata, env_index, key = (given.get(name) for name in _FACTS)
-            steps = {name: value for name, value in given.items() if name not in _FACTS}
-            own = EpisodeFacts.of(seed, options, with_source_key(metadata, key))
-            wholes.append(WholeEpisode.checked(self._schema, **steps))
-            facts.append((env_index_of(env_index), own))
-            keys += [] if key is None else [key]
-        records = self._rows.write(wholes, facts) if wholes else []
-        self._sources.add(keys)
-        return records

@@ -11,7 +11,7 @@ from typing import Any, NoReturn, get_args, overload
 from ...store.common.arguments import one_of
 from ...store.errors import RecorderStateError
 from ...store.journal.episodes import EpisodeRecord
-from ...store.maintenance.reopening import LastRow, reopening
+from ...store.recovery.reopening import LastRow, reopening
 from ...store.schema import OpenStore
 from ..rows.arrivals import LiveEpisode
 from ..rows.step_rows import EpisodeRow, StepRows, env_index_of

@@ -20,7 +20,9 @@ from ...store.layout import EPISODES, Layout
 from ...store.names import SOURCE_DIGEST as SOURCE_DIGEST
 from ...store.names import SOURCE_KEY, has_utf8
 from ...store.parquet.files import read_parquet
+from ...store.schema import StoreHandle
 from ..rows.step_rows import StepRows
+from ..session.run import recover_unclosed
 
 OnDuplicate = Literal["error", "skip"]
 
@@ -29,14 +31,15 @@ class SourceKeys:
     """The source keys of a store's episodes, as one writer knows them.
 
     Args:
-        layout: the store.
+        store: the store. Writers of this process whose close has failed are finished before its keys are
+            read.
         on_duplicate: "error": a key that is there already raises; "skip": its episode is left out.
         rows: the writer's; the keys of its open episodes count.
     """
 
-    def __init__(self, layout: Layout, on_duplicate: OnDuplicate, rows: StepRows) -> None:
+    def __init__(self, store: StoreHandle, on_duplicate: OnDuplicate, rows: StepRows) -> None:
         self._rows = rows
-        self._layout = layout
+        self._store = store
         self._on_duplicate = on_duplicate
         # Read with the first key: writers without keys need none of them.
         self._known: set[str] | None = None
@@ -73,8 +76,8 @@ class SourceKeys:
             return True
         if self._on_duplicate == "error":
             raise InvalidArgumentError(
-                f"source_key={key!r}: {self._layout.root} has an episode with this key already. Give each "
-                'episode a key of its own, or open the writer with on_duplicate="skip" to leave such '
+                f"source_key={key!r}: {self._store.layout.root} has an episode with this key already. Give "
+                'each episode a key of its own, or open the writer with on_duplicate="skip" to leave such '
                 "episodes out."
             )
         return False
@@ -95,7 +98,8 @@ class SourceKeys:
 
     def _all(self) -> set[str]:
         if self._known is None:
-            self._known = {source.key for source in committed_sources(self._layout)}
+            recover_unclosed(self._store)
+            self._known = {source.key for source in committed_sources(self._store.layout)}
         return self._known
 
 

@@ -10,9 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+import gymnasium
 import numpy as np
+from gymnasium import spaces
 
 from ...store.common.arguments import as_flags, refuse_mask
+from ...store.common.foreign_arrays import as_array
 from ...store.errors import InvalidArgumentError, SpaceMismatchError
 from ...store.schema import MISSING, StepSchema
 from ...store.spaces.codec import single_value
@@ -127,6 +130,8 @@ class WholeEpisode:
             raise InvalidArgumentError(
                 "The episode has no transition: rewards are empty. An episode needs at least one step."
             )
+        observations = _batch(schema.observation_space, observations)
+        actions = _batch(schema.action_space, actions)
         _check_length("observations", observations, length + (not last_missing), last_missing)
         _check_length("actions", actions, length)
         rows = (length, length + 1) if last_missing else (length + 1,)
@@ -144,6 +149,20 @@ class WholeEpisode:
             padded[1],
             last_missing,
         )
+
+
+def _batch(space: gymnasium.Space | None, values: Any) -> Any:
+    """Return values of a space, those in a tuple as a list: tuples are batches of `Tuple` spaces only.
+
+    None is the space of a key that the space lacks, which is refused later.
+    """
+    if isinstance(space, spaces.Dict) and isinstance(values, Mapping):
+        return {name: _batch(space.get(name), part) for name, part in values.items()}
+    if not isinstance(values, tuple):
+        return values
+    if isinstance(space, spaces.Tuple):
+        return tuple(map(_batch, space, values)) if len(values) == len(space) else values
+    return list(values)
 
 
 def batch_lengths(values: Any) -> set[int]:
@@ -185,8 +204,8 @@ def _rewards(schema: StepSchema, rewards: Any) -> np.ndarray:
     shape = schema.reward_shape
     refuse_mask(rewards, "rewards")
     try:
-        array = np.asarray(rewards)
-    except ValueError as error:
+        array = as_array(rewards)
+    except (ValueError, TypeError, RuntimeError) as error:
         raise SpaceMismatchError(f"The rewards make no array: {error}.") from error
     if not shape and array.shape[1:] == (1,):
         # Of an environment that gives arrays of one item.
@@ -207,7 +226,7 @@ def _rewards(schema: StepSchema, rewards: Any) -> np.ndarray:
 
 def _flag(name: str, values: Any, length: int) -> bool:
     refuse_mask(values, name)
-    flags = as_flags(name, np.asarray(values))
+    flags = as_flags(name, as_array(values))
     if flags.ndim == 0:
         return bool(flags)
     if flags.shape != (length,):

@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from ...store.dynamic.column_groups import ColumnSet, DynamicRows, owned
 from ...store.dynamic.columns import SegmentColumns
-from ...store.errors import StoreAccessError
+from ...store.errors import InvalidArgumentError, StoreAccessError
 from ...store.journal.episodes import (
     EndReason,
     EpisodeColumns,
@@ -53,7 +53,7 @@ _MOST_SEALS = 1
 
 
 class WholeBlock:
-    """Finished rows of whole episodes, one behind the other.
+    """Finished rows of whole episodes, in one block.
 
     Args:
         schema: the store's step schema.
@@ -80,24 +80,23 @@ class WholeBlock:
         self._terminated, self._truncated = np.zeros((2, capacity), bool)
         self._dynamic = DynamicRows(), DynamicRows(), DynamicRows()
 
-    def add(self, records: Sequence[EpisodeRecord], wholes: Sequence[WholeEpisode]) -> None:
-        """Add episodes, for which there is room; all values are copied.
+    def add(self, record: EpisodeRecord, whole: WholeEpisode) -> None:
+        """Add an episode, for which there is room; all values are copied.
 
         Raises:
             SpaceMismatchError: a value does not fit; nothing was added.
         """
         row, episodes = self.counted
-        # An interrupt may have left some that do not count.
+        # An interrupt may have left one that does not count.
         del self._records[episodes:]
         for rows in self._dynamic:
             rows.drop_from(row)
-        for record, whole in zip(records, wholes, strict=True):
-            row = self.put(row, record.number, whole, 0, whole.length + 1)
-        self._records += records
+        row = self.put(row, record.number, whole, 0, whole.length + 1)
+        self._records.append(record)
         self.counted = row, len(self._records)
 
     def put(self, row: int, number: int, whole: WholeEpisode, start: int, stop: int) -> int:
-        """Copy rows `[start, stop)` of an episode, which do not count yet; return the row behind them."""
+        """Copy rows `[start, stop)` of an episode, which do not count yet; return the row after them."""
         observed, acted = min(stop, whole.observed) - start, min(stop, whole.length) - start
         behind = row + stop - start
         self._observations.put_many(row, slice_batch(whole.observations, start, start + observed), observed)
@@ -127,8 +126,8 @@ class WholeBlock:
             *self._rewards.arrays(0, stop, acted),
             *(flat_array(flags[:stop], pa.bool_(), acted) for flags in (self._terminated, self._truncated)),
         ]
-        families = zip(columns, self._dynamic, strict=True)
-        dynamic = [column_set.columns(rows, 0, stop) for column_set, rows in families]
+        groups = zip(columns, self._dynamic, strict=True)
+        dynamic = [column_set.columns(rows, 0, stop) for column_set, rows in groups]
         return with_dynamic_columns(pa.record_batch(arrays, self._schema.journal), dynamic)
 
     def close(self, columns: Sequence[ColumnSet]) -> BulkEpisodes | None:
@@ -154,51 +153,44 @@ class WholeRows(StepRows):
 
     @property
     def ended(self) -> bool:
-        """Whether there are whole episodes that the session does not know yet."""
+        """Whether there are complete episodes that the session does not know yet."""
         return self._block is not None and self._block.counted[1] > 0
 
-    def write(
-        self, wholes: Sequence[WholeEpisode], facts: Sequence[tuple[int | None, EpisodeFacts]]
-    ) -> list[EpisodeRecord]:
-        """Record episodes given as arrays, all or none of them.
-
-        Args:
-            wholes: their steps.
-            facts: the environment of each, and what else is known of it.
+    def write(self, whole: WholeEpisode, env_index: int | None, facts: EpisodeFacts) -> EpisodeRecord:
+        """Record an episode given as arrays.
 
         Raises:
             SpaceMismatchError: a value does not fit; nothing was recorded.
+            InvalidArgumentError: a replay buffer observes this writer.
             StoreAccessError: the journal could not be written; nothing was recorded.
         """
         session = self._session
+        self._check_unobserved()
         session.check_usable()
         session.seals.await_backlog(_MOST_SEALS)
-        numbers = session.take_numbers(len(wholes)) + np.arange(len(wholes))
-        records = [
-            _record(self._schema, number, whole, *own)
-            for number, whole, own in zip(numbers.tolist(), wholes, facts, strict=True)
-        ]
-        rows = sum(whole.length + 1 for whole in wholes)
+        record = _record(self._schema, session.take_numbers(), whole, env_index, facts)
+        rows = whole.length + 1
         if rows > self._most_rows:
-            for record, whole in zip(records, wholes, strict=True):
-                self.add(self._cut(record, whole))
-            return records
+            self.add(self._cut(record, whole))
+            return record
         with session.lock:
             block = self._room(rows)
-            block.add(records, wholes)
+            block.add(record, whole)
             if session.options.seals_by_count or block.counted[0] == block.capacity:
                 self._close_block()
             self._flush_by_rows(rows)
             session.seal_if_due()
-        return records
+        return record
 
     def add(self, bulk: BulkEpisodes) -> None:
         """Record finished episodes with all of their rows.
 
         Raises:
+            InvalidArgumentError: a replay buffer observes this writer.
             StoreAccessError: the journal could not be written; nothing was recorded.
         """
         session = self._session
+        self._check_unobserved()
         session.check_usable()
         session.seals.await_backlog(_MOST_SEALS)
         with session.lock:
@@ -230,6 +222,14 @@ class WholeRows(StepRows):
             # Episodes are listed in the order in which they ended.
             self._close_block()
             return super().end(episode, otherwise, metadata, late)
+
+    def _check_unobserved(self) -> None:
+        """Refuse `write_episode` beside a replay buffer, which would silently miss its steps."""
+        if self.observer is not None:
+            raise InvalidArgumentError(
+                "A writer with buffer= takes single steps: a whole episode would not reach the replay "
+                "buffer. Use begin() and append(), or a writer without a buffer."
+            )
 
     def _cut(self, record: EpisodeRecord, whole: WholeEpisode) -> BulkEpisodes:
         """Return an episode of more rows than a column can have in one batch."""
@@ -343,7 +343,7 @@ def _record(
 
 
 def arrivals(schema: StepSchema, batches: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield finished rows as they would have arrived, with each outcome on the row behind.
+    """Yield finished rows as they would have arrived, with each outcome on the row after.
 
     Args:
         schema: the store's step schema.
@@ -377,7 +377,7 @@ def arrivals(schema: StepSchema, batches: Sequence[pa.RecordBatch]) -> Iterator[
 def _with_late_rows(
     batch: pa.RecordBatch, lasts: np.ndarray, policy: Mapping[str, pa.Array]
 ) -> pa.RecordBatch:
-    """Put the policy's outputs for last observations on rows of their own, behind them."""
+    """Put the policy's outputs for last observations on rows of their own, after them."""
     said = np.zeros(batch.num_rows, bool)
     for array in policy.values():
         said |= array.is_valid().to_numpy(zero_copy_only=False)

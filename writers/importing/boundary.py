@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path, PureWindowsPath
-from typing import Any, Protocol
+from typing import IO, Any, Protocol
 
 from ...store.common.arguments import whole_number
 from ...store.errors import DatasetError, EpisodelakeError
@@ -19,6 +19,8 @@ from ...store.files import access_error, is_denied, is_passing, user_path
 _LEAST_BYTES, _EXPANSION = 256 << 20, 200
 #: Readers take so much at a time, whatever the limit.
 _PART_BYTES = 8 << 20
+#: The files of a group that lie at the root of a zarr store.
+ZARR_ROOTS = ("zarr.json", ".zgroup")
 _WIDTHS = {"INT32": 4, "INT64": 8, "FLOAT": 4, "DOUBLE": 8, "INT96": 12}
 TRUST = "Pass trust=True (--trust) if you trust the author of the source."
 
@@ -74,7 +76,7 @@ class Files:
     """Files that are one source.
 
     Attributes:
-        paths: absolute, in order.
+        paths: absolute, in order; folders among them are zarr stores.
         base: the folder that they all lie in, at some depth.
         pattern: that they match, below the base; empty if the caller named each.
     """
@@ -90,7 +92,7 @@ class Files:
 
     @property
     def identity(self) -> str:
-        """The pattern, or the names: what tells them from other files in the folder."""
+        """The pattern, or the names, by which files of the folder are chosen."""
         return self.pattern or "\0".join(path.relative_to(self.base).as_posix() for path in self.paths)
 
     def __str__(self) -> str:
@@ -104,7 +106,8 @@ def located(source: Any) -> Any:
     pattern such as `logs/*.csv` at whose place no file is, become `Files`: a path that exists is no pattern.
 
     Raises:
-        DatasetError: a file of a list is not there, no file matches a pattern, or the text is empty.
+        DatasetError: a file of a list is not there, or is a folder; no file matches a pattern; or the text is
+            empty.
     """
     if isinstance(source, list | tuple) and source and all(isinstance(p, str | os.PathLike) for p in source):
         return _files([located(path) for path in source])
@@ -116,7 +119,12 @@ def located(source: Any) -> Any:
     path = (path if path.exists() else user_path(source)).absolute()
     if path.exists() or not glob.has_magic(str(path)):
         return path
-    paths = sorted(Path(name) for name in glob.glob(str(path), recursive=True) if os.path.isfile(name))
+    matches = sorted(Path(name) for name in glob.glob(str(path), recursive=True))
+    stores = {each for each in matches if is_zarr_folder(each)}
+    # `**` also matches what is in a store.
+    paths = [
+        each for each in matches if (each in stores or each.is_file()) and stores.isdisjoint(each.parents)
+    ]
     if not paths:
         raise DatasetError(f"There is no file {source}, and none matches it as a pattern. Check the path.")
     return replace(_files(paths), pattern=str(path))
@@ -124,9 +132,19 @@ def located(source: Any) -> Any:
 
 def _files(paths: Sequence[Any]) -> Files:
     for path in paths:
-        if not isinstance(path, Path) or not path.is_file():
+        if isinstance(path, Path) and path.is_dir() and not is_zarr_folder(path):
+            raise DatasetError(
+                f"{path} is a folder, and a list of sources has files and zarr stores. Import folders one by "
+                "one, or list their files."
+            )
+        if not isinstance(path, Path) or not path.exists():
             raise DatasetError(f"There is no file {path}, which the list of sources has. Check the path.")
     return Files(tuple(paths), Path(os.path.commonpath([path.parent for path in paths])))
+
+
+def is_zarr_folder(path: Path) -> bool:
+    """Return whether a folder has a zarr group at its root, so that it counts as one file."""
+    return any((path / name).is_file() for name in ZARR_ROOTS)
 
 
 @contextmanager
@@ -152,6 +170,22 @@ def reading(place: Any, problem: str = "cannot be read") -> Iterator[None]:
             f"{place} {problem}: {type(error).__name__}: {str(error)[:500].rstrip('.')}. The source is "
             "damaged, or its form is not supported."
         ) from error
+
+
+@contextmanager
+def guarded(place: Any) -> Iterator[None]:
+    """Turn errors of the system at a source into errors of ours, and pass all others on.
+
+    Raises:
+        StoreUnavailableError: the system could not read for now.
+        StoreAccessError: the system refused access.
+    """
+    try:
+        yield
+    except OSError as error:
+        if not isinstance(error, EpisodelakeError):
+            check_access(place, error)
+        raise
 
 
 def check_access(place: Any, error: Exception, problem: str = "cannot be read") -> None:
@@ -223,6 +257,27 @@ def check_bytes(place: str, count: int) -> None:
             f"{place} takes {count:,} bytes in memory; the limit is {limit.limit:,} ({reason}). If that size "
             f"is right, pass max_bytes={count} (--max-bytes {count}) or more."
         )
+
+
+def bounded_line(file: IO[bytes], place: str) -> bytes:
+    """Return the next line of a file; empty at its end.
+
+    Args:
+        place: the line, as the subject of a sentence.
+
+    Raises:
+        DatasetError: it is larger than the limit of this import.
+    """
+    limit = boundary().limit
+    if limit is None:
+        return file.readline()
+    line = file.readline(max(limit, _PART_BYTES) + 1)
+    count, part = len(line), line
+    while part and count > max(limit, _PART_BYTES) and not part.endswith(b"\n"):
+        part = file.readline(_PART_BYTES)  # so that the error names a limit that suffices
+        count += len(part)
+    check_bytes(place, count)
+    return line
 
 
 def check_groups(place: str, metadata: Any, groups: Iterable[int] | None = None) -> None:

@@ -95,10 +95,14 @@ def nested(columns: Mapping[str, Any], separator: str = ".") -> dict[str, Any]:
     return groups_of
 
 
-def fixed_lists(values: pa.Array, shape: Sequence[int]) -> pa.Array:
-    """Return flat values as rows of nested lists of a fixed size; as they are for the shape ()."""
-    for size in reversed(shape):
-        values = pa.FixedSizeListArray.from_arrays(values, size)
+def fixed_lists(values: pa.Array, shape: Sequence[int], count: int) -> pa.Array:
+    """Return flat values as `count` rows of nested lists of a fixed size; as they are for the shape ()."""
+    for axis, size in reversed([*enumerate(shape)]):
+        if size:
+            values = pa.FixedSizeListArray.from_arrays(values, size)
+        else:  # which Arrow has no fixed size for
+            offsets = np.zeros(count * math.prod(shape[:axis]) + 1, np.int32)
+            values = pa.ListArray.from_arrays(pa.array(offsets), values)
     return values
 
 
@@ -114,7 +118,7 @@ def array_column(values: np.ndarray, shape: Sequence[int] | None = None) -> pa.A
     refuse_mask(values, "an array of the source")
     flat = np.ascontiguousarray(values).reshape(-1)
     native = pa.array(flat.astype(flat.dtype.newbyteorder("="), copy=False))
-    return fixed_lists(native, values.shape[1:] if shape is None else shape)
+    return fixed_lists(native, values.shape[1:] if shape is None else shape, len(values))
 
 
 def array_space(dtype: np.dtype, shape: tuple[int, ...]) -> Space:
@@ -159,7 +163,7 @@ def numbered_columns(space: Space, root: str, rows: pa.Table) -> pa.Table:
 
 
 def discrete_space(least: int, greatest: int) -> spaces.Discrete:
-    """Return the space of all whole numbers between these; it has 0."""
+    """Return the space of all integers between these; it has 0."""
     start = min(least, 0)
     return spaces.Discrete(max(greatest, 0) - start + 1, start=start)
 
@@ -187,7 +191,7 @@ def extra_names(named: Sequence[str], prefix: str) -> dict[str, str]:
 
 
 def apart(named: Sequence[str]) -> dict[str, str]:
-    """Return names by feature, of which none goes on from another: a column holds a value or a mapping."""
+    """Return names by feature; none extends another: a column holds a value or a mapping."""
     if any(other.startswith(f"{name}.") for name in named for other in named):
         return {
             name: "{}{}{}".format(*name.partition(".")[:2], name.partition(".")[2].replace(".", "_"))
@@ -237,19 +241,21 @@ def opened_image(source: bytes | Path, place: str, problem: str = "is no image")
 
 
 def image_frames(
-    folder: Path, name: str, values: Sequence[Any], shape: tuple[int, ...]
+    folder: Path, name: str, values: Sequence[Any], shape: tuple[int, ...], dtype: Any = np.uint8
 ) -> tuple[np.ndarray, int]:
-    """Decode images, as uint8 (T, H, W, C), and count those that are JPEG.
+    """Decode images, as (T, H, W, C), and count those that are JPEG.
 
     Args:
         values: of the column `name`: mappings with the `bytes` of an image or its `path`, or bytes.
         shape: (H, W, C) of an image.
+        dtype: uint8 for levels of gray or colours; another for the numbers of images of one channel as they
+            are, such as depths.
 
     Raises:
         DatasetError: an image does not decode, or has another shape.
     """
-    check_bytes(f"{name} of an episode", len(values) * math.prod(shape))
-    frames = np.empty((len(values), *shape), np.uint8)
+    check_bytes(f"{name} of an episode", len(values) * math.prod(shape) * np.dtype(dtype).itemsize)
+    frames = np.empty((len(values), *shape), dtype)
     jpeg = 0
     for t, value in enumerate(values):
         data, path = (value, None) if isinstance(value, bytes) else (value["bytes"], value.get("path"))
@@ -257,7 +263,9 @@ def image_frames(
             jpeg += image.format == "JPEG"
             size = image.height, image.width, shape[-1]
             if size == shape:
-                frames[t] = np.asarray(image.convert("L" if shape[-1] == 1 else "RGB")).reshape(shape)
+                mode = "L" if shape[-1] == 1 else "RGB"
+                converted = image.convert(mode) if frames.dtype == np.uint8 else image
+                frames[t] = np.asarray(converted).reshape(shape)
         if size != shape:
             raise DatasetError(f"Frame {t}: {name} has the shape {size}; expected {shape}.")
     return frames, jpeg

@@ -34,7 +34,7 @@ class Span(Protocol):
         """How many rows there are."""
         ...
 
-    def joins(self, before: Any) -> bool:
+    def is_adjacent_to(self, before: Any) -> bool:
         """Return whether it may be read together with the span before it."""
         ...
 
@@ -66,7 +66,7 @@ class SpanDataset(ForeignDataset, Generic[AnySpan]):
         some: list[AnySpan] = []
         count, most = 0, self.part_rows()
         for span in self.spans():
-            if some and (count + span.length > most or not span.joins(some[-1])):
+            if some and (count + span.length > most or not span.is_adjacent_to(some[-1])):
                 yield self._part(some)
                 some, count = [], 0
             some.append(span)
@@ -131,7 +131,7 @@ class Layout:
         }
 
     def mark_missing(self, observations: pa.Array) -> None:
-        """Mark the episodes whose last row stands in the table without an observation."""
+        """Mark the episodes with a last row but without its observation."""
         self.missing |= observations.take(pa.array(self.lasts)).is_null().to_numpy(zero_copy_only=False)
 
     def observed(self, now: pa.Array, after: pa.Array | None) -> pa.Array:
@@ -199,8 +199,25 @@ DIFFERING = "a next observation that differs from the observation of the next ro
 UNUSED = "an action and reward beside a last observation, which lead to none"
 NO_TRANSITION = "an episode with an observation and no transition"
 NOTHING_LEFT = "an episode of one transition, whose next observation is missing"
-#: By `last_observation`; "missing" counts where the source's own form has last observations.
+#: By `last_observation`.
 LOST = {"drop": DROPPED, "repeat": REPEATED, "missing": "a last observation, which the source lacks"}
+DROPPED_REWARD = "a reward other than 0 of a last transition, whose next observation is missing"
+
+
+def count_endings(kinds: Sequence[str], rewards: Any, losses: Losses) -> None:
+    """Count the episodes whose last observation the source lacks, and the rewards that "drop" leaves out.
+
+    Args:
+        kinds: of each episode, where its row T comes from: `STANDS`, `FOLLOWS`, or a `LastObservation`.
+        rewards: of the last row of each episode: numbers or vectors of them. NaN states no reward; one that
+            is not left out may be None.
+    """
+    for kind, what in LOST.items():
+        losses.add(what, kinds.count(kind))
+    dropped = [
+        np.asarray(reward, np.float64) for kind, reward in zip(kinds, rewards, strict=True) if kind == "drop"
+    ]
+    losses.add(DROPPED_REWARD, sum(bool(((each != 0) & ~np.isnan(each)).any()) for each in dropped))
 
 
 def is_left(transitions: int, options: ImportOptions, losses: Losses) -> bool:
@@ -223,13 +240,13 @@ def completed(episode: ForeignEpisode, options: ImportOptions, losses: Losses) -
         DatasetError: nothing is left of it; `is_left` tells sooner.
     """
     total = len(episode.rewards)
+    if options.last_observation == "drop" and total == 1:
+        raise DatasetError(
+            "The episode has one transition, whose next observation is missing, so nothing is left of it. "
+            'Pass last_observation="missing".'
+        )
+    count_endings([options.last_observation], episode.rewards[-1:], losses)
     if options.last_observation == "drop":
-        if total == 1:
-            raise DatasetError(
-                "The episode has one transition, whose next observation is missing, so nothing is left of "
-                'it. Pass last_observation="missing".'
-            )
-        losses.add(DROPPED)
         return replace(
             episode,
             actions=slice_batch(episode.actions, 0, total - 1),
@@ -238,7 +255,6 @@ def completed(episode: ForeignEpisode, options: ImportOptions, losses: Losses) -
             truncations=False,
         )
     if options.last_observation == "repeat":
-        losses.add(REPEATED)
         return with_last(episode, slice_batch(episode.observations, total - 1, total))
     return replace(episode, last_observation="missing")
 

@@ -17,8 +17,9 @@ import numpy as np
 import pyarrow as pa
 from gymnasium import Space, spaces
 
+from ...store.common.foreign_arrays import from_foreign, is_foreign, standard
 from ...store.dynamic.column_groups import EXTRA
-from ...store.errors import DatasetError
+from ...store.errors import DatasetError, SpaceMismatchError
 from ...store.names import (
     ACTION,
     EPISODE,
@@ -33,15 +34,14 @@ from .boundary import check_bytes, reading
 from .columns import array_column
 from .episode_rows import (
     DIFFERING,
-    DROPPED,
     FOLLOWS,
     NO_TRANSITION,
     NOTHING_LEFT,
-    REPEATED,
     STANDS,
     UNUSED,
     Layout,
     SpanDataset,
+    count_endings,
     differing_rows,
 )
 from .formats import ForeignTable, ImportOptions
@@ -60,7 +60,7 @@ Tree = Any
 class FlatRows:
     """Columns with one row per transition.
 
-    Arrays have `dtype` and `shape`, and give rows for a slice; those of NumPy and `Rolled` ones also for an
+    Arrays have `dtype` and `shape`, and give rows for a slice; NumPy arrays and `RolledView` also for an
     array of rows.
 
     Attributes:
@@ -75,7 +75,7 @@ class FlatRows:
             beside an action and a reward that mean nothing. None: nowhere.
         passed: columns of `steps` that came with the observation of their row.
         arrived: columns of `steps` that came with the next observation.
-        order: int64, the rows in order of time, one lane behind the other; None: as they stand.
+        order: int64, the rows in order of time, one lane after the other; None: as they stand.
         lanes: how many of these belong to each lane. Several are environments, by `env_index`.
     """
 
@@ -109,14 +109,14 @@ class FlatRows:
                 return np.asarray(array[start:stop])
             rows = self.order[start:stop]
             breaks = np.flatnonzero(np.diff(rows) != 1) + 1
-            if isinstance(array, np.ndarray | Rolled) and len(breaks):
+            if isinstance(array, np.ndarray | RolledView) and len(breaks):
                 return np.asarray(array[rows])
             runs = [array[int(run[0]) : int(run[-1]) + 1] for run in np.split(rows, breaks)]
             return np.asarray(runs[0]) if len(runs) == 1 else np.concatenate(runs)
 
 
-class Rolled:
-    """An array of which row k is row k + `by` of another; behind its end, that begins again."""
+class RolledView:
+    """`np.roll` without a copy: row k is row k + `by` of another array, modulo its length."""
 
     def __init__(self, array: np.ndarray, by: int) -> None:
         self._array = array
@@ -136,7 +136,7 @@ class _Span(NamedTuple):
     number: int
     kind: str
 
-    def joins(self, before: _Span) -> bool:
+    def is_adjacent_to(self, before: _Span) -> bool:
         """Return whether it comes next after another."""
         return self.number == before.number + 1
 
@@ -233,12 +233,14 @@ class FlatDataset(SpanDataset[_Span]):
         check_bytes(f"{self._rows.place}: episode {first + longest}", size)
         values = {name: self._rows.read(array, name, start, stop) for name, array in self._leaves.items()}
         lasts = stops - 1 - start
-        self._count(values, lasts, kinds)
+        reward = np.full(stop - start, np.nan) if self._rows.reward is None else values.pop(REWARD)
+        rewards = _reward(reward, self.reward_shape)
+        count_endings(kinds, rewards[lasts], self.losses)
+        self._count(values, rewards, lasts, kinds)
         layout = Layout(kinds, stops - starts)
         numbers = np.arange(episodes.start, episodes.stop)
         steps: dict[str, pa.Array] = {EPISODE: pa.array(numbers[layout.numbers.to_numpy()])}
-        reward = np.full(stop - start, np.nan) if self._rows.reward is None else values.pop(REWARD)
-        steps[REWARD] = layout.acted(_arrow(_reward(reward, self.reward_shape), 1))
+        steps[REWARD] = layout.acted(_arrow(rewards, 1))
         for name, flags in zip(FLAGS, self._flags, strict=True):
             steps[name] = layout.flags(flags[episodes] & (np.array(kinds) != "drop"))
         for name, array in values.items():
@@ -256,10 +258,10 @@ class FlatDataset(SpanDataset[_Span]):
             facts["env_index"] = self._lanes[episodes]
         return ForeignTable(pa.table(steps), pa.table(facts))
 
-    def _count(self, values: Mapping[str, np.ndarray], lasts: np.ndarray, kinds: Sequence[str]) -> None:
-        """Count what is lost in the rows of some episodes."""
-        for kind, what in (("drop", DROPPED), ("repeat", REPEATED)):
-            self.losses.add(what, kinds.count(kind))
+    def _count(
+        self, values: Mapping[str, np.ndarray], rewards: np.ndarray, lasts: np.ndarray, kinds: Sequence[str]
+    ) -> None:
+        """Count next observations that differ, and values beside a last observation."""
         stands = np.array(kinds) == STANDS
         differing = np.zeros(lasts[-1] + 1, bool)
         for name, after in values.items():
@@ -269,11 +271,8 @@ class FlatDataset(SpanDataset[_Span]):
         differing[lasts] = False
         self.losses.add(DIFFERING, int(differing.sum()))
         if stands.any():
-            beside = [
-                array[lasts[stands]]
-                for name, array in values.items()
-                if _is_in(name, ACTION) or name == REWARD
-            ]
+            beside = [array[lasts[stands]] for name, array in values.items() if _is_in(name, ACTION)]
+            beside.append(np.nan_to_num(rewards[lasts[stands]]))
             filled = [(array != 0).any(axis=tuple(range(1, array.ndim))) for array in beside]
             self.losses.add(UNUSED, int(np.any(filled, axis=0).sum()))
 
@@ -282,7 +281,8 @@ def leaf_columns(space: Space, values: Tree, column: str, place: str) -> dict[st
     """Return the arrays of a space by column of `steps`.
 
     Raises:
-        DatasetError: a part of the space has no array, or a single space has several.
+        DatasetError: a part of the space has no array.
+        SpaceMismatchError: the space has an array where the source has a group.
     """
     if isinstance(space, spaces.Dict):
         segments = escape_distinct(space.spaces)
@@ -294,7 +294,10 @@ def leaf_columns(space: Space, values: Tree, column: str, place: str) -> dict[st
     elif hasattr(values, "dtype"):
         return {column: values}
     else:
-        raise DatasetError(f"{place}: the {column} has several parts; its space is {space}.")
+        raise SpaceMismatchError(
+            f"{place}: the {column} is a group with {', '.join(map(str, values))}; its space is {space}. "
+            "Pass a Dict space with the names of the group."
+        )
     given: Mapping[Any, Any] = dict(enumerate(values)) if isinstance(values, tuple) else values
     lacking = [str(key) for key in parts if not isinstance(given, Mapping) or key not in given]
     if lacking:
@@ -346,13 +349,13 @@ def class_names(source: Any, package: str) -> set[str]:
 
 
 def array_tree(values: Any) -> Tree:
-    """Return tensors as arrays that share their memory, in nested mappings; None for other objects."""
+    """Return tensors as arrays in nested mappings, sharing memory where they can; None for other objects."""
     if isinstance(values, Mapping):
         return {str(key): array_tree(part) for key, part in values.items()}
-    if hasattr(values, "detach"):
-        array = values.detach().cpu().numpy()
-        return array if isinstance(array, np.ndarray) else None
-    return values
+    if not is_foreign(values):
+        return standard(values) if isinstance(values, np.ndarray) else values
+    array = from_foreign(values)
+    return np.asarray(array) if isinstance(array, np.ndarray | np.number | np.bool_) else None
 
 
 def tree_leaves(tree: Tree, path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
@@ -366,7 +369,7 @@ def tree_leaves(tree: Tree, path: tuple[str, ...] = ()) -> dict[tuple[str, ...],
 
 
 def action_space_of(actions: Tree) -> Space:
-    """Return a Discrete space of whole numbers from 0 to the largest, or that of other arrays.
+    """Return a Discrete space of integers from 0 to the largest, or that of other arrays.
 
     Arrays that have `blocks` are read in these.
     """
@@ -376,7 +379,7 @@ def action_space_of(actions: Tree) -> Space:
 
 
 def unrolled(lanes: Sequence[tuple[int, int, int, int]], step: int = 1) -> np.ndarray:
-    """Return the rows of rings in order of time, one ring behind the other, as int64.
+    """Return the rows of rings in order of time, one ring after the other, as int64.
 
     Args:
         lanes: of each ring the row where it begins, how many rows it has, how many of these are filled, and

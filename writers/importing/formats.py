@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from os import PathLike
@@ -20,7 +20,7 @@ import gymnasium
 import pyarrow as pa
 
 from ...store.common.arguments import suggest
-from ...store.common.exchange import Losses, find_format, formats
+from ...store.common.exchange import Losses, entries, find_format, formats
 from ...store.errors import (
     DatasetError,
     EpisodelakeError,
@@ -33,8 +33,8 @@ from ..episodes.arrow_episodes import batches_of
 from .boundary import Files, check_access, check_not_empty, reading
 from .columns import numbered, numbered_columns
 
-#: For sources with T observations only: leave the last transition out, repeat the last observation, or state
-#: that it is missing.
+#: For sources with T observations only: leave the last transition out with its reward, repeat the last
+#: observation, or state that it is missing.
 LastObservation = Literal["drop", "repeat", "missing"]
 #: What the action of the last step of an RLDS episode means.
 LastStep = Literal["auto", "observation", "transition"]
@@ -63,23 +63,29 @@ class ImportOptions:
     mapping: Any = None
     observation_space: gymnasium.Space | None = None
     action_space: gymnasium.Space | None = None
-    last_observation: LastObservation = "drop"
+    last_observation: LastObservation = "missing"
     last_step: LastStep = "auto"
     trust: bool = False
 
-    def check_taken(self, source_format: SourceFormat) -> None:
+    def check_taken(self, source_format: SourceFormat, source: Any) -> None:
         """Refuse what the caller has given and the format has no use for.
+
+        Args:
+            source: the source; of the formats that take the option, those that read it are named.
 
         Raises:
             InvalidArgumentError: names the option, and those that the format takes.
         """
-        taken = getattr(source_format, "options", OPTIONAL)
+        taken = _options_of(source_format)
         default = ImportOptions()
         for name in OPTIONAL:
             if name not in taken and getattr(self, name) != getattr(default, name):
+                takers = [each for each, format in source_formats().items() if takes(format, name)]
+                takers = [each for each in takers if _reads(source_formats()[each], source)] or takers
                 raise InvalidArgumentError(
                     f"{name} is no option of an import of the format {source_format.name!r}, which takes "
-                    f"{', '.join(taken) or 'none of ' + ', '.join(OPTIONAL)}."
+                    f"{', '.join(taken) or 'none of ' + ', '.join(OPTIONAL)}. Leave it out, or choose "
+                    f"a format that takes it with format= (--format): {', '.join(takers)}."
                 )
 
     def __post_init__(self) -> None:
@@ -100,11 +106,14 @@ class Match:
         reason: what was found, or what the source lacks.
         lacks: how many of the format's marks are missing; 0 where the source has the format.
         related: whether the container is that of the format, so that `reason` may help.
+        mappable: whether `mapping=` can name what is missing, so that a source with a mapping has the format
+            where it has no other.
     """
 
     reason: str
     lacks: int = 0
     related: bool = True
+    mappable: bool = False
 
     def check(self, problem: str) -> None:
         """Refuse a source that has not the format.
@@ -215,8 +224,6 @@ class ForeignDataset(ABC):
     Attributes:
         identity: names the dataset in the source keys of its episodes, the same at every import; None, and
             the importer sets it from the format and the source.
-        settings: the choices of the caller that decide what its episodes hold; set by the importer, since an
-            import that was interrupted goes on only with the same.
         observation_space, action_space: of every episode.
         reward_shape: () for scalar rewards.
         card: the card of a new store.
@@ -232,7 +239,6 @@ class ForeignDataset(ABC):
     reward_shape: tuple[int, ...] = ()
     source: str = "The source"
     count: int | None = None
-    settings: Sequence[Any] = ()
 
     def __init__(self) -> None:
         self.card: dict[str, Any] = {}
@@ -244,7 +250,7 @@ class ForeignDataset(ABC):
         """Yield the parts in the order of the source.
 
         Raises:
-            DatasetError: the source is damaged, so that nothing behind this place can be read.
+            DatasetError: the source is damaged, so that nothing after this place can be read.
         """
 
     def guarded_parts(self) -> Iterator[Part]:
@@ -311,10 +317,14 @@ class SourceFormat(Protocol):
 
 @dataclass(frozen=True)
 class Format:
-    """A format of the library, as a `SourceFormat`.
+    """A format that can be imported, as a `SourceFormat`.
 
     Attributes:
-        options: those of `OPTIONAL` that it takes; without the attribute, as of other packages, all.
+        options: those of `OPTIONAL` that it takes; without the attribute all. The importer
+            refuses others.
+        general: whether it reads any content, so that another format that has a source comes first.
+        named: returns the folder of a dataset that a tool has installed under a name, or None; without it,
+            the format has no such names.
     """
 
     name: str
@@ -323,38 +333,58 @@ class Format:
     detect: Callable[[Any], Match]
     open: Callable[[Any, ImportOptions], ForeignDataset]
     options: tuple[str, ...] = SPACES
-
-
-#: Names of kinds of table, which stand for `table`: it reads all of them.
-TABLES = ("parquet", "csv", "arrow", "delta", "huggingface")
+    named: Callable[[str], Path | None] | None = None
+    general: bool = False
 
 
 def source_formats() -> Mapping[str, SourceFormat]:
-    """Return the formats by name, in the order in which they are tried."""
-    return formats("open")
+    """Return the formats that are tried, by their own names: an entry point under another one is an alias."""
+    return {name: each for name, each in formats("sources").items() if each.name == name}
 
 
-def chosen_format(source: Any, name: str | None) -> tuple[SourceFormat, str]:
+def installed_dataset(name: str) -> Path | None:
+    """Return the folder of a dataset that is known by its name to a format's tool; None if there is none."""
+    for each in source_formats().values():
+        named = getattr(each, "named", None)
+        if named is not None and (path := named(name)) is not None:
+            return path
+    return None
+
+
+def _options_of(source_format: SourceFormat) -> tuple[str, ...]:
+    return getattr(source_format, "options", OPTIONAL)
+
+
+def takes(source_format: SourceFormat, option: str) -> bool:
+    """Return whether a format takes an option of `OPTIONAL`."""
+    return option in _options_of(source_format)
+
+
+def chosen_format(source: Any, name: str | None, *, mapped: bool = False) -> tuple[SourceFormat, str]:
     """Return the format of a source, and why.
 
     Args:
         name: as the caller says; None to detect it.
+        mapped: whether there is a mapping, for formats that take one: it names what a source without a
+            recognised format lacks.
 
     Raises:
         InvalidArgumentError: there is no format of this name.
         DatasetError: the source has no known format, or several.
     """
     if name is not None:
-        named = find_format("open", "table" if name in TABLES else name)
+        named = find_format("sources", name)
         if named is None:
-            known = [*source_formats(), *TABLES]
+            known = [*entries("sources")]
             raise InvalidArgumentError(
                 f"format={name!r} is unknown.{suggest(str(name), known)} Formats of import: "
                 f"{', '.join(known)}."
             )
         return named, "as asked"
     if isinstance(source, str | PathLike) and "://" not in str(source) and not Path(source).exists():
-        raise DatasetError(f"There is no file or folder {source} to import. Check the path.")
+        raise DatasetError(
+            f"{source} does not exist, and no installed dataset of Minari has this name. Check the path."
+        )
     if isinstance(source, str | PathLike) and Path(source).is_file():
         check_not_empty(Path(source))
     if isinstance(source, str | PathLike) and os.access(source, os.R_OK) and _is_empty_folder(source):
@@ -373,10 +403,15 @@ def chosen_format(source: Any, name: str | None) -> tuple[SourceFormat, str]:
         except (DatasetError, StoreAccessError) as error:
             errors[str(error)] = error
     matches = [name for name, match in compared.items() if match.lacks == 0]
-    # The files of a library's dataset may be tables as well.
-    matches = [name for name in matches if name != "table"] or matches
+    if mapped and not matches:
+        matches = [
+            name for name, match in compared.items() if match.mappable and takes(sources[name], "mapping")
+        ]
+    # The files of a library's dataset may be tables or trees of arrays as well.
+    matches = [name for name in matches if not getattr(sources[name], "general", False)] or matches
     if len(matches) == 1:
-        return sources[matches[0]], compared[matches[0]].reason
+        match = compared[matches[0]]
+        return sources[matches[0]], "by the mapping" if match.lacks else match.reason
     if matches:
         raise DatasetError(
             f"{source!s:.200} fits several formats: {', '.join(matches)}. Choose one with format= (--format)."
@@ -394,6 +429,15 @@ def _detected(format: SourceFormat, source: Any) -> Match:
     except Exception as error:  # of whatever library, at whatever data
         check_access(source, error)
         return Match(f"it cannot be looked at: {type(error).__name__}: {error!s:.200}", 1)
+
+
+def _reads(format: SourceFormat, source: Any) -> bool:
+    """Return whether a format has a source, also by a mapping alone."""
+    try:
+        match = _detected(format, source)
+    except EpisodelakeError:
+        return False
+    return match.mappable or not match.lacks
 
 
 def _is_empty_folder(path: str | PathLike[str]) -> bool:

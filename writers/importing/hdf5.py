@@ -20,6 +20,8 @@ from .formats import ForeignDataset, Match
 _MAGIC = b"\x89HDF\r\n\x1a\n"
 #: Arrays of a file's metadata with more items, such as weights, do not go to the card.
 _CARD_ITEMS = 64
+#: Arrays and groups that are looked at together.
+_MOST_ITEMS = 100_000
 
 #: The values of rows: an array, or dicts of them.
 Values = np.ndarray | dict[str, "Values"]
@@ -31,7 +33,7 @@ def looked_into(source: Any, look: Callable[[Any], Match]) -> Match:
     Raises:
         DatasetError: the file is damaged, or exceeds the limits of the import.
     """
-    path = _file(source)
+    path = hdf5_path(source)
     if path is None:
         return Match("it is no HDF5 file", 4, related=False)
     try:
@@ -113,7 +115,7 @@ class Hdf5Dataset(ForeignDataset):
     def __init__(self, source: Any, name: str) -> None:
         super().__init__()
         require("h5py", f"Importing from {name}", HDF5)
-        path = _file(source)
+        path = hdf5_path(source)
         if path is None:
             raise DatasetError(f"{source} is no HDF5 file, so it is no {name} dataset.")
         self.path = path
@@ -126,13 +128,23 @@ class Hdf5Dataset(ForeignDataset):
 
 
 def leaves(group: Any, prefix: str = "") -> dict[str, Any]:
-    """Return the arrays of a group and the groups in it, by path."""
+    """Return the arrays of a group and the groups in it, by path, in the order of the file.
+
+    Raises:
+        DatasetError: there are more than a hundred thousand, as by links to a group that has others.
+    """
     arrays: dict[str, Any] = {}
-    for name, item in group.items():
+    waiting, seen = [(prefix, group)], 0
+    while waiting:
+        path, item = waiting.pop()
+        seen += 1
+        if seen > _MOST_ITEMS:
+            raise DatasetError(f"{getattr(group, 'name', 'A group')} has more than {_MOST_ITEMS:,} items.")
         if hasattr(item, "items"):
-            arrays.update(leaves(item, f"{prefix}{name}/"))
+            base = path if item is group else f"{path}/"
+            waiting += [(f"{base}{name}", part) for name, part in reversed(list(item.items()))]
         else:
-            arrays[prefix + name] = item
+            arrays[path] = item
     return arrays
 
 
@@ -230,8 +242,8 @@ def space_of(group: Any, option: str) -> Space:
         DatasetError: values are not numbers.
     """
     if not hasattr(group, "items"):
-        flags = group.dtype.kind == "b" and group.shape[1:]
-        return spaces.MultiBinary(group.shape[1:]) if flags else box_of(group, option)
+        flags = group.dtype.kind == "b"
+        return array_space(group.dtype, group.shape[1:]) if flags else box_of(group, option)
     return spaces.Dict({name: space_of(part, option) for name, part in group.items()})
 
 
@@ -255,11 +267,13 @@ def plain(value: Any) -> Any:
         return value.decode(errors="replace")
     if isinstance(value, np.ndarray | np.generic):
         return plain(value.tolist())
+    if type(value).__name__ == "Empty":  # of h5py: a dtype and no value
+        return None
     return [plain(each) for each in value] if isinstance(value, list) else value
 
 
-def _file(source: Any) -> Path | None:
-    """Return the path of a file that begins like HDF5."""
+def hdf5_path(source: Any) -> Path | None:
+    """Return the path of a file that begins like HDF5; None for any other source."""
     if not isinstance(source, str | Path):
         return None
     if not Path(source).is_file():

@@ -63,7 +63,7 @@ class NpyFile:
         return self.shape[0]
 
     def __getitem__(self, rows: Any) -> np.ndarray:
-        """Return the rows of a slice, or with `()` the whole array.
+        """Return the rows of a slice, or with `()` the array.
 
         Raises:
             DatasetError: the file is damaged.
@@ -103,6 +103,7 @@ class NpzFile:
 
     Attributes:
         names: of its arrays.
+        attrs: none.
 
     Raises:
         DatasetError: it is no zip file.
@@ -110,10 +111,22 @@ class NpzFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._opened: list[NpyFile] = []
+        self.attrs: dict[str, object] = {}
+        self._opened: dict[str, NpyFile] = {}
         with reading(str(path)):
             self._archive = zipfile.ZipFile(path)
         self.names = [name.removesuffix(".npy") for name in self._archive.namelist() if name.endswith(".npy")]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def items(self) -> Iterator[tuple[str, NpyFile]]:
+        """Yield the names and the arrays, as a group of HDF5 does."""
+        return ((name, self.open(name)) for name in self.names)
+
+    def get(self, name: str) -> NpyFile | None:
+        """Return an array, or None if there is none of this name."""
+        return self.open(name) if name in self.names else None
 
     def open(self, name: str) -> NpyFile:
         """Open an array.
@@ -123,12 +136,13 @@ class NpzFile:
         """
         if name not in self.names:
             raise DatasetError(f"{self.path} has no {name}; it has {', '.join(self.names)}.")
-        self._opened.append(NpyFile(str(self.path), name, lambda: self._archive.open(f"{name}.npy")))
-        return self._opened[-1]
+        if name not in self._opened:
+            self._opened[name] = NpyFile(str(self.path), name, lambda: self._archive.open(f"{name}.npy"))
+        return self._opened[name]
 
     def close(self) -> None:
         """Close the file and its arrays."""
-        for array in self._opened:
+        for array in self._opened.values():
             array.close()
         self._archive.close()
 

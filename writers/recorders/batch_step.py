@@ -1,7 +1,7 @@
 """One batch of a vector environment or a pool on its way into the block.
 
-The rows of a batch: one for each of its environments, in their order; behind them what was logged for last
-observations; behind those the first rows of episodes that began within the step (SAME_STEP, or a callback
+The rows of a batch: one for each of its environments, in their order; after them what was logged for last
+observations; after those the first rows of episodes that began within the step (SAME_STEP, or a callback
 that goes on without a reset). Rows without an episode are left out when the block goes to the journal.
 """
 
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ...store.common.compatibility import AutoresetMode
+from ...store.common.foreign_arrays import to_numpy
 from ...store.errors import SpaceMismatchError
 from ...store.schema import RESET_ROW, STEP_ROW
 from ..rows.vector_buffer import NO_EPISODE, VectorBuffer
@@ -20,7 +21,7 @@ from .callbacks import StepCallback
 from .env_episodes import EnvState
 from .env_recording import EnvRecording, add_infos
 from .step_callbacks import StepCalls
-from .vector_values import FINAL, final_value, flags, to_numpy
+from .vector_values import SameStepInfos, flags
 
 _SET = b"\x01"
 
@@ -57,7 +58,7 @@ class BatchStep:
         self._row, self._stop = block.count, block.count + count
         self._at = self._stop
         self._calls: StepCalls | None = None
-        self._observations = to_numpy(observations)
+        self._observations = recording.observed(observations, count)
         rows = slice(self._row, self._stop)
         terminated = flags(terminations, (count,), "terminations")
         truncated = flags(truncations, (count,), "truncations")
@@ -91,16 +92,20 @@ class BatchStep:
             self._restart(before, state)
         block.numbers[rows] = state.running if self._aligned else state.running[self._ids]
         same_step = any_done and self._mode is AutoresetMode.SAME_STEP
+        parts = None
         if same_step:
             self._put_final()
+            parts = SameStepInfos.of(self._infos, len(self._ids), recording.reset_keys)
         ending = None
         if callback is not None:
-            self._calls = StepCalls(recording, block, callback, self._observations, self._infos, self._ids)
+            self._calls = StepCalls(
+                recording, block, callback, self._observations, self._infos, self._ids, parts
+            )
             final = self._done if same_step else np.zeros_like(self._done)
             ending = self._calls.steps(self._row, state, actions, final)
             state.returns = self._returns(before.returns)
         elif self._infos or recording.logged:
-            self._put_dynamic(same_step)
+            self._put_dynamic(parts)
         count = len(self._done) if self._resets is None else len(self._done) - len(self._resets)
         if not state.whole:
             kinds, numbers = block.kinds[rows], block.numbers[rows]
@@ -119,11 +124,12 @@ class BatchStep:
         outside.
         """
         rewards = self._block.reward_values[self._row : self._stop]
-        if self._aligned:
-            returns = before + rewards
-        else:
-            returns = before.copy()
-            returns[self._ids] += rewards
+        with np.errstate(over="ignore", invalid="ignore"):  # inf and -inf may come together
+            if self._aligned:
+                returns = before + rewards
+            else:
+                returns = before.copy()
+                returns[self._ids] += rewards
         if self._resets is not None:
             returns[self._envs(self._resets)] = 0.0
         return returns
@@ -136,14 +142,14 @@ class BatchStep:
 
     # Values of single environments
 
-    def _put_dynamic(self, same_step: bool) -> None:
+    def _put_dynamic(self, parts: SameStepInfos | None) -> None:
         recording = self._recording
         if recording.logged:
             places = recording.everyone[: len(self._ids)]
             places = places if self._resets is None else np.delete(places, self._resets)
             recording.logged.put(self._block, self._row + places, self._envs(places))
         if self._infos:
-            self._put_infos(same_step)
+            self._put_infos(parts)
 
     def _put_final(self) -> None:
         """SAME_STEP: the true last observations take the place of the new episodes' first ones."""
@@ -152,30 +158,23 @@ class BatchStep:
                 "Episodes ended and infos have no 'final_obs'; expected the last observations there, as "
                 "AutoresetMode.SAME_STEP says. Pass autoreset_mode= if the environment resets otherwise."
             )
-        recording, final = self._recording, to_numpy(self._infos["final_obs"])
-        put = self._block.observations.put
+        final, put = self._infos["final_obs"], self._block.observations.put
         for env in np.flatnonzero(self._done).tolist():
-            put(self._row + env, final_value(recording.observation_space, final, env))
+            put(self._row + env, self._recording.last_observed(final, env))
 
-    def _put_infos(self, same_step: bool) -> None:
+    def _put_infos(self, parts: SameStepInfos | None) -> None:
         """Infos as they came; under SAME_STEP those of a reset belong to the new episode's first row."""
         infos, count, chosen = self._infos, len(self._ids), self._recording.infos
         rows = np.arange(self._row, self._stop)
-        if not same_step:
+        if parts is None:
             add_infos(self._block.infos, infos, count, rows, chosen)
             return
-        final = infos.get("final_info", {})
-        here = np.where(self._done, rows, -1)
-        if isinstance(final, Mapping):
-            add_infos(self._block.infos, final, count, here, chosen)
-        else:
-            for env in np.flatnonzero(self._done).tolist():
-                self._block.infos.put(self._row + env, chosen.owned(final[env] or {}))
+        add_infos(self._block.infos, parts.final, count, np.where(self._done, rows, -1), chosen)
+        add_infos(self._block.infos, parts.added, count, rows.copy(), chosen)
         rows[self._done] = -1
         heard = self._heard()
         rows[heard] = np.arange(self._stop, self._stop + len(heard))
-        rest = {key: value for key, value in infos.items() if key not in FINAL}
-        add_infos(self._block.infos, rest, count, rows, chosen)
+        add_infos(self._block.infos, parts.fresh, count, rows, chosen)
 
     def _heard(self) -> np.ndarray:
         """Return the environments that are done and whose next episodes are to be recorded."""
@@ -219,8 +218,7 @@ class BatchStep:
         state.terminated, state.truncated = np.zeros((2, recording.num_envs), bool)
         state.terminated[envs] = block.terminated[self._row + places]
         state.truncated[envs] = block.truncated[self._row + places]
-        ends = recording.without_surplus(block, state, state.ends(envs))
-        ends = recording.noted(ends, self._stop)
+        ends = recording.noted(state.ends(envs), self._stop)
         recording.gathered.add(ends)
         if self._mode is None:
             state.mute(envs)

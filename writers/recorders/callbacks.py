@@ -1,4 +1,4 @@
-"""Step and episode callbacks: their arguments, and what they may return.
+"""Step and episode callbacks: arguments and return values.
 
 Both are plain callables. A step callback sees every `reset` and every `step` of a recorder before it is
 recorded; an episode callback sees every finished episode. The values of an episode are decoded from its rows
@@ -16,8 +16,9 @@ from typing import Any, Literal
 import numpy as np
 import pyarrow as pa
 
+from ...store.common.arguments import as_flag
 from ...store.dynamic.column_groups import INFO, merge_rows
-from ...store.errors import InvalidArgumentError, RecorderStateError
+from ...store.errors import InvalidArgumentError, RecorderStateError, SpaceMismatchError
 from ...store.journal.episodes import AgentRecord, EndReason
 from ...store.schema import JOURNAL_AGENT, JOURNAL_KIND, LATE_ROW, STEP_ROW, StepSchema
 from ...store.spaces import SpaceCodec
@@ -328,7 +329,7 @@ def apply_step_callback(callback: StepCallback, step: StepData, schema: StepSche
     if isinstance(answer, Mapping):
         answer = replace(step, extra={**step.extra, **answer})
     if isinstance(answer, StepData):
-        _check(answer)
+        answer = _checked(answer)
         schema.check_extra(answer.extra)
         return answer
     raise InvalidArgumentError(
@@ -342,17 +343,22 @@ def continues(step: StepData) -> bool:
     return isinstance(step.end, str)
 
 
-def _check(step: StepData) -> None:
+def _checked(step: StepData) -> StepData:
+    """Return a step whose flags are booleans."""
     for name in ("info", "policy", "extra"):
         value = getattr(step, name)
         if not isinstance(value, Mapping):
             raise InvalidArgumentError(f"StepData.{name} is {type(value).__name__}; expected a mapping.")
     for name in ("terminated", "truncated"):
         value = getattr(step, name)
-        if not (value is None and step.t == 0) and not isinstance(value, bool | np.bool_):
-            raise InvalidArgumentError(f"StepData.{name} is {value!r}; expected True or False.")
+        if value.__class__ is not bool and not (value is None and step.t == 0):
+            try:
+                step = replace(step, **{name: as_flag(f"StepData.{name}", value)})
+            except SpaceMismatchError as error:
+                raise InvalidArgumentError(str(error)) from error
     if isinstance(step.end, str) and step.end != "continue":
         raise InvalidArgumentError(f"StepData.end is {step.end!r}; expected True, False or 'continue'.")
+    return step
 
 
 def apply_episode_callback(callback: EpisodeCallback, episode: EpisodeSummary) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""Which recorder an environment gets; what environments are made from, for create, record and collect."""
+"""Choice of the recorder for an environment; sources of environments for create, record and collect."""
 
 from __future__ import annotations
 
@@ -10,16 +10,19 @@ import gymnasium
 from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 
+from ...store.agents import group_agents
 from ...store.common.arguments import flag
 from ...store.common.compatibility import AutoresetMode
 from ...store.errors import InvalidArgumentError
+from ...store.manifest import Manifest
 from ...store.schema import OpenStore, StoreHandle
 from ..session.journal import SessionKeywords
 from ..session.session import RunSession
-from .env_checks import pettingzoo_api
+from .env_checks import agent_spaces, pettingzoo_api, reward_shape
 from .env_recorder import RunKeywords
+from .observed import ObservationChoice
 from .pettingzoo_recorders import AECRecorder, ParallelRecorder
-from .pool_recorder import PoolRecorder, is_pool
+from .pool_recorder import PoolRecorder, is_pool, pool_spaces
 from .recorder import Recorder
 from .vector_recorder import VectorRecorder
 
@@ -44,6 +47,8 @@ class RecordOptions(SessionKeywords, RunKeywords, total=False):
     """The options of `EpisodeStore.record` that every recorder takes."""
 
     buffer: RunObserver | None
+    # Refused where there are several agents.
+    observation: ObservationChoice | None
 
 
 class VectorOptions(RecordOptions, total=False):
@@ -94,6 +99,11 @@ def _recorder_of(
         raise InvalidArgumentError(
             f"autoreset_mode={autoreset_mode!r} is for vector environments; this is {type(env).__name__}."
         )
+    if api is not None and arguments.pop("observation", None) is not None:
+        raise InvalidArgumentError(
+            f"observation= is for environments of one agent; {type(env).__name__} has several. Wrap it so "
+            "that its observations are what the store keeps."
+        )
     if api is not None:
         team = {"parallel": ParallelRecorder, "aec": AECRecorder}[api]
         return team(env, store, state=state, **arguments)
@@ -137,6 +147,36 @@ def make(source: EnvSource) -> Any:
             "gymnasium.vector.VectorEnv, a pool, or an environment of PettingZoo."
         )
     return env
+
+
+def spaces_of_env(env: Any) -> tuple[gymnasium.Space, gymnasium.Space]:
+    """Return the spaces of an environment of one agent; of a vector or a pool those of each in it.
+
+    Raises:
+        InvalidArgumentError: it is no environment.
+    """
+    if is_pool(env):
+        return pool_spaces(env)
+    if isinstance(env, VectorEnv):
+        return env.single_observation_space, env.single_action_space
+    if not isinstance(env, gymnasium.Env):
+        raise InvalidArgumentError(
+            f"env is {type(env).__name__}; expected a gymnasium.Env, as gymnasium.make gives it, an "
+            "environment of PettingZoo, or an environment's id."
+        )
+    return env.observation_space, env.action_space
+
+
+def manifest_of(env: Any) -> Manifest:
+    """Return the description of a new store for an environment, with one agent or several.
+
+    Raises:
+        InvalidArgumentError: it is no environment.
+        UnsupportedSpaceError: a space has no columns.
+    """
+    if pettingzoo_api(env) is not None:
+        return Manifest.of_agents(group_agents(agent_spaces(env)), reward_shape(env))
+    return Manifest.new(*spaces_of_env(env), reward_shape(env))
 
 
 @contextmanager

@@ -17,13 +17,14 @@ import gymnasium
 import numpy as np
 from gymnasium.vector.utils import batch_space
 
+from ...store.common.foreign_arrays import to_numpy
 from ...store.dynamic.values import load_json
 from ...store.journal.episodes import NO_FACTS, Begins, Ends, EpisodeFacts, end_reason_of
 from ..rows.block_rows import BlockRows
 from ..rows.vector_buffer import NO_EPISODE
 from ..session.session import RunSession
 from .callbacks import EpisodeCallback, EpisodeSummary, EpisodeValues, apply_episode_callback
-from .vector_values import LoggedValues, to_numpy
+from .vector_values import LoggedValues
 
 # The columns of a state's table. The table of `Ends` has the environment and the length in the places of the
 # second and the third.

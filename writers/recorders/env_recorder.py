@@ -15,6 +15,7 @@ from typing import Any, Generic, TypedDict, TypeVar, Unpack
 import numpy as np
 
 from ...store.dynamic.values import load_json
+from ...store.environments.saving import saved_as
 from ...store.errors import InvalidArgumentError, RecorderStateError
 from ...store.journal.episodes import end_reason_of
 from ...store.schema import OpenStore
@@ -37,7 +38,11 @@ from .callbacks import (
 )
 from .env_checks import check_unrecorded
 from .env_recording import EnvRecording
+from .observed import ObservedPart
 from .vector_values import InfoChoice, RecordInfos
+
+#: In the metadata of a run: the saved environment of the store that it recorded, as `name@version`.
+SAVED_ENVIRONMENT = "saved_environment"
 
 Rows = TypeVar("Rows", bound=RowSource)
 Steps = TypeVar("Steps", bound=StepRows)
@@ -143,13 +148,17 @@ class EnvRecorder(RunOwner[Rows], Generic[Rows]):
         self._episode_callback = Guarded.of("episode_callback", episode_callback)
         self._guards = (self._step_callback, self._episode_callback)
         check_unrecorded(env, store.handle)
-        kept = keep_env(store.handle.layout, env, files, packages)
+        layout = store.handle.layout
+        kept = keep_env(layout, env, files, packages)
+        saved = saved_as(layout, kept.env_spec, kept.env_bundle)
+        if saved is not None and isinstance(metadata, Mapping | None):
+            metadata = {SAVED_ENVIRONMENT: saved, **(metadata or {})}
         if describe is not None:
             kept = describe(kept, env)
         return self._open_run(store, run_header(run, metadata, kept), options, rows)
 
     def close(self, **kwargs: Any) -> None:
-        """End what is open, seal everything, finish the run and close the environment.
+        """End open episodes, seal everything, finish the run and close the environment.
 
         A second call does nothing.
 
@@ -344,7 +353,12 @@ class EnvsRecorder(EnvRecorder[BlockRows]):
     _recording: EnvRecording
 
     def _begin_envs(
-        self, store: OpenStore, envs: Any, num_envs: int, **given: Unpack[RecorderKeywords]
+        self,
+        store: OpenStore,
+        envs: Any,
+        num_envs: int,
+        part: ObservedPart | None,
+        **given: Unpack[RecorderKeywords],
     ) -> None:
         """Begin a run without episodes."""
         # A call may bring the first rows of new episodes beside the last ones of others.
@@ -352,6 +366,7 @@ class EnvsRecorder(EnvRecorder[BlockRows]):
         self._recording = EnvRecording(
             self._session, store.handle.schema, num_envs, self._episode_callback, self._infos
         )
+        self._recording.part = part
 
     @property
     def recording(self) -> EnvRecording:

@@ -2,7 +2,7 @@
 
     env -> VectorRecorder or PoolRecorder -> EnvRecording -> BlockRows -> session -> journal
 
-A call of the environment is one transaction: rows are put into the block behind those that count, the next
+A call of the environment is one transaction: rows are put into the block after those that count, the next
 `EnvState` is made, and `commit` makes both count at once.
 """
 
@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ...store.common.foreign_arrays import to_numpy
 from ...store.errors import RecorderStateError
 from ...store.journal.episodes import Ends, EpisodeFacts
 from ...store.schema import LATE_ROW, RESET_ROW, StepSchema
@@ -23,8 +24,9 @@ from ..rows.vector_buffer import NO_EPISODE, DynamicBlock, DynamicEntry, VectorB
 from ..session.session import RunSession
 from .callbacks import ENDED_EARLY, EpisodeCallback
 from .env_episodes import EnvState, EpisodeCalls, GatheredEnds, StoredEnds
+from .observed import ObservedPart
 from .plain_steps import PlainSteps
-from .vector_values import InfoChoice, LoggedValues, info_leaves, to_numpy
+from .vector_values import InfoChoice, LoggedValues, final_value, info_leaves
 
 
 class EnvRecording:
@@ -35,11 +37,11 @@ class EnvRecording:
         observation_space, action_space: the store's.
         num_envs: how many environments.
         infos: the keys of infos that are stored.
+        reset_keys: the keys of infos that resets gave; None where it does not matter. See `SameStepInfos`.
+        part: the part of observations that is stored; None for all of it.
         sub_envs: the environments, where they are in this process.
         everyone: the indices of all of them.
         plain: steps that are added in the shortest way, if any.
-        episodes_left: how many more episodes may be recorded; None for any number.
-        surplus: how many episodes beyond these the last call ended: they were discarded.
         silent: environments whose episodes are not recorded until the caller resets them.
         ended_early: environments whose episodes ended by a flag that only a step callback set.
         going_on: environments that go on unrecorded after a step callback ended their episodes.
@@ -57,6 +59,8 @@ class EnvRecording:
     ) -> None:
         self.session = session
         self.infos = infos
+        self.reset_keys: set[Any] | None = None
+        self.part: ObservedPart | None = None
         self.sub_envs: Sequence[Any] = ()
         self.observation_space = schema.observation_space
         self.action_space = schema.action_space
@@ -67,9 +71,7 @@ class EnvRecording:
         self._ended: Ends | None = None
         self._gathered = GatheredEnds()
         self._episodes = self._transitions = 0
-        self._settling = threading.Lock()
-        self.episodes_left: int | None = None
-        self.surplus = 0
+        self._pending_lock = threading.Lock()
         self.silent = np.zeros(num_envs, bool)
         self.ended_early: set[int] = set()
         self.going_on: set[int] = set()
@@ -79,63 +81,72 @@ class EnvRecording:
         self.logged = LoggedValues(num_envs)
         self._stored = StoredEnds(num_envs)
         self._warned_of_loss = False
-        self._next: tuple[VectorBuffer, tuple[int, int, int], EnvState] | None = None
         options = session.options
         self._counts = options.flush_steps is not None or options.seals_by_count
         session.rows.end_all = self.end_all
-        session.rows.settle = self.settle
+        session.rows.record_pending = self.record_pending
 
     @property
     def state(self) -> EnvState:
         """The current episodes."""
-        if self._next is not None:
-            self._complete()
-        self.settle()
+        self.record_pending()
         return self._state
 
     @property
     def ended(self) -> Ends | None:
         """The episodes that the last call ended, or None."""
-        self.settle()
+        self.record_pending()
         return self._ended
 
     @property
     def gathered(self) -> GatheredEnds:
         """The episodes that calls of the environment ended, in order of time."""
-        self.settle()
-        # Another thread may have settled, and be about to add what it found.
-        with self._settling:
+        self.record_pending()
+        # Another thread may have resolved the steps, and be about to add the result.
+        with self._pending_lock:
             return self._gathered
 
     @property
     def episodes(self) -> int:
         """How many episodes were recorded and have ended."""
-        self.settle()
+        self.record_pending()
         return self._episodes
 
     @property
     def transitions(self) -> int:
         """How many transitions were recorded."""
-        self.settle()
+        self.record_pending()
         return self._transitions
 
     def add_transitions(self, count: int) -> None:
-        """Count transitions of a call that is about to be committed, of which nothing has ended yet."""
+        """Count the transitions of a call without ends, before it is committed."""
         self._transitions += count
 
     def begin_call(self) -> None:
         """Begin a call that has ended no episode so far."""
-        self.settle()
-        self._ended, self.surplus = None, 0
+        self.record_pending()
+        self._ended = None
 
     def block(self) -> VectorBuffer:
         """Return the block to fill by a call that is no plain step; raises as `BlockRows.block`."""
-        self.settle()
+        self.record_pending()
         self.plain = None
         block = self.session.rows.block()
         if (block.count, len(block.begins), len(block.ends)) != block.counted:
             block.drop_uncounted(block.count)
         return block
+
+    # Observations
+
+    def observed(self, observations: Any, count: int) -> Any:
+        """Return what is stored of a batch of observations, as numpy."""
+        return to_numpy(observations if self.part is None else self.part.each(observations, count))
+
+    def last_observed(self, final: Any, env: int) -> Any:
+        """Return what is stored of one environment's last observation, from `final_obs`."""
+        if self.part is not None:
+            return to_numpy(self.part.final(final, env))
+        return final_value(self.observation_space, to_numpy(final), env)
 
     # Plain steps
 
@@ -145,28 +156,28 @@ class EnvRecording:
             self.plain = PlainSteps(block, self._state)
         return self.plain
 
-    def settle(self) -> None:
-        """Work out what plain steps come to; any thread may do it."""
+    def record_pending(self) -> None:
+        """Record the outcome of pending plain steps; any thread may do it."""
         plain = self.plain
         if plain is None:
             return
         # Asked for in any case: its writer has counted the rows before all that is known of them.
-        with self._settling:
+        with self._pending_lock:
             # Somebody else may have done it meanwhile, and the block may be in use for other rows by now.
-            settled = plain.settle(self._state, self.session.next_number) if plain is self.plain else None
-            if settled is None:
+            resolved = plain.resolve(self._state, self.session.next_number) if plain is self.plain else None
+            if resolved is None:
                 return
             block, before = plain.block, self._state.stopped
-            self.session.take_numbers(len(settled.begins.numbers))
+            self.session.take_numbers(len(resolved.begins.numbers))
             # An interrupt may have left some that do not count.
             del block.begins[block.counted[1] :], block.ends[block.counted[2] :]
-            block.begins.append(settled.begins)
-            block.ends += [*before, settled.finished]
-            self._put(block, settled.stop, settled.state)
-            self._ended = settled.ended if len(settled.ended.table) else None
-            self._episodes += settled.episodes
-            self._gathered.add(settled.finished, settled.ended)
-            self._transitions += settled.transitions
+            block.begins.append(resolved.begins)
+            block.ends += [*before, resolved.finished]
+            self._put(block, resolved.stop, resolved.state)
+            self._ended = resolved.ended if len(resolved.ended.table) else None
+            self._episodes += resolved.episodes
+            self._gathered.add(resolved.finished, resolved.ended)
+            self._transitions += resolved.transitions
 
     # Transactions
 
@@ -183,26 +194,13 @@ class EnvRecording:
         self.logged.use_up(envs)
 
     def _put(self, block: VectorBuffer, count: int, state: EnvState) -> None:
-        """Two assignments; where an interrupt comes between them, `_complete` makes up for the second."""
-        counted = (count, len(block.begins), len(block.ends))
-        self._next = block, counted, state
-        block.counted = counted
-        self._state = state
-        self._next = None
-
-    def _complete(self) -> None:
-        """Take over the state of a call whose rows count already; for the recording thread."""
-        if self._next is not None:
-            block, counted, state = self._next
-            if block.counted is counted:
-                self._state = state
-            self._next = None
+        # One assignment, which no signal interrupts.
+        block.counted, self._state = (count, len(block.begins), len(block.ends)), state
 
     def interrupted(self) -> None:
         """End every episode after an exception in the middle of a call; keep its recorded rows."""
-        self._complete()
         block, plain = self.session.rows.current, self.plain
-        with self._settling:
+        with self._pending_lock:
             block.drop_uncounted(plain.stop if plain is not None and plain.block is block else block.count)
         self.logged.clear()
         self.ended_early.clear()
@@ -211,7 +209,7 @@ class EnvRecording:
         self.end(self.everyone)
 
     def end_all(self) -> None:
-        """End what is open: `cut`, or as its flags say. What was logged last stands on the last rows."""
+        """End open episodes: `cut`, or by their flags. Values logged last go to the last rows."""
         self.end(self.everyone)
         self.calls.raise_late()
 
@@ -236,7 +234,6 @@ class EnvRecording:
             # Values for environments that go on wait for their next step.
             self.commit(block, at, after, (after.running == NO_EPISODE).nonzero()[0])
         except BaseException:
-            self._complete()
             block.drop_uncounted(block.count)
             raise
 
@@ -285,20 +282,6 @@ class EnvRecording:
         state.leave(ends.env_index)
         state.forget((ends,))
 
-    def without_surplus(self, block: VectorBuffer, state: EnvState, ends: Ends) -> Ends:
-        """Give up the episodes beyond `episodes_left`, those of the highest indices; return the others.
-
-        They are discarded by the very call that ends them, so that no reader sees them, whatever comes next.
-        """
-        if self.episodes_left is None:
-            return ends
-        surplus = np.cumsum(ends.lengths > 0) > self.episodes_left
-        self.surplus = int(np.count_nonzero(surplus))
-        if not self.surplus:
-            return ends
-        self._drop(block, state, ends.chosen(surplus))
-        return ends.chosen(~surplus)
-
     def watch(self, restart: np.ndarray | None) -> None:
         """Keep which environments are about to restart, or wait for a reset, while nothing is recorded."""
         after = self.state.copy()
@@ -338,7 +321,7 @@ class EnvRecording:
 
         Args:
             ends: the episodes.
-            stop: the row of the block behind their last ones, where these do not count yet.
+            stop: the row of the block after their last ones, where these do not count yet.
         """
         self._ended = ends
         self._episodes += int(np.count_nonzero(ends.lengths))
@@ -348,7 +331,7 @@ class EnvRecording:
     def end_call(self) -> None:
         """End a call whose rows are recorded: flush and seal by count, and raise what a callback raised."""
         if self._counts:
-            self.settle()
+            self.record_pending()
             # A flush that failed is tried again where plain steps would not look.
             self.plain = None
             rows = self.session.rows
@@ -417,7 +400,7 @@ class EnvRecording:
 def add_infos(
     dynamic: DynamicBlock, infos: Mapping[Any, Any], num_envs: int, rows: np.ndarray, chosen: InfoChoice
 ) -> None:
-    """Add infos as a vector environment tells them; `rows` has the row of each environment, -1 for none."""
+    """Add the infos of a vector environment; `rows` has the row of each environment, -1 for none."""
     everywhere = bool((rows >= 0).all())
     chosen.note(infos)
     for path, values, present in info_leaves(infos, num_envs, keys=chosen.keys):

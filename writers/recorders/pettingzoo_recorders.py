@@ -131,6 +131,12 @@ class ParallelRecorder(TeamRecorder):
                 raise SpaceMismatchError(
                     f"The step gave the agent {name!r} {lacks}. An agent that acted gets both."
                 )
+            elif name in self.env.agents:
+                raise SpaceMismatchError(
+                    f"The step gave the agent {name!r}, which acted and is still there, no observation "
+                    "and no reward, so its action has no row. Let the environment repeat the agent's last "
+                    "observation, with a reward of 0.0."
+                )
         for name in observations if len(observations) > len(seen) else ():
             if name not in team.agents:
                 flags = flags_of(name, terminations, truncations)
@@ -205,7 +211,7 @@ class AECRecorder(TeamRecorder):
                 self._env_step += 1
             self._look(team)
         except BaseException:
-            self._interrupt(settle=True)
+            self._interrupt(record_pending=True)
             raise
 
     def log(self, agent: str | None = None, /, **values: Any) -> None:
@@ -239,7 +245,7 @@ class AECRecorder(TeamRecorder):
         """Record what came to the agent whose turn it is now."""
         if not self.env.agents:
             try:
-                self._settle(team)
+                self._record_pending(team)
             finally:
                 self._stop()
             return
@@ -260,7 +266,7 @@ class AECRecorder(TeamRecorder):
         flags = as_flag("terminated", terminated), as_flag("truncated", truncated)
         return Seen(agent, observation, info or {}, reward, *flags, action, stepped)
 
-    def _settle(self, team: LiveTeam) -> None:
+    def _record_pending(self, team: LiveTeam) -> None:
         """Record what came to agents since their last turn, as far as the environment still knows them."""
         env = self.env
         agents = dict.fromkeys((*env.agents, *self._actions))
@@ -288,6 +294,6 @@ class AECRecorder(TeamRecorder):
             super()._finish()
             return
         try:
-            self._settle(self._running)
+            self._record_pending(self._running)
         finally:
             super()._finish()

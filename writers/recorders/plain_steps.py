@@ -12,26 +12,27 @@ from typing import Any
 
 import numpy as np
 
+from ...store.common.foreign_arrays import to_numpy
 from ...store.journal.episodes import Begins, Ends
 from ...store.schema import RESET_ROW
 from ..rows.vector_buffer import VectorBuffer
 from .env_episodes import EnvState
-from .vector_values import flags, to_numpy
+from .vector_values import flags
 
 _SET = b"\x01"
 
 
 class PlainSteps:
-    """Steps in one block, from the row `base` on; those behind the block's count are not settled yet.
+    """Steps in one block, from the row `base` on; those after the block's count are pending.
 
-    One thread adds steps, another may settle them meanwhile.
+    One thread adds steps, another may resolve them meanwhile.
 
     Args:
         block: where the rows go.
         state: before the first of them.
 
     Attributes:
-        stop: the row behind the last step.
+        stop: the row after the last step.
     """
 
     def __init__(self, block: VectorBuffer, state: EnvState) -> None:
@@ -46,7 +47,7 @@ class PlainSteps:
         self._any_reset = state.restart is not None
 
     def add(self, result: tuple[Any, ...]) -> None:
-        """Add what a step brought; its actions stand in the rows already.
+        """Add the outcome of a step; its actions are in the rows already.
 
         Raises:
             SpaceMismatchError: a value does not fit; nothing was added.
@@ -60,7 +61,8 @@ class PlainSteps:
         block.rewards.put_many(row, to_numpy(rewards), count)
         block.terminated[rows] = terminated
         block.truncated[rows] = truncated
-        returns = np.add(self._returns, block.reward_values[rows], out=block.returns[rows])
+        with np.errstate(over="ignore", invalid="ignore"):  # inf and -inf may come together
+            returns = np.add(self._returns, block.reward_values[rows], out=block.returns[rows])
         done = terminated | truncated
         if self._any_reset:
             # A reset is no transition, whatever came with it.
@@ -71,15 +73,15 @@ class PlainSteps:
         self._returns, self._resets, self._any_reset = returns, done, _SET in done.tobytes()
         self.stop = row + count
 
-    def settle(self, state: EnvState, first: int) -> Settled | None:
-        """Return what the steps that are not settled yet come to; None if there is none.
+    def resolve(self, state: EnvState, first: int) -> ResolvedSteps | None:
+        """Return the outcome of pending steps; None if there is none.
 
         Args:
             state: before them.
             first: the number of the next episode.
         """
         start, stop = self.block.count, self.stop
-        return None if start >= stop else Settled(self, state, first, start, stop)
+        return None if start >= stop else ResolvedSteps(self, state, first, start, stop)
 
     def moments(self, start: int, stop: int) -> np.ndarray:
         """When the steps of these rows were taken, microseconds since 1970, UTC."""
@@ -87,11 +89,11 @@ class PlainSteps:
         return np.array(self._moments[steps], np.int64)
 
 
-class Settled:
+class ResolvedSteps:
     """The sum of some steps.
 
     Attributes:
-        stop: the row behind them.
+        stop: the row after them.
         state: after them.
         begins: the episodes that began.
         finished: the episodes that ended, and of which nothing more can come.

@@ -16,13 +16,15 @@ from typing import Any, Protocol, TypeGuard, Unpack, runtime_checkable
 import gymnasium
 import numpy as np
 
+from ...store.common.foreign_arrays import to_numpy
 from ...store.errors import InvalidArgumentError, RecorderStateError, SpaceMismatchError
 from ...store.schema import OpenStore
 from .batch_step import BatchStep
 from .env_checks import check_spaces
 from .env_episodes import InFlight
 from .env_recorder import EnvsRecorder, RecorderKeywords
-from .vector_values import per_env, single, to_numpy
+from .observed import ObservationChoice, ObservedPart, part_space
+from .vector_values import per_env, single
 
 
 @runtime_checkable
@@ -57,7 +59,8 @@ class PoolRecorder(EnvsRecorder):
         episode_callback: sees each finished episode and returns metadata for it; see `EpisodeSummary`.
         options: durability and when to flush and seal; see `SessionOptions`.
         files, packages: what the environment needs beside its spec; see `EpisodeStore.record`.
-        record_infos: whether to store infos, or the keys to store; see `EpisodeStore.record`.
+        record_infos, observation: which infos, and which part of observations, to store; see
+            `EpisodeStore.record`.
 
     Raises:
         SpaceMismatchError: the pool's spaces are not the store's.
@@ -69,17 +72,22 @@ class PoolRecorder(EnvsRecorder):
         self,
         pool: EnvPool,
         store: OpenStore,
+        *,
+        observation: ObservationChoice | None = None,
         **given: Unpack[RecorderKeywords],
     ) -> None:
         self.pool = pool
         schema = store.handle.schema
         observation_space, action_space = pool_spaces(pool)
-        check_spaces(schema, {"observation_space": observation_space, "action_space": action_space})
+        part = ObservedPart.of(observation_space, observation)
+        compared = part_space(part, observation_space, schema.observation_space)
+        check_spaces(schema, {"observation_space": compared, "action_space": action_space})
         self.num_envs = _count(pool)
-        self._begin_envs(store, pool, self.num_envs, **given)
+        self._begin_envs(store, pool, self.num_envs, part, **given)
         # The action that each environment was sent last, and room to check a batch of them.
-        self._sent = schema.action.buffer(self.num_envs)
-        self._staged = schema.action.buffer(self.num_envs)
+        action = self.session.store.schema.action  # with `cast`
+        self._sent = action.buffer(self.num_envs)
+        self._staged = action.buffer(self.num_envs)
         self._last_ids = self._recording.everyone
         self._warned = False
         # For the callback: the same actions as single values.
@@ -262,7 +270,7 @@ class PoolRecorder(EnvsRecorder):
         return ids.astype(np.int64)
 
     def _spread(self, key: str, values: Any, ids: np.ndarray) -> Any:
-        """Values of some environments as values of all; what stands for the others is not used."""
+        """Expand values of some environments to all; the other entries are not used."""
         if isinstance(values, Mapping):
             return {inner: self._spread(inner, each, ids) for inner, each in values.items()}
         try:

@@ -10,18 +10,22 @@ from __future__ import annotations
 from typing import Any, Unpack
 
 import gymnasium
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.vector import VectorEnv
 from numpy import ndarray
 
 from ...store.common.compatibility import AutoresetMode
-from ...store.dynamic.values import freeze, freeze_value
+from ...store.dynamic.values import freeze_value
 from ...store.errors import InvalidArgumentError, RecorderStateError
+from ...store.journal.episodes import copied_options
 from ...store.schema import OpenStore
 from ..rows.arrivals import ArrivalBuffer, LiveEpisode
 from ..rows.step_rows import StepRows
 from .callbacks import ENDED_EARLY, INTERRUPTED, StepData, apply_step_callback, continues
 from .env_checks import check_spaces, stated_mode
 from .env_recorder import EpisodeRecorder, RecorderKeywords
+from .observed import ObservationChoice, ObservedPart, part_space
+from .vector_values import SameStepInfos
 
 
 class Recorder(EpisodeRecorder[StepRows, LiveEpisode], gymnasium.Wrapper):
@@ -41,7 +45,8 @@ class Recorder(EpisodeRecorder[StepRows, LiveEpisode], gymnasium.Wrapper):
         options: durability and when to flush and seal; see `SessionOptions`.
         files: files that the environment needs, by name; kept with the run, see `EpisodeStore.make_env`.
         packages: distributions that it needs and that its spec does not show.
-        record_infos: whether to store infos, or the keys to store; see `EpisodeStore.record`.
+        record_infos, observation: which infos, and which part of observations, to store; see
+            `EpisodeStore.record`.
 
     Raises:
         SpaceMismatchError: the environment's spaces are not the store's.
@@ -53,6 +58,8 @@ class Recorder(EpisodeRecorder[StepRows, LiveEpisode], gymnasium.Wrapper):
         self,
         env: gymnasium.Env,
         store: OpenStore,
+        *,
+        observation: ObservationChoice | None = None,
         **given: Unpack[RecorderKeywords],
     ) -> None:
         if isinstance(env, VectorEnv):
@@ -66,15 +73,23 @@ class Recorder(EpisodeRecorder[StepRows, LiveEpisode], gymnasium.Wrapper):
                 "environment, or an environment of PettingZoo."
             )
         super().__init__(env)
-        check_spaces(
-            store.handle.schema,
-            {"observation_space": env.observation_space, "action_space": env.action_space},
-        )
+        schema = store.handle.schema
+        self._part = ObservedPart.of(env.observation_space, observation)
+        compared = part_space(self._part, env.observation_space, schema.observation_space)
+        check_spaces(schema, {"observation_space": compared, "action_space": env.action_space})
         self._autoreset = _autoreset_mode(env)
         self._begin_episodes(store, env, StepRows, **given)
         # Whether the environment itself said done.
         self._env_done = False
-        self._special = self._step_callback is not None or self._autoreset is AutoresetMode.SAME_STEP
+        # The keys of infos that resets gave; see `SameStepInfos`.
+        self._reset_keys: set[Any] | None = None if env.unwrapped is env else set()
+        plain = self._step_callback is None and self._part is None
+        self._special = not plain or self._autoreset is AutoresetMode.SAME_STEP
+
+    @property
+    def spec(self) -> EnvSpec | None:
+        """The spec of the environment without the recorder, from which `gymnasium.make` makes it again."""
+        return self.env.spec
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -83,15 +98,17 @@ class Recorder(EpisodeRecorder[StepRows, LiveEpisode], gymnasium.Wrapper):
 
         Raises:
             SpaceMismatchError: the first observation does not fit the store's space.
+            InvalidArgumentError: the options are no mapping; nothing was reset.
             RecorderStateError: the recorder is closed.
         """
         self._session.check_usable()
+        kept = copied_options(options)
         self._expect_reset(INTERRUPTED)
         self._finish()
         fresh = _generator_seed(self.env) is None
-        # The environment may change the options: keep them as they were passed.
-        kept = None if options is None else freeze(options)
         observation, info = self.env.reset(seed=seed, options=options)
+        if self._reset_keys is not None:
+            self._reset_keys.update(info)
         self._begin(observation, info, self._seed(seed, fresh), kept)
         return observation, info
 
@@ -135,14 +152,8 @@ class Recorder(EpisodeRecorder[StepRows, LiveEpisode], gymnasium.Wrapper):
                 seen[row] = observation.tobytes()
                 rewards[row] = reward
                 length, total = episode.length + 1, episode.episode_return + reward
-                try:
-                    # An interrupt may come between any two lines: a row counts with its tally.
-                    buffer.count = row + 1
-                    episode.length, episode.episode_return = length, total
-                except BaseException:
-                    if buffer.count > row:
-                        episode.length, episode.episode_return = length, total
-                    raise
+                # One assignment, which no signal interrupts: a row counts with its tally.
+                buffer.count, episode.length, episode.episode_return = row + 1, length, total
             else:
                 buffer.add_step(episode, reward, observation, terminated, truncated, info, self._logged)
                 if self._logged:
@@ -186,7 +197,7 @@ class Recorder(EpisodeRecorder[StepRows, LiveEpisode], gymnasium.Wrapper):
         if self._paused:
             self._env_done, self._muted = False, True
             return
-        step = StepData(0, observation, info=info, env=self.env)
+        step = StepData(0, self._stored(observation), info=info, env=self.env)
         if self._step_callback is not None:
             step = apply_step_callback(self._step_callback, step, self._session.store.schema)
         self._episode = self._running = self._rows.begin(
@@ -212,12 +223,11 @@ class Recorder(EpisodeRecorder[StepRows, LiveEpisode], gymnasium.Wrapper):
         observation, reward, terminated, truncated, info = result
         env_done = bool(terminated or truncated)
         restart = env_done and self._autoreset is AutoresetMode.SAME_STEP
-        last_observation, last_info, next_info = _final(result) if restart else (observation, info, info)
+        last_observation, last_info, next_info = self._final(result) if restart else (observation, info, info)
         policy, self._logged = self._logged, {}
         t = episode.length + 1
-        step = StepData(
-            t, last_observation, action, reward, terminated, truncated, last_info, policy, env=self.env
-        )
+        last = self._stored(last_observation)
+        step = StepData(t, last, action, reward, terminated, truncated, last_info, policy, env=self.env)
         if self._step_callback is not None:
             step = apply_step_callback(self._step_callback, step, self._session.store.schema)
         self._add(episode, step, staged=step.action is action)
@@ -248,6 +258,18 @@ class Recorder(EpisodeRecorder[StepRows, LiveEpisode], gymnasium.Wrapper):
         super()._stop(**reasons)
         self._env_done = env_done
 
+    def _stored(self, observation: Any) -> Any:
+        """Return what is stored of an observation."""
+        return observation if self._part is None else self._part.one(observation)
+
+    def _final(self, result: tuple) -> tuple[Any, dict, dict]:
+        """Return the true last observation and info of a SAME_STEP reset, and the info of the new episode's
+        reset.
+        """
+        observation, *_, info = result
+        parts = SameStepInfos.of(info, 1, self._reset_keys)
+        return info.get("final_obs", observation), {**parts.final, **parts.added}, parts.fresh
+
     def _step_outside(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Return a step when no episode is running."""
         self._session.check_usable()
@@ -273,7 +295,7 @@ class Recorder(EpisodeRecorder[StepRows, LiveEpisode], gymnasium.Wrapper):
         self._env_done, self._muted = bool(result[2] or result[3]), True
         if self._env_done and self._autoreset is AutoresetMode.SAME_STEP:
             self._finish()
-            self._begin(result[0], _final(result)[2])
+            self._begin(result[0], self._final(result)[2])
         return result
 
 
@@ -281,16 +303,9 @@ def _generator_seed(env: gymnasium.Env) -> object:
     """Return the seed of the environment's generator, or None if it has none yet (asking Gymnasium would make
     one).
     """
-    return getattr(env.unwrapped, "_np_random_seed", None)
-
-
-def _final(result: tuple) -> tuple[Any, dict, dict]:
-    """Return the true last observation and info of a SAME_STEP reset, and the info of the new episode's
-    reset.
-    """
-    observation, *_, info = result
-    rest = {key: value for key, value in info.items() if key not in ("final_obs", "final_info")}
-    return info.get("final_obs", observation), info.get("final_info", {}), rest
+    while isinstance(env, gymnasium.Wrapper):  # `unwrapped` of some wrappers is the wrapper
+        env = env.env
+    return getattr(env, "_np_random_seed", None)
 
 
 def _autoreset_mode(env: gymnasium.Env) -> AutoresetMode | None:

@@ -19,7 +19,7 @@ from ..rows.vector_buffer import NO_EPISODE, VectorBuffer
 from .callbacks import StepCallback, StepData, apply_step_callback, continues
 from .env_episodes import EnvState
 from .env_recording import EnvRecording
-from .vector_values import FINAL, final_value, info_of, single, to_numpy
+from .vector_values import SameStepInfos, info_of, single
 
 
 class StepCalls:
@@ -31,6 +31,7 @@ class StepCalls:
         callback: the user's.
         observations, infos: the batch's.
         ids: int64: the environments of the batch.
+        parts: the infos at environments that are done, where they have reset themselves within the step.
     """
 
     def __init__(
@@ -41,19 +42,21 @@ class StepCalls:
         observations: Any,
         infos: Mapping[Any, Any],
         ids: np.ndarray,
+        parts: SameStepInfos | None = None,
     ) -> None:
         self._recording, self._block, self._callback = recording, block, callback
         self._observations, self._infos, self._ids = observations, infos, ids.tolist()
+        self._parts = parts
         #: By row: the environments whose next episode the callback begins there, and what it returned.
         self.continued: dict[int, tuple[int, StepData]] = {}
 
     def resets(self, places: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Show the first observations at these places of the batch, which stand in `rows`.
+        """Show the first observations at these places of the batch, recorded in `rows`.
 
         Returns:
             Bool, one for each place of the batch: whether the callback ended its episode there.
         """
-        rest = {key: value for key, value in self._infos.items() if key not in FINAL}
+        rest = self._infos if self._parts is None else self._parts.fresh
         ending = np.zeros(len(self._ids), bool)
         for place, row in zip(places.tolist(), rows.tolist(), strict=True):
             observation = single(self._recording.observation_space, self._observations, place)
@@ -64,7 +67,7 @@ class StepCalls:
     def steps(
         self, row: int, state: EnvState, actions: Callable[[int], Any], final: np.ndarray
     ) -> np.ndarray:
-        """Show the rows of the batch that belong to an episode; they stand from `row` on.
+        """Show the rows of the batch that belong to an episode; they begin at `row`.
 
         Args:
             row: of the first environment.
@@ -130,15 +133,10 @@ class StepCalls:
 
     def _of(self, place: int, final: bool) -> tuple[Any, dict[Any, Any]]:
         space, count = self._recording.observation_space, len(self._ids)
-        if not final:
+        if not final or self._parts is None:
             return single(space, self._observations, place), info_of(self._infos, place, count)
-        final_info = self._infos.get("final_info", {})
-        info = (
-            info_of(final_info, place, count)
-            if isinstance(final_info, Mapping)
-            else dict(final_info[place] or {})
-        )
-        return final_value(space, to_numpy(self._infos["final_obs"]), place), info
+        info = info_of(self._parts.final, place, count) | info_of(self._parts.added, place, count)
+        return self._recording.last_observed(self._infos["final_obs"], place), info
 
     def _source(self, place: int) -> dict[str, Any]:
         """Return which environment a step is of."""
@@ -165,8 +163,8 @@ class StepCalls:
         if step.t:
             block.terminated[row], block.truncated[row] = bool(answer.terminated), bool(answer.truncated)
         info = self._recording.infos.owned(answer.info)
-        families = (block.infos, info), (block.policies, answer.policy), (block.extras, answer.extra)
-        for dynamic, mapping in families:
+        groups = (block.infos, info), (block.policies, answer.policy), (block.extras, answer.extra)
+        for dynamic, mapping in groups:
             if mapping:
                 dynamic.put(row, owned(mapping))
         flagged, done = bool(answer.terminated or answer.truncated), step.terminated or step.truncated

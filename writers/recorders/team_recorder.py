@@ -1,4 +1,4 @@
-"""`TeamRecorder`: what the recorders of PettingZoo's two APIs have in common.
+"""`TeamRecorder`: the base of the recorders of PettingZoo's two APIs.
 
 It keeps the current episode, calls callbacks, adds what was logged, and hands all of it to `AgentRows`.
 Everything that it does not define is the environment's own.
@@ -16,8 +16,10 @@ import numpy as np
 
 from ...store.agents import find_group
 from ...store.common.arguments import as_flag
-from ...store.dynamic.values import freeze, freeze_value
+from ...store.common.foreign_arrays import as_array
+from ...store.dynamic.values import freeze_value
 from ...store.errors import InvalidArgumentError, RecorderStateError
+from ...store.journal.episodes import copied_options
 from ...store.schema import OpenStore
 from ..rows.agent_arrivals import Arrival, LiveAgent, LiveTeam
 from ..rows.agent_rows import AgentRows
@@ -125,6 +127,18 @@ class TeamRecorder(EpisodeRecorder[AgentRows, LiveTeam]):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.env, name)
 
+    # PettingZoo's checkers and wrappers ask for instances of AECEnv and ParallelEnv. A base class of these
+    # would hide the environment's own attributes, and PettingZoo need not be installed: so the recorder shows
+    # the class of its environment, as other transparent proxies do. `type(recorder)` is the recorder's own.
+    @property
+    def __class__(self) -> type:
+        """The class of the environment."""
+        return type(self.env)
+
+    @__class__.setter
+    def __class__(self, value: type) -> None:
+        raise AttributeError("The class of a recorder cannot be changed.")
+
     @property
     def unwrapped(self) -> Any:
         """The innermost environment."""
@@ -163,11 +177,10 @@ class TeamRecorder(EpisodeRecorder[AgentRows, LiveTeam]):
     def _reset_env(self, seed: int | None, options: dict | None) -> Any:
         """Reset the environment and start an episode; give what it gave."""
         self._session.check_usable()
+        kept = copied_options(options)
         self._expect_reset(INTERRUPTED)
         self._finish()
         self._make_room()
-        # The environment may change the options: keep them as they were passed.
-        kept = None if options is None else freeze(options)
         result = self.env.reset(seed=seed, options=options)
         if self._paused:
             self._was_reset = self._muted = True
@@ -181,7 +194,7 @@ class TeamRecorder(EpisodeRecorder[AgentRows, LiveTeam]):
         A journal that cannot be written tells so here, before the environment goes on.
         """
         agents = max(self._possible, 0 if self._episode is None else len(self._episode.agents))
-        # A step, what is settled at the end, and what was logged for last observations.
+        # A step, pending rows at the end, and what was logged for last observations.
         self._rows.reserve(3 * agents + 1)
 
     def _team_for_step(self) -> LiveTeam | None:
@@ -217,29 +230,29 @@ class TeamRecorder(EpisodeRecorder[AgentRows, LiveTeam]):
                 self._continue(seen, arrivals)
                 return
         except BaseException:
-            self._interrupt(settle=True)
+            self._interrupt(record_pending=True)
             raise
         if end:
             try:
-                self._settle(team)
+                self._record_pending(team)
             finally:
                 self._stop(muted=True)
 
-    def _interrupt(self, *, settle: bool = False) -> None:
+    def _interrupt(self, *, record_pending: bool = False) -> None:
         """End the episode after an exception: what comes next would not follow its last rows.
 
         Args:
-            settle: whether the environment can still be asked for what is known of its agents.
+            record_pending: whether the environment can still be asked for what is known of its agents.
         """
         if self._running is None:
             return
         try:
-            if settle:
-                self._settle(self._running)
+            if record_pending:
+                self._record_pending(self._running)
         finally:
             self._stop(reset_because=INTERRUPTED)
 
-    def _settle(self, team: LiveTeam) -> None:
+    def _record_pending(self, team: LiveTeam) -> None:
         """Record what is known of agents beside what came last; where all act at once, nothing is."""
 
     def _continue(self, seen: Sequence[Seen], arrivals: Sequence[Arrival]) -> None:
@@ -276,7 +289,7 @@ class TeamRecorder(EpisodeRecorder[AgentRows, LiveTeam]):
             if agent is None:
                 agent = self._rows.newcomer(team, each.agent, self._group(each.agent), newcomers)
                 newcomers += 1
-                if np.any(each.reward):
+                if as_array(each.reward).any():
                     extra = {**extra, INITIAL_REWARD: _plain(each.reward)}
             if self._step_callback is None:
                 arrivals.append(self._arrival(agent, each, extra))
@@ -356,7 +369,7 @@ class TeamRecorder(EpisodeRecorder[AgentRows, LiveTeam]):
 
     def summary(self, episode: LiveTeam) -> EpisodeSummary:
         """See `EpisodeRecorder.summary`."""
-        self._rows.settle(episode)
+        self._rows.update_totals(episode)
         return super().summary(episode)
 
 
@@ -368,4 +381,5 @@ def _close_open_recorders() -> None:
 
 
 def _plain(reward: Any) -> Any:
-    return np.asarray(reward, np.float64) if np.ndim(reward) else float(reward)
+    array = as_array(reward).astype(np.float64)
+    return array if array.ndim else float(array)

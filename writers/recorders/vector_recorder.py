@@ -16,17 +16,18 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv, VectorWrapper
 
 from ...store.common.compatibility import AutoresetMode, metadata_of
-from ...store.dynamic.values import freeze
+from ...store.common.foreign_arrays import to_numpy
 from ...store.errors import RecorderStateError
-from ...store.journal.episodes import Ends, EpisodeFacts
+from ...store.journal.episodes import Ends, EpisodeFacts, copied_options
 from ...store.schema import OpenStore
 from ..rows.vector_buffer import NO_EPISODE, VectorBuffer
 from .batch_step import BatchStep
 from .env_checks import autoreset_mode_of, check_spaces
 from .env_recorder import EnvsRecorder, RecorderKeywords
 from .env_recording import add_infos
+from .observed import ObservationChoice, ObservedPart, part_space
 from .step_callbacks import StepCalls
-from .vector_values import by_key, flags, single, to_numpy
+from .vector_values import by_key, flags, single
 
 
 class VectorRecorder(EnvsRecorder, VectorWrapper):
@@ -46,7 +47,8 @@ class VectorRecorder(EnvsRecorder, VectorWrapper):
         episode_callback: sees each finished episode and returns metadata for it; see `EpisodeSummary`.
         options: durability and when to flush and seal; see `SessionOptions`.
         files, packages: what the environment needs beside its spec; see `EpisodeStore.record`.
-        record_infos: whether to store infos, or the keys to store; see `EpisodeStore.record`.
+        record_infos, observation: which infos, and which part of observations, to store; see
+            `EpisodeStore.record`.
         autoreset_mode: how sub-environments are reset, a `gymnasium.vector.AutoresetMode` or its text. Needed
             where `envs.metadata["autoreset_mode"]` does not say it; given, it counts.
 
@@ -61,23 +63,28 @@ class VectorRecorder(EnvsRecorder, VectorWrapper):
         envs: VectorEnv,
         store: OpenStore,
         *,
+        observation: ObservationChoice | None = None,
         autoreset_mode: AutoresetMode | str | None = None,
         **given: Unpack[RecorderKeywords],
     ) -> None:
         super().__init__(envs)
-        schema = store.handle.schema
+        schema, whole = store.handle.schema, envs.single_observation_space
+        part = ObservedPart.of(whole, observation)
         check_spaces(
             schema,
             {
-                "single_observation_space": envs.single_observation_space,
+                "single_observation_space": part_space(part, whole, schema.observation_space),
                 "single_action_space": envs.single_action_space,
             },
         )
         self._mode = autoreset_mode_of(metadata_of(envs), autoreset_mode)
-        self._begin_envs(store, envs, envs.num_envs, **given)
+        self._begin_envs(store, envs, envs.num_envs, part, **given)
         if isinstance(envs.unwrapped, SyncVectorEnv):
             self._recording.sub_envs = envs.unwrapped.envs
-        self._plain = self._mode is AutoresetMode.NEXT_STEP and self._step_callback is None
+        if self._mode is AutoresetMode.SAME_STEP and envs.unwrapped is not envs:
+            self._recording.reset_keys = set()
+        special = self._step_callback is not None or part is not None
+        self._plain = self._mode is AutoresetMode.NEXT_STEP and not special
         # Whether the sub-environments were reset and nothing went wrong since.
         self._open = False
 
@@ -115,6 +122,7 @@ class VectorRecorder(EnvsRecorder, VectorWrapper):
 
         Raises:
             SpaceMismatchError: the observations do not fit the store's space.
+            InvalidArgumentError: the options are no mapping; nothing was reset.
             RecorderStateError: the recorder is closed.
         """
         self._session.check_usable()
@@ -159,7 +167,7 @@ class VectorRecorder(EnvsRecorder, VectorWrapper):
         try:
             result = self.env.step(actions)
             plain = None
-            simple = self._plain and recording.episodes_left is None and not recording.logged
+            simple = self._plain and not recording.logged
             if simple and (not result[4] or recording.infos.none):
                 plain = recording.plain_steps(block)
             if plain is None:
@@ -228,13 +236,13 @@ class VectorRecorder(EnvsRecorder, VectorWrapper):
 
     @property
     def at_start(self) -> np.ndarray:
-        """Bool, shape (num_envs,): which sub-environments stand at the first observation of an episode."""
+        """Bool, shape (num_envs,): sub-environments at the first observation of an episode."""
         state = self._recording.state
         return (state.begun == state.tick) & (state.running != NO_EPISODE)
 
     @property
     def resetting(self) -> np.ndarray:
-        """Bool, shape (num_envs,): which sub-environments the next step resets; their actions are dropped."""
+        """Bool, shape (num_envs,): sub-environments that the next step resets; their actions are dropped."""
         resetting = np.zeros(self.num_envs, bool)
         if self._recording.state.restart is not None:
             resetting[self._recording.state.restart] = True
@@ -271,7 +279,7 @@ class VectorRecorder(EnvsRecorder, VectorWrapper):
     def _refuse(self) -> None:
         self._session.check_usable()
         raise RecorderStateError(
-            "There are no episodes to go on with: call reset() before the first step(), and again after an "
+            "There are no running episodes: call reset() before the first step(), and again after an "
             "exception in step() or reset(), since the sub-environments may have gone on."
         )
 
@@ -288,12 +296,14 @@ class VectorRecorder(EnvsRecorder, VectorWrapper):
         recording.silent[envs] = False
         restart = recording.state.restart
         left = None if restart is None else np.setdiff1d(restart, envs)
+        if recording.reset_keys is not None:
+            recording.reset_keys.update(by_key(infos, self.num_envs))
         if self._paused:
             recording.watch(left)
             return
         block, state = recording.begin(envs, facts)
         row = block.count
-        values, infos = to_numpy(observations), by_key(infos, self.num_envs)
+        values, infos = recording.observed(observations, self.num_envs), by_key(infos, self.num_envs)
         chosen = None if count == self.num_envs else envs
         block.observations.put_many(row, values, count, chosen)
         if self._step_callback is not None:
@@ -346,9 +356,10 @@ def _split_options(
     options: Mapping[str, Any] | None, num_envs: int
 ) -> tuple[np.ndarray | None, dict[Any, Any] | None]:
     """Return the mask of the options, if it is a sound one, and the rest of them to keep."""
-    if options is None:
+    kept = copied_options(options)
+    if options is None or kept is None:
         return None, None
-    kept = freeze({key: value for key, value in options.items() if key != "reset_mask"})
+    kept.pop("reset_mask", None)
     mask = options.get("reset_mask")
     if isinstance(mask, np.ndarray) and mask.dtype == bool and mask.shape == (num_envs,) and mask.any():
         return mask.copy(), kept or None

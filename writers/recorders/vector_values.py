@@ -1,8 +1,7 @@
 """Values of vector environments as numpy, and the values beside a step that a recorder stores.
 
-Arrays of other libraries are taken by what they can do (`__array__`, DLPack), never by their type, so no
-library is imported for it. See Gymnasium's documentation of `VectorEnv` for the form of infos: a dict of
-arrays, each with a mask under `_key` that says which environments have the key.
+See Gymnasium's documentation of `VectorEnv` for the form of infos: a dict of arrays, each with a mask under
+`_key` that says which environments have the key.
 
 `InfoChoice` is the argument `record_infos`. Policy values that were logged for environments wait in
 `LoggedValues` until the next call records them.
@@ -13,12 +12,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Collection, ItemsView, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
 
-from ...store.common.arguments import as_flags, refuse_mask, suggest
+from ...store.common.arguments import as_flags, suggest
+from ...store.common.foreign_arrays import to_numpy
 from ...store.dynamic.column_groups import owned
 from ...store.errors import InvalidArgumentError, SpaceMismatchError
 from ..rows.vector_buffer import DynamicEntry, VectorBuffer, owned_values
@@ -28,39 +28,6 @@ FINAL = ("final_obs", "_final_obs", "final_info", "_final_info")
 
 InfoLeaf = tuple[tuple[Any, ...], np.ndarray, np.ndarray | None]
 _BOOL = np.dtype(np.bool_)
-
-
-def to_numpy(values: Any) -> Any:
-    """Arrays of other libraries in nests of dicts, tuples and lists as numpy arrays; the rest as it is.
-
-    Scalars of numpy are no arrays: as such they would be infos of shape (), and no branch of a OneOf.
-    """
-    kind = values.__class__
-    if kind is np.ndarray or kind is str or isinstance(values, np.generic):
-        return values
-    if isinstance(values, Mapping):
-        return {key: to_numpy(part) for key, part in values.items()}
-    if kind is tuple or kind is list:
-        return kind(map(to_numpy, values))
-    refuse_mask(values, "a value of the environment")
-    if hasattr(values, "__array__") or hasattr(values, "__dlpack__"):
-        return _from_foreign(values)
-    return values
-
-
-def _from_foreign(values: Any) -> Any:
-    """Return a foreign array as numpy, wherever its memory is; what cannot be read stays and is refused
-    later.
-    """
-    for step in ("detach", "cpu"):
-        # Torch refuses to show memory that is on a device or part of a graph; its own methods help.
-        method = getattr(values, step, None)
-        if callable(method):
-            values = method()
-    try:
-        return np.asarray(values) if hasattr(values, "__array__") else np.from_dlpack(values)
-    except (TypeError, ValueError, RuntimeError, BufferError):
-        return values
 
 
 def flags(values: Any, shape: tuple[int, ...], name: str) -> np.ndarray:
@@ -155,6 +122,50 @@ def _joined(infos: Sequence[Mapping[Any, Any] | None]) -> dict[Any, Any]:
     return joined
 
 
+class SameStepInfos(NamedTuple):
+    """The infos of a SAME_STEP step at the environments that are done, each mapping with its masks.
+
+    Attributes:
+        final: `final_info`: what the environments gave with their last observations.
+        added: what wrappers around the environments added to the step, such as `episode` of
+            `gymnasium.wrappers.vector.RecordEpisodeStatistics`: it describes the ended episodes too.
+        fresh: what the environments gave with the first observations of their next episodes.
+    """
+
+    final: Mapping[Any, Any]
+    added: dict[Any, Any]
+    fresh: dict[Any, Any]
+
+    @staticmethod
+    def of(infos: Mapping[Any, Any], num_envs: int, reset_keys: Collection[Any] | None) -> SameStepInfos:
+        """Split infos by who gave them.
+
+        A wrapper does not know of `final_info` and puts its keys beside it, where those of the resets are. A
+        key is a wrapper's if no reset had it and `final_info` lacks it, since a key has one giver.
+
+        Args:
+            infos: of the step.
+            num_envs: how many environments they are of.
+            reset_keys: the keys of infos that resets gave so far; None where there is no wrapper.
+
+        Raises:
+            SpaceMismatchError: `final_info` is neither a mapping nor a mapping for each environment.
+        """
+        final = infos.get("final_info", {})
+        if not isinstance(final, Mapping):
+            final = by_key([info or {} for info in final], num_envs)
+        added: dict[Any, Any] = {}
+        fresh: dict[Any, Any] = {}
+        for key, value in infos.items():
+            if key in FINAL or _is_mask(infos, key, num_envs):
+                continue
+            part = fresh if reset_keys is None or key in reset_keys or key in final else added
+            part[key] = value
+            if f"_{key}" in infos:
+                part[f"_{key}"] = infos[f"_{key}"]
+        return SameStepInfos(final, added, fresh)
+
+
 def info_of(infos: Mapping[Any, Any], env: int, num_envs: int) -> dict[Any, Any]:
     """Return the info of one environment, as it would give it alone."""
     info: dict[Any, Any] = {}
@@ -170,14 +181,14 @@ def info_of(infos: Mapping[Any, Any], env: int, num_envs: int) -> dict[Any, Any]
 
 
 def _is_mask(infos: Mapping[Any, Any], key: Any, num_envs: int) -> bool:
-    if type(key) is not str or not key.startswith("_") or not _is_flags(infos[key], num_envs):
+    if type(key) is not str or not key.startswith("_") or not _is_flags(to_numpy(infos[key]), num_envs):
         return False
     return key[1:] in infos or any(type(other) is not str and f"_{other}" == key for other in infos)
 
 
 def _mask_of(infos: Mapping[Any, Any], key: Any, num_envs: int) -> np.ndarray | None:
     """Return the mask beside a key, if there is one."""
-    mask = infos.get(f"_{key}")
+    mask = to_numpy(infos.get(f"_{key}"))
     return mask if _is_flags(mask, num_envs) else None
 
 

@@ -60,7 +60,7 @@ class LiveTeam(LiveEpisode):
         """Return what is known of its agents."""
         return tuple(agent.record() for agent in self.agents.values())
 
-    def settle(self, objectives: int | None) -> None:
+    def update_totals(self, objectives: int | None) -> None:
         """Work out the episode's return and flags from its agents'."""
         records = self.agent_records()
         self.terminated, self.truncated = team_flags(records)

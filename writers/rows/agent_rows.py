@@ -125,10 +125,10 @@ class AgentRows(StepRows):
             team.length = env_step
         self._flush_by_count()
 
-    def settle(self, team: LiveTeam) -> None:
+    def update_totals(self, team: LiveTeam) -> None:
         """Work out the return and the flags of an episode from its agents', as of now."""
         shape = self._schema.reward_shape
-        team.settle(shape[0] if shape else None)
+        team.update_totals(shape[0] if shape else None)
 
     def end(
         self,
@@ -150,7 +150,7 @@ class AgentRows(StepRows):
                 agent = episode.agents.get(name)
                 if agent is not None and values:
                     self.arrivals(1).add_late_of(agent, episode.length, values)
-            self.settle(episode)
+            self.update_totals(episode)
             if not episode.transitions:
                 episode.length = 0
             return super().end(episode, otherwise, metadata)

@@ -34,7 +34,7 @@ NOT_PLAIN = (None,) * 7
 
 @dataclass(slots=True)
 class LiveEpisode:
-    """An episode that is being recorded, and what is known of it so far.
+    """An episode that is being recorded, with its state so far.
 
     Attributes:
         discarded: whether it is being given up.
@@ -132,8 +132,7 @@ class ArrivalBuffer:
             self.number = episode.number
             self.count = row + 1
         except BaseException:
-            if self.count == row:
-                self._clear(row)
+            self._clear(row)
             raise
 
     def add_step(
@@ -173,7 +172,6 @@ class ArrivalBuffer:
         else:
             pairs = zip(episode.episode_return, reward, strict=True)
             total = [before + part for before, part in pairs]
-        # An interrupt may come between any two lines: a row counts with its tally, or leaves nothing behind.
         try:
             if info:
                 self._infos.put(row, info)
@@ -186,18 +184,15 @@ class ArrivalBuffer:
             if episode.number != self.number:
                 self._starts.append((row, episode.number))
                 self.number = episode.number
-            self.count = row + 1
-            episode.length, episode.episode_return = length, total
-            if terminated:
-                episode.terminated = True
-            if truncated:
-                episode.truncated = True
-        except BaseException:
-            if self.count == row:
-                self._clear(row)
+            # One assignment, which no signal interrupts: a row counts with its tally.
+            if terminated or truncated:
+                live, flags = episode, (terminated or episode.terminated, truncated or episode.truncated)
+                state = row + 1, length, total, *flags
+                self.count, live.length, live.episode_return, live.terminated, live.truncated = state
             else:
-                episode.length, episode.episode_return = length, total
-                episode.terminated, episode.truncated = terminated, truncated
+                self.count, episode.length, episode.episode_return = row + 1, length, total
+        except BaseException:
+            self._clear(row)
             raise
 
     def add_late(self, episode: LiveEpisode, policy: Mapping) -> None:
@@ -215,8 +210,7 @@ class ArrivalBuffer:
             self.number = episode.number
             self.count = row + 1
         except BaseException:
-            if self.count == row:
-                self._clear(row)
+            self._clear(row)
             raise
 
     def _put_dynamic(
@@ -284,8 +278,8 @@ class ArrivalBuffer:
         arrays += self._rewards.arrays(start, stop, stepped)
         flags = self._terminated, self._truncated
         arrays += [flat_array(each[start:stop], pa.bool_(), stepped) for each in flags]
-        families = zip(columns, (self._infos, self._policies, self._extras), strict=False)
-        dynamic = [column_set.columns(rows, start, stop) for column_set, rows in families]
+        groups = zip(columns, (self._infos, self._policies, self._extras), strict=False)
+        dynamic = [column_set.columns(rows, start, stop) for column_set, rows in groups]
         batch = with_dynamic_columns(pa.record_batch(arrays, self._schema.journal), dynamic)
         if stop > start:
             self._row_bytes = max(self._row_bytes, batch.nbytes // (stop - start))
@@ -308,10 +302,10 @@ def _mask(valid: np.ndarray) -> np.ndarray | None:
 
 
 def with_dynamic_columns(
-    batch: pa.RecordBatch, families: Sequence[Mapping[str, tuple[str, pa.Array]]]
+    batch: pa.RecordBatch, groups: Sequence[Mapping[str, tuple[str, pa.Array]]]
 ) -> pa.RecordBatch:
-    """Append dynamic columns (`{column: (kind, array)}` per family) to a journal batch."""
-    columns = [(field(name, kind), array) for family in families for name, (kind, array) in family.items()]
+    """Append dynamic columns (`{column: (kind, array)}` per group) to a journal batch."""
+    columns = [(field(name, kind), array) for group in groups for name, (kind, array) in group.items()]
     if not columns:
         return batch
     schema = batch.schema

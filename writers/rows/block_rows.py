@@ -41,7 +41,7 @@ class BlockRows:
 
     Attributes:
         end_all: called before the session closes, to end what is open.
-        settle: called by any thread before rows go to the journal, to make all count that are whole.
+        record_pending: called by any thread before rows go to the journal, to make all count that are whole.
         observer: pulls rows before a block is cleared; None for none.
 
     Raises:
@@ -60,7 +60,7 @@ class BlockRows:
         self._spare: list[VectorBuffer] = []
         self._unwritten = False
         self.end_all: Callable[[], None] = _nothing
-        self.settle: Callable[[], None] = _nothing
+        self.record_pending: Callable[[], None] = _nothing
         self.observer: RowObserver | None = None
 
     def block(self) -> VectorBuffer:
@@ -97,7 +97,7 @@ class BlockRows:
         Args:
             number: the episode.
             rows: how many it has.
-            stop: the row of the current block behind the last that counts, or is about to.
+            stop: the row of the current block after the last that counts, or is about to.
             columns: as for `VectorBuffer.batch`.
 
         Raises:
@@ -111,10 +111,10 @@ class BlockRows:
             return [*self._session.journalled(number), block.batch(block.count, stop, columns, number)]
 
     def end_call(self, stop: int, episodes: int, transitions: int) -> None:
-        """Flush and seal by count, behind a call whose rows are recorded.
+        """Flush and seal by count, after a call whose rows are recorded.
 
         Args:
-            stop: the row of the current block behind the last one.
+            stop: the row of the current block after the last one.
             episodes, transitions: how many the run has so far.
         """
         session = self._session
@@ -144,12 +144,12 @@ class BlockRows:
     @property
     def ended(self) -> bool:
         """Whether episodes have ended since rows were last written."""
-        self.settle()
+        self.record_pending()
         return any(block.counted[2] > block.ended for block in list(self._blocks))
 
     def pending(self, before: float) -> Iterator[JournalRows]:
         """Yield complete rows, and what happened to episodes with them; see `RowSource`."""
-        self.settle()
+        self.record_pending()
         while True:
             # In this order: nothing comes into a block that is not the last.
             block, full = self._blocks[0], self.full
@@ -173,8 +173,8 @@ class BlockRows:
             self._spare.append(block)
 
     def complete(self) -> None:
-        """Make all rows count that are whole; see `ObservableRows`."""
-        self.settle()
+        """Count all complete rows; see `ObservableRows`."""
+        self.record_pending()
 
     def arrived(self) -> Iterator[ArrivedRows]:
         """Yield the rows that no observer has taken; see `ObservableRows`."""

@@ -20,7 +20,7 @@ from ...store.dynamic.column_groups import ColumnSet
 from ...store.errors import RecorderStateError, StoreAccessError
 from ...store.journal.episodes import EndReason, EpisodeFacts, EpisodeRecord, end_reason_of, timestamp_now
 from ...store.journal.records import begin_event, end_event
-from ...store.maintenance.reopening import UnfinishedEpisode
+from ...store.recovery.reopening import UnfinishedEpisode
 from ..session.row_source import ArrivedRows, JournalRows, RowObserver
 from ..session.session import RunSession
 from .arrivals import NOT_PLAIN, ArrivalBuffer, LiveEpisode, check_agents
@@ -151,7 +151,7 @@ class StepRows:
         self._flush_by_count()
 
     def _flush_by_count(self) -> None:
-        """Bring rows to the journal if `flush_steps` of them wait, or the end of an episode behind them."""
+        """Bring rows to the journal if `flush_steps` of them wait, or the end of an episode after them."""
         if self._flush_steps is None:
             return
         waiting = self.buffer.count - self.buffer.flushed
@@ -290,7 +290,7 @@ class StepRows:
 
 @dataclass(frozen=True)
 class EpisodeRow:
-    """A finished episode, as it will stand in the episodes table.
+    """A finished episode, as a row of the episodes table.
 
     Attributes:
         episode_id, run_id, number: its names.

@@ -1,4 +1,4 @@
-"""The block: where vector environments put their rows, a whole batch at a time.
+"""Row block of vector environments, filled a batch at a time.
 
 The counterpart of `arrivals` for many episodes at once, between a vector recorder and the journal. A batch of
 n environments takes n neighbouring rows: one numpy copy for each column, whatever n is. When rows go to the
@@ -35,7 +35,7 @@ from ...store.spaces.fixed import FixedBuffer
 from ..session.row_source import ArrivedRows
 from .arrivals import with_dynamic_columns
 
-Path = tuple[Any, ...]
+KeyPath = tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class DynamicEntry:
         values: numbers, shape (n, ...), or objects, shape (n,); owned by us.
     """
 
-    path: Path
+    path: KeyPath
     rows: np.ndarray
     values: np.ndarray
 
@@ -64,7 +64,7 @@ def owned_values(values: np.ndarray) -> np.ndarray:
 
 
 class DynamicBlock:
-    """Dynamic values of one family in one block of rows: batches of them, and single rows.
+    """Dynamic values of one group in one block of rows: batches of them, and single rows.
 
     One thread adds; another may read rows that are complete meanwhile.
     """
@@ -82,7 +82,7 @@ class DynamicBlock:
         self._single.put(row, mapping)
 
     def drop_from(self, row: int) -> None:
-        """Forget what belongs to `row` or to rows behind it: they do not count."""
+        """Forget what belongs to `row` or to rows after it: they do not count."""
         self._entries = [entry for entry in self._entries if not len(entry.rows) or entry.rows[0] < row]
         self._single.drop_from(row)
 
@@ -92,7 +92,7 @@ class DynamicBlock:
         """`{column: (kind, array)}` for rows `[start, stop)`.
 
         Args:
-            columns: the run's columns of this family.
+            columns: the run's columns of this group.
             start, stop: rows of the block that are complete.
             positions: where each of them stands in the result, -1 for a row that is left out.
             length: how many rows the result has.
@@ -113,15 +113,15 @@ class DynamicBlock:
         return columns.of_cells(cells, length, typed)
 
 
-def _by_path(entries: Iterable[DynamicEntry], start: int, stop: int) -> dict[Path, list[DynamicEntry]]:
-    grouped: dict[Path, list[DynamicEntry]] = {}
+def _by_path(entries: Iterable[DynamicEntry], start: int, stop: int) -> dict[KeyPath, list[DynamicEntry]]:
+    grouped: dict[KeyPath, list[DynamicEntry]] = {}
     for entry in list(entries):
         if len(entry.rows) and start <= entry.rows[0] < stop:
             grouped.setdefault(entry.path, []).append(entry)
     return grouped
 
 
-def _typed(path: Path, entries: Sequence[DynamicEntry], columns: ColumnSet) -> tuple[str, str] | None:
+def _typed(path: KeyPath, entries: Sequence[DynamicEntry], columns: ColumnSet) -> tuple[str, str] | None:
     """Name and kind of the column that takes the arrays as they are; None if there is no such column."""
     kinds = {batch_kind(entry.values) for entry in entries}
     # Rows of different sizes have one kind, and still make no array.
@@ -132,7 +132,7 @@ def _typed(path: Path, entries: Sequence[DynamicEntry], columns: ColumnSet) -> t
     return None if name is None or kind is None else (name, kind)
 
 
-def _add_cells(cells: dict[Path, Cells], entries: Sequence[DynamicEntry], rows: np.ndarray) -> None:
+def _add_cells(cells: dict[KeyPath, Cells], entries: Sequence[DynamicEntry], rows: np.ndarray) -> None:
     """Take arrays apart into cells; of two values for one row the later counts."""
     values = [value for entry in entries for value in entry.values]
     chosen = {row: value for row, value in zip(rows.tolist(), values, strict=True) if row >= 0}
@@ -144,15 +144,15 @@ def _add_cells(cells: dict[Path, Cells], entries: Sequence[DynamicEntry], rows: 
             cell.values.append(leaf)
 
 
-def _leaves(path: Path, value: Any) -> Iterator[tuple[Path, Any]]:
+def _leaves(path: KeyPath, value: Any) -> Iterator[tuple[KeyPath, Any]]:
     if type(value) is dict:
         yield from flatten({path[-1]: value}, path[:-1])
     else:
         yield path, value
 
 
-def _moved(cells: dict[Path, Cells], positions: np.ndarray) -> dict[Path, Cells]:
-    moved: dict[Path, Cells] = {}
+def _moved(cells: dict[KeyPath, Cells], positions: np.ndarray) -> dict[KeyPath, Cells]:
+    moved: dict[KeyPath, Cells] = {}
     for path, cell in cells.items():
         pairs = [(positions[row], value) for row, value in zip(cell.rows, cell.values, strict=True)]
         kept = [(int(row), value) for row, value in pairs if row >= 0]
@@ -222,7 +222,7 @@ class VectorBuffer:
         """Forget what an interrupted call left behind the rows that count.
 
         Args:
-            whole: rows before this one are whole, although those behind `count` do not count yet.
+            whole: rows before this one are whole, although those after `count` do not count yet.
         """
         count, begins, ends = self.counted
         self.kinds[max(whole, count) :] = STEP_ROW
@@ -285,12 +285,12 @@ class VectorBuffer:
         arrays += self.rewards.gather(rows, stepped)
         flags = self.terminated, self.truncated
         arrays += [flat_array(each[rows], pa.bool_(), stepped) for each in flags]
-        # A call that is not complete may have put values of rows behind these.
+        # A call that is not complete may have put values of rows after these.
         positions = np.full(self.capacity - start, -1, np.int64)
         positions[order] = np.arange(len(order))
-        families = zip(columns, (self.infos, self.policies, self.extras), strict=False)
+        groups = zip(columns, (self.infos, self.policies, self.extras), strict=False)
         dynamic = [
-            family.columns(column_set, start, stop, positions, len(order)) for column_set, family in families
+            group.columns(column_set, start, stop, positions, len(order)) for column_set, group in groups
         ]
         batch = pa.record_batch(arrays, names=self._schema.journal.names)
         return with_dynamic_columns(batch if number is None else gathered(batch), dynamic)

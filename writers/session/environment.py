@@ -1,7 +1,7 @@
 """A run's record of its environment: the spec, versions of packages, and files.
 
-Recorders call `keep_env` before a run begins. Whatever the environment is made of, describing it does not
-fail: what cannot be kept is said in the bundle, and reported when the environment is made again. See the
+Recorders call `keep_env` before a run begins. Describing an environment never raises: the bundle lists what
+could not be saved, and `make_env` reports it. See the
 documentation of Gymnasium's `EnvSpec`, `WrapperSpec` and `utils.RecordConstructorArgs` for what a spec holds.
 """
 

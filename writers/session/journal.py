@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from ...store.common.arguments import one_of, positive_number, suggest, whole_number
 from ...store.errors import InvalidArgumentError, RecorderStateError, StoreAccessError
-from ...store.files import guard_access, sync_path
-from ...store.files.access import state_of
+from ...store.files import afterwards, guard_access, sync_path
+from ...store.files.access import stat_or_none
 from ...store.files.locks import FileLock, wait_for
 from ...store.journal.packed_columns import Packer, plain_bytes
 from ...store.journal.reading import PartReader
@@ -79,8 +79,12 @@ class SessionOptions:
     cast: Cast = "no"
 
     @staticmethod
-    def of(given: Mapping[str, Any]) -> SessionOptions:
+    def of(given: Mapping[str, Any], own: Collection[str] = ()) -> SessionOptions:
         """Return the options that keyword arguments state.
+
+        Args:
+            given: the keyword arguments.
+            own: names of other arguments of the call.
 
         Raises:
             InvalidArgumentError: one is unknown, or makes no sense.
@@ -89,7 +93,7 @@ class SessionOptions:
         for name in given:
             if name not in names:
                 raise InvalidArgumentError(
-                    f"There is no option {name!r}.{suggest(name, names)} The options of a run are "
+                    f"There is no option {name!r}.{suggest(name, [*own, *names])} The options of a run are "
                     f"{', '.join(names)}; all other arguments are in the documentation of this call."
                 )
         return SessionOptions(**given)
@@ -156,7 +160,7 @@ def _claim(directory: Path) -> FileLock:
             # Recovery finds a directory that was made already by its lock.
             gone = False
             with contextlib.suppress(OSError):
-                gone = state_of(directory, follow=False) is None
+                gone = stat_or_none(directory, follow=False) is None
             lock.release(remove=gone)
             raise
     return lock
@@ -211,7 +215,7 @@ class RunJournal:
         return self._lock.is_ours()
 
     def check(self) -> None:
-        """Refuse to go on with a journal that was removed, or recovered by `recover(other_hosts=True)`.
+        """Refuse a journal that was removed, or recovered by `recover(other_hosts=True)`.
 
         Raises:
             StoreNotFoundError: it went with the store.
@@ -226,7 +230,7 @@ class RunJournal:
             )
 
     def write(self, rows: JournalRows) -> None:
-        """Write rows behind all others of the run; none may be unfinished.
+        """Write rows after all others of the run; none may be unfinished.
 
         Raises:
             StoreAccessError: they could not be written; `finish_write` tries again.
@@ -325,8 +329,7 @@ class RunJournal:
     def forget(self, numbers: set[int]) -> None:
         """Stop keeping these episodes; delete the closed parts that no episode needs any more.
 
-        Raises:
-            StoreAccessError: a part could not be deleted; the next call tries again.
+        A part that cannot be deleted is left to the next call: the episodes are in the store, or given up.
         """
         self._needed -= numbers
         for pending in self._pending.values():
@@ -334,21 +337,26 @@ class RunJournal:
         writer = self._writer
         current = None if writer is None or writer.closed else writer.path
         for path in [path for path, pending in self._pending.items() if not pending and path != current]:
-            with guard_access("remove the sealed journal", path):
+            with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
-            del self._pending[path]
+                del self._pending[path]
 
     def remove(self) -> None:
         """Remove the journal, since everything in it is committed; may be called again.
 
+        Where that fails, it is left to the next writer, with a warning.
+
         Raises:
-            StoreAccessError: it could not be removed, or is no longer this run's.
+            StoreAccessError: it is no longer this run's.
         """
         self.check()
         self._all_committed = True
-        self.close_part()
-        remove_journal(self.directory)
-        self._lock.release(remove=True)
+        left, gone = f"Its journal {self.directory} stays; the next writer removes it.", False
+        with afterwards(f"The run {self._header.run_id!r} is in the store", left):
+            self.close_part()
+            remove_journal(self.directory)
+            gone = True
+        self._lock.release(remove=gone)
 
     def leave(self) -> None:
         """Release the lock, so that a recovery may take the journal."""

@@ -109,7 +109,7 @@ class ObservableRows(Protocol):
     observer: RowObserver | None
 
     def complete(self) -> None:
-        """Make all rows count that are whole; called by an observer before it takes its lock."""
+        """Count all complete rows; an observer calls it before it takes its lock."""
         ...
 
     def arrived(self) -> Iterator[ArrivedRows]:

@@ -1,4 +1,4 @@
-"""Runs: their headers, and `RunOwner`, the base of recorders and writers, each of which opens one."""
+"""Run headers, and `RunOwner`, the base of recorders and writers."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from ...store.errors import CorruptStoreError, InvalidArgumentError
 from ...store.journal.episodes import timestamp_now
 from ...store.journal.records import RunHeader
 from ...store.layout import time_ordered_suffix
-from ...store.maintenance.recovery import recover
 from ...store.names import DEFAULT_RUN
+from ...store.recovery.recovery import recover
 from ...store.schema import OpenStore, StoreHandle
 from .journal import NotCopyable, SessionOptions
 from .row_source import RowSource
-from .session import RunSession
+from .session import RunSession, finish_closing
 
 Rows = TypeVar("Rows", bound=RowSource)
 
@@ -42,7 +42,7 @@ class RunOwner(NotCopyable, Generic[Rows]):
         options: SessionOptions | None,
         rows: Callable[[RunSession[Any]], Rows],
     ) -> Rows:
-        """Seal what dead writers left, begin the run and return its row source."""
+        """Seal the journals of dead writers, begin the run and return its row source."""
         store.handle.layout.root.check_exclusive()
         _recover_others(store.handle)
         self._session = RunSession(store.handle, header, options or SessionOptions(), rows, self)
@@ -80,7 +80,7 @@ class RunOwner(NotCopyable, Generic[Rows]):
         self._session.seal()
 
     def close(self) -> None:
-        """End what is open, seal everything and finish the run; a second call does nothing.
+        """End open episodes, seal everything and finish the run; a second call does nothing.
 
         Raises:
             StoreAccessError, ConcurrentCommitError: sealing failed; the journal keeps everything, call again.
@@ -102,11 +102,23 @@ class RunOwner(NotCopyable, Generic[Rows]):
 
 
 def _recover_others(store: StoreHandle) -> None:
-    """Seal what dead writers left; a journal that cannot be read must not keep this writer from working."""
+    """Seal the journals of dead writers; one that cannot be read must not stop this writer."""
     try:
         recover(store)
     except CorruptStoreError as error:
         warnings.warn(str(error), RuntimeWarning, stacklevel=5)
+
+
+def recover_unclosed(store: StoreHandle) -> None:
+    """Commit the episodes of writers of this process that failed to close, and of dead writers.
+
+    Raises:
+        StoreAccessError, ConcurrentCommitError: that is not possible for now; nothing is lost, call again.
+    """
+    finish_closing(store)
+    # Those that were given up have left their journals.
+    with contextlib.suppress(CorruptStoreError):  # each new writer warns of it
+        recover(store)
 
 
 @dataclass(frozen=True)
@@ -190,7 +202,7 @@ def versions_of(classes: Iterable[type], modules: Iterable[str], extra: Sequence
 
 
 def _imported(classes: Iterable[type]) -> Iterator[str]:
-    """Top-level names of the modules of classes and their bases, and of what these modules import whole."""
+    """Top-level packages of classes and their bases, and of modules that these import."""
     names = {base.__module__ for each in classes for base in each.__mro__}
     for name in sorted(names - {"__main__"}):
         yield name.partition(".")[0]

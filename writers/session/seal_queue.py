@@ -20,7 +20,7 @@ from ...store.errors import StoreNotFoundError
 from ...store.journal.episodes import EpisodeColumns, EpisodeRecord
 from ...store.journal.records import RunHeader
 from ...store.layout import check_identity
-from ...store.maintenance.reopening import seal_reopened
+from ...store.recovery.reopening import seal_reopened
 from ...store.schema import StoreHandle
 from ...store.segments.seal import Seal, Tables, commit_run, seal_segment, write_ahead
 
@@ -29,7 +29,7 @@ _PAUSE = 0.002
 
 @dataclass(frozen=True)
 class BulkEpisodes:
-    """Episodes that were written whole, with all of their rows.
+    """Episodes written as a whole, with all of their rows.
 
     The rows stay in memory until a segment takes them. Where that does not happen soon, or a caller waits for
     `flush()`, they go to the journal like those of any other episode.
@@ -124,7 +124,7 @@ class FinishedEpisodes:
             self.memory_bytes = max(0, self.memory_bytes - bulk.nbytes)
 
     def take_back(self, bulk: BulkEpisodes) -> bool:
-        """Forget whole episodes; False if their rows are not only in memory any more, and they stay."""
+        """Forget episodes with all rows in memory; if the journal has some, keep them and return False."""
         if self._ended.get(bulk.number) is not bulk:
             return False
         del self._ended[bulk.number]
@@ -212,7 +212,7 @@ class SealQueue:
         self._ahead.start()
 
     def stop(self) -> None:
-        """Stop the threads behind the seals that they work on, and wait for them."""
+        """Stop the threads after their current seals, and wait for them."""
         self._stopping = True
         self._bell.put(self._failures)
         self._added.put(None)
@@ -239,7 +239,7 @@ class SealQueue:
                 self._write_ahead()
 
     def _write_ahead(self) -> None:
-        """Write the steps files of the seals behind the first; their errors are left to their turns."""
+        """Write the steps files of the seals after the first; their errors are left to their turns."""
         for job in list(self._jobs)[1:]:
             with contextlib.suppress(Exception):
                 if not self._stopping:
@@ -260,7 +260,7 @@ class SealQueue:
         return any(number in job.records.numbers for job in self._jobs)
 
     def about_to_take(self, number: int) -> bool:
-        """Return whether a segment with this episode is being written, and no other waits behind it."""
+        """Return whether a segment with this episode is being written, and no other waits after it."""
         return self.waiting and self.backlog == 1 and self.holds(number)
 
     def await_backlog(self, most: int) -> None:
@@ -278,7 +278,7 @@ class SealQueue:
         parts: Sequence[Path],
         bulk: Sequence[pa.RecordBatch] = (),
     ) -> None:
-        """Put a seal behind the others."""
+        """Put a seal after the others."""
         segment = self._jobs[-1].segment if self._jobs else self.committed
         self._jobs.append(Seal(self._header, segment + 1, records, journal, parts, bulk, own=True))
         self.wake()

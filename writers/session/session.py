@@ -29,8 +29,8 @@ from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
-from ...store.dynamic.column_groups import STEP_FAMILIES, ColumnSet
-from ...store.errors import RecorderStateError, StoreAccessError
+from ...store.dynamic.column_groups import STEP_GROUPS, ColumnSet
+from ...store.errors import RecorderStateError, StoreAccessError, StoreNotFoundError
 from ...store.journal.episodes import timestamp_now
 from ...store.journal.records import RunHeader
 from ...store.layout import check_identity, episode_id
@@ -44,6 +44,20 @@ from .seal_queue import BulkEpisodes, FinishedEpisodes, SealQueue, columns_of, j
 Rows = TypeVar("Rows", bound=RowSource)
 
 _FIRST_SEGMENT_BYTES = 16 << 20
+#: The sessions of this process, to find those whose close has failed.
+_sessions: weakref.WeakSet[RunSession[Any]] = weakref.WeakSet()
+_sessions_lock = threading.Lock()
+
+
+def _forget_sessions() -> None:
+    """Drop the sessions of the parent in a forked child, and a lock that a thread of it may have held."""
+    global _sessions_lock
+    _sessions_lock = threading.Lock()
+    _sessions.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_sessions)
 
 
 class RunSession(NotCopyable, Generic[Rows]):
@@ -89,7 +103,7 @@ class RunSession(NotCopyable, Generic[Rows]):
         self.store = replace(store, cast=options.cast, annotated=annotated)
         self.rows = rows(self)
         committed = list(self._tables.steps.schema)
-        self.columns = [ColumnSet(family, committed) for family in STEP_FAMILIES]
+        self.columns = [ColumnSet(group, committed) for group in STEP_GROUPS]
         self._next_number = 0
         self.finished = FinishedEpisodes()
         # The first segments of a run are smaller: episodes show early, and sealing runs beside recording.
@@ -98,6 +112,8 @@ class RunSession(NotCopyable, Generic[Rows]):
         self.closing = self._stopping = self._abandoned = False
         # A fork may copy it locked by a thread that the child lacks: callers check the process first.
         self.lock = threading.RLock()
+        # Held by the thread that closes it: the writer's, or one that needs to know what the run has stored.
+        self._close_lock = threading.RLock()
         # Wakes the background thread. A simple queue may be used in a finalizer, whatever locks are held.
         self._bell: SimpleQueue[None] = SimpleQueue()
         self.seals = SealQueue(store, self._tables, header, self.lock, self._sealed)
@@ -109,6 +125,8 @@ class RunSession(NotCopyable, Generic[Rows]):
             self.seals.start()
             self._keeper.start()
             atexit.register(self.close)
+            with _sessions_lock:
+                _sessions.add(self)
         except BaseException:
             self.closed = True
             self._stop_threads()
@@ -140,6 +158,11 @@ class RunSession(NotCopyable, Generic[Rows]):
     def owned(self) -> bool:
         """Whether this process made it; a forked one must leave it alone."""
         return os.getpid() == self._process
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether its writer was garbage collected unclosed."""
+        return self._abandoned
 
     def check_usable(self) -> None:
         """Raise if nothing more can be recorded now.
@@ -238,7 +261,7 @@ class RunSession(NotCopyable, Generic[Rows]):
             return list(self.journal.rows_of(number))
 
     def write(self, batches: Iterable[JournalRows]) -> None:
-        """Bring these rows to the journal, behind all that are there; the caller holds the lock."""
+        """Bring these rows to the journal, after all that are there; the caller holds the lock."""
         self.check_process()
         try:
             self.journal.finish_write()
@@ -333,7 +356,7 @@ class RunSession(NotCopyable, Generic[Rows]):
             self._request_seal()
 
     def close(self) -> None:
-        """End what is open (`cut` if no flag is set), seal everything, and finish the run.
+        """End open episodes (`cut` if no flag is set), seal everything, and finish the run.
 
         A second call does nothing. If sealing fails or is interrupted the session stays open: the journal
         keeps everything and `close` may be called again. If the journal is no longer this run's, the session
@@ -346,10 +369,16 @@ class RunSession(NotCopyable, Generic[Rows]):
             join(self._keeper)
         if self.closed or not self.owned:
             return
+        with self._close_lock:
+            self._close()
+
+    def _close(self) -> None:
+        if self.closed:
+            return
         self.closing = True
         try:
             self._finish()
-        except StoreAccessError:
+        except (StoreAccessError, StoreNotFoundError):
             if not self.journal.is_ours:
                 self._stop_threads()
                 self._leave_journal()
@@ -386,12 +415,17 @@ class RunSession(NotCopyable, Generic[Rows]):
 
     def _close_abandoned(self) -> None:
         """Close for a writer that is gone; where that fails, leave the journal to the next writer."""
+        # A thread that closes it already waits for this one.
+        if not self._close_lock.acquire(blocking=False):
+            return
         try:
             self.close()
         except BaseException as error:
             self._leave_journal()
             message = f"The run {self.header.run_id!r} could not be closed: {error} Its journal stays."
             warnings.warn(message, RuntimeWarning, stacklevel=2)
+        finally:
+            self._close_lock.release()
 
     def _leave_journal(self) -> None:
         with self.lock, contextlib.suppress(Exception):
@@ -400,3 +434,19 @@ class RunSession(NotCopyable, Generic[Rows]):
         self.seals.stop()
         self.journal.leave()
         atexit.unregister(self.close)
+
+
+def finish_closing(store: StoreHandle) -> None:
+    """Finish the runs of a store whose writers in this process are closing, or are gone unclosed.
+
+    Their episodes are stored, but in no table yet.
+
+    Raises:
+        StoreAccessError, ConcurrentCommitError: one cannot be finished for now; it keeps its episodes.
+    """
+    with _sessions_lock:
+        sessions = list(_sessions)
+    for session in sessions:
+        ours = session.store.manifest.store_id == store.manifest.store_id
+        if ours and (session.closing or session.is_abandoned):
+            session.close()

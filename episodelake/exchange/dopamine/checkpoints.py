@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from ...store.errors import DatasetError
-from ...writers.importing.boundary import reading
+from ...errors import DatasetError
+from ...plugin import reading
 from ...writers.importing.hdf5 import as_flags
 from ...writers.importing.npy import NpyFile
 
@@ -152,10 +152,10 @@ _CALLED = {"set": set, "scalar": _whole, "dtype": _Kind}
 
 
 class _Slots(pickle.Unpickler):
-    """Reads a pickled set of whole numbers, and calls nothing of the file."""
+    """Reader of a pickled set of integers; it calls nothing that the file names."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return a stand-in."""
+        """Return a placeholder."""
         if module.partition(".")[0] in ("builtins", "__builtin__", "numpy") and name in _CALLED:
             return _CALLED[name]
         raise pickle.UnpicklingError(f"it calls {module}.{name}")

@@ -25,11 +25,10 @@ from typing import Any
 
 import numpy as np
 
-from ...store.common.exchange import Losses
-from ...store.errors import DatasetError
+from ...errors import DatasetError
+from ...plugin import ForeignDataset, Format, ImportOptions, Losses, Match
 from ...writers.importing.boundary import closed_on_error
 from ...writers.importing.flat import BEGUN, FlatDataset, FlatRows, action_space_of, extra_column
-from ...writers.importing.formats import ForeignDataset, Format, ImportOptions, Match
 from ...writers.importing.hdf5 import box_of
 from ...writers.importing.npy import NpyFile
 from .checkpoints import COUNTERS, ENDS, NEEDED, Checkpoint, find_checkpoints, read_counters
@@ -109,7 +108,7 @@ class _Dataset(FlatDataset):
             array.close()
 
 
-#: A checkpoint, the number of the first row, and of the row behind the last one.
+#: A checkpoint, the number of the first row, and of the row after the last one.
 Span = tuple[Checkpoint, int, int]
 
 _BETWEEN = "rows that the ring had overwritten before the next checkpoint"
@@ -156,7 +155,7 @@ class Episodes:
         self._losses = losses
         self._total = 0
         self._ends: list[tuple[int, bool, bool]] = []
-        #: The row behind the last checkpoint, and the first one of the next span.
+        #: The row after the last checkpoint, and the first one of the next span.
         self._behind = 0
         self._next = 0
 
@@ -227,12 +226,12 @@ class Episodes:
 
 
 class Joined:
-    """An array of all checkpoints: the rows of some spans, one behind the other.
+    """An array of all checkpoints: the rows of some spans, one after the other.
 
     It has the attributes of an array of NumPy that importers use, and gives rows for a slice.
 
     Args:
-        spans: of each, the checkpoint, its first row and the row behind its last one. They do not wrap around
+        spans: of each, the checkpoint, its first row and the row after its last one. They do not wrap around
             the ring.
     """
 

@@ -16,18 +16,25 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ... import EpisodeView
+from ...errors import DatasetError, InvalidArgumentError
+from ...plugin import (
+    EPISODE,
+    EXPLORE,
+    LISTS,
+    METADATA,
+    Export,
+    Option,
+    StepSchema,
+    collected,
+    export_format,
+    require,
+    suggest,
+)
 from ...readers.exporting.conversions import Converted, table_of
 from ...readers.exporting.shards import ShardWriter, array_column, image_files, is_image
 from ...readers.exporting.tables import LAYOUT, TABLES, TableExport
-from ...readers.exporting.target import Export, Option, export_format
-from ...readers.loading.feeding_view import FeedingView
-from ...store.common.arguments import suggest
-from ...store.common.optional_packages import EXPLORE, require
-from ...store.dynamic.column_groups import METADATA
-from ...store.errors import DatasetError, InvalidArgumentError
-from ...store.names import EPISODE, next_name
-from ...store.schema import StepSchema
-from ...store.spaces.arrow import LISTS
+from ...store.names import next_name
 from ...store.spaces.fixed import FixedNode
 from .card import SplitSizes, write_card
 
@@ -268,11 +275,11 @@ def _split_name(value: Any, number: int, column: str) -> str:
     return name
 
 
-def to_huggingface(view: FeedingView, target: str, *, table: str, images: str) -> Converted:
+def to_huggingface(view: EpisodeView, target: str, *, table: str, images: str) -> Converted:
     """Return the rows with their features; nothing is lost."""
     datasets = require("datasets", "view.to.huggingface()")
     columns = FeatureColumns(view.context.snapshot.schema, images)
-    rows = table_of(view, table).collect().to_arrow()
+    rows = collected(table_of(view, table)).to_arrow()
     starts = range(0, max(rows.num_rows, 1), _FEATURE_ROWS)
     parts = [columns.with_images(rows.slice(start, _FEATURE_ROWS)) for start in starts]
     features = datasets.Features.from_dict(columns.features(parts[0].schema))

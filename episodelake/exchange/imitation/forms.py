@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ...store.common.optional_packages import require
-from ...store.errors import DatasetError
-from ...writers.importing.boundary import check_unpickled, closed_on_error, inside, reading
+from ...errors import DatasetError
+from ...plugin import check_unpickled, inside, reading, require
+from ...writers.importing.boundary import closed_on_error
 from ...writers.importing.flat import class_names, tree_leaves
 from ...writers.importing.npy import NpzFile
 

@@ -24,26 +24,27 @@ from typing import Any
 import numpy as np
 from gymnasium import Space, spaces
 
-from ...readers.columns.tree import map_leaves
-from ...readers.episode import Episode
-from ...readers.exporting.conversions import Converted, export_of
-from ...readers.exporting.holds import Holds, everything
-from ...readers.exporting.step_arrays import SIMPLE_SPACES, refuse_spaces, refuse_vector_rewards
-from ...readers.exporting.target import Export
-from ...readers.loading.feeding_view import FeedingView
-from ...store.common.optional_packages import require
-from ...store.errors import DatasetError
-from ...store.spaces.codec import slice_batch
-from ...writers.importing.boundary import closed_on_error
-from ...writers.importing.formats import (
+from ... import Episode, EpisodeView
+from ...errors import DatasetError
+from ...plugin import (
     NO_REWARDS,
+    Export,
     ForeignDataset,
     ForeignEpisode,
     Format,
+    Holds,
     ImportOptions,
     Match,
     Part,
+    map_leaves,
+    refuse_vector_rewards,
+    require,
+    slice_batch,
 )
+from ...readers.exporting.capabilities import everything
+from ...readers.exporting.conversions import Converted, export_of
+from ...readers.exporting.step_arrays import SIMPLE_SPACES, refuse_spaces
+from ...writers.importing.boundary import closed_on_error
 from ...writers.importing.hdf5 import discrete_of, is_discrete, space_of
 from ...writers.importing.npy import compared, look_into_npz, npz_path
 from .forms import NEEDED, Folder, Npz, Objects, Trajectories, folder_features, is_trajectory, unpickled
@@ -111,8 +112,7 @@ class _Dataset(ForeignDataset):
             "truncated": f"terminal and {_TRUNCATED}",
             "info": "infos",
         }
-        for what, count in form.lost.items():
-            self.losses.add(what, count)
+        self.losses.merge(form.lost)
 
     def _space(self, name: str, first: Any) -> Space:
         if not isinstance(first, Mapping) and is_discrete(first):
@@ -196,7 +196,7 @@ def _is_plain(value: Any) -> bool:
 _HOLDS = Holds(info=everything, both="either")
 
 
-def to_imitation(view: FeedingView, target: str) -> Converted:
+def to_imitation(view: EpisodeView, target: str) -> Converted:
     """Return a `TrajectoryWithRew` for each episode with a transition."""
     types = require("imitation.data.types", "view.to.imitation()", "imitation")
     export = export_of(view, target, _HOLDS)

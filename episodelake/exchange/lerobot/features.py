@@ -10,17 +10,29 @@ from typing import Any
 import numpy as np
 from gymnasium import Space, spaces
 
-from ...store.errors import DatasetError
+from ...errors import DatasetError
+from ...plugin import Losses
 from ...writers.importing.columns import apart, array_space, read_json
 from .files import INFO, VERSIONS
+from .videos import Pixels
 
 PICTURES = ("image", "video")
+LANGUAGE = "language"
+#: Codes of depth maps in videos have 12 bits. LeRobot quantizes metres by these defaults.
+_DEPTH_CODES = 4095
+_DEPTH_MIN, _DEPTH_MAX, _DEPTH_SHIFT = 0.01, 10.0, 3.5
 _NOT_CARD = frozenset(
     {"features", "fps", "robot_type", "data_path", "video_path", "chunks_size", "data_files_size_in_mb"}
 ) | {
     "video_files_size_in_mb",
     *(f"total_{what}" for what in ("episodes", "frames", "tasks", "chunks", "videos")),
 }
+#: GR00T's columns of indices of tasks, whose texts annotate the steps.
+ANNOTATION = "annotation."
+_LISTS = frozenset({"info.json", "episodelake.json", "episodes", "tasks.parquet"}) | {
+    *("episodes.jsonl", "episodes_stats.jsonl", "tasks.jsonl")
+}
+_MOST_META = 1 << 20
 
 
 def read_features(folder: Path, info: Any) -> dict[str, dict[str, Any]]:
@@ -61,9 +73,7 @@ def column_names(side: str, features: Mapping[str, Any], ours: Mapping[str, Any]
     if side in features:
         return {side: side}
     named = [name for name in features if name.startswith(f"{side}.")]
-    return apart(
-        [name for name in named if features[name]["dtype"] != "string" and not is_depth(features[name])]
-    )
+    return apart([name for name in named if features[name]["dtype"] not in ("string", LANGUAGE)])
 
 
 def is_numeric(kind: str) -> bool:
@@ -75,9 +85,54 @@ def is_numeric(kind: str) -> bool:
 
 
 def is_depth(feature: Mapping[str, Any]) -> bool:
-    """Return whether a feature is a depth map, which LeRobot stores quantized."""
+    """Return whether a feature is a depth map."""
     infos = [feature.get("info") or {}, feature.get("video_info") or {}]
     return any(each.get(key) for each in infos for key in ("is_depth_map", "video.is_depth_map"))
+
+
+def depth_dtype(feature: Mapping[str, Any]) -> np.dtype:
+    """Return the dtype of depths: uint16 for millimetres, as LeRobot reads videos; float32 for metres."""
+    unit = (feature.get("info") or {}).get("depth_unit")
+    whole = unit == "mm" or (unit is None and feature["dtype"] == "video")
+    return np.dtype(np.uint16 if whole else np.float32)
+
+
+def pixels_of(feature: Mapping[str, Any]) -> Pixels:
+    """Return what the frames of a video become."""
+    shape = shape_of(feature)
+    if not is_depth(feature):
+        return Pixels.colors(shape)
+    table = _depths(feature)
+    return Pixels(shape, table.dtype, lambda frame: table[frame.to_ndarray(format="gray12le")])
+
+
+def _depths(feature: Mapping[str, Any]) -> np.ndarray:
+    """Return the depth of each code: millimetres, or metres where these are the unit.
+
+    Raises:
+        DatasetError: the range of the depths makes no sense.
+    """
+    info = feature.get("info") or {}
+    stated = {name: value for name, value in info.items() if value is not None}
+    low = float(stated.get("video.depth_min", _DEPTH_MIN))
+    high = float(stated.get("video.depth_max", _DEPTH_MAX))
+    shift = float(stated.get("video.shift", _DEPTH_SHIFT))
+    logarithmic = stated.get("video.use_log", True)
+    if not -math.inf < low < high < math.inf or (logarithmic and low + shift <= 0):
+        raise DatasetError(
+            f"{INFO}: depth from {low} to {high} with the shift {shift} is no range in metres."
+        )
+    shares = np.arange(_DEPTH_CODES + 1) / _DEPTH_CODES
+    if logarithmic:
+        first, last = math.log(low + shift), math.log(high + shift)
+        depths = np.exp(first + shares * (last - first)) - shift
+    else:
+        depths = low + shares * (high - low)
+    depths = depths.clip(low, high)
+    dtype = depth_dtype(feature)
+    if dtype == np.float32:
+        return depths.astype(np.float32)
+    return np.rint(depths * 1000).clip(0, np.iinfo(dtype).max).astype(dtype)
 
 
 def shape_of(feature: Mapping[str, Any]) -> tuple[int, ...]:
@@ -96,8 +151,8 @@ def shape_of(feature: Mapping[str, Any]) -> tuple[int, ...]:
 def kind_of(feature: Mapping[str, Any]) -> tuple[str | None, tuple[int, ...]]:
     """Return the dtype of a feature, None where it is not read, and the shape of a value."""
     kind = feature["dtype"]
-    readable = kind in (*PICTURES, "string") or is_numeric(kind)
-    return kind if readable and not is_depth(feature) else None, shape_of(feature)
+    readable = kind in (*PICTURES, "string", LANGUAGE) or is_numeric(kind)
+    return kind if readable else None, shape_of(feature)
 
 
 def feature_space(name: str, feature: Mapping[str, Any]) -> Space:
@@ -108,7 +163,7 @@ def feature_space(name: str, feature: Mapping[str, Any]) -> Space:
     """
     kind, shape = feature["dtype"], shape_of(feature)
     if kind in PICTURES:
-        return array_space(np.dtype(np.uint8), shape)
+        return array_space(depth_dtype(feature) if is_depth(feature) else np.dtype(np.uint8), shape)
     if not is_numeric(kind):
         raise DatasetError(
             f"The feature {name} has the dtype {kind!r}, which no observation or action can have."
@@ -116,8 +171,16 @@ def feature_space(name: str, feature: Mapping[str, Any]) -> Space:
     return array_space(np.dtype(kind), shape)
 
 
-def dataset_card(folder: Path, info: Mapping[str, Any], ours: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the card: that of an exported store, or what LeRobot says of all episodes."""
+def dataset_card(
+    folder: Path, info: Mapping[str, Any], ours: Mapping[str, Any], tasks: Mapping[int, str], losses: Losses
+) -> dict[str, Any]:
+    """Return the card: that of an exported store, or the facts that `meta` has of all episodes.
+
+    Args:
+        ours: what an export says of them.
+        tasks: the texts of the tasks, which annotations of GR00T refer to.
+        losses: counts the files of `meta` that are not read.
+    """
     if "card" in ours:
         return dict(ours["card"])
     card: dict[str, Any] = {name: info[name] for name in ("fps", "robot_type") if info.get(name) is not None}
@@ -125,9 +188,20 @@ def dataset_card(folder: Path, info: Mapping[str, Any], ours: Mapping[str, Any])
     names = {name: feature["names"] for name, feature in info["features"].items() if feature.get("names")}
     if names:
         card["lerobot"]["names"] = names
-    if (folder / "meta/stats.json").exists():
-        card["lerobot"]["stats"] = read_json(folder / "meta/stats.json")
+    if any(name.startswith(ANNOTATION) for name in info["features"]):
+        card["lerobot"]["tasks"] = {str(index): text for index, text in tasks.items()}
+    for file in _other_files(folder):
+        # Those of LeRobot, and of others, such as GR00T's `modality.json`.
+        if file.suffix != ".json" or file.stem in card["lerobot"] or file.stat().st_size > _MOST_META:
+            losses.add(f"meta/{file.name}, which is not read")
+        else:
+            card["lerobot"][file.stem] = read_json(file)
     return card
+
+
+def _other_files(folder: Path) -> list[Path]:
+    """Return the files of `meta` that do not list episodes or tasks."""
+    return [file for file in sorted((folder / "meta").iterdir()) if file.name not in _LISTS]
 
 
 def shaped(space: Any, values: Any) -> Any:

@@ -1,48 +1,36 @@
-"""The files of a LeRobot dataset: what `meta` says of its episodes, rows of Parquet files, frames of videos.
+"""The files of a LeRobot dataset: the episodes that `meta` lists, and rows of Parquet files.
 
 Version 3.0 keeps many episodes in a file, and a row of `meta/episodes` for each; versions 2.0 and 2.1 have a
-file for each episode, and JSON lines.
+file for each episode, and JSON lines. Rows are found by their `episode_index`: the file that `meta` names is
+a hint, since converters of LeRobot left stale ones.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 from pyarrow.types import is_boolean, is_primitive
 
-from ...store.common.optional_packages import EXPLORE, require
-from ...store.errors import DatasetError
-from ...store.spaces.arrow import elements_of
-from ...writers.importing.boundary import check_bytes, check_groups, inside, reading
+from ...errors import DatasetError
+from ...plugin import check_bytes, elements_of, inside, reading
+from ...writers.importing.boundary import check_groups
+from .videos import VideoSpan
 
 INFO = "meta/info.json"
 VERSIONS = ("v2.0", "v2.1", "v3.0")
 _GROUPS_BYTES = 8 << 20
 _NO_METADATA = ("data/", "videos/", "meta/", "stats/", "dataset_")
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where the rows or frames of an episode are.
-
-    Attributes:
-        file: the path.
-        start: the first row, or the time of the first frame in seconds.
-    """
-
-    file: Path
-    start: Any
 
 
 @dataclass(frozen=True)
@@ -52,15 +40,15 @@ class EpisodeEntry:
     Attributes:
         index: its number.
         length: its frames.
-        data: where its rows are.
+        data: the file of its rows; None where `meta` names none.
         videos: where its frames are, by feature.
         metadata: everything else, such as `tasks`.
     """
 
     index: int
     length: int
-    data: Place
-    videos: Mapping[str, Place]
+    data: Path | None
+    videos: Mapping[str, VideoSpan]
     metadata: dict[str, Any]
 
 
@@ -92,8 +80,8 @@ def is_v3(info: Mapping[str, Any]) -> bool:
     return info["codebase_version"] == "v3.0"
 
 
-def entries(folder: Path, info: Mapping[str, Any], videos: Sequence[str]) -> Iterator[EpisodeEntry]:
-    """Yield the episodes in the order of `meta`.
+def entries(folder: Path, info: Mapping[str, Any], videos: Sequence[str]) -> list[EpisodeEntry]:
+    """Return the episodes by their number; of several rows for one, the last counts, as in LeRobot.
 
     Args:
         videos: features that are videos.
@@ -101,9 +89,12 @@ def entries(folder: Path, info: Mapping[str, Any], videos: Sequence[str]) -> Ite
     Raises:
         DatasetError: a file of `meta` is damaged.
     """
-    if is_v3(info):
-        yield from _entries_v3(folder, info, videos)
-        return
+    read = _entries_v3 if is_v3(info) else _entries_v2
+    found = {entry.index: entry for entry in read(folder, info, videos)}
+    return [found[index] for index in sorted(found)]
+
+
+def _entries_v2(folder: Path, info: Mapping[str, Any], videos: Sequence[str]) -> Iterator[EpisodeEntry]:
     size = int(info.get("chunks_size") or 1000)
     for number, row in enumerate(_json_lines(folder / "meta/episodes.jsonl")):
         try:
@@ -113,47 +104,70 @@ def entries(folder: Path, info: Mapping[str, Any], videos: Sequence[str]) -> Ite
                 f"{folder / 'meta/episodes.jsonl'}, line {number + 1}: no episode_index and length."
             ) from error
         given = {"episode_chunk": index // size, "episode_index": index}
-        shown = {key: Place(_path(folder, info, "video_path", video_key=key, **given), 0.0) for key in videos}
-        yield EpisodeEntry(index, length, Place(_path(folder, info, "data_path", **given), 0), shown, row)
+        shown = {key: VideoSpan(_path(folder, info, "video_path", video_key=key, **given)) for key in videos}
+        yield EpisodeEntry(index, length, _path(folder, info, "data_path", **given), shown, row)
 
 
 def _entries_v3(folder: Path, info: Mapping[str, Any], videos: Sequence[str]) -> Iterator[EpisodeEntry]:
     place = folder / "meta/episodes"
+    rows: list[dict[str, Any]] = []
     with reading(place):
-        files = sorted(place.glob("*/*.parquet"))
-        for file in files:
-            check_groups(str(file), pq.read_metadata(file))
-        dataset = ds.dataset([str(file) for file in files], format="parquet")
-        columns = [name for name in dataset.schema.names if not name.startswith("stats/")]
-        batches = dataset.scanner(columns=columns, batch_size=1000).to_batches()
-        rows = [row for batch in batches for row in batch.to_pylist()]
-    filled: dict[Path, int] = {}
+        # One by one, since a file may have columns that the first lacks.
+        for file in sorted(place.glob("*/*.parquet")):
+            with pq.ParquetFile(file) as parquet:
+                check_groups(str(file), parquet.metadata)
+                columns = [name for name in parquet.schema_arrow.names if not name.startswith("stats/")]
+                rows += parquet.read(columns).to_pylist()
     located = cache(partial(_path, folder, info))
+    starts = {key: _starts(rows, f"videos/{key}") for key in videos}
     for row in rows:
         try:
-            data = located("data_path", **_chunk(row, "data"))
+            index, length = int(row["episode_index"]), int(row["length"])
             shown = {
-                key: Place(
-                    located("video_path", video_key=key, **_chunk(row, f"videos/{key}")),
-                    float(row[f"videos/{key}/from_timestamp"]),
-                )
+                key: _span(row, f"videos/{key}", partial(located, "video_path", video_key=key), starts[key])
                 for key in videos
             }
-            index, length = int(row["episode_index"]), int(row["length"])
+            data = None
+            if row.get("data/file_index") is not None:
+                data = located("data_path", **_chunk(row, "data"))
         except DatasetError:
             raise
         except (KeyError, TypeError, ValueError) as error:
             raise DatasetError(
                 f"{place}: the row of episode {row.get('episode_index')} lacks {error}."
             ) from error
-        start = filled.get(data, 0)
-        filled[data] = start + length
         metadata = {
             key: value
             for key, value in row.items()
             if not key.startswith(_NO_METADATA) and key not in ("episode_index", "length")
         }
-        yield EpisodeEntry(index, length, Place(data, start), shown, metadata)
+        yield EpisodeEntry(index, length, data, shown, metadata)
+
+
+def _starts(rows: Sequence[Mapping[str, Any]], name: str) -> dict[tuple[Any, Any], np.ndarray]:
+    """Return the times at which episodes begin in each file of a camera, in order."""
+    begins: dict[tuple[Any, Any], list[float]] = {}
+    for row in rows:
+        if row.get(f"{name}/from_timestamp") is not None:
+            file = row.get(f"{name}/chunk_index"), row.get(f"{name}/file_index")
+            begins.setdefault(file, []).append(float(row[f"{name}/from_timestamp"]))
+    return {file: np.unique(times) for file, times in begins.items()}
+
+
+def _span(
+    row: Mapping[str, Any],
+    name: str,
+    located: Callable[..., Path],
+    starts: Mapping[tuple[Any, Any], np.ndarray],
+) -> VideoSpan:
+    """Return the range of an episode: to its own end, and never into the next episode."""
+    chunk = _chunk(row, name)
+    start = float(row[f"{name}/from_timestamp"])
+    times = starts[chunk["chunk_index"], chunk["file_index"]]
+    later = times[times > start]
+    stop = float(later[0]) if len(later) else math.inf
+    own = row.get(f"{name}/to_timestamp")
+    return VideoSpan(located(**chunk), start, stop if own is None or own <= start else min(stop, float(own)))
 
 
 def _chunk(row: Mapping[str, Any], name: str) -> dict[str, int]:
@@ -248,32 +262,97 @@ class _Group:
         return flat.to_numpy(zero_copy_only=False).reshape(len(column), -1)
 
 
+@dataclass(frozen=True)
+class Place:
+    """Rows of an episode that follow each other in a file."""
+
+    file: Path
+    start: int
+    length: int
+
+
+class _Places:
+    """Finds the rows of episodes by the column `episode_index`, which is read of each file once.
+
+    Args:
+        folder: of the dataset.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._found: dict[int, list[Place]] = {}
+        self._seen: set[Path] = set()
+
+    def find(self, entry: EpisodeEntry, *, anywhere: bool) -> Place:
+        """Return the rows of an episode.
+
+        Args:
+            anywhere: look into the other files too, if the one that `meta` names has no such rows.
+
+        Raises:
+            DatasetError: there are none, or not as many as `meta` lists.
+        """
+        if entry.data is not None and (entry.data.exists() or not anywhere):
+            self._look_into(entry.data)
+        if anywhere and entry.index not in self._found:
+            for file in sorted((self._folder / "data").glob("*/*.parquet")):
+                self._look_into(file)
+        places = self._found.get(entry.index, [])
+        for place in places:
+            if place.length == entry.length:
+                return place
+        where = entry.data or self._folder / "data"
+        if not places:
+            raise DatasetError(f"{where} has no rows with the episode_index {entry.index}.")
+        counts = " and ".join(f"{place.length:,}" for place in places)
+        raise DatasetError(
+            f"{places[0].file} has {counts} rows of episode {entry.index}; expected {entry.length:,} by meta."
+        )
+
+    def _look_into(self, file: Path) -> None:
+        if file in self._seen:
+            return
+        with reading(file), pq.ParquetFile(file) as parquet:
+            check_bytes(f"episode_index of {file}", parquet.metadata.num_rows * 8)
+            if "episode_index" not in parquet.schema_arrow.names:
+                raise DatasetError(f"{file} lacks the column episode_index.")
+            numbers = parquet.read(["episode_index"])["episode_index"].to_numpy()
+        self._seen.add(file)
+        bounds = [0, *(np.flatnonzero(numbers[1:] != numbers[:-1]) + 1).tolist(), len(numbers)]
+        for start, stop in itertools.pairwise(bounds):
+            if stop > start and np.isfinite(numbers[start]):
+                place = Place(file, start, stop - start)
+                self._found.setdefault(int(numbers[start]), []).append(place)
+
+
 class Rows:
     """Reads rows of Parquet files, some megabytes of row groups at a time.
 
     One may hold many episodes, or an episode only.
+
+    Args:
+        folder: of the dataset.
+        anywhere: whether any file may hold the rows of an episode, as in version 3.0.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, folder: Path, *, anywhere: bool) -> None:
+        self._places, self._anywhere = _Places(folder), anywhere
         self._file: Path | None = None
         self._parquet: pq.ParquetFile | None = None
         self._starts = np.zeros(1, np.int64)
         # The first row of the group in the file.
         self._kept: tuple[int, _Group] | None = None
 
-    def read(self, place: Place, length: int) -> Frames:
-        """Read some rows.
+    def read(self, entry: EpisodeEntry) -> tuple[Place, Frames]:
+        """Read the rows of an episode, and return their places.
 
         Raises:
-            DatasetError: the file is damaged or too short.
+            DatasetError: the file is damaged or has other rows.
         """
+        place = self._places.find(entry, anywhere=self._anywhere)
         with reading(place.file):
             parquet = self._opened(place.file)
-            stop = place.start + length
-            if stop > self._starts[-1]:
-                raise DatasetError(
-                    f"{place.file} has {self._starts[-1]} rows; expected at least {stop} by meta/episodes."
-                )
+            stop = place.start + place.length
             parts, row = [], place.start
             while row < stop:
                 first, group = self._around(parquet, row)
@@ -282,12 +361,12 @@ class Rows:
                     raise DatasetError(f"{place.file} has fewer rows than its footer lists.")
                 row += len(parts[-1])
         if len(parts) == 1:
-            return parts[0]
-        return Frames(_Group(pa.concat_tables([part.table for part in parts])), 0, length)
+            return place, parts[0]
+        return place, Frames(_Group(pa.concat_tables([part.table for part in parts])), 0, place.length)
 
     def _around(self, parquet: pq.ParquetFile, row: int) -> tuple[int, _Group]:
         """Return rows of the file that begin at or before a row, and the number of the first of them."""
-        if self._kept is None or not self._kept[0] <= row < self._kept[0] + self._kept[1].table.num_rows:
+        if self._kept is None or not 0 <= row - self._kept[0] < self._kept[1].table.num_rows:
             self._kept = None
             first = int(np.searchsorted(self._starts, row, "right")) - 1
             groups, size = [first], parquet.metadata.row_group(first).total_byte_size
@@ -314,56 +393,3 @@ class Rows:
         if self._parquet is not None:
             self._parquet.close()
         self._parquet = self._kept = None
-
-
-def video_frames(place: Place, times: np.ndarray, fps: float, shape: tuple[int, ...]) -> np.ndarray:
-    """Decode the frames that are nearest to some times, as uint8 (T, H, W, C).
-
-    Args:
-        times: in seconds from the first frame of the episode, ascending.
-        shape: (H, W, C) of a frame.
-
-    Raises:
-        DatasetError: the file is damaged, frames have another shape, or one is missing.
-    """
-    av: Any = require("av", "Reading videos", EXPLORE)
-    check_bytes(f"The video {place.file} of an episode", len(times) * math.prod(shape))
-    frames = np.empty((len(times), *shape), np.uint8)
-    wanted = place.start + times.astype(np.float64)
-    done = 0
-    # From an open file, with a fixed format, FFmpeg opens no other file or address.
-    with (
-        reading(place.file, "cannot be decoded"),
-        place.file.open("rb") as file,
-        av.open(file, format=_container(file, place.file)) as container,
-    ):
-        stream = container.streams.video[0]
-        stream.thread_type = "AUTO"
-        container.seek(int(wanted[0] / stream.time_base), stream=stream)
-        for frame in container.decode(stream):
-            offset = float(frame.pts * stream.time_base) - wanted[done]
-            if offset < -0.5 / fps:
-                continue
-            if offset > 0.5 / fps:
-                break
-            image = frame.to_ndarray(format="gray" if shape[-1] == 1 else "rgb24").reshape(
-                frame.height, frame.width, -1
-            )
-            if image.shape != shape:
-                raise DatasetError(f"{place.file} has frames of {image.shape}; {INFO} gives {shape}.")
-            frames[done] = image
-            done += 1
-            if done == len(times):
-                return frames
-    raise DatasetError(f"{place.file} has no frame at {wanted[done]:.4f} s; frame {done} of the episode.")
-
-
-def _container(file: IO[bytes], path: Path) -> str:
-    """Return FFmpeg's name for the container of an open video: MP4 or Matroska, none that lists files."""
-    head = file.read(12)
-    file.seek(0)
-    if head[4:8] in (b"ftyp", b"moov"):
-        return "mov"
-    if head[:4] == b"\x1aE\xdf\xa3":
-        return "matroska"
-    raise DatasetError(f"{path} is no MP4 or Matroska file; LeRobot writes no other videos.")

@@ -25,12 +25,21 @@ from typing import Any
 import numpy as np
 from gymnasium import Space
 
-from ...readers.columns.tree import map_leaves
+from ...errors import DatasetError
+from ...plugin import (
+    EXPLORE,
+    NO_REWARDS,
+    ForeignDataset,
+    ForeignEpisode,
+    Format,
+    ImportOptions,
+    Match,
+    Part,
+    elements_of,
+    map_leaves,
+    space_from_json,
+)
 from ...store.common.arguments import as_flags
-from ...store.common.optional_packages import EXPLORE
-from ...store.errors import DatasetError
-from ...store.spaces import space_from_json
-from ...store.spaces.arrow import elements_of
 from ...writers.importing.columns import (
     extra_names,
     image_frames,
@@ -41,38 +50,28 @@ from ...writers.importing.columns import (
     read_json,
 )
 from ...writers.importing.episode_rows import completed, is_left
-from ...writers.importing.formats import (
-    NO_REWARDS,
-    ForeignDataset,
-    ForeignEpisode,
-    Format,
-    ImportOptions,
-    Match,
-    Part,
-    look_into_json,
-)
+from ...writers.importing.formats import SPACES, look_into_json
 from .features import (
-    column_names,
+    ANNOTATION,
+    LANGUAGE,
     dataset_card,
+    depth_dtype,
     feature_space,
+    is_depth,
+    is_numeric,
     kind_of,
+    pixels_of,
     read_features,
     shape_of,
     shaped,
 )
-from .files import (
-    INFO,
-    EpisodeEntry,
-    Frames,
-    Rows,
-    entries,
-    read_tasks,
-    video_frames,
-)
+from .files import INFO, EpisodeEntry, Frames, Place, Rows, entries, is_v3, read_tasks
+from .mapping import roles_of
+from .videos import video_frames
 
 OURS = "meta/episodelake.json"
 _COUNTERS = ("timestamp", "frame_index", "episode_index", "index", "task_index")
-_REWARD, _DONE, _TRUNCATED, _SUCCESS = "next.reward", "next.done", "next.truncated", "next.success"
+_SUCCESS = "next.success"
 
 
 def _detect(source: Any) -> Match:
@@ -96,38 +95,47 @@ class _Dataset(ForeignDataset):
         super().__init__()
         self._folder = folder
         self._info = info = read_json(folder / INFO)
-        self._features = features = read_features(folder, info)
+        features = read_features(folder, info)
         self._stored = [name for name, feature in features.items() if feature["dtype"] != "video"]
-        self._kind = cache(lambda name: kind_of(features[name]))
+        self._kind = cache(lambda name: kind_of(self._features[name]))
         self._options = options
         self._tasks = read_tasks(folder, info)
-        self._rows = Rows()
+        self._rows = Rows(folder, anywhere=is_v3(info))
         self._fps = float(info.get("fps") or 0)
         if self._fps <= 0:
             raise DatasetError(f"{folder / INFO}: fps={info.get('fps')!r}; expected a number above 0.")
         self.count = int(info["total_episodes"]) if "total_episodes" in info else None
         ours = read_json(folder / OURS) if (folder / OURS).exists() else {}
-        self._observations = column_names("observation", self._features, ours)
-        self._actions = column_names("action", self._features, ours)
-        if not self._observations or not self._actions:
-            missing = "observation.*" if not self._observations else "action"
-            raise DatasetError(f"{folder / INFO} has no feature {missing}; it has {sorted(self._features)}.")
+        if options.mapping is not None:
+            # Its spaces are those of other roles.
+            ours = {key: value for key, value in ours.items() if key == "card"}
+        self._roles = roles = roles_of(options.mapping, features, ours, folder / INFO)
+        self._features = {**features, **roles.described}
+        self._observations, self._actions = roles.observation, roles.action
         self.observation_space = options.observation_space or self._space(
             self._observations, ours, "observation"
         )
         self.action_space = options.action_space or self._space(self._actions, ours, "action")
-        if _REWARD in self._features and (shape := shape_of(self._features[_REWARD])) != (1,):
+        if roles.reward is not None and (shape := shape_of(features[roles.reward])) != (1,):
             self.reward_shape = shape
-        self.card = dataset_card(folder, info, ours)
-        named = {**self._observations, **self._actions}
-        self.mapping = {
-            **{ours: theirs for theirs, ours in named.items()},
-            "reward": _REWARD if _REWARD in self._features else "NaN",
-            "terminated": _DONE if _DONE in self._features else "false",
-            "truncated": _TRUNCATED if _TRUNCATED in self._features else "false",
+        self.card = dataset_card(folder, info, ours, self._tasks, self.losses)
+        named = {
+            ours: theirs for side in (self._observations, self._actions) for theirs, ours in side.items()
         }
-        taken = {*named, *_COUNTERS, _REWARD, _DONE, _TRUNCATED}
-        self._others = extra_names([name for name in self._features if name not in taken], "lerobot")
+        if options.mapping is not None:
+            numbers = {
+                ours: name for ours, name in named.items() if is_numeric(self._features[name]["dtype"])
+            }
+            names = {ours: self._features[name].get("names") for ours, name in numbers.items()}
+            self.card["names"] = {ours: each for ours, each in names.items() if each}
+        self.mapping = {
+            **named,
+            "reward": roles.reward or "NaN",
+            "terminated": roles.terminated or "false",
+            "truncated": roles.truncated or "false",
+        }
+        taken = {*_COUNTERS, *roles.features}
+        self._others = extra_names([name for name in features if name not in taken], "lerobot")
         self.mapping.update((ours, theirs) for theirs, ours in self._others.items())
 
     def _space(self, named: Mapping[str, str], ours: Mapping[str, Any], side: str) -> Space:
@@ -137,7 +145,7 @@ class _Dataset(ForeignDataset):
             {path: feature_space(name, self._features[name]) for name, path in named.items()}, side
         )
 
-    def _entries(self) -> Iterator[EpisodeEntry]:
+    def _entries(self) -> list[EpisodeEntry]:
         videos = [name for name, feature in self._features.items() if feature["dtype"] == "video"]
         return entries(self._folder, self._info, videos)
 
@@ -151,7 +159,7 @@ class _Dataset(ForeignDataset):
             yield Part((f"missing {count}",), partial(self._lack, count))
 
     def _lack(self, count: int) -> ForeignEpisode:
-        """Refuse a dataset with fewer episodes than it says."""
+        """Refuse a dataset with fewer episodes than its metadata state."""
         raise DatasetError(
             f"{self._folder}: {INFO} counts {self.count} episodes; meta/episodes has {count}. A file is cut, "
             "or is missing: get a whole copy, or leave them out with on_error='skip' (--skip-errors)."
@@ -167,8 +175,8 @@ class _Dataset(ForeignDataset):
             raise DatasetError(f"Episode {entry.index} of {self._folder}: {error}") from error
 
     def _read(self, entry: EpisodeEntry) -> ForeignEpisode:
-        frames = self._rows.read(entry.data, entry.length)
-        self._check(frames, entry)
+        place, frames = self._rows.read(entry)
+        self._check(frames, place)
         times = frames.flat("timestamp")
         values = {
             name: self._column(frames, name, entry, times)
@@ -178,7 +186,7 @@ class _Dataset(ForeignDataset):
         rewards = self._rewards(frames, entry)
         terminated, truncated = self._ends(frames, entry)
         extra = {
-            ours: values[name][:, 0] if values[name].shape[1:] == (1,) else values[name]
+            ours: self._own_column(name, values[name])
             for name, ours in self._others.items()
             if name in values
         }
@@ -199,39 +207,47 @@ class _Dataset(ForeignDataset):
         )
         return completed(episode, self._options, self.losses)
 
-    def _check(self, frames: Frames, entry: EpisodeEntry) -> None:
+    def _check(self, frames: Frames, place: Place) -> None:
         if missing := [name for name in self._stored if name not in frames.names]:
-            raise DatasetError(f"{entry.data.file} lacks the columns {', '.join(missing)}.")
-        for name, expected in (
-            ("episode_index", entry.index),
-            ("frame_index", np.arange(entry.length)),
-        ):
-            numbers = frames.flat(name)
-            wrong = np.flatnonzero(numbers != expected)
-            if len(wrong):
-                row = int(wrong[0])
-                raise DatasetError(
-                    f"{entry.data.file}, row {entry.data.start + row}: {name} is {numbers[row]}; expected "
-                    f"{np.broadcast_to(expected, len(numbers))[row]}."
-                )
+            raise DatasetError(f"{place.file} lacks the columns {', '.join(missing)}.")
+        for name in sorted(frames.names - {*self._features}):
+            self.losses.add(f"{name}, which {INFO} does not list", place.length)
+        numbers = frames.flat("frame_index")
+        wrong = np.flatnonzero(numbers != np.arange(place.length))
+        if len(wrong):
+            row = int(wrong[0])
+            raise DatasetError(
+                f"{place.file}, row {place.start + row}: frame_index is {numbers[row]}; expected {row}."
+            )
 
     def _column(self, frames: Frames, name: str, entry: EpisodeEntry, times: np.ndarray) -> Any:
-        """Return the values of a feature at every frame; None, and a loss, if they cannot be held."""
+        """Return the values of a feature at every frame; None if there are none, or they cannot be held."""
+        if name in self._roles.joined:
+            parts = [self._column(frames, part, entry, times) for part in self._roles.joined[name]]
+            return np.concatenate([part.reshape(entry.length, -1) for part in parts], 1)
         kind, shape = self._kind(name)
         if kind is None:
             self.losses.add(f"{name}, of a kind that is not read", entry.length)
             return None
         if kind == "video":
-            self.losses.add("frames of lossy video", entry.length)
-            return video_frames(entry.videos[name], times, self._fps, shape)
+            feature = self._features[name]
+            depth = is_depth(feature)
+            self.losses.add(
+                "depths quantized to 12 bits in a video" if depth else "frames of lossy video", entry.length
+            )
+            return video_frames(entry.videos[name], times, self._fps, pixels_of(feature))
+        if kind == LANGUAGE:
+            return _texts_of_language(frames.table[name].to_pylist())
         numbers = frames.numbers(name) if kind not in ("image", "string") else None
         if numbers is not None and numbers.shape[1] == math.prod(shape):
             return numbers.astype(kind, copy=False).reshape(entry.length, *shape)
         column = frames.table[name].combine_chunks()
         if column.null_count:
-            raise DatasetError(f"{entry.data.file}: {name} has {column.null_count} NULLs in the episode.")
+            raise DatasetError(f"{entry.data}: {name} has {column.null_count} NULLs in the episode.")
         if kind == "image":
-            values, jpeg = image_frames(self._folder, name, column.to_pylist(), shape)
+            feature = self._features[name]
+            dtype = depth_dtype(feature) if is_depth(feature) else np.uint8
+            values, jpeg = image_frames(self._folder, name, column.to_pylist(), shape, dtype)
             self.losses.add("frames of lossy JPEG", jpeg)
             return values
         if kind == "string":
@@ -240,38 +256,40 @@ class _Dataset(ForeignDataset):
         array = flat.to_numpy(zero_copy_only=False)
         if array.size != entry.length * math.prod(shape):
             raise DatasetError(
-                f"{entry.data.file}: {name} has {array.size} values in {entry.length} frames; {INFO} gives "
+                f"{entry.data}: {name} has {array.size} values in {entry.length} frames; {INFO} gives "
                 f"the shape {shape}."
             )
         return array.astype(kind, copy=False).reshape(entry.length, *shape)
 
+    def _own_column(self, name: str, values: np.ndarray) -> np.ndarray:
+        """Return a step column of its own: single numbers as (T,), and the texts of GR00T's annotations."""
+        values = values[:, 0] if values.shape[1:] == (1,) else values
+        if not name.startswith(ANNOTATION) or values.ndim != 1 or values.dtype.kind not in "iu":
+            return values
+        texts = [self._tasks.get(int(index)) for index in values]
+        return values if None in texts else np.array(texts, object)
+
     def _rewards(self, frames: Frames, entry: EpisodeEntry) -> np.ndarray:
-        if _REWARD in self._features:
-            rewards = self._column(frames, _REWARD, entry, np.empty(0))
+        if self._roles.reward is not None:
+            rewards = self._column(frames, self._roles.reward, entry, np.empty(0))
             return rewards.reshape(entry.length, *self.reward_shape).astype(np.float64)
         self.losses.add(NO_REWARDS, entry.length)
         return np.full(entry.length, np.nan)
 
     def _ends(self, frames: Frames, entry: EpisodeEntry) -> tuple[bool, bool]:
+        ends = (self._roles.terminated, self._roles.truncated)
         flags = {
             name: as_flags(name, self._column(frames, name, entry, np.empty(0)).reshape(entry.length))
-            for name in (_DONE, _TRUNCATED, _SUCCESS)
+            for name in (*ends, _SUCCESS)
             if name in self._features
         }
-        for name in (_DONE, _TRUNCATED):
+        for name in ends:
             if name in flags:
                 self.losses.add(f"{name} before the last frame of an episode", int(flags[name][:-1].sum()))
-        done, truncated, success = (
-            bool(name in flags and flags[name][-1]) for name in (_DONE, _TRUNCATED, _SUCCESS)
-        )
+        done, truncated, success = (bool(name in flags and flags[name][-1]) for name in (*ends, _SUCCESS))
         terminated = done and not truncated
-        if (
-            terminated
-            and not success
-            and _TRUNCATED not in flags
-            and self._options.last_observation != "drop"
-        ):
-            self.losses.add(f"whether {_DONE} means terminated or truncated: taken as terminated")
+        if terminated and not success and ends[1] not in flags and self._options.last_observation != "drop":
+            self.losses.add(f"whether {ends[0]} means terminated or truncated: taken as terminated")
         return terminated, truncated
 
     def _metadata(
@@ -296,4 +314,17 @@ class _Dataset(ForeignDataset):
         return metadata, None if ours["seed"] is None else int(ours["seed"]), options
 
 
-FORMAT = Format("lerobot", EXPLORE, f"a folder whose {INFO} has a codebase_version", _detect, _open)
+def _texts_of_language(rows: list[Any]) -> np.ndarray | None:
+    """Return the messages of each row as JSON; None for a row without any, and if there are none at all."""
+    texts = [json.dumps(row, ensure_ascii=False) if row else None for row in rows]
+    return np.array(texts, object) if any(texts) else None
+
+
+FORMAT = Format(
+    "lerobot",
+    EXPLORE,
+    f"a folder whose {INFO} has a codebase_version",
+    _detect,
+    _open,
+    ("mapping", *SPACES),
+)

@@ -17,16 +17,22 @@ import numpy as np
 import pyarrow as pa
 from gymnasium import Space, spaces
 
-from ...readers.episode import Episode
-from ...readers.exporting.holds import Holds, int64, nothing
+from ... import Episode
+from ...errors import DatasetError
+from ...plugin import (
+    EXPLORE,
+    EXTRA,
+    Export,
+    Holds,
+    Option,
+    export_format,
+    positive_number,
+    slice_batch,
+    space_to_json,
+)
+from ...readers.exporting.capabilities import int64, nothing
 from ...readers.exporting.shards import array_column, image_files, is_image
-from ...readers.exporting.target import Export, Option, export_format
-from ...store.common.arguments import positive_number
-from ...store.common.optional_packages import EXPLORE
-from ...store.dynamic.column_groups import EXTRA
-from ...store.errors import DatasetError
-from ...store.spaces import space_to_json
-from ...store.spaces.codec import slice_batch
+from ...store.card import dimension_names
 from .written_files import (
     DATA_MB,
     DATA_PATH,
@@ -84,6 +90,11 @@ _FPS = partial(positive_number, most=1000)
 )
 def write_lerobot(export: Export, target: Path) -> None:
     """Write the folder of a dataset."""
+    if "fps" in export.differing and not export.options["fps"]:
+        raise DatasetError(
+            "The episodes have several frame rates, and a dataset of LeRobot has one. Export those of one "
+            "rate, as store.filter('run.fps = 30').export(...), or pass fps= (--option fps=30)."
+        )
     fps = export.options["fps"] or _FPS("fps", export.card.get("fps", 30))
     # PyAV refuses a whole number of frames as a float.
     fps = int(fps) if fps == int(fps) else fps
@@ -105,9 +116,9 @@ class _Dataset:
             "action": dict(_leaves(manifest.action_space, "action")),
         }
         self._features = {
-            name: _feature(space, video)
-            for leaves in self._sides.values()
-            for name, (_, space) in leaves.items()
+            name: self._feature(".".join((side, *path)), space, video)
+            for side, leaves in self._sides.items()
+            for name, (path, space) in leaves.items()
         }
         reward = list(manifest.reward_shape) or [1]
         self._features["next.reward"] = {"dtype": "float64", "shape": reward, "names": None}
@@ -126,6 +137,21 @@ class _Dataset:
             for name, feature in self._features.items()
             if feature["dtype"] == "video"
         }
+
+    def _feature(self, column: str, space: Space, video: bool) -> dict[str, Any]:
+        shape = list(space.shape or (1,))
+        if is_image(space.dtype, shape):
+            # H.264 in the colours that every reader knows has even sides and three channels.
+            fits = video and shape[2] == 3 and not shape[0] % 2 and not shape[1] % 2
+            names = ["height", "width", "channels"]
+            return {"dtype": "video" if fits else "image", "shape": shape, "names": names}
+        # Those of motors, by which LeRobot's own commands replay actions.
+        card = self._export.card
+        given = dimension_names(card, column, shape[0]) if len(shape) == 1 else None
+        lerobot = card.get("lerobot")
+        if given is None and isinstance(lerobot, dict) and column in (lerobot.get("names") or {}):
+            self._export.losses.add(f"the names of the numbers of {column}, not one for each")
+        return {"dtype": str(space.dtype), "shape": shape, "names": None if given is None else list(given)}
 
     def write(self) -> None:
         """Write everything."""
@@ -283,16 +309,6 @@ def _leaves(space: Space, side: str) -> Iterator[tuple[str, tuple[tuple[str, ...
         single = "image" if is_image(part.dtype, part.shape or ()) else "state"
         name = ".".join((side, *(path or ((single,) if side == "observation" else ()))))
         yield name, (path, part)
-
-
-def _feature(space: Space, video: bool) -> dict[str, Any]:
-    shape = list(space.shape or (1,))
-    if is_image(space.dtype, shape):
-        # H.264 in the colours that every reader knows has even sides and three channels.
-        fits = video and shape[2] == 3 and not shape[0] % 2 and not shape[1] % 2
-        names = ["height", "width", "channels"]
-        return {"dtype": "video" if fits else "image", "shape": shape, "names": names}
-    return {"dtype": str(space.dtype), "shape": shape, "names": None}
 
 
 def _column(values: np.ndarray, feature: Mapping[str, Any]) -> pa.Array:

@@ -12,9 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from ...plugin import EXPLORE, require
 from ...readers.exporting.shards import ShardWriter
 from ...readers.pictures.writing import video_encoding
-from ...store.common.optional_packages import EXPLORE, require
 
 FILES_IN_CHUNK = 1000
 DATA_MB, VIDEO_MB = 100, 200
@@ -89,7 +89,7 @@ class ParquetFiles:
 
 
 class VideoFiles:
-    """The frames of a camera, many episodes in a file, each of which begins with a whole picture.
+    """Frames of a camera: many episodes in a file, each beginning with a key frame.
 
     Args:
         target: the folder of the dataset.
@@ -138,7 +138,7 @@ class _Video:
         self._frames = 0
 
     def write(self, frames: np.ndarray) -> tuple[int, int]:
-        """Append frames, of which the first is a whole picture; return their numbers in the file."""
+        """Append frames, the first a key frame; return their numbers in the file."""
         start = self._frames
         for index, pixels in enumerate(frames):
             frame = self._av.VideoFrame.from_ndarray(np.ascontiguousarray(pixels), format="rgb24")

@@ -1,5 +1,8 @@
 """Minari 0.5 datasets: a folder with `metadata.json` and HDF5, Arrow or Parquet data, or a `MinariDataset`.
 
+The name of an installed dataset, such as `D4RL/pen/human-v2`, stands for its folder. Episodes in memory, of
+`collector` or of a dataset, are in `episodes.py`.
+
 Minari stores T+1 observations and infos and both flags of every transition, so nothing is guessed: terminated
 and truncated are its `terminations` and `truncations`, and an episode with neither is "cut".
 
@@ -10,9 +13,10 @@ whole one, and does not read nested infos. Padding is dropped by the length in t
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -20,22 +24,24 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from gymnasium import Space, spaces
 
-from ...store.card import CARD_KEYS
-from ...store.common.optional_packages import require
-from ...store.errors import DatasetError
-from ...store.spaces.arrow import plain_array
-from ...writers.importing.boundary import reading
-from ...writers.importing.columns import opened_image
-from ...writers.importing.formats import (
+from ...errors import DatasetError, InvalidArgumentError
+from ...plugin import (
     ForeignDataset,
     ForeignEpisode,
     Format,
     ImportOptions,
     Match,
     Part,
-    look_into_json,
+    check_bytes,
+    reading,
+    require,
 )
+from ...store.card import CARD_KEYS
+from ...store.spaces.arrow import plain_array
+from ...writers.importing.columns import opened_image
+from ...writers.importing.formats import SPACES, look_into_json
 from ...writers.importing.hdf5 import open_hdf5, plain
+from .episodes import MAPPING, Episodes, episodes_of, texts
 
 _METADATA = "metadata.json"
 _CARD_NAMES = {"algorithm_name": "algorithm", "permissions": "license"}
@@ -49,6 +55,8 @@ def _detect(source: Any) -> Match:
     """Look for the folder's `metadata.json`."""
     if _is_dataset(source):
         return Match("it is a MinariDataset")
+    if (episodes := episodes_of(source)) is not None:
+        return Match(f"it has the {type(episodes[0]).__name__} of {len(episodes):,} episodes of Minari")
     folder = _folder(source)
     if folder is None:
         return Match("it is neither a folder nor a MinariDataset", 2, related=False)
@@ -59,7 +67,15 @@ def _detect(source: Any) -> Match:
 
 
 def _open(source: Any, options: ImportOptions) -> ForeignDataset:
-    """Open a dataset."""
+    """Open a dataset, or episodes."""
+    if (episodes := episodes_of(source)) is not None:
+        return Episodes(episodes, options)
+    for name in SPACES:
+        if getattr(options, name) is not None:
+            raise InvalidArgumentError(
+                f"{name} is no option of an import of a dataset of Minari, which states its spaces. Leave it "
+                "out: only episodes in memory take it."
+            )
     require("minari", "Importing from Minari", "'episodelake[minari]'")
     from minari.dataset.minari_storage import MinariStorage
 
@@ -85,19 +101,14 @@ class _Dataset(ForeignDataset):
         #: HDF5: metadata and arrays from the episode `_next` on; one open file serves neighbours.
         self._ahead: tuple[Iterator[Any], ...] = ()
         self._next = -1
+        #: HDF5: the open file, for the sizes of its episodes.
+        self._file: Any = None
         metadata = storage.metadata
         self.observation_space = storage.observation_space
         self.action_space = storage.action_space
         self.count = len(indices)
         self.card = _card(metadata)
-        self.mapping = {
-            "observation": "observations",
-            "action": "actions",
-            "reward": "rewards",
-            "terminated": "terminations",
-            "truncated": "truncations",
-            "info": "infos",
-        }
+        self.mapping = dict(MAPPING)
         self._jpeg = storage.jpeg_encoding and any(
             map(_has_images, (self.observation_space, self.action_space))
         )
@@ -108,6 +119,7 @@ class _Dataset(ForeignDataset):
         if self._storage.FORMAT in ("arrow", "parquet"):
             said = dict(next(iter(self._storage.get_episode_metadata([index]))))
             return _read_arrow(self._storage, index, int(said["total_steps"])), said
+        self._check_size(index)
         if number != self._next:
             wanted = self._indices[number:]
             readers = self._storage.get_episode_metadata, self._storage.get_episodes
@@ -121,8 +133,22 @@ class _Dataset(ForeignDataset):
         self._next = number + 1
         return arrays, dict(said)
 
+    def _check_size(self, index: int) -> None:
+        """Refuse an episode that is too large, before Minari reads it as a whole."""
+        if self._file is None:
+            for path in sorted(Path(self._storage.data_path).glob("*.hdf5")):
+                self._file = open_hdf5(path)
+        sizes: list[int] = []
+        group: Any = self._file.get(f"episode_{index}") if self._file is not None else None
+        if hasattr(group, "visititems"):  # Minari names one that is missing
+            group.visititems(lambda _, item: sizes.append(getattr(item, "nbytes", 0)))
+        check_bytes(f"Episode {index} of {self._storage.data_path}", sum(sizes))
+
     def close(self) -> None:
         self._ahead, self._next = (), -1
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
     def parts(self) -> Iterator[Part]:
         for number, index in enumerate(self._indices):
@@ -145,7 +171,7 @@ class _Dataset(ForeignDataset):
             arrays["rewards"],
             arrays["terminations"],
             arrays["truncations"],
-            infos=_texts(arrays["infos"] or {}) or None,
+            infos=texts(arrays["infos"] or {}) or None,
             seed=None if said.get("seed") is None else int(said["seed"]),
             options=plain(said.get("options")) or None,
             metadata={key: plain(value) for key, value in said.items() if key not in _NOT_METADATA},
@@ -157,7 +183,11 @@ def _read_arrow(storage: Any, index: int, length: int) -> dict[str, Any]:
     files = ds.dataset(
         folder, format=storage.FORMAT, ignore_prefixes=["_", ".", _METADATA], exclude_invalid_files=False
     )
-    rows = files.to_table()
+    batches, size = [], 0
+    for batch in files.to_batches():
+        batches.append(batch)
+        check_bytes(folder, size := size + batch.nbytes)
+    rows = pa.Table.from_batches(batches, files.schema)
     if rows.num_rows != length + 1:
         raise DatasetError(f"{folder} has {rows.num_rows} rows; expected {length + 1} for {length} steps")
     columns = {name: _joined(rows.column(name)) for name in rows.column_names}
@@ -220,19 +250,6 @@ def _infos(values: pa.StructArray) -> dict[str, Any]:
     return infos
 
 
-def _texts(infos: Mapping[str, Any]) -> dict[str, Any]:
-    """Return infos with the texts of HDF5, which Minari reads as bytes, as texts."""
-    texts: dict[str, Any] = {}
-    for key, values in infos.items():
-        if isinstance(values, Mapping):
-            texts[key] = _texts(values)
-        elif isinstance(values, np.ndarray) and values.dtype.kind == "O":
-            texts[key] = [value.decode() if isinstance(value, bytes) else value for value in values]
-        else:
-            texts[key] = values
-    return texts
-
-
 def _is_dataset(source: Any) -> bool:
     return type(source).__module__.startswith("minari.") and hasattr(source, "storage")
 
@@ -245,6 +262,16 @@ def _folder(source: Any) -> Path | None:
     if (folder / "data" / _METADATA).is_file():
         return folder / "data"
     return folder if folder.is_dir() else None
+
+
+def installed(name: str) -> Path | None:
+    """Return the folder of an installed dataset by its name; None if there is none."""
+    parts = PurePosixPath(name).parts
+    if not parts or ".." in parts or parts[0] == "/":
+        return None
+    root = os.environ.get("MINARI_DATASETS_PATH") or Path.home() / ".minari" / "datasets"
+    folder = Path(root, *parts)
+    return folder.absolute() if (folder / "data" / _METADATA).is_file() else None
 
 
 def _card(metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -276,8 +303,9 @@ def _is_image(space: Space) -> bool:
 FORMAT = Format(
     "minari",
     "'episodelake[minari]'",
-    "a folder whose metadata.json names a data_format, or a MinariDataset",
+    "a folder whose metadata.json names a data_format, a MinariDataset, the name of an installed one, or its "
+    "episodes in memory",
     _detect,
     _open,
-    (),
+    named=installed,
 )

@@ -17,20 +17,27 @@ import numpy as np
 from gymnasium import Space, spaces
 from gymnasium.envs.registration import EnvSpec
 
-from ...readers.episode import Episode
+from ... import Episode
+from ...errors import DatasetError
+from ...plugin import (
+    INFO,
+    Export,
+    Holds,
+    Option,
+    export_format,
+    flag,
+    refuse_vector_rewards,
+    require,
+    slice_batch,
+)
 from ...readers.episodes import iterate
+from ...readers.exporting.capabilities import Fits, everything, fitting
 from ...readers.exporting.conversions import Converted, exported
 from ...readers.exporting.hdf5 import flat, is_attribute, is_name
-from ...readers.exporting.holds import Fits, Holds, everything, fitting
-from ...readers.exporting.step_arrays import KeyPath, check_space, leaves, number_array, refuse_vector_rewards
-from ...readers.exporting.target import ENV_SPEC, Export, Option, export_format
+from ...readers.exporting.step_arrays import KeyPath, check_space, leaves, number_array
+from ...readers.exporting.target import ENV_SPEC
 from ...readers.loading.feeding_view import FeedingView
-from ...store.common.arguments import flag
-from ...store.common.optional_packages import require
-from ...store.dynamic.column_groups import INFO
 from ...store.dynamic.logical_types import nest
-from ...store.errors import DatasetError
-from ...store.spaces.codec import slice_batch
 
 _EXTRA = "'episodelake[minari]'"
 #: Arrow writes and reads longer columns in parts, and Minari takes each part for an episode.
@@ -113,12 +120,12 @@ def write_minari(export: Export, target: Path) -> None:
 
 
 def _check_lengths(export: Export) -> None:
-    """Refuse episodes of which Minari would read a part.
+    """Refuse episodes that Minari would read in part.
 
     Raises:
         DatasetError: there is one.
     """
-    longest = export.facts.frame()["length"].max()
+    longest = export.ends["length"].max()
     if longest >= _ARROW_ROWS:  # type: ignore[operator]
         raise DatasetError(
             f"The longest episode has {longest:,} steps; of an episode in Arrow files Minari reads up to "
@@ -127,7 +134,7 @@ def _check_lengths(export: Export) -> None:
 
 
 def _check_names(space: Space, place: str, hdf5: bool) -> None:
-    """Refuse spaces of which Minari's files would hold something else, or on which Arrow crashes.
+    """Refuse spaces that Minari's files hold as something else, or that crash Arrow.
 
     Raises:
         DatasetError: names the part of the space.

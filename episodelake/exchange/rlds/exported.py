@@ -12,14 +12,11 @@ from typing import Any
 
 from gymnasium import Space, spaces
 
-from ...store import names
+from ...errors import DatasetError, EpisodelakeError
+from ...plugin import ForeignEpisode, slice_batch, space_from_json, unescape
 from ...store.dynamic.values import load_object
-from ...store.errors import DatasetError, EpisodelakeError
 from ...store.names import GROUPS
-from ...store.spaces import space_from_json
-from ...store.spaces.codec import slice_batch
 from ...writers.importing.columns import plain_texts, read_json
-from ...writers.importing.formats import ForeignEpisode
 
 FILE = "episodelake.json"
 #: The feature with the seed, options and metadata.
@@ -75,7 +72,7 @@ def exported_episode(
         missing = stated.get("last_observation") == "missing"
         tree: dict[str, Any] = {}
         for name, each in values.items():
-            *outer, last = map(names.unescape, name.split("/"))
+            *outer, last = map(unescape, name.split("/"))
             place = tree
             for key in outer:
                 place = place.setdefault(key, {})

@@ -23,11 +23,20 @@ from typing import IO, Any
 import numpy as np
 from gymnasium import Space
 
-from ...readers.columns.tree import map_leaves
+from ...errors import DatasetError, EpisodelakeError
+from ...plugin import (
+    EXPLORE,
+    NO_REWARDS,
+    ForeignDataset,
+    ForeignEpisode,
+    Format,
+    ImportOptions,
+    Match,
+    Part,
+    inside,
+    map_leaves,
+)
 from ...store.common.arguments import as_flags
-from ...store.common.optional_packages import EXPLORE
-from ...store.errors import DatasetError, EpisodelakeError
-from ...writers.importing.boundary import inside
 from ...writers.importing.columns import (
     array_space,
     extra_names,
@@ -39,16 +48,7 @@ from ...writers.importing.columns import (
     read_json,
 )
 from ...writers.importing.episode_rows import NO_TRANSITION, UNUSED, completed, is_left
-from ...writers.importing.formats import (
-    NO_REWARDS,
-    SPACES,
-    ForeignDataset,
-    ForeignEpisode,
-    Format,
-    ImportOptions,
-    Match,
-    Part,
-)
+from ...writers.importing.formats import SPACES
 from .exported import FACTS, Exported, exported_episode, read_exported
 from .tfrecord import read_example, read_record, record_offsets
 

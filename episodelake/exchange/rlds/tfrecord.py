@@ -14,7 +14,8 @@ from typing import IO, Any
 import numpy as np
 from google_crc32c import value as crc32c
 
-from ...store.errors import DatasetError
+from ...errors import DatasetError
+from ...plugin import check_bytes
 
 _HEAD = struct.Struct("<QI")
 _TAIL = struct.Struct("<I")
@@ -46,10 +47,12 @@ def read_record(source: IO[bytes], offset: int) -> bytes:
 
     Raises:
         OSError: the file cannot be read.
-        DatasetError: it is truncated, or has another checksum.
+        DatasetError: it is truncated, has another checksum, or is larger than the limit of the import.
     """
     source.seek(offset)
-    data = source.read(_length(source.read(_HEAD.size), source.name, 0))
+    length = _length(source.read(_HEAD.size), source.name, 0)
+    check_bytes(f"{source.name}: the record at byte {offset}", length)
+    data = source.read(length)
     tail = source.read(_TAIL.size)
     if len(tail) < _TAIL.size or _TAIL.unpack(tail)[0] != masked_crc(data):
         raise DatasetError(f"{source.name}: the record at byte {offset} is damaged; its checksum differs.")
@@ -98,7 +101,7 @@ def read_example(data: bytes) -> dict[str, list[bytes] | np.ndarray]:
 
 
 def _values(feature: memoryview) -> list[bytes] | np.ndarray:
-    """Return the values of a `Feature`: its field says of which type they are."""
+    """Return the values of a `Feature`; its field gives their type."""
     for kind, content in _fields(feature):
         if kind == 1:
             return _byte_items(content)
@@ -157,7 +160,7 @@ def _fields(data: memoryview) -> Iterator[tuple[int, Any]]:
         else:
             raise ValueError(f"a field has the unknown wire type {kind}")
         if place + length > end:
-            raise ValueError("a field ends behind its message")
+            raise ValueError("a field ends after its message")
         yield tag >> 3, data[place : place + length]
         place += length
 

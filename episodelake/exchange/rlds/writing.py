@@ -20,18 +20,24 @@ from typing import Any
 
 import numpy as np
 
-from ...readers.episode import Episode
-from ...readers.exporting.holds import Holds
+from ... import Episode
+from ...errors import DatasetError, InvalidArgumentError
+from ...plugin import (
+    EXPLORE,
+    EXTRA,
+    INFO,
+    POLICY,
+    Export,
+    Holds,
+    Option,
+    dump_json,
+    escape,
+    export_format,
+    space_to_json,
+)
 from ...readers.exporting.shards import ShardWriter, is_image, write_json
 from ...readers.exporting.step_arrays import StepColumns, check_space, leaves, text_keys
-from ...readers.exporting.target import Export, Option, export_format
 from ...readers.pictures.writing import image_bytes
-from ...store import names
-from ...store.common.optional_packages import EXPLORE
-from ...store.dynamic.column_groups import EXTRA, INFO, POLICY
-from ...store.dynamic.values import dump_json
-from ...store.errors import DatasetError, InvalidArgumentError
-from ...store.spaces import space_to_json
 from .tfrecord import write_example, write_record
 
 #: TensorFlow parses no larger message.
@@ -311,4 +317,4 @@ def leaves_of(values: Mapping[Any, Any], path: tuple[str, ...] = ()) -> Iterator
 
 def _name(*path: str) -> str:
     """Return the name of a feature."""
-    return "/".join(names.escape(key).replace("/", "%2F") for key in path)
+    return "/".join(escape(key).replace("/", "%2F") for key in path)

@@ -11,7 +11,7 @@ import json
 import pickle
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,15 +21,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ...store.common.optional_packages import require
-from ...store.errors import DatasetError
-from ...store.spaces.arrow import LISTS, plain_array
-from ...writers.importing.boundary import check_groups, check_unpickled, reading
+from ...errors import DatasetError
+from ...plugin import LISTS, check_unpickled, reading, require
+from ...store.spaces.arrow import plain_array
+from ...writers.importing.boundary import bounded_line, check_groups
 from ...writers.importing.columns import array_column, fixed_lists
 
 EXTRA = "'episodelake[rllib]'"
 #: Columns of a batch that have one value for each sequence, not for each transition.
 _SEQUENCES = re.compile(r"seq_lens|state_(in|out)(_\d+)?")
+#: Columns with RLlib's own numbers of fragments and kinds of batches; no outputs of a policy.
+NUMBERING = ("unroll_id", "type")
 #: How base64 of an LZ4 frame begins.
 _LZ4 = "BCJNGG"
 _TENSOR, _RAGGED, _OBJECT = "arrow_tensor", "arrow_variable_shaped_tensor", "arrow_pickled_object"
@@ -43,11 +45,21 @@ class Source:
         files: the files.
         names: RLlib's name of each column whose name in the files is another.
         policy: which of several policies to read; None if there is one.
+        left_out: columns that were skipped so far, each with the reason.
     """
 
     files: Sequence[Path]
     names: Mapping[str, str]
     policy: str | None
+    left_out: dict[str, str] = field(default_factory=dict)
+
+    def own(self, name: str) -> str | None:
+        """Return RLlib's name of a column; None if another column has that name, and this one is left out."""
+        own = self.names.get(name, name)
+        if own == name and name not in self.names and name in self.names.values():
+            self.left_out[name] = "whose name the mapping gives to another column"
+            return None
+        return own
 
 
 @dataclass(frozen=True)
@@ -102,15 +114,13 @@ def json_blocks(source: Source) -> Iterator[Block]:
         DatasetError: a line is no batch, or has columns of different lengths.
     """
     for path in source.files:
-        offset, number = 0, 0
+        offset, number = 0, 1
         with path.open("rb") as lines:
-            for line in lines:
-                number += 1
+            while line := bounded_line(lines, place := f"{path}, line {number}"):
                 if line.strip():
-                    place = f"{path}, line {number}"
                     read = partial(_read_line, source, path, offset, place)
                     yield Block(place, path, read(["rewards"]).num_rows, read)
-                offset += len(line)
+                offset, number = offset + len(line), number + 1
 
 
 def parquet_file(path: Path) -> pq.ParquetFile:
@@ -126,7 +136,7 @@ def parquet_file(path: Path) -> pq.ParquetFile:
 def _read_rows(source: Source, path: Path, group: int, columns: Sequence[str] | None) -> pa.Table:
     table = _read_group(source, path, group, columns)
     place = f"{path}, row group {group}"
-    present = [_plain(column, field, f"{place}, column {field.name!r}") for column, field in _columns(table)]
+    present = [_plain(column, own, f"{place}, column {own.name!r}") for column, own in _columns(table)]
     return pa.table(present, names=table.column_names)
 
 
@@ -134,7 +144,7 @@ class _RowGroups:
     """Reads row groups and keeps the last one, whose batches are asked for one by one."""
 
     def __init__(self, source: Source) -> None:
-        self._source = source
+        self.source = source
         self._last: tuple[Any, pa.Table] | None = None
 
     def read(self, path: Path, group: int, columns: Sequence[str] | None) -> pa.Table:
@@ -142,7 +152,7 @@ class _RowGroups:
         asked = (path, group, columns)
         if self._last is None or self._last[0] != asked:
             self._last = None
-            self._last = asked, _read_group(self._source, path, group, columns)
+            self._last = asked, _read_group(self.source, path, group, columns)
         return self._last[1]
 
 
@@ -152,14 +162,14 @@ def _read_batch(
     table = groups.read(path, group, columns).slice(row, 1)
     place = f"{path}, batch {row}"
     arrays: dict[str, pa.Array] = {}
-    for column, field in _columns(table):
-        where = f"{place}, column {field.name!r}"
+    for column, own in _columns(table):
+        where = f"{place}, column {own.name!r}"
         if isinstance(column.type, LISTS):
-            arrays[field.name] = _unpacked(_flattened(column), where)
-        elif field.name not in ("type", "count"):
+            arrays[own.name] = _unpacked(_flattened(column), where)
+        elif own.name not in ("type", "count"):
             (whole,) = column.to_pylist()
-            arrays[field.name] = to_arrow(_unpack(whole, where), where)
-    return _batch(arrays, place)
+            arrays[own.name] = to_arrow(_unpack(whole, where), where)
+    return _batch(groups.source, arrays, place)
 
 
 def _read_line(
@@ -167,7 +177,7 @@ def _read_line(
 ) -> pa.Table:
     with path.open("rb") as file:
         file.seek(offset)
-        line = file.readline()
+        line = bounded_line(file, place)
     try:
         batch = json.loads(line)
         kind = batch.get("type")
@@ -179,11 +189,11 @@ def _read_line(
         raise DatasetError(f"{place} has type {kind!r}; expected SampleBatch or MultiAgentBatch.")
     arrays: dict[str, pa.Array] = {}
     for name, values in batch.items():
-        own = source.names.get(name, name)
-        if own not in ("type", "count") and (columns is None or own in columns):
+        own = source.own(name)
+        if own not in ("type", "count", None) and (columns is None or own in columns):
             where = f"{place}, column {name!r}"
             arrays[own] = to_arrow(_unpack(values, where) if isinstance(values, str) else values, where)
-    return _batch(arrays, place)
+    return _batch(source, arrays, place)
 
 
 def _of_policy(batches: Mapping[str, Any], policy: str | None, place: str) -> Any:
@@ -198,8 +208,10 @@ def _of_policy(batches: Mapping[str, Any], policy: str | None, place: str) -> An
     return batches[policy]
 
 
-def _batch(columns: dict[str, pa.Array], place: str) -> pa.Table:
+def _batch(source: Source, columns: dict[str, pa.Array], place: str) -> pa.Table:
     kept = {name: column for name, column in columns.items() if not _SEQUENCES.fullmatch(name)}
+    for name in columns.keys() - kept.keys():
+        source.left_out[name] = "which has values of sequences, not of steps"
     lengths = {name: len(column) for name, column in kept.items()}
     if len(set(lengths.values())) > 1:
         raise DatasetError(f"{place} has columns of different lengths: {lengths}.")
@@ -208,18 +220,17 @@ def _batch(columns: dict[str, pa.Array], place: str) -> pa.Table:
 
 def _read_group(source: Source, path: Path, group: int, columns: Sequence[str] | None) -> pa.Table:
     file = parquet_file(path)
-    wanted = None
-    if columns is not None:
-        wanted = [name for name in file.schema_arrow.names if source.names.get(name, name) in columns]
+    owned = {name: source.own(name) for name in file.schema_arrow.names}
+    wanted = [name for name, own in owned.items() if own and (columns is None or own in columns)]
     check_groups(f"{path}, row group {group}", file.metadata, [group])
     with reading(f"{path}, row group {group},"):
         table = file.read_row_group(group, wanted)
-    return table.rename_columns([source.names.get(name, name) for name in table.column_names])
+    return table.rename_columns([owned[name] for name in table.column_names])
 
 
 def _columns(table: pa.Table) -> Iterator[tuple[pa.Array, pa.Field]]:
-    for column, field in zip(table.columns, table.schema, strict=True):
-        yield plain_array(pa.concat_arrays([*column.chunks, pa.nulls(0, column.type)])), field
+    for column, own in zip(table.columns, table.schema, strict=True):
+        yield plain_array(pa.concat_arrays([*column.chunks, pa.nulls(0, column.type)])), own
 
 
 def _flattened(column: pa.Array) -> pa.Array:
@@ -242,9 +253,9 @@ def _plain(column: pa.Array, field: pa.Field, place: str) -> pa.Array:
         shapes = column.field("shape").to_pylist()
         if any(shape != shapes[0] for shape in shapes):
             raise DatasetError(f"{place} has arrays of different shapes, such as {shapes[0]}.")
-        return fixed_lists(_flattened(column.field("data")), shapes[0] if shapes else [0])
+        return fixed_lists(_flattened(column.field("data")), shapes[0] if shapes else [0], len(column))
     if _TENSOR in name:
-        return fixed_lists(_flattened(column), json.loads(stated))
+        return fixed_lists(_flattened(column), json.loads(stated), len(column))
     return _unpacked(column, place)
 
 

@@ -22,15 +22,24 @@ import gymnasium
 import numpy as np
 from gymnasium import Space, spaces
 
+from ...errors import DatasetError
+from ...plugin import (
+    ForeignDataset,
+    ForeignEpisode,
+    ImportOptions,
+    Part,
+    check_unpickled,
+    reading,
+    require,
+    slice_batch,
+)
 from ...store.common.arguments import as_flag
-from ...store.common.optional_packages import require
-from ...store.errors import DatasetError
-from ...store.spaces.codec import slice_batch
-from ...writers.importing.boundary import check_groups, check_unpickled, reading
-from ...writers.importing.formats import ForeignDataset, ForeignEpisode, ImportOptions, Part
+from ...writers.importing.boundary import check_groups
 from .blocks import EXTRA, Source, parquet_file
 
 _ITEM = "item"
+#: What a state says of the agent whose episode it is.
+_IDS = ("agent_id", "module_id", "multi_agent_episode_id")
 
 
 @dataclass(frozen=True)
@@ -130,7 +139,7 @@ class EpisodesDataset(ForeignDataset):
             infos=_infos(_joined([list(_values(state["infos"])) for state in states], 1)),
             policy=policy or None,
             metadata={
-                **{name: last[name] for name in ("agent_id", "module_id") if last[name] is not None},
+                **{name: last[name] for name in _IDS if last.get(name) is not None},
                 **(last.get("custom_data") or {}),
             },
         )
@@ -184,7 +193,7 @@ def _decoded(packed: dict[Any, Any], place: str) -> Any:
 
 
 def _values(buffer: Mapping[str, Any], space: Space | None = None) -> Any:
-    """Return what a buffer has behind its lookback."""
+    """Return what a buffer has after its lookback."""
     if buffer["finalized"]:
         return slice_batch(_with_tuples(buffer["data"], space), buffer["lookback"], sys.maxsize)
     values = buffer["data"][buffer["lookback"] :]
@@ -203,7 +212,7 @@ def _with_tuples(value: Any, space: Space | None) -> Any:
 
 
 def _joined(parts: list[Any], repeated: int = 0) -> Any:
-    """Join the values of chunks, each of which repeats so many of the one before it."""
+    """Join the values of chunks; each repeats some of the chunk before it."""
     if len(parts) == 1:
         return parts[0]
     if isinstance(parts[0], tuple):

@@ -11,6 +11,7 @@ repeat the episode so far count as duplicates. Episodes (`item` columns) are in 
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -20,11 +21,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ...store.errors import DatasetError, InvalidArgumentError
-from ...store.files import user_path
-from ...store.spaces.arrow import LISTS
-from ...writers.importing.boundary import check_access
-from ...writers.importing.formats import SPACES, ForeignDataset, Format, ImportOptions, Match
+from ...errors import DatasetError, InvalidArgumentError
+from ...plugin import LISTS, OBSERVATION, ForeignDataset, Format, ImportOptions, Match, user_path
+from ...writers.importing.boundary import bounded_line, check_access
+from ...writers.importing.formats import SPACES
+from ...writers.importing.trees import natural
 from .blocks import EXTRA, Source, batch_blocks, json_blocks, row_blocks
 from .episodes import EpisodesDataset
 from .rows import RowsDataset
@@ -49,7 +50,7 @@ def _detect(source: Any) -> Match:
 def _open(source: Any, options: ImportOptions) -> ForeignDataset:
     """Open files of one kind."""
     path = _path(source)
-    files = [] if path is None else sorted(_files(path), key=_natural)
+    files = [] if path is None else sorted(_files(path), key=natural)
     if path is None or not files:
         raise DatasetError(f"{source} has no Parquet or JSON files.")
     names = _names(options.mapping)
@@ -61,11 +62,12 @@ def _open(source: Any, options: ImportOptions) -> ForeignDataset:
         if kind != first:
             raise DatasetError(f"{file} has {kind}, but {files[0]} has {first}. Import them one by one.")
     own = {theirs: ours for ours, theirs in names.items() if ours != _POLICY}
+    _check_names(names, own, files[0], first or "")
     source = Source(files, own, names.get(_POLICY))
     if first == "episodes":
         return EpisodesDataset(path, source, options)
     blocks = {"rows": row_blocks, "batches": batch_blocks, "json": json_blocks}[first or ""]
-    return RowsDataset(path, list(blocks(source)), options)
+    return RowsDataset(path, list(blocks(source)), options, source.left_out)
 
 
 def _path(source: Any) -> Path | None:
@@ -77,29 +79,68 @@ def _files(path: Path) -> Iterator[Path]:
         if path.suffix.lower() in (".parquet", ".json"):
             yield path
         return
+    # The runs of RLlib's recorder are numbered.
     for folder, folders, names in os.walk(path):
-        folders.sort(key=lambda name: _natural(Path(name)))
-        for name in sorted(names, key=lambda name: _natural(Path(name))):
+        folders.sort(key=natural)
+        for name in sorted(names, key=natural):
             if name.lower().endswith((".parquet", ".json")) and not name.startswith(("_", ".")):
                 yield Path(folder, name)
-
-
-def _natural(path: Path) -> list[Any]:
-    """Sort numbers in names by value: the runs of RLlib's recorder are numbered."""
-    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", str(path))]
 
 
 def _names(mapping: Any) -> dict[str, str]:
     if mapping is None:
         return {}
-    if isinstance(mapping, Mapping) and all(
+    texts = isinstance(mapping, Mapping) and all(
         isinstance(each, str) for pair in mapping.items() for each in pair
-    ):
+    )
+    # Its name for the column of observations, as in a mapping of tables, is none of RLlib's.
+    if texts and OBSERVATION not in mapping:
         return dict(mapping)
     raise InvalidArgumentError(
         f"mapping is {mapping!r:.100}; for RLlib expected a dict of its column names to those of the files, "
-        "as `input_read_schema`, such as {'obs': 'o_t'}; 'policy' chooses one of several policies."
+        "as `input_read_schema`, such as {'obs': 'o_t'}; 'policy' chooses one of several policies. To read "
+        "the files as a table by an el.ColumnMapping, pass format='table'."
     )
+
+
+def _check_names(names: Mapping[str, str], own: Mapping[str, str], file: Path, kind: str) -> None:
+    """Refuse a mapping with a part that has no effect.
+
+    Raises:
+        InvalidArgumentError: a column is named twice, or is not there; "policy" is given for rows, which have
+            none; the source has episodes, whose names are fixed.
+    """
+    columns = _columns_of(file, names.get(_POLICY)) if kind == "json" else pq.read_schema(file).names
+    unknown = [] if columns is None else [theirs for theirs in own if theirs not in columns]
+    problem = None
+    if names and kind == "episodes":
+        problem = "the source has whole episodes of RLlib, whose parts need no names"
+    elif _POLICY in names and kind != "json":
+        problem = f"'policy' chooses batches of one policy, and {file.name} has {kind}"
+    elif len(own) < len(names) - (_POLICY in names):
+        problem = "it names a column twice"
+    elif unknown:
+        known = ", ".join(map(str, columns or ()))
+        problem = f"{file.name} has no column {unknown[0]!r}; it has {known}"
+    if problem is not None:
+        raise InvalidArgumentError(f"mapping={dict(names)!r:.200}: {problem}. Leave out what has no effect.")
+
+
+def _columns_of(file: Path, policy: str | None) -> list[str] | None:
+    """Return the columns of the first batch of JSON lines; None if it is of another policy."""
+    with file.open("rb") as lines:
+        line = b"\n"
+        while line and not line.strip():
+            line = bounded_line(lines, f"{file}: its first batch")
+    try:
+        batch = json.loads(line)
+        batches = batch.get("policy_batches")
+        if batches is None:
+            return [*batch] if policy is None else None
+        chosen = batches[policy] if policy is not None else next(iter(batches.values()))
+        return [*chosen]
+    except (ValueError, AttributeError, KeyError, TypeError, StopIteration):
+        return None  # reading the line says what is wrong
 
 
 def _kind(file: Path, names: Mapping[str, str]) -> tuple[str | None, str]:

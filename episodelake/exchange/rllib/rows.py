@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,22 +10,30 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from gymnasium import Space, spaces
 
-from ...store.errors import DatasetError, UnsupportedSpaceError
-from ...store.names import (
+from ...errors import DatasetError, UnsupportedSpaceError
+from ...plugin import (
     ACTION,
     EPISODE,
     OBSERVATION,
     REWARD,
     TERMINATED,
     TRUNCATED,
+    ForeignTable,
+    ImportOptions,
+    elements_of,
     escape,
-    escape_distinct,
 )
-from ...store.spaces.arrow import elements_of
+from ...store.names import escape_distinct
 from ...writers.importing.columns import array_space, column_of, discrete_space
-from ...writers.importing.episode_rows import FOLLOWS, LOST, NOTHING_LEFT, Layout, SpanDataset, differing
-from ...writers.importing.formats import ForeignTable, ImportOptions
-from .blocks import Block
+from ...writers.importing.episode_rows import (
+    FOLLOWS,
+    NOTHING_LEFT,
+    Layout,
+    SpanDataset,
+    count_endings,
+    differing,
+)
+from .blocks import NUMBERING, Block
 from .spans import ENDS, KEYS, Span, find_spans, flags_of, kept_rows
 
 _PART_ROWS = 1 << 15
@@ -37,9 +45,7 @@ _TAKEN = (
     "rewards",
     "infos",
     "module_id",
-    "unroll_id",
-    "batch_id",
-    "type",
+    *NUMBERING,
     *KEYS,
 )
 
@@ -52,7 +58,9 @@ class RowsDataset(SpanDataset[Span]):
         UnsupportedSpaceError: values suggest no space.
     """
 
-    def __init__(self, path: Path, blocks: Sequence[Block], options: ImportOptions) -> None:
+    def __init__(
+        self, path: Path, blocks: Sequence[Block], options: ImportOptions, left_out: Mapping[str, str]
+    ) -> None:
         super().__init__()
         path = path.absolute()
         self._path = path
@@ -64,6 +72,9 @@ class RowsDataset(SpanDataset[Span]):
         self._cached: tuple[int, pa.Table] | None = None
         first = self._block(0)
         self._names = first.column_names
+        numbering = {name: "which numbers RLlib's batches" for name in NUMBERING if name in self._names}
+        for name, reason in sorted({**left_out, **numbering}.items()):
+            self.losses.add(f"the column {name}, {reason}", self._rows)
         self._spans = find_spans(self._blocks, path)
         self._has_steps = self._spans[0].steps is not None
         if options.last_observation == "drop" and not self._has_next:
@@ -74,6 +85,10 @@ class RowsDataset(SpanDataset[Span]):
         self.observation_space = options.observation_space or self._space(column_of(first, "obs"), "obs")
         self.action_space = options.action_space or self._space(column_of(first, "actions"), "actions")
         self.mapping = self._mapping()
+
+    @property
+    def _rows(self) -> int:
+        return int(self._starts[-1])
 
     @property
     def _has_next(self) -> bool:
@@ -110,11 +125,14 @@ class RowsDataset(SpanDataset[Span]):
             rows, lengths = rows.take(pa.array(kept)), np.array([len(kept)])
         self._check(spans, rows, np.cumsum(lengths))
         kind = FOLLOWS if self._has_next else self._options.last_observation
-        layout = Layout([kind] * len(spans), lengths)
+        kinds = [kind] * len(spans)
+        layout = Layout(kinds, lengths)
+        lasts = column_of(rows, "rewards").take(pa.array(np.cumsum(lengths) - 1))
+        count_endings(kinds, lasts.to_pylist(), self.losses)
         return ForeignTable(self._steps(spans, rows, layout), _episodes(spans, rows, layout))
 
     def _check(self, spans: Sequence[Span], rows: pa.Table, stops: np.ndarray) -> None:
-        """Check that flags stand at ends, and that observations go on from row to row."""
+        """Check that flags are at ends, and that observations continue from row to row."""
         inner = np.ones(len(rows), bool)
         inner[stops - 1] = False
         for name in ("terminateds", "truncateds"):
@@ -140,8 +158,6 @@ class RowsDataset(SpanDataset[Span]):
 
     def _steps(self, spans: Sequence[Span], rows: pa.Table, layout: Layout) -> pa.Table:
         """Return T+1 rows for each episode, or T where its last transition is dropped."""
-        if not self._has_next:
-            self.losses.add(LOST[self._options.last_observation], len(spans))
         following = column_of(rows, "new_obs") if self._has_next else None
         columns = {EPISODE: pa.array([span.name for span in spans]).take(layout.numbers)}
         columns |= dict(_leaves(OBSERVATION, layout.observed(column_of(rows, "obs"), following)))
@@ -204,7 +220,7 @@ class RowsDataset(SpanDataset[Span]):
         return array_space(np.dtype(kind.to_pandas_dtype()), shape)
 
     def _limits(self, name: str, *path: str) -> tuple[int, int]:
-        """Return the least and greatest value of a column of whole numbers, or of a field in it."""
+        """Return the least and greatest value of an integer column, or of a field in it."""
         limits = [0]
         for block in self._blocks:
             numbers = column_of(block.read([name]), name)

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...store.errors import DatasetError
+from ...errors import DatasetError
 from ...writers.importing.columns import check_present, column_of
 from ...writers.importing.columns import flags_of as flags
 from .blocks import Block
@@ -45,8 +45,8 @@ class Span:
         """How many rows there are."""
         return len(self.rows)
 
-    def joins(self, before: Span) -> bool:
-        """Return whether it and another are plain; others may be damaged, and stand alone."""
+    def is_adjacent_to(self, before: Span) -> bool:
+        """Return whether it and another are plain; damaged spans have no neighbours."""
         return self.plain and before.plain
 
 
@@ -160,7 +160,7 @@ def kept_rows(span: Span, rows: pa.Table, path: Path) -> np.ndarray:
 
 
 def flags_of(rows: pa.Table, name: str) -> np.ndarray:
-    """Return a flag of each row; `dones` stand in for `terminateds`, and what is missing is False."""
+    """Return a flag of each row; `dones` replace missing `terminateds`, and missing values are False."""
     if name == "terminateds" and name not in rows.column_names:
         name = "dones"
     if name not in rows.column_names:

@@ -23,24 +23,30 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from gymnasium import Space, spaces
 
-from ...readers.episode import Episode
+from ... import Episode, EpisodeView
+from ...errors import DatasetError
+from ...plugin import (
+    POLICY,
+    Export,
+    Holds,
+    Option,
+    export_format,
+    one_of,
+    refuse_vector_rewards,
+    require,
+    slice_batch,
+)
+from ...readers.exporting.capabilities import everything, nothing
 from ...readers.exporting.conversions import Converted, export_of
-from ...readers.exporting.holds import Holds, everything, nothing
-from ...readers.exporting.step_arrays import check_space, number_array, refuse_vector_rewards
-from ...readers.exporting.target import Export, Option, export_format
-from ...readers.loading.feeding_view import FeedingView
-from ...store.common.arguments import one_of
-from ...store.common.optional_packages import require
-from ...store.dynamic.column_groups import POLICY
-from ...store.errors import DatasetError
-from ...store.spaces.codec import slice_batch
+from ...readers.exporting.step_arrays import check_space, number_array
+from .blocks import NUMBERING
 
 _FILE_STEPS = 1 << 16
 _EXTRA_PACKAGES = "'episodelake[rllib]'"
 _TENSOR = "ray.data.arrow_tensor_v2"
 _COLUMNS = frozenset({"eps_id", "t", "obs", "new_obs", "actions", "rewards", "terminateds", "truncateds"})
 _Space = dict[str, Any] | None
-_NOT_POLICY = _COLUMNS | {"agent_id", "module_id", "infos", "agent_index", "dones", "unroll_id", "type"}
+_NOT_POLICY = _COLUMNS | {"agent_id", "module_id", "infos", "agent_index", "dones", *NUMBERING}
 
 
 def _is_output(path: tuple[Any, ...], values: Any) -> bool:
@@ -91,7 +97,7 @@ def write_rllib(export: Export, target: Path) -> None:
         write(export, episodes, target / f"{number:06d}")
 
 
-def to_rllib(view: FeedingView, target: str) -> Converted:
+def to_rllib(view: EpisodeView, target: str) -> Converted:
     """Return a `SingleAgentEpisode` for each episode with a transition.
 
     Infos come along, and numbers that the policy recorded are in `extra_model_outputs`.
@@ -204,7 +210,10 @@ def _common(export: Export, episodes: list[Episode]) -> dict[str, list[np.ndarra
 
 
 def _fits(first: np.ndarray, other: np.ndarray | None) -> bool:
-    return other is not None and (other.shape[1:], other.dtype) == (first.shape[1:], first.dtype)
+    if other is None or other.shape[1:] != first.shape[1:]:
+        return False
+    # Texts of other lengths, such as ids of episodes, have another dtype.
+    return other.dtype == first.dtype or other.dtype.kind == first.dtype.kind == "U"
 
 
 def _write_episodes(export: Export, episodes: list[Episode], file: Path) -> None:

@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from ...errors import DatasetError
+from ...plugin import LISTS, TERMINATED, TRUNCATED
 from ...store.common.arguments import refuse_mask
-from ...store.errors import DatasetError
-from ...store.names import TERMINATED, TRUNCATED
-from ...store.spaces.arrow import LISTS, plain_array
+from ...store.spaces.arrow import plain_array
 from ...writers.importing.columns import array_column
 from .mapping import OBVIOUS
 
 _ENDS = [name for role in (TERMINATED, TRUNCATED, "done") for name in OBVIOUS[role]]
 #: Of these, a trajectory has a value for each step, and a row one value.
 _OF_STEPS = [*OBVIOUS["reward"], *_ENDS]
-#: The column that is added: a number for each file or dict, and behind each row with a flag another one.
+#: The column that is added: a number for each file or dict, and after each row with a flag another one.
 EPISODE = OBVIOUS["episode"][0]
 _HEAD_ROWS = 16
 
@@ -58,7 +58,7 @@ def dict_tables(source: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> Iter
 
 
 def _cut_at_flags(rows: pa.Table) -> pa.Table:
-    """Return rows with `EPISODE`, a new number behind each flag; as they are without flags, or with ids."""
+    """Return rows with `EPISODE`, a new number after each flag; as they are without flags, or with ids."""
     flags = [name for name in _ENDS if name in rows.column_names]
     if not flags or has_episode(rows.column_names):
         return rows
@@ -72,7 +72,7 @@ def _cut_at_flags(rows: pa.Table) -> pa.Table:
 def is_rollout(values: Mapping[str, Any]) -> bool:
     """Return whether a dict has arrays with a value for each step, not the values of one step."""
     columns = [values[name] for name in _OF_STEPS if name in values]
-    return all(np.ndim(value) > 0 for value in columns or values.values())
+    return all(_length(value) is not None for value in columns or values.values())
 
 
 def table_of_arrays(

@@ -9,22 +9,22 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from ...store.common.exchange import Losses
+from ...errors import DatasetError
+from ...plugin import EPISODE, REWARD, TERMINATED, TRUNCATED, ForeignTable, Losses
 from ...store.dynamic.logical_types import marked
-from ...store.errors import DatasetError
-from ...store.names import EPISODE, FLAGS, REWARD
 from ...store.spaces.coerce import may_round
 from ...writers.importing.columns import flags_of
 from ...writers.importing.episode_rows import (
     DIFFERING,
     FOLLOWS,
-    LOST,
+    NO_TRANSITION,
     NOTHING_LEFT,
     STANDS,
     Layout,
+    count_endings,
     differing,
 )
-from ...writers.importing.formats import ForeignTable, LastObservation
+from ...writers.importing.formats import LastObservation
 from .mapping import Leaf, ResolvedMapping, Tree, leaves
 from .spaces import is_number, values_of
 from .spans import Span
@@ -74,7 +74,7 @@ class Endings:
     has_next: bool
 
     def of(self, span: Span) -> str:
-        """Return "stands", "follows", "drop", "repeat" or "missing"."""
+        """Return "present", "follows", "drop", "repeat" or "missing"."""
         if not span.acted:
             return STANDS
         return FOLLOWS if self.has_next and span.followed else self.last_observation
@@ -94,16 +94,11 @@ class Endings:
             truncated = span.done and not terminated
         return terminated, truncated
 
-    def count(self, spans: Sequence[Span], losses: Losses) -> None:
-        """Count what is lost at the ends of episodes."""
+    def count_empty(self, spans: Sequence[Span], losses: Losses) -> None:
+        """Count the episodes without any transition left."""
         for span in spans:
-            if span.fault:
-                continue
-            ending = self.of(span)
-            if self.length(span) < 1:
-                losses.add(NOTHING_LEFT)
-            elif ending in LOST:
-                losses.add(LOST[ending])
+            if not span.fault and self.length(span) < 1:
+                losses.add(NO_TRANSITION if self.of(span) == STANDS else NOTHING_LEFT)
 
 
 def convert(
@@ -124,7 +119,12 @@ def convert(
     Raises:
         DatasetError: a value cannot be read.
     """
-    layout = Layout([endings.of(span) for span in spans], [span.rows for span in spans])
+    acting = rows
+    if mapping.action_leads_to:
+        _count_led(rows, spans, mapping, losses)
+        acting = _advanced(rows, mapping)
+    kinds = [endings.of(span) for span in spans]
+    layout = Layout(kinds, [span.rows for span in spans])
     differing = DifferingRows(spans, losses)
     names = pa.array([span.name for span in spans], pa.string())
     steps: dict[str, pa.Array] = {EPISODE: names.take(layout.numbers)}
@@ -137,20 +137,23 @@ def convert(
     differing.count_next()
     _check_last(steps[next(leaves(mapping.observation)).name], spans, endings, layout)
     layout.mark_missing(steps[next(leaves(mapping.observation)).name])
-    actions = {leaf.name: _column(leaf, rows, spans) for leaf in leaves(mapping.action)}
+    actions = {leaf.name: _column(leaf, acting, spans) for leaf in leaves(mapping.action)}
     steps |= {name: layout.acted(values) for name, values in actions.items()}
-    _count_unacted(next(iter(actions.values())), "actions of a last row without a reward", spans, losses)
+    if not mapping.action_leads_to:
+        _count_unacted(next(iter(actions.values())), "actions of a last row without a reward", spans, losses)
     if mapping.reward is None:
-        steps[REWARD] = layout.acted(pa.array(np.full(rows.num_rows, np.nan)))
+        rewards: pa.Array = pa.array(np.full(rows.num_rows, np.nan))
     else:
         (leaf,) = leaves(mapping.reward)
-        rewards = _rewards(_column(leaf, rows, spans), leaf, spans)
-        steps[REWARD] = layout.acted(rewards)
-        _count_unacted(rewards, "rewards of a last row without an action", spans, losses)
+        rewards = _rewards(_column(leaf, acting, spans), leaf, spans)
+        if not mapping.action_leads_to:
+            _count_unacted(rewards, "rewards of a last row without an action", spans, losses)
+    steps[REWARD] = layout.acted(rewards)
+    count_endings(kinds, rewards.take(pa.array(_lasts(spans))).to_pylist(), losses)
     flags = [endings.flags(span, mapping) for span in spans]
-    for name, values in zip(FLAGS, zip(*flags, strict=True), strict=True):
+    for name, values in zip((TERMINATED, TRUNCATED), zip(*flags, strict=True), strict=True):
         steps[name] = layout.flags(np.array(values, bool))
-    _check_flags(rows, spans, mapping, endings)
+    _check_flags(acting, spans, mapping, endings)
     for name, column in mapping.passed.items():
         values = values_of(Leaf(name, (column,)), rows)
         after = values_of(Leaf(name, (following[name],)), rows) if name in following else None
@@ -232,7 +235,7 @@ def _next_of(leaf: Leaf, following: Tree | None, rows: pa.Table, spans: Sequence
 
 
 def _seeds(values: pa.Array, column: str) -> pa.Array:
-    """Return seeds as whole numbers, also those that a missing one has made floats."""
+    """Return seeds as integers, also those that a missing one has made floats."""
     if values.null_count == len(values):
         return pa.nulls(len(values), pa.int64())
     if not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
@@ -253,9 +256,57 @@ def _check_last(observations: pa.Array, spans: Sequence[Span], endings: Endings,
             )
 
 
+def _advanced(rows: pa.Table, mapping: ResolvedMapping) -> pa.Table:
+    """Return rows with the actions, rewards and flags of the row after each.
+
+    Those of the first row of an episode come to the last of the one before, where nothing reads them.
+    """
+    for name in mapping.led_columns:
+        column = rows.column(name).combine_chunks()
+        ahead = pa.concat_arrays([column.slice(1), column.slice(0, 1)])
+        rows = rows.set_column(rows.column_names.index(name), rows.schema.field(name), ahead)
+    return rows
+
+
+def _states(value: Any) -> bool:
+    """Return whether a value, or one in a list, is neither missing nor 0."""
+    if isinstance(value, list | tuple):
+        return any(map(_states, value))
+    return value is not None and bool(value) and value == value
+
+
+def _count_led(rows: pa.Table, spans: Sequence[Span], mapping: ResolvedMapping, losses: Losses) -> None:
+    """Count what first rows have where nothing led to their observation: actions and rewards other than 0.
+
+    Raises:
+        DatasetError: a flag is set there.
+    """
+    firsts = pa.array([span.start - spans[0].start for span in spans])
+    first = rows.take(firsts)
+    for name in (mapping.terminated, mapping.truncated, mapping.done):
+        if name is not None:
+            flags = flags_of(values_of(Leaf(name, (name,)), first), name).fill_null(False)
+            if flags.true_count:
+                span = spans[flags.index(True).as_py()]
+                raise DatasetError(
+                    f"Episode {span.name}: `{name}` is set in its first row, to which no action led. Give "
+                    "each episode an id of its own."
+                )
+    for tree, what in ((mapping.action, "an action"), (mapping.reward, "a reward")):
+        some = np.zeros(len(spans), bool)
+        for leaf in leaves(tree) if tree is not None else ():
+            some |= [_states(value) for value in _column(leaf, first, spans).to_pylist()]
+        losses.add(f"{what} of a first row, which led to no observation", int(some.sum()))
+
+
+def _lasts(spans: Sequence[Span]) -> list[int]:
+    """Return the last row of each of some neighbouring episodes."""
+    return [span.start - spans[0].start + span.rows - 1 for span in spans]
+
+
 def _count_unacted(values: pa.Array, loss: str, spans: Sequence[Span], losses: Losses) -> None:
     """Count the values in last rows that are no transitions, since they lack the action or the reward."""
-    last = [span.start - spans[0].start + span.rows - 1 for span in spans if not span.acted]
+    last = [row for row, span in zip(_lasts(spans), spans, strict=True) if not span.acted]
     if last:
         losses.add(loss, len(last) - values.take(pa.array(last)).null_count)
 
@@ -279,7 +330,7 @@ def _rewards(values: pa.Array, leaf: Leaf, spans: Sequence[Span]) -> pa.Array:
 
 def _check_flags(rows: pa.Table, spans: Sequence[Span], mapping: ResolvedMapping, endings: Endings) -> None:
     """Refuse flags before the last transition."""
-    last = np.array([span.start - spans[0].start + span.rows - 1 - (not span.acted) for span in spans])
+    last = np.array(_lasts(spans)) - [not span.acted for span in spans]
     for name in (mapping.terminated, mapping.truncated, mapping.done):
         if name is None:
             continue

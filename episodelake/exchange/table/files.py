@@ -14,7 +14,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ...store.errors import DatasetError
+from ...errors import DatasetError
 from ...writers.importing.boundary import Files, check_not_empty
 from ...writers.importing.npy import NpzFile
 from .arrays import table_of_arrays
@@ -39,6 +39,10 @@ _COMPRESSED = (".gz", ".zst")
 _CSV_TYPES = ["BOOLEAN", "BIGINT", "HUGEINT", "DOUBLE", "TIMESTAMP", "VARCHAR"]
 #: DuckDB writes these to Parquet as doubles.
 _HUGE = re.compile(r"\bU?HUGEINT\b")
+#: Lists of numbers without spaces, at any depth.
+_NUMBER = r"[-+]?(\d+\.?\d*([eE][-+]?\d+)?|\.\d+([eE][-+]?\d+)?|nan|NaN|inf)"
+_FLAT = rf"\[+({_NUMBER}(,{_NUMBER})*)?\]+"
+_LISTS = rf"{_FLAT}(,{_FLAT})*"
 #: Types that DuckDB sees in texts of JSON, which stay texts.
 _NOT_IN_JSON = re.compile(r"\b(UUID|DATE|TIME|TIMESTAMP|INTERVAL)\b")
 EXPECTED = (
@@ -50,6 +54,8 @@ EXPECTED = (
 
 def kind_of_file(path: Path) -> str | None:
     """Return "parquet", "csv", "json", "npz" or "ipc" by the first bytes or the suffix; None for others."""
+    if not path.is_file():
+        return None
     with path.open("rb") as file:
         magic = file.read(6)
     if magic == _ARROW_MAGIC:
@@ -120,7 +126,11 @@ def query_of(connection: duckdb.DuckDBPyConnection, kind: str | None, files: Fil
         texts = {name: _NOT_IN_JSON.sub("VARCHAR", each) for name, each in types.items() if name != _FILE}
         columns = ", ".join(f"{literal(name)}: {literal(each)}" for name, each in texts.items())
         call = call.replace("sample_size=-1, ", "") + f", columns={{{columns}}}"
-    columns = f"* EXCLUDE ({_FILE}){_exact(connection, call, types)}"
+    casts = _exact(connection, call, types)
+    if kind == "csv" and sample == -1:
+        casts |= _lists(connection, call, types)
+    replaced = ", ".join(f"{value} AS {_identifier(name)}" for name, value in casts.items())
+    columns = f"* EXCLUDE ({_FILE})" + (f" REPLACE ({replaced})" if casts else "")
     if FILE in types:
         return f"SELECT {columns} FROM {call})"
     start = len(str(files.base.absolute())) + 2
@@ -128,7 +138,7 @@ def query_of(connection: duckdb.DuckDBPyConnection, kind: str | None, files: Fil
 
 
 def _check_line_ends(files: Files) -> None:
-    """Refuse CSV files that mix line ends, of which DuckDB only says that it detects no dialect.
+    """Refuse CSV files that mix line ends; DuckDB only reports that it detects no dialect.
 
     Raises:
         DatasetError: names the first file and line that differs.
@@ -164,16 +174,20 @@ def check_rounded(connection: duckdb.DuckDBPyConnection, kind: str, files: Files
     call = f"read_{'csv' if kind == 'csv' else 'json'}([{', '.join(map(_quoted, files.paths))}], "
     call += f"hive_partitioning=false, union_by_name=true, {'types' if kind == 'csv' else 'columns'}="
     call += f"{{{types}}}"
+    exact = "TRY_CAST(TRY_CAST(number AS DOUBLE) AS HUGEINT) = TRY_CAST(number AS HUGEINT)"
+    rounded = f"lambda number: regexp_full_match(number, '-?[0-9]{{16,}}') AND NOT coalesce({exact}, false)"
+    found = []
     for name in doubles:
         values = f"CAST({_identifier(name)} AS VARCHAR)"
         if kind != "csv":
             # Texts in JSON may hold digits.
             values = f"""regexp_replace({values}, '"(?:[^"\\\\]|\\\\.)*"', '""', 'g')"""
-        numbers = f"unnest(regexp_extract_all({values}, '-?[0-9][-+0-9.eE]*'))"
-        exact = "TRY_CAST(TRY_CAST(number AS DOUBLE) AS HUGEINT) = TRY_CAST(number AS HUGEINT)"
-        query = f"SELECT number FROM (SELECT {numbers} AS number FROM {call})) WHERE "
-        query += f"regexp_full_match(number, '-?[0-9]{{16,}}') AND NOT coalesce({exact}, false) LIMIT 1"
-        for (number,) in connection.sql(query).fetchall():
+        numbers = f"regexp_extract_all({values}, '-?[0-9][-+0-9.eE]*')"
+        found.append(f"any_value(list_filter({numbers}, {rounded})[1])")
+    # One pass over the files for all columns.
+    (row,) = connection.sql(f"SELECT {', '.join(found)} FROM {call})").fetchall()
+    for name, number in zip(doubles, row, strict=True):
+        if number is not None:
             raise DatasetError(
                 f"{files}: the column `{name}` has the integer {number}, which would be rounded: the column "
                 "also has numbers with a fraction, or integers beyond 128 bits. Write its values as text."
@@ -192,18 +206,67 @@ def _identifier(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _exact(connection: duckdb.DuckDBPyConnection, call: str, types: dict[str, str]) -> str:
+def _lists(connection: duckdb.DuckDBPyConnection, call: str, types: dict[str, str]) -> dict[str, str]:
+    """Return the casts of columns of texts that are lists of numbers, as pandas writes lists and arrays."""
+    texts = {
+        name: _list_text(_identifier(name))
+        for name, each in types.items()
+        if each == "VARCHAR" and name != _FILE
+    }
+    if not texts:
+        return {}
+    measured = []
+    for text in texts.values():
+        depth = f"length(regexp_extract({text}, '^\\[*'))"
+        # NULL where one has more than 128 bits.
+        numbers = f"TRY_CAST(regexp_extract_all({text}, '[-+]?[0-9]+') AS HUGEINT[])"
+        measured += [
+            f"min({depth})",
+            f"max({depth})",
+            f"bool_and(regexp_full_match({text}, '{_LISTS}'))",
+            f"bool_and(regexp_full_match({text}, '[-+0-9,\\[\\]]*'))",
+            f"min(list_min({numbers}))",
+            f"max(list_max({numbers}))",
+            f"bool_and(len({numbers}) = list_aggregate({numbers}, 'count'))",
+        ]
+    ((*values,),) = connection.sql(f"SELECT {', '.join(measured)} FROM {call})").fetchall()
+    casts = {}
+    for index, (name, text) in enumerate(texts.items()):
+        least, most, lists, whole, *limits = values[7 * index : 7 * index + 7]
+        if lists and least and least == most:
+            casts[name] = f"CAST({text} AS {_integers(*limits) if whole else 'DOUBLE'}{'[]' * least})"
+    return casts
+
+
+def _list_text(column: str) -> str:
+    """Return the expression of lists with commas alone; arrays are printed with spaces and line breaks."""
+    text = f"regexp_replace({column}, '\\s+', ' ', 'g')"
+    text = f"regexp_replace({text}, ' ?([\\[\\],]) ?', '\\1', 'g')"
+    return f"replace(replace({text}, '][', '],['), ' ', ',')"
+
+
+def _integers(least: int | None, most: int | None, all_within: bool | None) -> str:
+    """Return the type that holds some integers; `check_rounded` refuses those that a double does not."""
+    if least is None or most is None:
+        return "BIGINT" if all_within else "DOUBLE"
+    if all_within and least >= -(2**63) and most < 2**64:
+        return "BIGINT" if most < 2**63 else "UBIGINT" if least >= 0 else "DECIMAL(38, 0)"
+    return "DECIMAL(38, 0)" if all_within and max(-least, most) < 10**38 else "DOUBLE"
+
+
+def _exact(connection: duckdb.DuckDBPyConnection, call: str, types: dict[str, str]) -> dict[str, str]:
     """Return the casts of integers beyond 64 bits with a sign to types that Parquet holds exactly."""
-    casts = []
-    for name, each in types.items():
-        if _HUGE.search(each):
-            column = _identifier(name)
-            unsigned = _HUGE.fullmatch(each) and connection.sql(
-                f"SELECT bool_and({column} BETWEEN 0 AND 18446744073709551615) FROM {call})"
-            ).fetchall() == [(True,)]
-            to = "UBIGINT" if unsigned else _HUGE.sub("DECIMAL(38, 0)", each)
-            casts.append(f"{column}::{to} AS {column}")
-    return f" REPLACE ({', '.join(casts)})" if casts else ""
+    huge = {name: each for name, each in types.items() if _HUGE.search(each)}
+    whole = [name for name, each in huge.items() if _HUGE.fullmatch(each)]
+    unsigned: set[str] = set()
+    if whole:
+        facts = (f"bool_and({_identifier(name)} BETWEEN 0 AND 18446744073709551615)" for name in whole)
+        (row,) = connection.sql(f"SELECT {', '.join(facts)} FROM {call})").fetchall()
+        unsigned = {name for name, each in zip(whole, row, strict=True) if each}
+    kinds = {
+        name: "UBIGINT" if name in unsigned else _HUGE.sub("DECIMAL(38, 0)", huge[name]) for name in huge
+    }
+    return {name: f"{_identifier(name)}::{kind}" for name, kind in kinds.items()}
 
 
 def _quoted(path: Path) -> str:

@@ -10,20 +10,20 @@ from typing import Any
 
 import pyarrow as pa
 
-from ...store import names as column_names
-from ...store.common.arguments import suggest
-from ...store.dynamic.column_groups import EXTRA
-from ...store.errors import DatasetError, InvalidArgumentError
-from ...store.names import (
+from ...errors import DatasetError, InvalidArgumentError
+from ...plugin import (
     ACTION,
-    EXTRA_KEY,
-    GROUPS,
+    EXTRA,
     NEXT_OBSERVATION,
     OBSERVATION,
     TERMINATED,
     TRUNCATED,
-    check_name,
+    escape,
+    suggest,
+    unescape,
 )
+from ...readers.exporting.tables import EXTRA_KEY
+from ...store.names import GROUPS, check_name, escape_distinct
 
 #: One column; several that make a vector; or columns by the keys of a Dict space.
 Columns = str | Sequence[str] | Mapping[str, Any]
@@ -47,6 +47,8 @@ OBVIOUS = {
     "agent": ("agent", "agent_id"),
     "seed": ("seed",),
 }
+#: Arguments of a `ColumnMapping` that are no columns.
+_FLAGS = ("action_leads_to",)
 _NEEDED = (OBSERVATION, ACTION, "reward", "episode")
 _SHOWN = 20
 
@@ -79,6 +81,9 @@ class ColumnMapping:
         extra: columns that become step columns of your own: names to columns, or a list of columns.
         metadata: columns of the episode, in the same way; the first row of an episode counts.
         seed: the seed of the episode: the first row counts.
+        action_leads_to: True where the action, reward and flags of a row led to its observation, as in time
+            steps of dm_env. Those of the first row of an episode mean nothing, and its last row has the last
+            observation; all other columns belong to the observation of their row.
     """
 
     observation: Columns
@@ -96,6 +101,7 @@ class ColumnMapping:
     extra: NamedColumns = ()
     metadata: NamedColumns = ()
     seed: str | None = None
+    action_leads_to: bool = False
 
 
 #: The arguments of a `ColumnMapping` that must be there, and the others.
@@ -139,6 +145,7 @@ class ResolvedMapping:
         agent: its column.
         passed: columns of `steps` that come over as they are, to columns of the table.
         metadata: keys to columns.
+        action_leads_to: whether the action, reward and flags of a row led to its observation.
     """
 
     observation: Tree
@@ -154,6 +161,7 @@ class ResolvedMapping:
     agent: str | None
     passed: Mapping[str, str]
     metadata: Mapping[str, str]
+    action_leads_to: bool = False
 
     @property
     def columns(self) -> list[str]:
@@ -166,6 +174,14 @@ class ResolvedMapping:
         columns += [*self.episode, *(column for column in single if column is not None)]
         return list(dict.fromkeys([*columns, *self.passed.values(), *self.metadata.values()]))
 
+    @property
+    def led_columns(self) -> list[str]:
+        """The columns whose values belong to the step that led to a row, where `action_leads_to`."""
+        trees = [tree for tree in (self.action, self.reward) if tree is not None]
+        columns = [column for tree in trees for leaf in leaves(tree) for column in leaf.columns]
+        flags = (self.terminated, self.truncated, self.done)
+        return list(dict.fromkeys([*columns, *(name for name in flags if name is not None)]))
+
     def described(self) -> dict[str, str]:
         """Return columns of ours and where they come from, for the report."""
         trees = (self.observation, self.action, self.reward, self.following)
@@ -173,6 +189,11 @@ class ResolvedMapping:
         for name in (TERMINATED, TRUNCATED, "done", "step", "agent", "seed"):
             if (column := getattr(self, name)) is not None:
                 described[name] = column
+        if self.action_leads_to:
+            led = (ACTION, "reward", TERMINATED, TRUNCATED, "done")
+            for name in described:
+                if name.partition(".")[0] in led:
+                    described[name] += " of the next row"
         described["episode"] = ", ".join(self.episode)
         return (
             described
@@ -250,17 +271,8 @@ def resolve(mapping: Any, schema: pa.Schema, place: str, *, many: bool = False) 
         # What an export to Parquet says of its columns.
         own = json.loads((schema.metadata or {}).get(EXTRA_KEY, b"[]"))
         mapping = replace(mapping, extra={name: name for name in own})
-    if isinstance(mapping, Mapping):
-        mapping = _from_mapping(mapping)
-    if not isinstance(mapping, ColumnMapping):
-        raise InvalidArgumentError(
-            f"mapping is {type(mapping).__name__}; expected an el.ColumnMapping, or a dict of its arguments."
-        )
+    mapping = column_mapping(mapping)
     find = _Finder(schema, place)
-    for each in fields(mapping):
-        value = getattr(mapping, each.name)
-        if value is None and each.name in (OBSERVATION, ACTION, "episode"):
-            raise InvalidArgumentError(f"ColumnMapping.{each.name} is None; expected columns.")
     episode = [mapping.episode] if isinstance(mapping.episode, str) else [*mapping.episode]
     episode += [mapping.agent] if mapping.agent is not None else []
     extra = find.named("extra", mapping.extra)
@@ -280,12 +292,35 @@ def resolve(mapping: Any, schema: pa.Schema, place: str, *, many: bool = False) 
         agent=find.single("agent", mapping.agent),
         passed=passed | extra,
         metadata=find.named("metadata", mapping.metadata),
+        action_leads_to=mapping.action_leads_to,
     )
 
 
-def names_columns(mapping: Any) -> bool:
-    """Return whether a mapping is one of tables: a `ColumnMapping`, or a dict of its arguments."""
-    return isinstance(mapping, ColumnMapping) or (isinstance(mapping, Mapping) and OBSERVATION in mapping)
+def column_mapping(mapping: Any) -> ColumnMapping:
+    """Return a mapping, or a dict of its arguments, as one.
+
+    Raises:
+        InvalidArgumentError: it is something else, or lacks what must be there.
+    """
+    if isinstance(mapping, Mapping):
+        mapping = _from_mapping(mapping)
+    if not isinstance(mapping, ColumnMapping):
+        raise InvalidArgumentError(
+            f"mapping is {type(mapping).__name__}; expected an el.ColumnMapping, or a dict of its arguments."
+        )
+    for name in NEEDED:
+        if getattr(mapping, name) is None:
+            raise InvalidArgumentError(f"ColumnMapping.{name} is None; expected columns.")
+    if not isinstance(mapping.action_leads_to, bool):
+        raise InvalidArgumentError(
+            f"ColumnMapping.action_leads_to is {mapping.action_leads_to!r}; expected True or False."
+        )
+    if mapping.action_leads_to and mapping.next_observation is not None:
+        raise InvalidArgumentError(
+            "ColumnMapping has action_leads_to=True and next_observation. Rows whose action led to their "
+            "observation have the next observation in the next row: leave next_observation out."
+        )
+    return mapping
 
 
 def _from_mapping(given: Mapping[str, Any]) -> ColumnMapping:
@@ -307,7 +342,10 @@ def _from_mapping(given: Mapping[str, Any]) -> ColumnMapping:
             f"mapping (--map) lacks {' and '.join(lacking)}; it has {', '.join(given) or 'no keys'}. "
             f"It must name the columns of {', '.join(NEEDED)}."
         )
-    return ColumnMapping(**given)
+    # On the command line it is a text.
+    texts = {"true": True, "false": False}
+    flags = {name: texts.get(str(given[name]).lower(), given[name]) for name in _FLAGS if name in given}
+    return ColumnMapping(**{**given, **flags})
 
 
 class _Finder:
@@ -335,7 +373,7 @@ class _Finder:
         if isinstance(columns, str):
             columns = [columns]
         if not isinstance(columns, Mapping):
-            columns = {column_names.escape(name): name for name in columns}
+            columns = {escape(name): name for name in columns}
         return {f"{prefix}{key}": self.column(role, name) for key, name in columns.items()}
 
     def following(self, mapping: ColumnMapping) -> Tree | None:
@@ -359,7 +397,7 @@ class _Finder:
                 return self._column_tree(self.column(name, columns), (), name)
             columns = family
         if isinstance(columns, Mapping):
-            segments = column_names.escape_distinct(columns)
+            segments = escape_distinct(columns)
             return {key: self.tree(part, f"{name}.{segments[key]}") for key, part in columns.items()}
         if not isinstance(columns, Sequence) or not columns:
             raise InvalidArgumentError(
@@ -374,7 +412,7 @@ class _Finder:
             kind = kind.field(key).type
         if not pa.types.is_struct(kind) or is_image(kind):
             return Leaf(name, (column,), path)
-        segments = column_names.escape_distinct([each.name for each in kind])
+        segments = escape_distinct([each.name for each in kind])
         return {
             key: self._column_tree(column, (*path, key), f"{name}.{segment}")
             for key, segment in segments.items()
@@ -382,7 +420,9 @@ class _Finder:
 
 
 def _family(name: str, columns: Sequence[str]) -> Columns | None:
-    """Return what a name stands for: the column; `name_0`, `name_1`, ...; or `name.x`, `name.y` by key."""
+    """Return the columns that a name means: the column; `name_0`, `name_1`, ...; or `name.x`, `name.y` by
+    key.
+    """
     if name in columns:
         return name
     numbered = re.compile(re.escape(name) + r"_(\d+)")
@@ -396,7 +436,7 @@ def _family(name: str, columns: Sequence[str]) -> Columns | None:
             segment = segment.partition(".")[0]
             part = f"{name}.{segment}"
             chosen = part if _family(part, columns) is not None else column
-            parts.setdefault(column_names.unescape(chosen[len(name) + 1 :]), chosen)
+            parts.setdefault(unescape(chosen[len(name) + 1 :]), chosen)
     return parts or None
 
 

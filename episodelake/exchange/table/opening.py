@@ -20,8 +20,8 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from ...errors import DatasetError
 from ...store.dynamic.columns import align_to_schema
-from ...store.errors import DatasetError
 from ...store.spaces.arrow import plain_table, plain_type
 from ...writers.importing.boundary import Files
 from ...writers.importing.flat import class_names
@@ -79,7 +79,7 @@ class Spool:
         return ds.dataset(target)
 
     def joined(self, tables: Iterable[pa.Table], schema: pa.Schema | None = None) -> ds.Dataset:
-        """Write tables behind each other.
+        """Write tables one after another.
 
         Args:
             schema: the columns of all of them, NULL where one lacks a column; None for those of the first.
@@ -213,7 +213,7 @@ def table_files(path: Path) -> Files | None:
 
 
 def delta_table(path: Path) -> Any:
-    """Open a Delta table, of which deltalake reads no file outside its folder.
+    """Open a Delta table; deltalake reads no file outside its folder.
 
     Raises:
         DatasetError: deltalake would take the path for another one.

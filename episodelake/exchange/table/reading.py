@@ -23,21 +23,22 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from ...store.common.exchange import Losses
-from ...store.errors import DatasetError
-from ...store.names import CARD_KEY, SPACES_KEY
-from ...store.spaces import space_from_json
-from ...writers.importing.boundary import Files, check_bytes, closed_on_error
-from ...writers.importing.episode_rows import SpanDataset
-from ...writers.importing.formats import (
+from ...errors import DatasetError
+from ...plugin import (
     NO_REWARDS,
-    SPACES,
     ForeignDataset,
     ForeignTable,
     Format,
     ImportOptions,
+    Losses,
     Match,
+    check_bytes,
+    space_from_json,
 )
+from ...readers.exporting.tables import CARD_KEY, SPACES_KEY
+from ...writers.importing.boundary import Files, closed_on_error
+from ...writers.importing.episode_rows import SpanDataset
+from ...writers.importing.formats import SPACES
 from .arrays import is_dicts
 from .convert import Endings, convert
 from .files import EXPECTED, columns_of_files, kind_of_files
@@ -89,11 +90,12 @@ def _detect(source: Any) -> Match:
     """Compare the columns with those of the default mapping."""
     looked_at = columns_of(source)
     if looked_at is None:
-        return Match("it is no table", 9, related=False)
+        # The columns of a stream show when it is read.
+        return Match("it is no table", 9, related=False, mappable=hasattr(source, "__arrow_c_stream__"))
     columns, files = looked_at
     mapping, lacking = default_mapping(columns, many=files > 1)
     if mapping is None:
-        return Match(f"it has no column for {', '.join(lacking)}", len(lacking))
+        return Match(f"it has no column for {', '.join(lacking)}", len(lacking), mappable=True)
     return Match(f"it has the columns {', '.join(columns[:8])}")
 
 
@@ -143,7 +145,7 @@ class _Table(SpanDataset[Span]):
                 losses.add(
                     f"the column {name}, which the mapping leaves out", sum(span.rows for span in spans)
                 )
-        self._endings.count(spans, losses)
+        self._endings.count_empty(spans, losses)
         losses.add("a source_key that is no text, or that others have too", _drop_unusable_keys(spans))
         if self._map.reward is None:
             losses.add(NO_REWARDS, sum(map(self._endings.length, self._spans)))
@@ -178,7 +180,7 @@ class _Table(SpanDataset[Span]):
 
 
 class _Reader:
-    """Reads ranges of rows; quick where each begins behind the one before."""
+    """Reads ranges of rows; quick where each begins after the one before."""
 
     def __init__(self, rows: TableRows, columns: Sequence[str]) -> None:
         self._rows = rows
@@ -212,10 +214,7 @@ class _Reader:
 
 
 def _as_exported(options: ImportOptions, schema: pa.Schema) -> ImportOptions:
-    """Return the options with what an export to Parquet states, unless others are given.
-
-    It has the last observation of every episode that has one, so no transition needs to be dropped.
-    """
+    """Return the options with the spaces that an export to Parquet states, unless others are given."""
     stated = (schema.metadata or {}).get(SPACES_KEY)
     if stated is None or options.mapping is not None:
         return options
@@ -224,7 +223,6 @@ def _as_exported(options: ImportOptions, schema: pa.Schema) -> ImportOptions:
         options,
         observation_space=options.observation_space or observation_space,
         action_space=options.action_space or action_space,
-        last_observation="missing" if options.last_observation == "drop" else options.last_observation,
     )
 
 
@@ -242,7 +240,7 @@ def _end(span: Span) -> int:
 
 
 def _following_columns(passed: Any, names: Sequence[str]) -> dict[str, str]:
-    """Return columns of ours whose value on row T stands in a column `next_...` of the last transition."""
+    """Return columns of our exports whose value on row T is in a column `next_...` of the last transition."""
     return {name: f"next_{column}" for name, column in passed.items() if f"next_{column}" in names}
 
 
@@ -281,4 +279,5 @@ FORMAT = Format(
     _detect,
     _open,
     ("mapping", *SPACES),
+    general=True,
 )

@@ -18,9 +18,10 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from ...store.errors import DatasetError
+from ...errors import DatasetError
+from ...plugin import reading
 from ...store.spaces.arrow import plain_table
-from ...writers.importing.boundary import closed_on_error, reading
+from ...writers.importing.boundary import closed_on_error
 from .arrays import EPISODE, exploded, has_episode, trajectory_columns
 from .files import literal
 from .mapping import FILE

@@ -8,6 +8,7 @@ them; they are decoded when the rows of an episode are read, next observations o
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,15 +19,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from gymnasium import Space, spaces
 
-from ...store.common.exchange import Losses
-from ...store.errors import DatasetError
+from ...errors import DatasetError
+from ...plugin import LISTS, Losses, check_bytes
 from ...store.spaces import SpaceCodec
-from ...store.spaces.arrow import LISTS, equal_binaries
-from ...writers.importing.boundary import check_bytes
+from ...store.spaces.arrow import equal_binaries
 from ...writers.importing.columns import array_space, column_of, discrete_space, opened_image
 from .mapping import Leaf, ResolvedMapping, Tree, is_image, leaves
 from .rows import TableRows
 
+#: The characters of texts that are lists of numbers.
+_OF_LISTS = frozenset("0123456789+-.,[]() \r\n\tEe")
+_WORDS_OF_LISTS = re.compile(
+    r"np\.\w+(?=\()|array(?=\()|dtype=\w+|\b(?:nan|NaN|inf|Infinity|None|null|True|False|true|false)\b"
+)
 _TEXTS = (pa.string(), pa.large_string())
 
 
@@ -117,6 +122,16 @@ def values_of(leaf: Leaf, rows: pa.RecordBatch | pa.Table) -> pa.Array:
     return values
 
 
+def _seems_list(text: str) -> bool:
+    """Return whether a text is how Python or NumPy writes a list of numbers.
+
+    >>> _seems_list("[np.float64(0.1), 2.]"), _seems_list("(1, None)"), _seems_list("[pick] the cup")
+    (True, True, False)
+    """
+    plain = _WORDS_OF_LISTS.sub("", text).strip()
+    return plain[:1] in ("[", "(") and plain[-1:] in ("]", ")") and _OF_LISTS.issuperset(plain)
+
+
 def infer_space(tree: Tree, rows: TableRows, ranges: LeafRanges, role: str) -> Space:
     """Return the space that the columns of an observation or action suggest.
 
@@ -135,6 +150,14 @@ def infer_space(tree: Tree, rows: TableRows, ranges: LeafRanges, role: str) -> S
             raise _unclear(rows, str(tree), kind, role)
         return discrete_space(limits.least, limits.greatest)
     if kind in _TEXTS and limits.greatest:
+        shown = None
+        if not limits.characters.isdisjoint("[("):
+            shown = rows.first(tree.columns[0], lambda batch: values_of(tree, batch))
+        if shown is not None and _seems_list(str(shown)):
+            raise DatasetError(
+                f"{rows.name}: `{tree}` has the text {shown!r:.80}, which looks like a list of numbers. Make "
+                f"lists of the texts first, or pass {role}_space= with a Text space to keep them."
+            )
         return spaces.Text(
             limits.greatest, min_length=limits.least or 0, charset="".join(sorted(limits.characters))
         )
@@ -164,7 +187,7 @@ def _unclear(rows: TableRows, column: str, kind: pa.DataType, role: str) -> Data
 
 
 def shape_of(leaf: Leaf, kind: pa.DataType, rows: TableRows) -> tuple[tuple[int, ...], pa.DataType]:
-    """Return the shape of the values, by the first of them where the type does not tell, and their type."""
+    """Return the shape and type of the values, by the first of them where the type does not fix the shape."""
     if isinstance(kind, pa.FixedShapeTensorType):
         return tuple(kind.shape), kind.value_type
     shape: list[int] = []

@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...store.errors import DatasetError
-from ...writers.episodes.source_keys import SOURCE_KEY
+from ...errors import DatasetError
+from ...store.names import SOURCE_KEY
 from ...writers.importing.columns import check_present, flags_of
 from .mapping import Leaf, ResolvedMapping, leaves
 from .rows import TableRows
@@ -30,7 +30,7 @@ class Span:
         step: the step of its last row so far; None without steps.
         fault: what is wrong with its steps; None if nothing is.
         terminated, truncated, done: whether a row has the flag set.
-        acted: whether the last row has an action and a reward.
+        acted: whether the last row has an action and a reward that follow its observation.
         followed: whether the last row has a next observation.
         source_key: what its first row gives as the metadata `source_key`.
     """
@@ -52,8 +52,8 @@ class Span:
         """How many rows there are."""
         return self.rows
 
-    def joins(self, before: Span) -> bool:
-        """Return whether it begins where another ends; a damaged one stands alone."""
+    def is_adjacent_to(self, before: Span) -> bool:
+        """Return whether it begins where another ends; a damaged one has no neighbour."""
         return not (self.fault or before.fault) and self.start == before.start + before.rows
 
     @property
@@ -139,7 +139,7 @@ class _SpanFinder:
             span.terminated |= bool(flags[0][index])
             span.truncated |= bool(flags[1][index])
             span.done |= bool(flags[2][index])
-            span.acted = acted is None or bool(acted[stop - 1])
+            span.acted = not mapping.action_leads_to and (acted is None or bool(acted[stop - 1]))
             span.followed = self._has_next and (followed is None or bool(followed[stop - 1]))
         self._count += batch.num_rows
 

@@ -16,9 +16,9 @@ import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet as pq
 
+from ...errors import DatasetError
+from ...plugin import Export, export_format
 from ...readers.exporting.tables import BARE_TABLES, LAYOUT, TABLES, TableExport
-from ...readers.exporting.target import Export, export_format
-from ...store.errors import DatasetError
 from ...store.names import next_name
 
 _MOST_COLUMNS = 4096

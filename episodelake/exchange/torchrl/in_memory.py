@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
+from ... import EpisodeView
+from ...plugin import require
 from ...readers.exporting.conversions import Converted, FlatTransitions, flat_transitions
-from ...readers.loading.feeding_view import FeedingView
-from ...store.common.optional_packages import require
 
 
-def to_torchrl(view: FeedingView, target: str, *, buffer: bool) -> Converted:
+def to_torchrl(view: EpisodeView, target: str, *, buffer: bool) -> Converted:
     """Return a TensorDict, or a full `TensorDictReplayBuffer` in main memory."""
     purpose = "view.to.torchrl()"
     require("tensordict", purpose)

@@ -22,9 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from ...store.dynamic.column_groups import INFO, POLICY
-from ...store.errors import DatasetError, InvalidArgumentError
-from ...writers.importing.boundary import inside, reading
+from ...errors import DatasetError, InvalidArgumentError
+from ...plugin import INFO, NO_REWARDS, POLICY, ForeignDataset, Format, ImportOptions, Match, inside, reading
 from ...writers.importing.flat import (
     BEGUN,
     FlatDataset,
@@ -36,7 +35,7 @@ from ...writers.importing.flat import (
     tree_leaves,
     unrolled,
 )
-from ...writers.importing.formats import NO_REWARDS, SPACES, ForeignDataset, Format, ImportOptions, Match
+from ...writers.importing.formats import SPACES
 from ...writers.importing.hdf5 import flags_of, space_of
 
 _DTYPES = {
@@ -66,7 +65,7 @@ class FoundRows:
 
     @property
     def is_wrapped(self) -> bool:
-        """Whether the oldest row of a storage stands behind newer ones."""
+        """Whether the oldest row of a storage comes after newer ones."""
         return self.is_full and bool(self.cursor)
 
     @property
@@ -89,12 +88,36 @@ def rows_in_memory(source: Any) -> FoundRows:
             raise DatasetError(f"{place} has a {type(writer).__name__}, which does not keep the order.")
         # Nothing is written to a dataset of TorchRL.
         cursor, source = int(getattr(writer, "_cursor", 0)), source._storage
-    if "Storage" in class_names(source, "torchrl"):
+    if "ListStorage" in class_names(source, "torchrl"):
+        # A list that may still grow has its rows in order.
+        filled, cursor = (len(source), cursor) if len(source) >= source.max_size else (None, None)
+        source = _stacked(place, source._storage)
+    elif "Storage" in class_names(source, "torchrl"):
         filled, source = len(source), source._storage
     if "TensorDictBase" not in class_names(source, "tensordict"):
         raise DatasetError(f"{place} holds no TensorDict. {_EXPECTED}.")
     with reading(place):
         return FoundRows(place, array_tree(source), tuple(source.batch_size), filled, cursor)
+
+
+def _stacked(place: str, items: list[Any]) -> Any:
+    """Return the transitions of a `ListStorage` as one TensorDict.
+
+    Raises:
+        DatasetError: an item is no transition, or they have other keys or shapes.
+    """
+    for index, item in enumerate(items):
+        if "TensorDictBase" not in class_names(item, "tensordict") or len(item.batch_size):
+            shown = getattr(item, "batch_size", type(item).__name__)
+            raise DatasetError(
+                f"{place}: item {index} is {shown}; expected TensorDicts of one transition, of batch size []."
+            )
+    if not items:
+        raise DatasetError(f"{place} holds no transitions: it is empty.")
+    with reading(place):
+        import torch
+
+        return torch.stack(list(items))  # pyright: ignore[reportArgumentType]
 
 
 def rows_in_folder(path: Path) -> FoundRows:
@@ -192,7 +215,7 @@ def ids_of(values: Mapping[str, Any]) -> np.ndarray | None:
 
 
 def changes(ids: np.ndarray | None, order: np.ndarray) -> np.ndarray:
-    """Return whether another trajectory begins behind each row in order of time, as bool."""
+    """Return whether another trajectory begins after each row in order of time, as bool."""
     changed = np.zeros(len(order), bool)
     if ids is not None:
         changed[:-1] = np.diff(ids[order]) != 0

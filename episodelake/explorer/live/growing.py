@@ -21,17 +21,17 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from ..._store import EpisodeStore, create_described
-from ...readers.episode import Episode
-from ...store.errors import EpisodelakeError, NothingToDrawError
+from ... import Episode, EpisodeStore
+from ..._store import create_described
+from ...errors import EpisodelakeError, NothingToDrawError
+from ...readers.unsealed import FollowedJournal, JournalFollower, Unsealed, UnsealedEpisode
 from ...store.files.locating import memory_place
 from ...store.journal.packed_columns import Packer
 from ...store.journal.reading import JournalBatch
 from ...store.journal.row_index import RowSpans
 from ...store.journal.run_journal import PartWriter, part_path, sealed_numbers
-from ...store.maintenance.recovery import recover
+from ...store.recovery.recovery import recover
 from ..listing import EpisodeList
-from .journals import FollowedJournal, JournalFollower, Unsealed, UnsealedEpisode
 
 #: Seconds between polls; a pause lasts at least this many times as long as the poll took.
 POLL = 0.5

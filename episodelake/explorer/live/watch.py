@@ -11,14 +11,14 @@ from typing import Any
 
 import polars as pl
 
-from ..._store import EpisodeStore
-from ...lakes.lake import Lake
+from ... import EpisodeStore
+from ...errors import CorruptStoreError, EpisodelakeError
+from ...readers.unsealed import Unsealed
 from ...store.card import known_entries
-from ...store.errors import CorruptStoreError, EpisodelakeError
+from ...types import Lake
 from ..checkup import Checkup
 from ..listing import EpisodeList, SeriesColors
 from .growing import Recordings, state_of
-from .journals import Unsealed
 
 #: Seconds between polls; a pause lasts at least this many times the loading of a version.
 PAUSE = 2.0

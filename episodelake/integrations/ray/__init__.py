@@ -9,7 +9,7 @@ Names load on first use. Where Ray is missing, the first use raises `MissingPack
 
 from __future__ import annotations
 
-from ..._first_use import names_of
+from .. import names_of
 
 __all__, __getattr__, __dir__ = names_of(  # pyright: ignore[reportUnsupportedDunderAll]
     __name__,

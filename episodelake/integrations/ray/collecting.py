@@ -22,14 +22,14 @@ from ray.cloudpickle import dumps as dumps_by_value
 from ray.exceptions import OutOfMemoryError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from ..._store import open_store
-from ...store.common.arguments import whole_number
-from ...store.errors import InvalidArgumentError
+from ... import collect as collect_locally
+from ... import open as open_store
+from ...errors import InvalidArgumentError
+from ...plugin import whole_number
 from ...store.files.access import error_text
 from ...store.schema import StoreHandle
-from ...writers.collecting.collect import collect as collect_locally
+from ...types import CollectStats
 from ...writers.collecting.display import StopSignal
-from ...writers.collecting.stats import CollectStats
 from ...writers.collecting.worker import Share, open_handle, work_share
 from ...writers.collecting.workers import Worker, WorkerPool, recover_runs, runs_of
 from .datasource import check_path
@@ -45,12 +45,13 @@ class _WorkerActor:
         self._messages: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
         self._stop = StopSignal()
 
-    def work(self, orders: bytes, share: Share) -> None:
+    def work(self, config: bytes, share: Share) -> None:
         """Do a share of a collection."""
         self._messages.put(("node", ray.get_runtime_context().get_node_id()))
-        work_share(lambda *message: self._messages.put(message), orders, share, self._stop)
+        result = work_share(lambda *message: self._messages.put(message), config, share, self._stop)
+        self._messages.put(("done", result))
 
-    def hear(self) -> list[tuple[str, Any]]:
+    def receive(self) -> list[tuple[str, Any]]:
         """Wait for messages, and return them."""
         messages = [self._messages.get()]
         with contextlib.suppress(queue.Empty):
@@ -77,13 +78,13 @@ class _RemoteWorker(Worker):
 
     Attributes:
         actor: the actor; None once it has ended.
-        heard: its next messages.
+        pending: its next messages.
         node: the id of its node.
         loss: how Ray lost it.
     """
 
     actor: Any = None
-    heard: Any = None
+    pending: Any = None
     node: str | None = None
     loss: str = ""
 
@@ -96,10 +97,10 @@ class _RemoteWorker(Worker):
         """See `Worker`."""
         return self.loss
 
-    def hear(self) -> None:
+    def receive(self) -> None:
         """Take the messages that came; let an actor go that has ended, so that another takes its place."""
         try:
-            for kind, content in ray.get(self.heard):
+            for kind, content in ray.get(self.pending):
                 if kind == "node":
                     self.node = content
                 else:
@@ -108,9 +109,9 @@ class _RemoteWorker(Worker):
             self.loss = _out_of_memory(error) if isinstance(error, OutOfMemoryError) else str(error)
             ray.kill(self.actor)  # one that cannot be reached may live
         if self.loss or self.failure or self.stats is not None:
-            self.actor = self.heard = None
+            self.actor = self.pending = None
         else:
-            self.heard = self.actor.hear.remote()
+            self.pending = self.actor.receive.remote()
 
 
 class _ActorPool(WorkerPool):
@@ -127,23 +128,28 @@ class _ActorPool(WorkerPool):
 
     def __init__(self, count: int, options: Mapping[str, Any]) -> None:
         super().__init__(count)
+        if "max_concurrency" in options:
+            raise InvalidArgumentError(
+                "actor_options has 'max_concurrency': collecting decides how many calls an actor takes at "
+                "once."
+            )
         self._options = {"num_cpus": 1, "scheduling_strategy": "SPREAD", **options, "max_concurrency": 3}
 
-    def start(self, orders: bytes, shares: Sequence[Share]) -> None:
+    def start(self, config: bytes, shares: Sequence[Share]) -> None:
         """See `WorkerPool`."""
-        kind, payload = ray.remote(_WorkerActor).options(**self._options), ray.put(orders)
+        kind, payload = ray.remote(_WorkerActor).options(**self._options), ray.put(config)
         for share in shares:
             actor = kind.remote()
             actor.work.remote(payload, share)
-            self.workers.append(_RemoteWorker(share, actor=actor, heard=actor.hear.remote()))
+            self.workers.append(_RemoteWorker(share, actor=actor, pending=actor.receive.remote()))
 
-    def listen(self) -> None:
+    def poll(self) -> None:
         """See `WorkerPool`."""
-        waited = {worker.heard: worker for worker in self.workers if worker.running}
-        for heard in ray.wait(list(waited), num_returns=1, timeout=_PAUSE)[0]:
-            waited[heard].hear()
+        waited = {worker.pending: worker for worker in self.workers if worker.running}
+        for pending in ray.wait(list(waited), num_returns=1, timeout=_PAUSE)[0]:
+            waited[pending].receive()
 
-    def tell_to_stop(self) -> None:
+    def request_stop(self) -> None:
         """See `WorkerPool`."""
         for worker in self.workers:
             if worker.running:
@@ -157,12 +163,12 @@ class _ActorPool(WorkerPool):
 
     def __exit__(self, *_: object) -> None:
         """See `WorkerPool`."""
-        self.tell_to_stop()
+        self.request_stop()
         latest = time.monotonic() + _GRACE_SECONDS
         while any(worker.running for worker in self.workers):
             if time.monotonic() > latest:
                 self.kill()
-            self.listen()
+            self.poll()
 
     def recover(self, store: StoreHandle) -> None:
         """Recover what dead actors left, each on its node: the journal of an object store is local there."""

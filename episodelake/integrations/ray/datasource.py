@@ -22,10 +22,10 @@ import ray.data
 from ray.data import Dataset, Datasource, ReadTask
 from ray.data.block import BlockMetadata
 
+from ... import EpisodeView
+from ...errors import InvalidArgumentError
+from ...plugin import suggest, whole_number
 from ...readers.tasks import Address, groups_of
-from ...readers.view import EpisodeView
-from ...store.common.arguments import suggest, whole_number
-from ...store.errors import InvalidArgumentError
 
 #: A block of whole episodes has about so many bytes at most.
 BLOCK_BYTES = 64 << 20
@@ -55,7 +55,7 @@ class Reading:
 
 
 class StoreDatasource(Datasource):
-    """Episodes of one version of a store, in tasks of whole neighbouring episodes.
+    """Episodes of one version of a store, in tasks of neighbouring episodes.
 
     Args:
         view: the episodes.

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from os import PathLike
@@ -12,29 +13,26 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+import polars.selectors as cs
 import pyarrow as pa
 from ray.data import Dataset
 from ray.data.extensions import ArrowTensorArray, ArrowVariableShapedTensorArray
 
-from ..._store import open_store
+from ... import Batches, Cache, Episodes, EpisodeView, Loader, Output, Shard, unpadded
+from ... import open as open_store
+from ...errors import InvalidArgumentError
+from ...plugin import ACTION, EPISODE, METADATA, OBSERVATION, REWARD, STEPS, collected
 from ...readers.blocks import without_nulls
-from ...readers.columns.mapped import Cache
 from ...readers.columns.selection import select
 from ...readers.columns.specs import check_names
 from ...readers.columns.tree import leaves
 from ...readers.episodes import iterate_blocks
 from ...readers.loading.config import LoaderConfig, choose_units
-from ...readers.loading.feed import Batches, Shard
 from ...readers.loading.feeding import chosen_episodes
-from ...readers.loading.outputs import Output
 from ...readers.loading.transforms.on_read import TransformPipeline
 from ...readers.loading.units import Units
-from ...readers.loading.windows import Episodes, unpadded
 from ...readers.tasks import Address
-from ...readers.view import EpisodeView
-from ...store.errors import InvalidArgumentError
-from ...store.layout import STEPS
-from ...store.names import ACTION, EPISODE, LENGTH, OBSERVATION, REWARD
+from ...store.names import LENGTH
 from ...store.spaces.arrow import plain_table, values_of
 from ...store.spaces.fixed import FixedNode
 from .datasource import BLOCK_BYTES, Reading, check_columns, check_path, dataset_of
@@ -63,20 +61,35 @@ def _stored_rows(last: bool, view: EpisodeView, columns: Sequence[str]) -> Itera
     """Yield the steps of a view as the files have them, a row group at a time."""
     snapshot = view.context.snapshot
     added, shown = snapshot.annotation_files.annotations, snapshot.shown_schema(STEPS)
-    stored = [shown.field(name) for name in columns if name not in added]
+    # Any column gives the number of rows where none is asked for.
+    stored = [shown.field(name) for name in columns if name in shown.names and name not in added]
+    stored = stored or [shown.field(0)]
+    facts = [name for name in columns if name not in shown.names and name not in added]
+    episodes = plain_table(collected(view.episodes.select(facts)).to_arrow()) if facts else None
+    places = {position: place for place, position in enumerate(view.positions.tolist())}
     overflow = snapshot.overflow(STEPS)
     for block, members in iterate_blocks(view.context):
         rows = block.shown(stored, overflow, 0, block.count)
         for name in columns:
             if name in added:
                 rows = rows.append_column(name, block.added(snapshot, added[name], 0, block.count))
-        chosen = np.zeros(block.count, bool)
-        for _, start, count in members:
+        chosen, owner = np.zeros(block.count, bool), np.zeros(block.count, np.int64)
+        for position, start, count in members:
             chosen[start : start + count] = True
+            owner[start : start + count] = places[position]
+        if episodes is not None:
+            for name, values in zip(facts, episodes.take(pa.array(owner)).columns, strict=True):
+                rows = rows.append_column(name, values)
         if not last:
             chosen &= block.stepped
         rows = rows.select(columns)
         yield rows if chosen.all() else rows.filter(pa.array(chosen))
+
+
+def _kept_facts(view: EpisodeView) -> list[str]:
+    """Return the columns of episodes with their seeds and metadata, as far as there are any."""
+    facts = collected(view.episodes.select("seed", cs.starts_with(METADATA.prefix)))
+    return [column.name for column in facts if column.null_count() < len(column)]
 
 
 def _tensor(column: pa.ChunkedArray, leaf: FixedNode) -> pa.Array:
@@ -130,12 +143,12 @@ def _episode_rows(
     """Yield the episodes of a view, a table for all."""
     frame = view.episodes
     names = [name for name in frame.collect_schema().names() if name in columns]
-    table = plain_table(frame.select(names or LENGTH).collect().to_arrow())
+    table = plain_table(collected(frame.select(names or LENGTH)).to_arrow())
     wanted = [key for key in steps if any(_within(name, key) for name in columns)]
     if wanted:
         keys = dict.fromkeys([*wanted, LENGTH, EPISODE])
         # One at a time, nothing is padded.
-        batches = view.loader(1, Episodes(), columns=list(keys), agent=agent)
+        batches = _loader(view, 1, {"units": Episodes(), "columns": list(keys), "agent": agent})
         parts = [dict(leaves(episode)) for batch in batches for episode in unpadded(batch)]
         table = table.take(pa.array([part[EPISODE] for part in parts], pa.int64()))
         for name in columns:
@@ -154,12 +167,19 @@ def _unit_rows(
     options: Mapping[str, Any], size: int, view: EpisodeView, first: int, columns: Sequence[str]
 ) -> Iterator[pa.Table]:
     """Yield the units of a view, `size` at a time."""
-    for batch in view.loader(size, **options):
+    for batch in _loader(view, size, options):
         rows = dict(leaves(batch))
         if EPISODE in rows:
             rows[EPISODE] += first
         chosen = {name: ArrowTensorArray.from_numpy(rows[name]) for name in columns}
         yield pa.table(chosen or {_NO_COLUMN: pa.nulls(len(next(iter(rows.values()))))})
+
+
+def _loader(view: EpisodeView, size: int, options: Mapping[str, Any]) -> Loader:
+    """Return a loader of a task; the driver warns of what all of them leave out."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        return view.loader(size, **options)
 
 
 def _unit_counts(view: EpisodeView, options: Mapping[str, Any]) -> np.ndarray:
@@ -180,6 +200,7 @@ def _unit_counts(view: EpisodeView, options: Mapping[str, Any]) -> np.ndarray:
         joint=options["joint"],
     )
     config, selection, _ = chosen_episodes(view.context, config)
+    config.warn_left_out(selection.index)
     counts = config.units.counts(selection.index)
     numbers = selection.index.numbers
     return counts if numbers is None else np.bincount(numbers, counts, len(view)).astype(np.int64)
@@ -189,7 +210,7 @@ def _first_unit(view: EpisodeView, counts: np.ndarray, options: Mapping[str, Any
     """Return the columns of the first unit, a row of each; empty where no episode has any."""
     some = np.flatnonzero(counts)[:1]
     place = int(some[0]) if len(some) else 0
-    return dict(leaves(next(iter(view[place : place + 1].loader(1, **options))))) if len(some) else {}
+    return dict(leaves(next(iter(_loader(view[place : place + 1], 1, options))))) if len(some) else {}
 
 
 def read_steps(
@@ -210,7 +231,9 @@ def read_steps(
 
     Args:
         path: the store's folder or URL, which every machine of the cluster sees.
-        columns: names; None for all.
+        columns: names; None for all of the steps, and with `last` the `seed` and `metadata.<key>` of the
+            episodes, for `write_steps`. Columns of `store.episodes` have the value of the episode in each of
+            its rows.
         last: also the row of each episode's last observation, as `store.steps` has it. What belongs to a
             transition is NULL there, and zero in tensors.
         where: a condition over the episodes table; steps of other episodes are not read.
@@ -226,10 +249,13 @@ def read_steps(
     schema = (
         pl.DataFrame(schema=(view.steps if last else view.transitions).collect_schema()).to_arrow().schema
     )
-    fixed = _fixed_leaves(view)
+    fixed, steps = _fixed_leaves(view), {field.name: field.type for field in schema}
+    facts = pl.DataFrame(schema=view.episodes.collect_schema()).to_arrow().schema
+    known = {field.name: field.type for field in facts} | steps
+    chosen = [*steps, *(_kept_facts(view) if last else ())] if columns is None else columns
     sizes = {
-        name: fixed[name].row_bytes if name in fixed else _cell_bytes(schema.field(name).type)
-        for name in _checked(columns, schema.names, "steps")
+        name: fixed[name].row_bytes if name in fixed else _cell_bytes(known[name])
+        for name in _checked(chosen, list(known), "steps")
     }
     return dataset_of(
         view, address, Reading(partial(_step_rows, last), _row_counts(view, last), sizes), read_options

@@ -15,9 +15,9 @@ from typing import Any
 
 import ray
 
-from ..._store import open_store
-from ...store.errors import InvalidArgumentError
-from ...writers.episodes.episode_writer import OpenEpisode
+from ... import OpenEpisode
+from ... import open as open_store
+from ...errors import InvalidArgumentError
 from .datasource import check_path
 
 

@@ -29,22 +29,18 @@ from ray.data import Dataset, Datasink
 from ray.data.block import BlockAccessor
 from ray.data.extensions import ArrowTensorType, ArrowTensorTypeV2, ArrowVariableShapedTensorType
 
-from ..._importing import import_part
-from ..._store import EpisodeStore, open_store
+from ... import EpisodeStore
+from ... import open as open_store
+from ...errors import ConcurrentCommitError, DatasetError, InvalidArgumentError, StoreNotFoundError
+from ...exchange.importing import import_part
 from ...exchange.table.mapping import ResolvedMapping, leaves, resolve
-from ...store.common.exchange import Losses
-from ...store.errors import (
-    ConcurrentCommitError,
-    DatasetError,
-    InvalidArgumentError,
-    StoreNotFoundError,
-)
-from ...store.files import Place, guard_access, scratch, sync_path
-from ...store.layout import JOURNAL, MANIFEST, STEPS, Layout, time_ordered_suffix
-from ...store.maintenance.merging import merge
-from ...store.maintenance.staging import staging
+from ...plugin import MANIFEST, STEPS, ImportOptions, Layout, Losses, Place, collected, guard_access
+from ...store.files import scratch, sync_path
+from ...store.layout import JOURNAL, time_ordered_suffix
 from ...store.names import has_utf8
-from ...writers.importing.formats import ImportOptions, LastObservation
+from ...store.rewrite.merging import merge
+from ...store.staging import staging
+from ...writers.importing.formats import LastObservation
 from .datasource import check_path
 
 _TENSORS = (ArrowTensorType, ArrowTensorTypeV2, ArrowVariableShapedTensorType)
@@ -177,18 +173,17 @@ class StoreDatasink(Datasink):
         if views:
             target = self._opened(self._target).handle
             merge(target, [view.selection() for view in views], check=self._check_absent)
-        steps = sum(int(view.episodes.select(pl.col("length").sum()).collect().item()) for view in views)
+        steps = sum(int(collected(view.episodes.select(pl.col("length").sum())).item()) for view in views)
         lost = Losses()
         for each in staged:
-            for what, count in each.lost.items():
-                lost.add(what, count)
+            lost.merge(each.lost)
         self.report = WriteReport(sum(map(len, views)), steps, 0, dict(lost))
 
     def _check_absent(self) -> None:
         if self.present():
             raise ConcurrentCommitError(
                 f"Another process committed the same write ({self._name!r}) into {self._target} meanwhile; "
-                "nothing of this one shows."
+                "this one was not applied."
             )
 
     def _opened(self, path: str) -> EpisodeStore:
@@ -197,13 +192,13 @@ class StoreDatasink(Datasink):
     def present(self) -> int:
         """Return how many episodes of this write the newest version of the store has."""
         store = self._opened(self._target)
-        runs = store.runs.collect()
+        runs = collected(store.runs)
         if "metadata.imported_from" not in runs.columns:
             return 0
         identity = f"table:{quote(self._name, ' ')}"
         ids = runs.filter(pl.col("metadata.imported_from") == identity)["run_id"].to_list()
         own = pl.col("run_id").is_in(ids)
-        return int(store.episodes.select(own.sum()).collect().item())
+        return int(collected(store.episodes.select(own.sum())).item())
 
 
 def _sync_segments(folder: Path) -> None:
@@ -284,7 +279,7 @@ def _with_nulls(rows: pa.Table, mapping: ResolvedMapping, blocks: pa.Schema) -> 
 
 
 def _check_no_nan(rows: pa.Table, rewards: Sequence[str], flags: Sequence[str]) -> None:
-    """Refuse rows of last observations, which their flags tell, with NaN where the reward was NULL.
+    """Refuse rows of last observations (by their flags) with NaN where the reward was NULL.
 
     Raises:
         DatasetError: there are such rows; the message names the column.
@@ -311,15 +306,16 @@ def write_steps(
     *,
     write_id: str,
     mapping: Any = None,
-    last_observation: LastObservation = "drop",
+    last_observation: LastObservation = "missing",
     storage_options: Mapping[str, str] | None = None,
     **write_options: Any,
 ) -> WriteReport:
     """Write the rows of a dataset into a store as episodes, in one commit.
 
     Rows are those of a table of steps, as `import_dataset` takes them: `episode_id` and `t` name the episode
-    and the step, `observation`, `action`, `reward`, `terminated` and `truncated` are values; other names come
-    by a mapping. All rows of an episode are in one block of the dataset, as `read_steps` gives them;
+    and the step, `observation`, `action`, `reward`, `terminated` and `truncated` are values, `seed` and
+    `metadata.<key>` those of the episode, whose first row counts; other names come by a mapping. All rows of
+    an episode are in one block of the dataset, as `read_steps` gives them;
     `dataset.repartition(blocks, keys=["episode_id"])` brings them together. In a block, rows may have any
     order if they have `t`. Change rows with `batch_format="pyarrow"`: NumPy has no NULL, which the row of a
     last observation has.

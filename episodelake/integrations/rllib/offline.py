@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,12 +14,24 @@ import polars as pl
 import pyarrow as pa
 from ray.rllib.offline.offline_data import OfflineData
 
-from ..._store import open_store
+from ... import EpisodeView
+from ... import open as open_store
+from ...errors import InvalidArgumentError
+from ...plugin import POLICY, collected, flag, options_of, refuse_unused, suggest
+from ...readers.loading.config import left_out
 from ...readers.tasks import groups_of
-from ...readers.view import EpisodeView
-from ...store.dynamic.column_groups import POLICY
-from ...store.errors import InvalidArgumentError
-from .offline_episodes import EpisodeOptions, StorePreLearner, is_numeric
+from ...store.common.warn import warn_caller
+from .offline_episodes import (
+    OWN_COLUMNS,
+    REPLACEABLE,
+    RESERVED,
+    REWARDS,
+    EpisodeOptions,
+    StepSource,
+    StorePreLearner,
+    check_rewards,
+    is_numeric,
+)
 
 #: Into how many runs of neighbouring episodes a group is divided: more mix better, fewer read faster.
 _RUNS = 8
@@ -27,6 +39,24 @@ _RUNS = 8
 _BLOCKS = 1000
 #: Ray Data restarts its workers when the plan ends: where batches are not kept, it lasts for so many steps.
 _STEPS, _EPOCHS = 2_000_000, 100
+#: What `input_read_method_kwargs` takes: choices of episodes and values, and arguments of `open_store`.
+_CHOICES = ("where", "extra_model_outputs", "infos", "chunk_length")
+_OPENING = ("version", "storage_options", "check_pages")
+#: Options of `config.offline_data` that mean nothing for a store.
+_IGNORED = (
+    "input_read_method",
+    "input_read_episodes",
+    "input_read_sample_batches",
+    "input_read_batch_size",
+    "input_filesystem",
+    "input_filesystem_kwargs",
+    "input_compress_columns",
+    "ignore_final_observation",
+    "materialize_data",
+    "postprocess_inputs",
+    "prelearner_buffer_class",
+    "shuffle_buffer_size",
+)
 
 
 class StoreOfflineData(OfflineData):
@@ -39,41 +69,45 @@ class StoreOfflineData(OfflineData):
     each group; Ray Data splits them between learners. A group has the `capacity` of
     `prelearner_buffer_kwargs` steps, by default ten train batches. With `materialize_mapped_data` the batches
     of one epoch are kept in memory and come again; without it, groups and rows are drawn anew for each epoch.
-    `materialize_data` has no effect.
+    Options of RLlib's own reader that have no effect here, such as `materialize_data`, are refused.
 
     `input_read_method_kwargs` chooses what is read:
 
     - `version`, `storage_options`, `check_pages`: as for `episodelake.open`.
     - `where`: an SQL condition or Polars expression over the episodes table.
     - `extra_model_outputs`: keys of the policy's recorded outputs; None (the default) for those of the first
-      episode that are numbers or arrays of one shape. `input_read_schema` maps RLlib's names to other keys.
+      episode that are numbers or arrays of one shape, except for names of RLlib's own columns.
     - `infos`: whether episodes have their infos; False by default, since learners seldom use them.
     - `chunk_length`: at most so many steps of an episode go through the connectors at once, after
       `episode_lookback_horizon` steps of lookback. None (the default) keeps episodes whole.
 
     Float actions of bounded Box spaces are mapped to [-1, 1] if `normalize_actions` is set (RLlib's default),
     because modules act in that range; `actions_in_input_normalized=True` says that the store already has
-    such actions. `input_read_schema={"actions": "policy.sampled_action"}` takes the actions that a module
-    sampled, as `StoreRecorder` records them, without a mapping. Episodes whose `end_reason` is `cut` or
-    `interrupted` are neither terminated nor truncated: learners bootstrap their last value. Where the last
+    such actions. `input_read_schema` takes other columns by RLlib's names: outputs of the policy, as
+    `policy.<key>`, or annotations of steps, by their names. `{"action_logp": "policy.log_prob"}` renames an
+    output, `{"rewards": "shaped"}` trains on an annotation, and `{"actions": "policy.sampled_action"}` on the
+    actions that a module sampled, as `StoreRecorder` records them, without a mapping. Episodes whose
+    `end_reason` is `cut` or `interrupted` are neither terminated nor truncated: learners bootstrap their
+    last value. Where the last
     observation of an episode is missing, its last transition is left out, and learners bootstrap there.
 
     Raises:
         StoreNotFoundError: a path holds no store.
-        InvalidArgumentError: an option has a wrong value; no episode is chosen; the store has several agents
-            and the config one module, or the reverse; `prelearner_class` is no `StorePreLearner`.
+        InvalidArgumentError: an option has a wrong value or no effect; `input_read_schema` names a column
+            that a step lacks, or replaces one of RLlib's that only the store decides; no episode is chosen;
+            the store has several agents and the config one module, or the reverse; `prelearner_class` is no
+            `StorePreLearner`.
         QueryError: `where` is not valid.
     """
 
     def __init__(self, config: Any) -> None:
-        arguments = dict(config.input_read_method_kwargs)
-        chosen = {
-            key: arguments.pop(key, None) for key in ("where", "extra_model_outputs", "infos", "chunk_length")
-        }
+        arguments = _arguments(config)
+        chosen = {key: arguments.pop(key, None) for key in _CHOICES}
         paths = config.input_ if isinstance(config.input_, list) else [config.input_]
+        refuse_unused(arguments.get("storage_options"), *paths)
         views = [_view(path, chosen["where"], arguments) for path in paths]
-        _check(config, views, chosen["chunk_length"])
-        self._outputs = _output_names(config, views, chosen["extra_model_outputs"])
+        _check(config, paths, views, chosen["chunk_length"])
+        self._sources = _sources(config, views, chosen["extra_model_outputs"])
         plan = _plan(config, views, chosen["chunk_length"])
         size = -(-len(plan) // _BLOCKS)
         # The parent reads what its config names: here the plan, in blocks.
@@ -86,8 +120,8 @@ class StoreOfflineData(OfflineData):
         self.data_read_batch_size = 1
         self.prelearner_class = config.prelearner_class or StorePreLearner
         options = EpisodeOptions(
-            outputs=self._outputs,
-            infos=bool(chosen["infos"]),
+            sources=self._sources,
+            infos=flag("infos", chosen["infos"] or False),
             lookback=config.episode_lookback_horizon,
             normalize=config.normalize_actions and not config.actions_in_input_normalized,
             mapping=config.policy_mapping_fn if config.is_multi_agent else None,
@@ -102,7 +136,9 @@ class StoreOfflineData(OfflineData):
 
 
 def _view(path: str, where: Any, arguments: dict[str, Any]) -> EpisodeView:
-    store = open_store(path, **arguments)
+    options = options_of(arguments.get("storage_options"), path)
+    own: dict[str, Any] = {**arguments, "storage_options": options}
+    store = open_store(path, **own)
     view = store if where is None else store.filter(where)
     if not len(view):
         raise InvalidArgumentError(
@@ -111,23 +147,52 @@ def _view(path: str, where: Any, arguments: dict[str, Any]) -> EpisodeView:
             if where is not None
             else f"There is nothing to train from: the store at {path!r} has no episodes."
         )
-    if not _transitions(view).any():
+    kept = _transitions(view)
+    if not kept.any():
         raise InvalidArgumentError(
             f"There is nothing to train from: the episodes of the store at {path!r} have no transition whose "
             "next observation was recorded."
         )
+    missing = view.context.snapshot.missing_at(view.positions)
+    if missing is not None and (count := int(missing.sum())):
+        warn_caller(f"{left_out('RLlib', count, int(kept.sum()) + count)} A learner bootstraps there.")
     return view[:]
 
 
 def _transitions(view: EpisodeView) -> np.ndarray:
     """Return how many transitions each episode has between two observations: RLlib needs both."""
     context = view.context
-    lengths = view.episodes.select("length").collect()["length"].to_numpy()
+    lengths = collected(view.episodes.select("length"))["length"].to_numpy()
     missing = context.snapshot.missing_at(context.all_positions)
     return lengths if missing is None else lengths - missing
 
 
-def _check(config: Any, views: Sequence[EpisodeView], chunk_length: Any) -> None:
+def _arguments(config: Any) -> dict[str, Any]:
+    """Return `input_read_method_kwargs`.
+
+    Raises:
+        InvalidArgumentError: one of them is unknown, or an option for RLlib's own reader was set.
+    """
+    arguments, known = dict(config.input_read_method_kwargs), (*_CHOICES, *_OPENING)
+    for name in arguments:
+        if name not in known:
+            raise InvalidArgumentError(
+                f"input_read_method_kwargs has {name!r}.{suggest(name, known)} Stores take "
+                f"{', '.join(known)}."
+            )
+    default = type(config)()
+    buffer = {**config.prelearner_buffer_kwargs, "capacity": None} != {"capacity": None}
+    ignored = [name for name in _IGNORED if getattr(config, name) != getattr(default, name)]
+    if ignored or buffer:
+        names = [*ignored, *(["prelearner_buffer_kwargs other than 'capacity'"] if buffer else [])]
+        raise InvalidArgumentError(
+            f"The config sets {', '.join(names)}, which only RLlib's own reader uses: stores are read as "
+            "true episodes. Leave that out of offline_data()."
+        )
+    return arguments
+
+
+def _check(config: Any, paths: Sequence[str], views: Sequence[EpisodeView], chunk_length: Any) -> None:
     if config.prelearner_class and not issubclass(config.prelearner_class, StorePreLearner):
         raise InvalidArgumentError(
             f"`prelearner_class` must be a subclass of `StorePreLearner`, got {config.prelearner_class!r}."
@@ -136,7 +201,7 @@ def _check(config: Any, views: Sequence[EpisodeView], chunk_length: Any) -> None
         raise InvalidArgumentError(
             f"`chunk_length` must be at least 1, for episodes of one agent; got {chunk_length}."
         )
-    for path, view in zip(config.input_, views, strict=False):
+    for path, view in zip(paths, views, strict=True):
         groups = [group.name for group in view.context.snapshot.schema.groups]
         if bool(groups) != config.is_multi_agent:
             raise InvalidArgumentError(
@@ -147,40 +212,86 @@ def _check(config: Any, views: Sequence[EpisodeView], chunk_length: Any) -> None
             )
 
 
-def _output_names(config: Any, views: Sequence[EpisodeView], keys: Sequence[str] | None) -> dict[str, str]:
-    """Return the keys of recorded outputs of the policy, by the names that RLlib gets."""
-    renamed = {stored.removeprefix("policy."): name for name, stored in config.input_read_schema.items()}
-    if keys is None:
-        first = [view[0] for view in views]
-        single = [episode.agent(episode.agents[0]) if episode.agents else episode for episode in first]
-        keys_of = [
-            {key for key, values in episode.policy.items() if is_numeric(values)} for episode in single
-        ]
-        keys = sorted(set.intersection(*keys_of))
-    for view in views:
-        _check_outputs(view, keys)
-    return {renamed.get(key, key): key for key in keys}
+def _sources(config: Any, views: Sequence[EpisodeView], keys: Sequence[str] | None) -> dict[str, StepSource]:
+    """Return where RLlib's columns come from, for those that do not have their usual source.
 
-
-def _check_outputs(view: EpisodeView, keys: Sequence[str]) -> None:
-    """Refuse outputs that a transition lacks, here rather than in a worker while it trains."""
-    schema = view.steps.collect_schema().names()
-    columns = {
-        key: [name for name in schema if name == (own := POLICY.column((key,))) or name.startswith(f"{own}.")]
-        for key in keys
+    Raises:
+        InvalidArgumentError: a name or a source is not valid, or a transition lacks a value.
+    """
+    sources = {
+        name: _source(name, column, views) for name, column in dict(config.input_read_schema or {}).items()
     }
-    unknown = [key for key, names in columns.items() if not names]
-    lacking = [pl.col(name).is_null() for names in columns.values() for name in names]
-    gaps = view.transitions.filter(pl.any_horizontal(lacking)) if lacking and not unknown else None
-    ids = [] if gaps is None else gaps.select("episode_id").head(1).collect()["episode_id"].to_list()
-    if unknown or ids:
-        known = sorted(name.removeprefix(POLICY.prefix) for name in schema if name.startswith(POLICY.prefix))
-        where = f"no {unknown[0]!r} of the policy" if unknown else f"steps without an output in {ids[0]!r}"
+    sources = {name: source for name, source in sources.items() if source is not None}
+    renamed = {source.key for source in sources.values() if not source.annotation}
+    for key in _default_outputs(views) if keys is None else keys:
+        if key in renamed:
+            continue
+        if key not in RESERVED:
+            sources[key] = StepSource(key)
+        elif keys is not None:
+            raise InvalidArgumentError(
+                f"extra_model_outputs has {key!r}, which is a column of RLlib. Choose its name with "
+                f"input_read_schema={{<name>: 'policy.{key}'}}."
+            )
+    for view in views:
+        _check_sources(view, sources)
+    return sources
+
+
+def _source(name: Any, column: Any, views: Sequence[EpisodeView]) -> StepSource | None:
+    """Return the source that an entry of `input_read_schema` names; None for the usual one."""
+    if column is not None and OWN_COLUMNS.get(name) == column:
+        return None
+    entry = f"input_read_schema={{{name!r}: {column!r}}}"
+    if not isinstance(name, str) or not isinstance(column, str):
+        raise InvalidArgumentError(f"{entry}: expected text for both, RLlib's name and a column of steps.")
+    if name in RESERVED and name not in REPLACEABLE:
         raise InvalidArgumentError(
-            f"The store at {view.context.snapshot.layout.root} has {where}; outputs asked for: {list(keys)}, "
-            f"recorded: {', '.join(known) or 'none'}. Choose outputs that all episodes have with "
-            "`input_read_method_kwargs={'extra_model_outputs': [...]}`, or filter with `where`."
+            f"{entry}: RLlib's {name!r} comes from the store alone. Entries can replace "
+            f"{' and '.join(REPLACEABLE)}, and name outputs of modules. Leave this one out."
         )
+    annotated = [column in view.context.snapshot.annotation_files.annotations for view in views]
+    return StepSource(column.removeprefix(POLICY.prefix), annotation=all(annotated))
+
+
+def _default_outputs(views: Sequence[EpisodeView]) -> list[str]:
+    """Return the keys of the outputs that the first episodes of all stores have as numbers."""
+    keys = [
+        {key for key, values in episode.policy.items() if is_numeric(values)} for episode in _firsts(views)
+    ]
+    return sorted(set.intersection(*keys))
+
+
+def _firsts(views: Sequence[EpisodeView]) -> list[Any]:
+    """Return the first episode of each store; of several agents that of one of them."""
+    first = [view[0] for view in views]
+    return [episode.agent(episode.agents[0]) if episode.agents else episode for episode in first]
+
+
+def _check_sources(view: EpisodeView, sources: Mapping[str, StepSource]) -> None:
+    """Refuse sources that a transition lacks, here rather than in a worker while it trains."""
+    schema = view.steps.collect_schema().names()
+    columns = {}
+    for name, source in sources.items():
+        own = source.key if source.annotation else POLICY.column((source.key,))
+        columns[name] = [each for each in schema if each == own or each.startswith(f"{own}.")]
+    unknown = [sources[name] for name, names in columns.items() if not names]
+    lacking = [pl.col(each).is_null() for names in columns.values() for each in names]
+    gaps = view.transitions.filter(pl.any_horizontal(lacking)) if lacking and not unknown else None
+    ids = [] if gaps is None else collected(gaps.select("episode_id").head(1))["episode_id"].to_list()
+    if unknown or ids:
+        known = [name for name in schema if name.startswith(POLICY.prefix)]
+        known += view.context.snapshot.annotation_files.annotations
+        problem = f"no {unknown[0]}" if unknown else f"steps without an output in {ids[0]!r}"
+        raise InvalidArgumentError(
+            f"The store at {view.context.snapshot.layout.root} has {problem}; asked for: "
+            f"{', '.join(map(str, sources.values()))}; recorded: {', '.join(sorted(known)) or 'none'}. "
+            "Choose outputs that all episodes have with "
+            "`input_read_method_kwargs={'extra_model_outputs': [...]}` "
+            "and columns of steps with `input_read_schema`, or filter with `where`."
+        )
+    for name in sources.keys() & {REWARDS}:
+        check_rewards(_firsts([view])[0], sources[name])
 
 
 def _plan(config: Any, views: Sequence[EpisodeView], chunk_length: int | None) -> pa.Table:

@@ -24,14 +24,83 @@ from ray.rllib.offline.offline_prelearner import OfflinePreLearner
 from ray.rllib.utils import flatten_dict
 from ray.rllib.utils.spaces.space_utils import get_base_struct_from_space
 
-from ...readers import episode as episodes
-from ...readers.episode import Episode
-from ...readers.view import EpisodeView
-from ...store.errors import InvalidArgumentError
-from ...store.schema import StepSchema
+from ... import AgentEpisode, Episode, EpisodeView
+from ... import MultiAgentEpisode as TeamEpisode
+from ...errors import InvalidArgumentError
+from ...plugin import StepSchema
 
 #: RLlib's recorded state of a module after each step.
 STATE_OUT = Columns.STATE_OUT
+REWARDS = Columns.REWARDS
+#: RLlib's columns that may have another source than the store's.
+REPLACEABLE = (Columns.ACTIONS, REWARDS)
+#: Those that are no output of a module: an output of such a name would change what learners do.
+RESERVED = frozenset(
+    {
+        *REPLACEABLE,
+        *(Columns.OBS, Columns.NEXT_OBS, Columns.INFOS, Columns.TERMINATEDS, Columns.TRUNCATEDS),
+        *(Columns.T, Columns.EPS_ID, Columns.AGENT_ID, Columns.MODULE_ID),
+        *(Columns.SEQ_LENS, Columns.STATE_IN, Columns.NEXT_STATE_IN, Columns.LOSS_MASK),
+        *("n_step", "weights"),
+    }
+)
+#: The columns of a store that RLlib's have anyway.
+OWN_COLUMNS = {
+    Columns.OBS: "observation",
+    Columns.ACTIONS: "action",
+    REWARDS: "reward",
+    Columns.TERMINATEDS: "terminated",
+    Columns.TRUNCATEDS: "truncated",
+    Columns.EPS_ID: "episode_id",
+    Columns.T: "t",
+}
+
+
+@dataclass(frozen=True)
+class StepSource:
+    """A column of steps whose values RLlib gets by a name of its own.
+
+    Attributes:
+        key: the key of an output of the policy, or the name of an annotation.
+        annotation: whether it is an annotation.
+    """
+
+    key: str
+    annotation: bool = False
+
+    def __str__(self) -> str:
+        return f"the annotation {self.key!r}" if self.annotation else f"{self.key!r} of the policy"
+
+    def values(self, episode: Episode) -> Any:
+        """Return the values of all transitions, stacked.
+
+        Raises:
+            InvalidArgumentError: a transition has no number, or an array of another shape.
+        """
+        columns = episode.step_annotations if self.annotation else episode.policy
+        values = columns.get(self.key)
+        if not is_numeric(values):
+            raise InvalidArgumentError(
+                f"Episode {episode.id!r} lacks a number, or an array of one shape, at some step of {self}; "
+                f"it has {sorted(map(str, columns))}. Choose outputs that all episodes have with "
+                "`input_read_method_kwargs={'extra_model_outputs': [...]}`, or filter."
+            )
+        return tree.map_structure(lambda a: a[: episode.length], values)
+
+
+def check_rewards(episode: Episode, source: StepSource) -> np.ndarray:
+    """Return the rewards of an episode from another source, float64 unless they are floats already.
+
+    Raises:
+        InvalidArgumentError: they are not one number for each transition.
+    """
+    values = source.values(episode)
+    if not isinstance(values, np.ndarray) or values.shape != (episode.length,):
+        raise InvalidArgumentError(
+            f"Episode {episode.id!r} has no single number at each step of {source}; expected one, as a "
+            "reward."
+        )
+    return values if values.dtype.kind == "f" else values.astype(np.float64)
 
 
 @dataclass(frozen=True)
@@ -39,7 +108,8 @@ class EpisodeOptions:
     """How episodes of a store become RLlib's.
 
     Attributes:
-        outputs: the keys of the policy's recorded outputs to hand on, by the names that RLlib gives them.
+        sources: the columns to hand on, by the names that RLlib gives them: outputs of the policy, and what
+            replaces actions and rewards.
         infos: whether infos are read, too.
         lookback: how many steps before the first one of a chunk come with it.
         normalize: whether actions of Box spaces are mapped from their bounds to -1 and 1, as RLlib's modules
@@ -47,7 +117,7 @@ class EpisodeOptions:
         mapping: which module an agent belongs to, `mapping(agent, episode)`.
     """
 
-    outputs: Mapping[str, str]
+    sources: Mapping[str, StepSource]
     infos: bool = False
     lookback: int = 0
     normalize: bool = False
@@ -59,9 +129,9 @@ def to_rllib(episode: Episode, start: int, stop: int, options: EpisodeOptions) -
     as a MultiAgentEpisode. Arrays are copied only where actions are normalized.
 
     Raises:
-        InvalidArgumentError: an output of the policy that `options` names is not there at every step.
+        InvalidArgumentError: a column that `options` names has no value at some step.
     """
-    if isinstance(episode, episodes.MultiAgentEpisode):
+    if isinstance(episode, TeamEpisode):
         return _team(episode, options)
     return _single(episode, start, stop, options, id_=episode.id)
 
@@ -70,7 +140,7 @@ def _single(
     episode: Episode, start: int, stop: int, options: EpisodeOptions, **names: Any
 ) -> SingleAgentEpisode:
     first = max(0, start - options.lookback)
-    schema = episode.agent_schema if isinstance(episode, episodes.AgentEpisode) else episode.schema
+    schema = episode.agent_schema if isinstance(episode, AgentEpisode) else episode.schema
     ended = stop == episode.length
 
     def buffer(values: Any, end: int) -> InfiniteLookbackBuffer:
@@ -83,10 +153,11 @@ def _single(
         lookback.lookback = start - first
         return lookback
 
-    outputs = _outputs(episode, options)
+    sources = dict(options.sources)
     # What the module sampled, before it was clipped or mapped to the bounds of the space.
-    sampled = outputs.pop(Columns.ACTIONS, None)
-    actions = _actions(episode, schema, options) if sampled is None else sampled
+    sampled, shaped = (sources.pop(name, None) for name in REPLACEABLE)
+    actions = _actions(episode, schema, options) if sampled is None else sampled.values(episode)
+    rewards = episode.rewards if shaped is None else check_rewards(episode, shaped)
     infos = episode.infos if options.infos else [{}] * (episode.length + 1)
     return SingleAgentEpisode(
         observations=buffer(episode.observations, stop + 1),
@@ -94,10 +165,10 @@ def _single(
         infos=buffer(infos, stop + 1),
         actions=buffer(actions, stop),
         action_space=schema.action_space,
-        rewards=buffer(episode.rewards, stop),
+        rewards=buffer(rewards, stop),
         terminated=ended and episode.terminated,
         truncated=ended and episode.truncated and not episode.terminated,
-        extra_model_outputs={key: buffer(values, stop) for key, values in outputs.items()},
+        extra_model_outputs={name: buffer(source.values(episode), stop) for name, source in sources.items()},
         t_started=start,
         len_lookback_buffer=0,
         **names,
@@ -118,27 +189,13 @@ def _normalized(actions: np.ndarray, space: gymnasium.Space) -> np.ndarray:
     return ((actions - space.low) * 2.0 / np.where(width > 0, width, 1) - 1.0).astype(space.dtype)
 
 
-def _outputs(episode: Episode, options: EpisodeOptions) -> dict[str, Any]:
-    outputs = {}
-    for name, key in options.outputs.items():
-        values = episode.policy.get(key)
-        if not is_numeric(values):
-            raise InvalidArgumentError(
-                f"Episode {episode.id!r} lacks a number, or an array of one shape, at some step of the "
-                f"policy's {key!r}; it has {sorted(map(str, episode.policy))}. Choose outputs that all "
-                "episodes have with `input_read_method_kwargs={'extra_model_outputs': [...]}`, or filter."
-            )
-        outputs[name] = tree.map_structure(lambda a: a[: episode.length], values)
-    return outputs
-
-
 def is_numeric(values: Any) -> bool:
     """Return whether values can become tensors: an array of numbers, or a dict or tuple of such."""
     leaves = [] if values is None or isinstance(values, list) else tree.flatten(values)
     return bool(leaves) and all(isinstance(leaf, np.ndarray) and leaf.dtype.kind in "biuf" for leaf in leaves)
 
 
-def _team(episode: episodes.MultiAgentEpisode, options: EpisodeOptions) -> MultiAgentEpisode:
+def _team(episode: TeamEpisode, options: EpisodeOptions) -> MultiAgentEpisode:
     """Return the episode of a team. An agent that left before it acted has no transition and is left out."""
     team = MultiAgentEpisode(
         episode.id,

@@ -25,12 +25,13 @@ from ray.rllib.env.vector.vector_multi_agent_env import VectorMultiAgentEnv
 from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
 from ray.rllib.utils.spaces.space_utils import batch as stacked
 
-from ..._store import EpisodeStore, create, open_store
-from ...store.errors import InvalidArgumentError, StoreExistsError, StoreNotFoundError
-from ...store.layout import Layout
-from ...writers.recorders.vector_recorder import VectorRecorder
+from ... import EpisodeStore, create
+from ... import open as open_store
+from ...errors import InvalidArgumentError, StoreExistsError, StoreNotFoundError
+from ...plugin import Layout
+from ...types import SessionOptions, VectorRecorder
 from ...writers.recorders.vector_values import InfoChoice, RecordInfos
-from ...writers.session.journal import SessionKeywords, SessionOptions
+from ...writers.session.journal import SessionKeywords
 from .recording_agents import (
     SAMPLED_ACTION,
     AgentsRecording,

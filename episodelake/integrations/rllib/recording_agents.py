@@ -23,11 +23,11 @@ from ray.rllib.core.columns import Columns
 from ray.rllib.env.vector.vector_multi_agent_env import VectorMultiAgentEnv
 from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
 
-from ..._store import EpisodeStore
+from ... import EpisodeStore, TeamWriter
+from ...errors import RecorderStateError
 from ...store.agents import find_group
 from ...store.dynamic.values import freeze, freeze_value
-from ...store.errors import RecorderStateError
-from ...writers.episodes.team_writer import OpenTeam, TeamWriter
+from ...types import OpenTeam
 from ...writers.recorders.env_checks import own
 from ...writers.recorders.team_recorder import INITIAL_REWARD
 from ...writers.recorders.vector_values import InfoChoice
@@ -40,7 +40,7 @@ Outputs = dict[str, Any]
 
 
 class ModuleOutputs(ConnectorV2):
-    """Passes on what goes through the pipeline unchanged, after `receive` has seen it.
+    """Pass-through of the pipeline, after `receive` has seen its data.
 
     Args:
         receive: takes the columns. None in a pipeline that RLlib has restored from a checkpoint.

@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from ..arguments import (
-    AsJson,
     Condition,
     EpisodeKey,
     StorageOptions,
@@ -20,10 +19,8 @@ from ..arguments import (
     episode_key,
 )
 from ..command import CHECK, FAILED, app, command
-from ..completion import complete_stores, complete_tags
-
-if TYPE_CHECKING:
-    from ...readers.measures.health import HealthReport
+from ..completion import complete_tags
+from ..result import AsJson, Report
 
 
 # An episode may be -1, which is no option.
@@ -45,14 +42,14 @@ def replay(
     atol: Annotated[float, typer.Option(min=0, help="Absolute tolerance of numbers.")] = 0.0,
     as_json: AsJson = False,
     storage: StorageOptions = None,
-) -> None:
+) -> Report:
     """Replay one episode in the environment of its run.
 
     The exit status is 1 if it differs.
     """
-    from ..output.page import Page, emit
+    from ..output.page import Page
     from ..reports.episode_report import find_episode, write_replay
-    from ..reports.opening import Explored, open_store_at
+    from ..reports.open_store import Explored, open_store_at
 
     store = open_store_at(path, storage)
     recorded = find_episode(Explored(store), episode_key(episode))
@@ -64,9 +61,8 @@ def replay(
     with contextlib.closing(env):
         report = recorded.replay(env, rtol=rtol, atol=atol)
     facts = {"same": report.same, "environment": str(env), **vars(report)}
-    emit(facts, lambda page, _: write_replay(page, report, str(env)), as_json=as_json)
-    if not report.same:
-        raise typer.Exit(FAILED)
+    status = 0 if report.same else FAILED
+    return Report(facts, lambda page, _: write_replay(page, report, str(env)), status=status)
 
 
 @command(
@@ -87,7 +83,6 @@ def diff(
         typer.Argument(
             metavar="[OTHER]",
             help="The other store; without it, the same store (see --version-a and --version-b).",
-            autocompletion=complete_stores,
         ),
     ] = None,
     version_a: Annotated[
@@ -106,7 +101,7 @@ def diff(
     ] = False,
     as_json: AsJson = False,
     storage: StorageOptions = None,
-) -> None:
+) -> Report:
     """Compare two stores, or two versions of one.
 
     The exit status is 1 if they differ.
@@ -116,17 +111,14 @@ def diff(
     """
     if other is None and version_a is None and version_b is None:
         raise typer.BadParameter("give another store, or --version-a or --version-b.", param_hint="OTHER")
-    from ..output.page import emit
+    if quiet and as_json:
+        raise typer.BadParameter("it does not go with --json.", param_hint="--quiet")
     from ..reports.differences import compared, write_comparison
-    from ..reports.opening import interruptible
 
     sides = ((path, version_a), (path if other is None else other, version_b))
-    with interruptible():
-        report = compared(sides, storage, steps=not episodes_only)
-    if as_json or not quiet:
-        emit(report, write_comparison, as_json=as_json)
-    if not report["same"]:
-        raise typer.Exit(FAILED)
+    report = compared(sides, storage, steps=not episodes_only)
+    write = (lambda page, _: None) if quiet else write_comparison
+    return Report(report, write, status=0 if report["same"] else FAILED)
 
 
 @command(
@@ -135,34 +127,24 @@ def diff(
     """\
 episodelake verify data/cartpole
 episodelake verify data/cartpole --json | jq .faults""",
+    interrupted="The store is as it was, but for what was mended; call again to go on.",
 )
 def verify(
     path: WritablePath,
     repair: Annotated[bool, typer.Option("--repair", help="Repair what can be repaired.")] = False,
-    workers: Annotated[
-        int | None, typer.Option("--workers", min=1, help="How many processes read.", show_default="this one")
-    ] = None,
-    as_json: AsJson = False,
     storage: StorageOptions = None,
-) -> None:
+) -> Report:
     """Read everything and check it against everything else.
 
     Each fault is named with its file. The exit status is 1 if faults remain.
     """
-    from ..output.page import emit
     from ..reports.maintenance import write_faults
-    from ..reports.opening import interruptible, open_newest, unchanged
+    from ..reports.open_store import open_newest
 
-    mended = "What was mended stays mended; call again to go on."
-    with interruptible((lambda: mended) if repair else unchanged):
-        report = open_newest(path, storage).verify(repair=repair, workers=workers, progress=True)
-        emit(
-            {"ok": report.ok, **vars(report)},
-            lambda page, _: write_faults(page, report, repair=repair),
-            as_json=as_json,
-        )
-    if not report.ok:
-        raise typer.Exit(FAILED)
+    report = open_newest(path, storage).verify(repair=repair, progress=True)
+    status = 0 if report.ok else FAILED
+    value = {"ok": report.ok, **vars(report)}
+    return Report(value, lambda page, _: write_faults(page, report, repair=repair), status=status)
 
 
 @command(
@@ -183,30 +165,27 @@ def health(
     threshold: Annotated[
         float, typer.Option(min=0, max=1, help="The share of episodes that may have findings.")
     ] = 0.0,
-    as_json: AsJson = False,
     storage: StorageOptions = None,
-) -> None:
+) -> Report:
     """Look for values and episodes that look wrong.
 
     That is NaN, dead sensors, saturated actions, outliers, repetitions and broken episodes. Each finding
     counts its episodes. The exit status is 1 if a larger share of the episodes than the threshold has one, or
     if a finding concerns no episode, such as a journal that waits for recovery.
     """
-    from ..output.page import emit
     from ..reports.maintenance import health_facts, write_health
-    from ..reports.opening import explored_steps
+    from ..reports.open_store import explored
 
-    def report(found: HealthReport) -> None:
-        emit(health_facts(found), lambda page, _: write_health(page, found), as_json=as_json)
-        if found.share > threshold or found.unplaced:
-            raise typer.Exit(FAILED)
-
-    explored_steps(
+    kinds = column_names(ignore) or ()
+    found, status = explored(
         path,
         storage,
-        lambda opened: opened.chosen(condition).health(ignore=column_names(ignore) or (), progress=True),
-        report,
+        lambda opened: opened.chosen(condition).health(ignore=kinds, progress=True),
+        steps=True,
     )
+    if found.share > threshold or found.unplaced:
+        status = FAILED
+    return Report(health_facts(found), lambda page, _: write_health(page, found), status=status)
 
 
 @command(
@@ -223,20 +202,17 @@ def report(
         typer.Option("--output", "-o", metavar="FILE", help="The HTML file; one that is there is replaced."),
     ],
     condition: Condition = None,
-    as_json: AsJson = False,
     storage: StorageOptions = None,
-) -> None:
+) -> Report:
     """Write a report: one HTML file with figures, health and charts.
 
     It has no scripts and loads nothing, so it can be sent to others.
     """
-    from ..output.exporting import check_target, report_file
-    from ..reports.opening import explored_steps
+    from ..output.exporting import check_target, file_report
+    from ..reports.open_store import explored
 
     check_target(output)
-    explored_steps(
-        path,
-        storage,
-        lambda opened: opened.chosen(condition).report(output, progress=True),
-        lambda written: report_file("The report is in", written, {}, as_json=as_json),
+    written, status = explored(
+        path, storage, lambda opened: opened.chosen(condition).report(output, progress=True), steps=True
     )
+    return file_report("The report is in", written, {}, status=status)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ..arguments import (
-    AsJson,
     Cast,
     Condition,
     LastObservation,
@@ -22,10 +21,10 @@ from ..arguments import (
 )
 from ..command import EXCHANGE, app, command
 from ..completion import complete_formats
+from ..result import Report
 
 if TYPE_CHECKING:
-    from ..._importing import ImportReport
-    from ...readers.exporting.export import ExportReport
+    from ...types import ExportReport, ImportReport
     from ..output.page import Page
 
 
@@ -38,6 +37,7 @@ episodelake import pen.hdf5 data/pen --format d4rl
 episodelake import log.csv trips --map observation=x,v --map action=u
 episodelake import hopper.hdf5 lake/hopper --env Hopper-v4 --metadata algo=sac""",
     name="import",
+    interrupted="The store is as it was; the same command goes on from here.",
 )
 def import_(
     sources: Annotated[
@@ -68,9 +68,9 @@ def import_(
         LastObservation,
         typer.Option(
             metavar="RULE",
-            help="Where the observation after the last action is missing: drop, repeat or missing.",
+            help="Where the observation after the last action is missing: missing, repeat or drop.",
         ),
-    ] = LastObservation.DROP,
+    ] = LastObservation.MISSING,
     cast: Annotated[
         Cast, typer.Option(metavar="RULE", help="Cast values to the spaces' dtypes: no, safe or same_kind.")
     ] = Cast.NO,
@@ -103,38 +103,35 @@ def import_(
             help="The most bytes of an episode in memory; else 256 MiB, or 200 times the source.",
         ),
     ] = None,
-    as_json: AsJson = False,
     storage: StorageOptions = None,
-) -> None:
+) -> Report:
     """Import a dataset of another library.
 
     The store is created if there is none. An import is visible whole or not at all; importing again adds only
     what is new.
     """
-    from ..._importing import import_dataset
-    from ..output.page import emit
-    from ..reports.opening import interruptible, storage_options
+    from ... import import_dataset
+    from ..reports.open_store import storage_options
 
-    with interruptible(lambda: "The store is as it was; the same command goes on from here."):
-        report = import_dataset(
-            sources[0] if len(sources) == 1 else sources,
-            path,
-            format=format,
-            mapping=_mapping_of(mapping or ()),
-            dry_run=dry_run,
-            on_error="skip" if skip_errors else "raise",
-            on_changed=on_changed.value,
-            name=name,
-            env=env,
-            metadata=keyed_values(metadata or (), "--metadata"),
-            last_observation=last_observation.value,
-            cast=cast.value,
-            trust=trust,
-            max_bytes=max_bytes,
-            storage_options=storage_options(storage),
-            progress=True,
-        )
-    emit(_import_report(report), lambda page, _: _write_import(page, report), as_json=as_json)
+    report = import_dataset(
+        sources[0] if len(sources) == 1 else sources,
+        path,
+        format=format,
+        mapping=_mapping_of(mapping or ()),
+        dry_run=dry_run,
+        on_error="skip" if skip_errors else "raise",
+        on_changed=on_changed.value,
+        name=name,
+        env=env,
+        metadata=keyed_values(metadata or (), "--metadata"),
+        last_observation=last_observation.value,
+        cast=cast.value,
+        trust=trust,
+        max_bytes=max_bytes,
+        storage_options=storage_options(storage),
+        progress=True,
+    )
+    return Report(_import_report(report), lambda page, _: _write_import(page, report))
 
 
 @command(
@@ -143,6 +140,7 @@ def import_(
     """\
 episodelake export data/cartpole cartpole-minari --format minari
 episodelake export data/cartpole long --format minari --filter "length > 400" --strict""",
+    interrupted="There is nothing new at TARGET.",
 )
 def export(
     path: StorePath,
@@ -158,40 +156,28 @@ def export(
         list[str] | None,
         typer.Option("--option", metavar="KEY=VALUE", help="An option of the format; may be repeated."),
     ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace an unchanged export at TARGET.")
-    ] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an export at TARGET.")] = False,
     strict: Annotated[
         bool, typer.Option("--strict", help="Fail if the format cannot hold everything.")
     ] = False,
-    as_json: AsJson = False,
     storage: StorageOptions = None,
-) -> None:
+) -> Report:
     """Write episodes as a dataset of another library."""
-    from ..output.page import emit
-    from ..reports.opening import interruptible, open_store_at
+    from ..reports.open_store import open_store_at
 
-    with interruptible(lambda: f"There is nothing new at {target}."):
-        store = open_store_at(path, storage)
-        view = store if condition is None else store.filter(condition)
-        report = view.export(
-            target,
-            format=format,
-            overwrite=overwrite,
-            strict=strict,
-            progress=True,
-            **keyed_values(option or ()),
-        )
-    emit(report, _write_export, as_json=as_json)
+    store = open_store_at(path, storage)
+    view = store if condition is None else store.filter(condition)
+    options = keyed_values(option or ())
+    report = view.export(target, format=format, overwrite=overwrite, strict=strict, progress=True, **options)
+    return Report(report, _write_export)
 
 
 @command(app, EXCHANGE, "episodelake formats", name="formats")
-def formats_command(as_json: AsJson = False) -> None:
+def formats_command() -> Report:
     """List the formats of import and export."""
-    from ...exchange import formats
-    from ..output.page import Page, emit
+    from ... import formats
 
-    emit(formats(), Page.frame, as_json=as_json)
+    return Report(formats())
 
 
 def _write_import(page: Page, report: ImportReport) -> None:
@@ -211,7 +197,7 @@ def _mapping_of(given: Sequence[str]) -> dict[str, Any] | None:
     COLUMNS are those of one row of CSV, so that `"a,b"` is one column, and `a,` a list of one.
     """
     # Loads the library, which the help does without.
-    from ...store.names import unescape
+    from ...plugin import unescape
 
     mapping: dict[str, Any] = {}
     for each in given:

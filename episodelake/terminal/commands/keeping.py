@@ -11,7 +11,6 @@ from typing import Annotated
 import typer
 
 from ..arguments import (
-    AsJson,
     Condition,
     StorageOptions,
     StorePath,
@@ -21,10 +20,11 @@ from ..arguments import (
 )
 from ..command import KEEP, ReportingGroup, app, command
 from ..completion import complete_columns, complete_tags
+from ..result import AsJson, Report
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
-_BINARY_UNITS = {"k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
-_SIZE = re.compile(r"(\d{1,9}(?:\.\d{1,6})?) ?(?:([kmgt]?)b?|([kmgt])ib)", re.IGNORECASE)
+_UNITS |= {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+_SIZE = re.compile(r"(\d{1,9}(?:\.\d{1,6})?) ?([kmgt]?|[kmgt]i(?=b))b?", re.IGNORECASE)
 _SPANS = {"w": "weeks", "d": "days", "h": "hours", "m": "minutes", "s": "seconds"}
 _SPAN = re.compile(r"(\d{1,6}(?:\.\d{1,6})?)([wdhms])")
 
@@ -36,11 +36,8 @@ def size_of(text: str) -> int:
     (256000000, 1610612736, 4096)
     """
     match = _SIZE.fullmatch(text.strip())
-    if match is not None:
-        number, decimal, binary = match.groups()
-        unit = _BINARY_UNITS[binary.lower()] if binary else _UNITS[decimal.lower()]
-        if (size := int(float(number) * unit)) > 0:
-            return size
+    if match is not None and (size := int(float(match[1]) * _UNITS[match[2].lower()])) > 0:
+        return size
     raise typer.BadParameter(f"{text!r} is no size; expected one such as 64MB, 256MiB or 1GB.")
 
 
@@ -82,24 +79,21 @@ def compact(
     descending: Annotated[
         bool, typer.Option("--descending", help="With --order-by: the largest first.")
     ] = False,
-    as_json: AsJson = False,
     storage: StorageOptions = None,
-) -> None:
+) -> Report:
     """Join small segments into large ones.
 
     Ids, contents and, without --order-by, positions stay. The old files stay until vacuum.
     """
     if descending and order_by is None:
         raise typer.BadParameter("it needs --order-by COLUMN.", param_hint="--descending")
-    from ..output.page import emit
-    from ..reports.maintenance import write_compaction
-    from ..reports.opening import changed
+    from ..reports.open_store import changed
 
     with changed(path, storage, "compact") as store:
         report = store.compact(
             segment_bytes=segment_size, order_by=order_by, descending=descending, progress=True
         )
-        emit(report, write_compaction, as_json=as_json)
+    return Report(report)
 
 
 @command(
@@ -123,7 +117,7 @@ def delete(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     as_json: AsJson = False,
     storage: StorageOptions = None,
-) -> None:
+) -> Report | None:
     """Delete episodes from the store; asks first.
 
     Exactly the episodes that were counted are deleted, whatever is recorded meanwhile. Older versions show
@@ -131,7 +125,7 @@ def delete(
     """
     from ..reports.maintenance import delete_episodes
 
-    delete_episodes(path, storage, condition, dry_run=dry_run, yes=yes, as_json=as_json)
+    return delete_episodes(path, storage, condition, dry_run=dry_run, yes=yes, as_json=as_json)
 
 
 @command(
@@ -140,6 +134,7 @@ def delete(
     """\
 episodelake vacuum data/cartpole --dry-run
 episodelake vacuum data/cartpole --older-than 30d""",
+    interrupted="Every file that a retained version needs is there; call again to delete the rest.",
 )
 def vacuum(
     path: WritablePath,
@@ -155,21 +150,17 @@ def vacuum(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only show the files that would be deleted.")
     ] = False,
-    as_json: AsJson = False,
     storage: StorageOptions = None,
-) -> None:
+) -> Report:
     """Delete the files that no retained version needs."""
-    from ..output.page import emit
     from ..reports.maintenance import write_vacuum
-    from ..reports.opening import interruptible, open_newest, unchanged
+    from ..reports.open_store import open_newest
 
-    kept = "Every file that a retained version needs is there; call again to delete the rest."
-    with interruptible(unchanged if dry_run else lambda: kept):
-        report = open_newest(path, storage).vacuum(older_than, dry_run=dry_run, progress=True)
-        emit(report, partial(write_vacuum, dry_run=dry_run), as_json=as_json)
+    report = open_newest(path, storage).vacuum(older_than, dry_run=dry_run, progress=True)
+    return Report(report, partial(write_vacuum, dry_run=dry_run))
 
 
-@command(app, KEEP, "episodelake recover data/cartpole")
+@command(app, KEEP, "episodelake recover data/cartpole", interrupted="Nothing is lost; call again to go on.")
 def recover(
     path: WritablePath,
     other_hosts: Annotated[
@@ -179,18 +170,15 @@ def recover(
             help="Also what was left on hosts whose locks do not reach this one; nothing may write there.",
         ),
     ] = False,
-    as_json: AsJson = False,
     storage: StorageOptions = None,
-) -> None:
-    """Seal what dead writers left in their journals.
+) -> Report:
+    """Seal the journals of dead writers.
 
     Live writers are not touched. The next writer on the store does the same by itself.
     """
     from ..reports.maintenance import recover_runs
-    from ..reports.opening import interruptible
 
-    with interruptible(lambda: "Nothing is lost; call again to go on."):
-        recover_runs(path, storage, other_hosts=other_hosts, as_json=as_json)
+    return recover_runs(path, storage, other_hosts=other_hosts)
 
 
 @command(
@@ -203,20 +191,15 @@ episodelake history data/cartpole --limit 0 --json""",
 def history(
     path: StorePath,
     limit: Annotated[int, typer.Option(min=0, help="Print at most this many versions; 0 prints all.")] = 20,
-    as_json: AsJson = False,
     storage: StorageOptions = None,
-) -> None:
+) -> Report:
     """List the versions, newest first."""
-    from ..output.page import Page, emit
-    from ..reports.opening import interruptible, open_store_at
+    from ..reports.maintenance import write_history
+    from ..reports.open_store import open_store_at
 
-    with interruptible():
-        versions = open_store_at(path, storage).history()
+    versions = open_store_at(path, storage).history()
     shown = versions.head(limit) if limit else versions
-    emit(shown, Page.frame, as_json=as_json)
-    if versions.height > shown.height:
-        more = versions.height - shown.height
-        Page().note(f"{more} more versions; show more with --limit N, all with --limit 0.")
+    return Report(shown, partial(write_history, more=versions.height - shown.height))
 
 
 @command(
@@ -226,6 +209,7 @@ def history(
 episodelake tag data/cartpole
 episodelake tag data/cartpole v1.0 --version 12
 episodelake tag data/cartpole v1.0 --remove""",
+    interrupted="Whether the tag changed, `episodelake tag` shows.",
 )
 def tag(
     path: WritablePath,
@@ -241,7 +225,7 @@ def tag(
     remove: Annotated[bool, typer.Option("--remove", help="Remove the tag; the version stays.")] = False,
     as_json: AsJson = False,
     storage: StorageOptions = None,
-) -> None:
+) -> Report | None:
     """Give a version a name, or list the tags.
 
     A tagged version opens by its name and survives vacuum.
@@ -250,36 +234,26 @@ def tag(
         raise typer.BadParameter("it is missing.", param_hint="NAME")
     if remove and version is not None:
         raise typer.BadParameter("it does not go with --remove.", param_hint="--version")
-    from ..output.grid import Grid
-    from ..output.page import Page, emit
-    from ..reports.maintenance import table_or_note
-    from ..reports.opening import interruptible, open_store_at
+    from ..output.page import Page
+    from ..reports.open_store import open_store_at
 
-    with interruptible(lambda: "Whether the tag changed, `episodelake tag` shows."):
-        store = open_store_at(path, storage)
-        if name is not None and remove:
-            store.untag(name)
-            Page().note(f"The tag {name} is gone; its version stays until it is vacuumed.")
-        elif name is not None:
-            store.tag(name, version)
-            Page().note(f"{name} is version {store.tags[name]}.")
-        tags = [{"tag": each, "version": number} for each, number in store.tags.items()]
-        grid = Grid.of(("tag", "version"), list(store.tags.items()), (False, True))
-        if name is None or as_json:
-            emit(tags, table_or_note(grid, "The store has no tags."), as_json=as_json)
+    store = open_store_at(path, storage)
+    if name is not None and remove:
+        store.untag(name)
+        Page().note(f"The tag {name} is gone; its version stays until it is vacuumed.")
+    elif name is not None:
+        store.tag(name, version)
+        Page().note(f"{name} is version {store.tags[name]}.")
+    tags = [{"tag": each, "version": number} for each, number in store.tags.items()]
+    return Report(tags, empty="The store has no tags.") if name is None or as_json else None
 
 
 @command(app, KEEP, "episodelake annotations data/cartpole", name="annotations")
-def annotations_command(path: StorePath, as_json: AsJson = False, storage: StorageOptions = None) -> None:
+def annotations_command(path: StorePath, storage: StorageOptions = None) -> Report:
     """List the annotations: columns that were added later."""
-    from ..output.page import Page, emit
-    from ..reports.maintenance import table_or_note
-    from ..reports.opening import interruptible, open_store_at
+    from ..reports.open_store import open_store_at
 
-    with interruptible():
-        columns = open_store_at(path, storage).annotations
-    grid = Page().grid(columns)
-    emit(columns, table_or_note(grid, "The store has no annotations."), as_json=as_json)
+    return Report(open_store_at(path, storage).annotations, empty="The store has no annotations.")
 
 
 @command(
@@ -302,29 +276,26 @@ def label(
         ),
     ],
     condition: Condition = None,
-    as_json: AsJson = False,
     storage: StorageOptions = None,
-) -> None:
+) -> Report:
     """Write labels of episodes, such as good=false.
 
     A label is an annotation, which filters and queries know. Prints the values before.
     """
-    from ..output.page import Page, emit
     from ..reports.episode_report import find_episode
-    from ..reports.opening import Explored, interruptible, open_newest, unchanged
+    from ..reports.open_store import Explored, open_newest
 
     key, given = (None, words) if condition is not None else (words[0], words[1:])
     if key is not None and "=" in key:
         raise typer.BadParameter("Name an episode before the labels, or give --filter.", param_hint="EPISODE")
     labels = keyed_values(given, "NAME=VALUE")
     position_or_id = episode_key(key) if key is not None else None
-    with interruptible(unchanged):
-        store = open_newest(path, storage)
-        if position_or_id is None:
-            episodes = store.filter(str(condition))
-        else:
-            episodes = find_episode(Explored(store), position_or_id).id
-        emit(store.label(episodes, **labels), Page.frame, as_json=as_json)
+    store = open_newest(path, storage)
+    if position_or_id is None:
+        episodes = store.filter(str(condition))
+    else:
+        episodes = find_episode(Explored(store), position_or_id).id
+    return Report(store.label(episodes, **labels))
 
 
 cache = typer.Typer(
@@ -341,26 +312,24 @@ Folder = Annotated[
 
 
 @command(cache, KEEP, "episodelake cache list --json", name="list")
-def list_command(folder: Folder = None, as_json: AsJson = False) -> None:
+def list_command(folder: Folder = None) -> Report:
     """List the cached columns, the least recently used first."""
     from ...readers.columns.cache_folder import CacheFolder, chosen_folder
-    from ..output.page import emit
     from ..reports.maintenance import cached_columns, write_cached
 
     cached = CacheFolder(chosen_folder(folder))
-    emit(cached_columns(cached), partial(write_cached, folder=cached), as_json=as_json)
+    return Report(cached_columns(cached), partial(write_cached, folder=cached))
 
 
 @command(cache, KEEP, "episodelake cache clear", name="clear")
-def clear_command(folder: Folder = None, as_json: AsJson = False) -> None:
+def clear_command(folder: Folder = None) -> Report:
     """Remove the cached columns that no process uses; loaders make them again when they need them."""
-    from ...readers.amounts import counted, size_text
+    from ...plugin import counted, size_text
     from ...readers.columns.cache_folder import CacheFolder, chosen_folder
-    from ..output.page import emit
 
     cached = CacheFolder(chosen_folder(folder))
     removed = cached.clear()
     freed = sum(entry.bytes for entry in removed)
     message = f"Removed {counted(len(removed), 'file')} of {cached.path}; {size_text(freed)} are free again."
     report = {"path": cached.path, "files": len(removed), "bytes": freed}
-    emit(report, lambda page, _: page.note(message), as_json=as_json)
+    return Report(report, lambda page, _: page.note(message))

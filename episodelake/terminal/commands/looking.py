@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from ..arguments import (
-    AsJson,
     Chart,
     Columns,
     Condition,
@@ -23,15 +22,9 @@ from ..arguments import (
     episode_key,
     step_range,
 )
-from ..command import LOOK, app, command, failure
-from ..completion import complete_columns, complete_measured
-
-if TYPE_CHECKING:
-    import polars as pl
-
-    from ..output.page import Page
-    from ..reports.episode_report import EpisodeLook
-    from ..reports.opening import Explored
+from ..command import LOOK, app, command
+from ..completion import complete_columns
+from ..result import AsJson, Report
 
 
 @command(
@@ -42,22 +35,22 @@ episodelake info data/cartpole
 episodelake info data/cartpole@v1.0                  as it was when it was tagged
 episodelake info data/cartpole --json | jq .episodes""",
 )
-def info(path: StorePath, as_json: AsJson = False, storage: StorageOptions = None) -> None:
-    """Show what a store is and what it holds.
+def info(path: StorePath, storage: StorageOptions = None) -> Report:
+    """Show a summary of a store.
 
     Amounts, spaces, runs, ends, and columns with their sizes on disk. No step is decoded. If a file is
     damaged, the rest is shown and the file is named.
     """
-    from ..output.page import emit, report_warning
+    from ..output.page import report_warning
     from ..reports.info import info_of, write_info
-    from ..reports.opening import explored
+    from ..reports.open_store import explored
 
-    report, reported = explored(
+    (report, reported), _ = explored(
         path, storage, lambda opened: (info_of(opened), len(opened.damaged)), name_live=False
     )
-    emit(report, write_info, as_json=as_json)
     for each in report["damaged"][reported:]:
         report_warning(each)
+    return Report(report, write_info)
 
 
 @command(
@@ -93,19 +86,19 @@ def ls(
     columns: Columns = None,
     as_json: AsJson = False,
     storage: StorageOptions = None,
-) -> None:
+) -> Report:
     """List episodes: filtered, sorted, a page at a time.
 
     `show` takes the column position as well as the id.
     """
-    from ..output.page import Page, emit
+    from ..output.page import Page
     from ..reports.listing import Listing, row_limit, write_episodes
-    from ..reports.opening import explored
+    from ..reports.open_store import explored
 
     count = row_limit(Page(), limit, as_json=as_json)
     listing = Listing(condition, order_by, descending, offset, count, column_names(columns))
-    rows, total = explored(path, storage, listing.rows)
-    emit(rows, partial(write_episodes, listing=listing, total=total), as_json=as_json)
+    (rows, total), _ = explored(path, storage, listing.rows)
+    return Report(rows, partial(write_episodes, listing=listing, total=total))
 
 
 @command(
@@ -121,25 +114,17 @@ def head(
     table: Annotated[Table, typer.Argument(metavar="TABLE", help="The table to show.")] = Table.STEPS,
     limit: Annotated[int, typer.Option("--limit", "-n", min=0, help="Show this many rows.")] = 10,
     columns: Columns = None,
-    as_json: AsJson = False,
     storage: StorageOptions = None,
-) -> None:
+) -> Report:
     """Show the first rows of a table."""
-    from ..output.page import emit
     from ..reports.listing import first_rows
-    from ..reports.opening import explored_steps
+    from ..reports.open_store import explored
 
-    def write(page: Page, rows: pl.DataFrame) -> None:
-        page.frame(rows)
-        if limit and rows.is_empty():
-            page.note(f"The table {table} has no rows.")
-
-    explored_steps(
-        path,
-        storage,
-        lambda opened: first_rows(opened.store, table, limit, column_names(columns)),
-        lambda rows: emit(rows, write, as_json=as_json),
+    names = column_names(columns)
+    rows, status = explored(
+        path, storage, lambda opened: first_rows(opened.store, table, limit, names), steps=True
     )
+    return Report(rows, empty=f"The table {table} has no rows." if limit else "", status=status)
 
 
 # An episode may be -1, which is no option.
@@ -174,9 +159,8 @@ def show(
         str | None, typer.Option(metavar="NAME", help="With --frames: the images of this column.")
     ] = None,
     trust: Trust = False,
-    as_json: AsJson = False,
     storage: StorageOptions = None,
-) -> None:
+) -> Report:
     """Show one episode, or write its frames to a file.
 
     A summary, its first and last rows, and a line for reward, action and each observation.
@@ -184,25 +168,18 @@ def show(
     Frames are those of image observations, or else those of a replay in the environment of its run.
     """
     key, part = episode_key(episode), step_range(steps)
-    for name, given in (("--steps", steps), ("--column", column)):
+    for name, given in (("--steps", steps), ("--column", column), ("--trust", trust or None)):
         if frames is None and given is not None:
             raise typer.BadParameter("it needs --frames FILE.", param_hint=name)
-    from ..output.page import emit
     from ..reports.episode_report import EpisodeLook, Film, episode_report, find_episode, write_episode
-    from ..reports.opening import explored
+    from ..reports.open_store import explored
 
     if frames is not None:
-        Film(frames, part, column, trust).save(path, storage, key, agent, as_json=as_json)
-        return
-
-    def show(opened: Explored) -> EpisodeLook:
-        look = EpisodeLook.of(opened, find_episode(opened, key, agent))
-        emit(episode_report(look, agent), lambda page, _: write_episode(page, look), as_json=as_json)
-        return look
-
-    look = explored(path, storage, show)
-    if look.lost is not None:
-        raise failure(str(look.lost))
+        return Film(frames, part, column, trust).save(path, storage, key, agent)
+    look, _ = explored(path, storage, lambda opened: EpisodeLook.of(opened, find_episode(opened, key, agent)))
+    error = str(look.lost) if look.lost else ""
+    report = episode_report(look, agent)
+    return Report(report, lambda page, value: write_episode(page, look, value), error=error)
 
 
 @command(
@@ -223,31 +200,27 @@ def stats(
             metavar="NAMES",
             help="Columns of steps to measure, or elements such as observation[2], separated by commas; may "
             "be repeated.",
-            autocompletion=complete_measured,
+            autocompletion=complete_columns,
         ),
     ] = None,
     condition: Condition = None,
     episodes_only: Annotated[
         bool, typer.Option("--episodes-only", help="Read no step: only lengths and returns.")
     ] = False,
-    as_json: AsJson = False,
     storage: StorageOptions = None,
-) -> None:
+) -> Report:
     """Measure returns and lengths by run, and every column.
 
     All numbers are exact. The measurements of a column are cached on this machine.
     """
-    from ..output.page import emit
-    from ..reports.opening import explored_steps
+    from ..reports.open_store import explored
     from ..reports.statistics import measured, write_statistics
 
+    if episodes_only and columns:
+        raise typer.BadParameter("it does not go with --episodes-only.", param_hint="--columns")
     wanted = [] if episodes_only else column_names(columns)
-    explored_steps(
-        path,
-        storage,
-        lambda opened: measured(opened, condition, wanted),
-        lambda report: emit(report, write_statistics, as_json=as_json),
-    )
+    report, status = explored(path, storage, lambda opened: measured(opened, condition, wanted), steps=True)
+    return Report(report, write_statistics, status=status)
 
 
 @command(
@@ -295,22 +268,18 @@ def plot(
     condition: Condition = None,
     as_json: AsJson = False,
     storage: StorageOptions = None,
-) -> None:
+) -> Report:
     """Draw returns, learning curves, lengths or actions.
 
     To a file, or without one with characters.
     """
-    from ..output.page import emit
-    from ..reports.opening import explored_steps
+    from ..reports.open_store import explored
     from ..reports.plotting import Wanted, drawn, save_chart
 
-    wanted = Wanted(kind.value, over and over.value, by, smooth)
+    wanted = Wanted(str(kind), over, by, smooth)
     if output is not None:
-        save_chart(path, storage, wanted, output, condition, as_json=as_json)
-        return
-    explored_steps(
-        path,
-        storage,
-        lambda opened: drawn(opened.chosen(condition), wanted, as_json=as_json),
-        lambda drawing: emit(drawing.rows, drawing.write, as_json=as_json),
+        return save_chart(path, storage, wanted, output, condition)
+    drawing, status = explored(
+        path, storage, lambda opened: drawn(opened.chosen(condition), wanted, as_json=as_json), steps=True
     )
+    return Report(drawing.rows, drawing.write, status=status)

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ...store.errors import QueryError
-from ..arguments import AsJson, StorageOptions, StorePath
+from ...errors import QueryError
+from ..arguments import StorageOptions, StorePath
 from ..command import LOOK, app, command
+from ..result import AsJson, Report
 
 if TYPE_CHECKING:
     from ...explorer.server import Address
-    from ..reports.opening import Explored
+    from ..reports.open_store import Explored
 
 SHOWN = 100
 Limit = Annotated[
@@ -79,11 +80,10 @@ def sql(
     Column names with a dot need double quotes: SELECT "info.x" FROM steps.
     If the output is not a terminal, cells are separated by tabs and numbers are written in full.
     """
-    from ...readers.amounts import counted
-    from ...readers.sql.session import QuerySession
+    from ...plugin import QuerySession, counted
     from ..output.exporting import check_target, chosen_export, write_result
     from ..output.page import Page
-    from ..reports.opening import explored_steps, open_store_at
+    from ..reports.open_store import explored, open_store_at
 
     export = chosen_export(csv=csv, as_json=as_json, parquet=parquet, output=output, limit=limit or 0)
     if export is not None and export.file is not None:
@@ -107,11 +107,10 @@ def sql(
         limited = relation.limit(export.limit) if export.limit else relation
         return session.carry_out(partial(export.write, page, limited))
 
-    def report(written: int) -> None:
-        if export is not None and export.file is not None:
-            page.note(f"{counted(written, 'row')} in {export.file}.")
-
-    explored_steps(path, storage, answered, report)
+    written, status = explored(path, storage, answered, steps=True)
+    if export is not None and export.file is not None:
+        page.note(f"{counted(written, 'row')} in {export.file}.")
+    raise typer.Exit(status)
 
 
 @command(
@@ -141,23 +140,23 @@ def lake(
     parquet: Parquet = None,
     output: Output = None,
     storage: StorageOptions = None,
-) -> None:
+) -> Report | None:
     """List the stores below a folder, or query all of them.
 
     A store that cannot be read is named in a warning, and queries leave it out.
     """
     from ..output.exporting import check_target, chosen_export
-    from ..output.page import Page, emit
+    from ..output.page import Page
     from ..reports.lakes import answer, open_lake, write_stores
 
     opened = open_lake(root, storage)
     if query is None and not (csv or parquet or output or limit is not None):
-        emit(opened.stores(), partial(write_stores, url=opened.url), as_json=as_json)
-        return
+        return Report(opened.stores(), partial(write_stores, url=opened.url))
     export = chosen_export(csv=csv, as_json=as_json, parquet=parquet, output=output, limit=limit or 0)
     if export is not None and export.file is not None:
         check_target(export.file)
     answer(Page(), opened, query or "FROM stores", export, SHOWN if limit is None else limit)
+    return None
 
 
 @command(
@@ -202,7 +201,7 @@ def explore(
     machine's, reads the store, and without --write changes nothing. It follows running writers, unless PATH
     names a version or a tag. Ctrl-C ends it.
     """
-    from ..output.grid import clean
+    from ..output.cells import clean
 
     if sys.stderr.isatty():
         # Loading the server may take seconds.
@@ -210,7 +209,7 @@ def explore(
     from ...explorer.server import Options, check_packages, serve
     from ..output.page import Page
     from ..reports.lakes import open_store_or_lake
-    from ..reports.opening import split_version
+    from ..reports.open_store import split_version
 
     check_packages()
     pinned = split_version(path)[1] is not None

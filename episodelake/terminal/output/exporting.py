@@ -17,13 +17,12 @@ import duckdb
 import pyarrow as pa
 import typer
 
-from ...readers.amounts import counted, size_text
-from ...readers.sql.session import QuerySession
-from ...store.errors import QueryError, StoreAccessError
-from ...store.files import guard_access, replacing
-from ...store.manifest import check_outside_stores
-from .grid import clean, writer
-from .page import Page, emit, json_of
+from ...errors import QueryError, StoreAccessError
+from ...plugin import QuerySession, check_outside_stores, guard_access, replacing, size_text
+from ..result import Report
+from .cells import clean, writer
+from .json_text import json_of
+from .page import Page
 
 BATCH_ROWS = 20_000
 FORMATS = ("csv", "json", "parquet")
@@ -88,7 +87,7 @@ class _Stream:
             yield from self._batches
         except (duckdb.Error, pa.ArrowException) as error:
             raise QueryError(
-                f"The query failed after some of its rows were printed: {error}. `episodelake verify` tells "
+                f"The query failed after some of its rows were printed: {error}. `episodelake verify` shows "
                 "whether a file is damaged; with --output FILE you get all that can be read."
             ) from error
 
@@ -124,7 +123,7 @@ def check_target(file: Path) -> None:
         if file.is_dir():
             reason = f"it is a folder. Name a file in it, such as {file / 'result'}{file.suffix or '.csv'}."
         elif not file.parent.is_dir():
-            reason = f"there is no folder {file.parent}. Make it first, or choose another."
+            reason = f"the folder {file.parent} does not exist. Create it, or choose another."
         elif file.exists() and not file.is_file():
             reason = "it is no ordinary file. Leave it out and redirect the output: ... --csv > FILE."
         else:
@@ -132,12 +131,14 @@ def check_target(file: Path) -> None:
     raise StoreAccessError(f"Could not write the result at {file}: {reason}")
 
 
-def report_file(beginning: str, file: Path, facts: Mapping[str, Any], *, as_json: bool) -> None:
+def file_report(
+    beginning: str, file: Path, facts: Mapping[str, Any], *, status: int = 0, error: str = ""
+) -> Report:
     """Report the file that a command wrote: facts and the file as JSON, or a sentence with this beginning."""
     size = file.stat().st_size
     sentence = f"{beginning} {file} ({size_text(size)})."
-    report = {**facts, "file": file, "bytes": size}
-    emit(report, lambda page, _: page.note(sentence), as_json=as_json)
+    value = {**facts, "file": file, "bytes": size}
+    return Report(value, lambda page, _: page.note(sentence), status=status, error=error)
 
 
 @contextlib.contextmanager
@@ -204,10 +205,8 @@ def _write_parquet(batches: pa.RecordBatchReader, draft: Path) -> int:
 def write_result(page: Page, session: QuerySession, text: str, limit: int) -> None:
     """Carry out a query and write its result as a table of at most `limit` rows; 0 for all."""
     relation = session.bind(text)
-    # One row more tells whether there are more, so that only then they are counted.
+    # One row more tells whether there are more.
     rows = session.carry_out((relation.limit(limit + 1) if limit else relation).to_arrow_table)
-    shown = rows.slice(0, limit) if limit else rows
-    page.frame(shown)
-    if rows.num_rows > shown.num_rows:
-        rest = session.carry_out(lambda: relation.aggregate("count(*)").fetchall())[0][0] - shown.num_rows
-        page.note(f"{counted(rest, 'more row')}; show more with --limit N, all with --limit 0.")
+    page.frame(rows.slice(0, limit) if limit else rows)
+    if limit and rows.num_rows > limit:
+        page.note("There are more rows; show more with --limit N, all with --limit 0.")

@@ -1,18 +1,14 @@
 """The demo: record real environments, ask questions in SQL, rebuild every episode and replay it.
 
 It uses the public API in a user's order: one store per environment, a run per policy, then queries, a chart,
-and the proof that episodes come back exactly. Its folder is replaced only if a demo alone wrote into it.
+and the proof that episodes come back exactly.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import shlex
-import shutil
-import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,20 +16,16 @@ from typing import Any
 import gymnasium
 import polars as pl
 
-from ..._store import EpisodeStore, create, open_store
-from ...readers.amounts import counted
-from ...readers.replaying.replay import ReplayReport, replay
-from ...store.errors import StoreExistsError
-from ...store.files import guard_access, locate
-from ...store.layout import ANNOTATIONS, ARTIFACTS, CARD, JOURNAL, MANIFEST, TABLES, TAGS
-from ...writers.collecting.collect import collect
-from ..output.grid import Grid
-from ..output.page import INDENT, Page
+from ... import collect, create
+from ..._store import EpisodeStore
+from ...errors import StoreExistsError
+from ...plugin import counted, guard_access
+from ...readers.replaying.replay import replay
+from ...types import ReplayReport
+from ..output.page import Page
 from .drawings import RunSeries, histogram_drawing
 
 POLICIES = ("random", "scripted")
-MARK = "demo.json"
-MADE_BY = {"made_by": "episodelake demo"}
 
 
 @dataclass(frozen=True)
@@ -106,21 +98,21 @@ ANGLES = "SELECT action, avg(observation[3]) FROM transitions GROUP BY action"
 
 
 def run_demo(page: Page, path: Path, episodes: int) -> bool:
-    """Run the whole demo.
+    """Run the demo.
 
     Args:
         page: the output.
-        path: a new or empty folder, or one of an earlier demo, which is replaced.
+        path: a new or empty folder.
         episodes: number to record per environment and policy.
 
     Returns:
         Whether every replayed episode was the same as the recorded one.
 
     Raises:
-        StoreExistsError: the folder holds something that no demo wrote.
+        StoreExistsError: the folder is not empty.
         StoreAccessError: the folder cannot be written.
     """
-    prepare_folder(path, [task.name for task in TASKS])
+    _make_folder(path)
     page.heading(f"1  Record real environments into {path}")
     stores = _record_all(page, path, episodes)
     page.heading("2  Ask in SQL, here of each store")
@@ -146,35 +138,29 @@ def run_demo(page: Page, path: Path, episodes: int) -> bool:
     same = _replay_all(page, path, stores)
     page.heading("5  Try next")
     for command in next_commands(path):
-        page.code(_for_a_shell(command, page.width), "bash")
+        page.code(shlex.join(command), "bash")
     return same
 
 
 def next_commands(path: Path) -> list[list[str]]:
     """Return the words of three commands that look further into the demo's stores."""
-    program = _program()
     return [
-        [program, "info", str(path / "cartpole")],
-        [program, "show", str(path / "mountaincar"), "-1"],
-        [program, "sql", str(path / "cartpole"), ANGLES],
+        ["episodelake", "info", str(path / "cartpole")],
+        ["episodelake", "show", str(path / "mountaincar"), "-1"],
+        ["episodelake", "sql", str(path / "cartpole"), ANGLES],
     ]
 
 
-def _for_a_shell(command: list[str], width: int) -> str:
-    """Return a command as one types it, its last word on a line of its own if it is long."""
-    line = shlex.join(command)
-    if len(line) + INDENT <= width:
-        return line
-    return f"{shlex.join(command[:-1])} \\\n  {shlex.quote(command[-1])}"
-
-
-def _program() -> str:
-    """Return how this program is called from here: by its name if the shell finds it so."""
-    called = Path(sys.argv[0])
-    if called.name != "episodelake" or shutil.which("episodelake") == str(called.absolute()):
-        return "episodelake"
-    here = Path.cwd()
-    return str(called.relative_to(here)) if called.is_relative_to(here) else str(called)
+def _make_folder(path: Path) -> None:
+    with guard_access("make the demo's folder", path):
+        path.mkdir(parents=True, exist_ok=True)
+        present = sorted(entry.name for entry in path.iterdir())
+    if present:
+        more = f" and {len(present) - 3} more" if len(present) > 3 else ""
+        raise StoreExistsError(
+            f"The folder {path} is not empty: it holds {', '.join(present[:3])}{more}. Remove it, or choose "
+            "another with --path."
+        )
 
 
 def _record_all(page: Page, path: Path, episodes: int) -> dict[str, EpisodeStore]:
@@ -193,7 +179,7 @@ def _record_all(page: Page, path: Path, episodes: int) -> dict[str, EpisodeStore
                 seed=list(range(episodes)),
                 policy_seed=0,
                 run=policy,
-                metadata={"policy": policy, "recorded_by": MADE_BY["made_by"]},
+                metadata={"policy": policy},
             )
             steps += stats.steps
             amount = f"{counted(episodes, 'episode')}, {counted(stats.steps, 'step')}"
@@ -217,8 +203,15 @@ def _replay_all(page: Page, path: Path, stores: dict[str, EpisodeStore]) -> bool
         env.close()
         every += reports.values()
         longest = reports[_longest(stores[task.name])]
-        rows.append((task.name, longest.episode_id, longest.transitions, _verdict(longest)))
-    page.table(Grid.of(("store", "longest episode", "transitions", "replayed"), rows))
+        rows.append(
+            {
+                "store": task.name,
+                "longest episode": longest.episode_id,
+                "transitions": longest.transitions,
+                "replayed": _verdict(longest),
+            }
+        )
+    page.table(rows)
     different = sum(not report.same for report in every)
     steps = sum(report.transitions for report in every)
     if different:
@@ -248,67 +241,3 @@ env = gymnasium.make({env_id!r})
 env.reset(seed=episode.seed)
 for action in episode.actions:
     env.step(action)  # compare with episode.observations"""
-
-
-# The folder
-
-
-def prepare_folder(path: Path, names: Sequence[str]) -> None:
-    """Make the folder and its mark; remove the stores `names` of an earlier demo.
-
-    Raises:
-        StoreExistsError: the folder holds something that no demo wrote; nothing was changed.
-        CorruptStoreError: a store of an earlier demo is damaged, so its contents are unknown.
-        StoreAccessError: the folder cannot be read or written.
-    """
-    with guard_access("make the demo's folder", path):
-        path.mkdir(parents=True, exist_ok=True)
-        present = sorted(entry.name for entry in path.iterdir())
-    if present and not _is_marked(path):
-        raise StoreExistsError(
-            f"{path} holds {_listed(present)} and was not made by the demo, which replaces only a folder of "
-            "its own. Choose another one with --path."
-        )
-    foreign = [name for name in present if name not in (MARK, *names)]
-    foreign += [f"{name} (with runs of your own)" for name in names if _has_other_runs(path / name)]
-    foreign += [f"{name}/{entry}" for name in names for entry in _others(path / name)]
-    if foreign:
-        raise StoreExistsError(
-            f"{path} is the folder of an earlier demo, but also holds {_listed(foreign)}. Move that away, or "
-            "choose another folder with --path."
-        )
-    locate(path / MARK).write(json.dumps(MADE_BY).encode())
-    with guard_access("replace the earlier demo", path):
-        for name in names:
-            if (path / name).exists():
-                shutil.rmtree(path / name)
-
-
-def _others(store: Path) -> list[str]:
-    """Return names in a store's folder that no store has."""
-    if store.is_symlink() or not store.is_dir():
-        return [""] if os.path.lexists(store) else []
-    known = {MANIFEST, CARD, *TABLES, JOURNAL, ANNOTATIONS, ARTIFACTS, TAGS}
-    return sorted(entry.name for entry in store.iterdir() if entry.name not in known)
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(names[:3]) + more
-
-
-def _is_marked(path: Path) -> bool:
-    try:
-        return json.loads((path / MARK).read_bytes()) == MADE_BY
-    except (OSError, ValueError):
-        return False
-
-
-def _has_other_runs(store: Path) -> bool:
-    """Return whether a store has runs that no demo recorded; a folder that never became a store has none."""
-    if not (store / MANIFEST).exists():
-        return False
-    runs = open_store(store).sql("FROM runs")
-    if "metadata.recorded_by" in runs.columns:
-        runs = runs.filter(f""" "metadata.recorded_by" IS DISTINCT FROM '{MADE_BY["made_by"]}' """)
-    return runs.aggregate("count(*)").fetchall() != [(0,)]

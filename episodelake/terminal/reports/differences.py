@@ -15,18 +15,12 @@ import numpy as np
 import polars as pl
 
 from ..._store import EpisodeStore
-from ...readers.amounts import counted
+from ...errors import CorruptStoreError
+from ...plugin import EXTRA, INFO, POLICY, STEPS, TABLES, Place, collected, counted, progress_meter, quote
 from ...readers.sql.sources import type_name
-from ...readers.sql.text import quote
-from ...store.common.progress import progress_meter
-from ...store.dynamic.column_groups import EXTRA, INFO, POLICY
-from ...store.errors import CorruptStoreError
-from ...store.files import Place
-from ...store.layout import STEPS, TABLES
-from ...store.maintenance.operation import Progress
-from ..output.grid import Grid
+from ...store.rewrite.operation import Progress
 from ..output.page import Page
-from .opening import open_store_at, reading_errors
+from .open_store import open_store_at, reading_errors
 from .store_figures import store_figures
 
 #: The places of rows, which compaction changes.
@@ -43,7 +37,7 @@ _SIDES = ("only_a", "only_b", "differing")
 def compare(
     first: EpisodeStore, second: EpisodeStore, *, steps: bool, progress: Progress | None = None
 ) -> dict[str, Any]:
-    """Compare what two stores show.
+    """Compare the contents of two stores.
 
     Args:
         first, second: the stores, each at its version.
@@ -119,7 +113,7 @@ def _rows_compared(first: pl.LazyFrame, second: pl.LazyFrame, key: str) -> dict[
         if name not in (key, *PLACES) and kinds.get(name) == kind
     ]
     left, right = (frame.select(key, *names) for frame in (first, second))
-    both = left.join(right, on=key, suffix="_b").select(key, columns=_changed_columns(names)).collect()
+    both = collected(left.join(right, on=key, suffix="_b").select(key, columns=_changed_columns(names)))
     changed = both.filter(pl.col("columns").list.len() > 0).sort(key)
     return {
         "only_a": _only(left, right, key),
@@ -136,7 +130,7 @@ def _changed_columns(names: Sequence[str]) -> pl.Expr:
 
 
 def _only(here: pl.LazyFrame, there: pl.LazyFrame, key: str) -> list[str]:
-    ids = here.select(key).join(there.select(key), on=key, how="anti").sort(key).collect()
+    ids = collected(here.select(key).join(there.select(key), on=key, how="anti").sort(key))
     return ids[key].to_list()
 
 
@@ -158,7 +152,7 @@ def _add_steps(
 def _candidates(first: EpisodeStore, second: EpisodeStore, progress: Progress | None) -> pl.Series:
     """Return the ids of episodes of both that are not in the same rows of equal files."""
     rows = [store.episodes.select("episode_id", "segment", "row_start") for store in (first, second)]
-    both = rows[0].join(rows[1], on="episode_id", suffix="_b").collect()
+    both = collected(rows[0].join(rows[1], on="episode_id", suffix="_b"))
     snapshots = [store.selection().snapshot for store in (first, second)]
     alike = (pl.col("segment") == pl.col("segment_b")) & (pl.col("row_start") == pl.col("row_start_b"))
     shared = both.filter(alike)["segment"].unique().sort().to_list()
@@ -255,7 +249,8 @@ def compared(
     Raises:
         CorruptStoreError: files that are needed are damaged; it names them.
     """
-    stores = [open_store_at(path, storage, version) for path, version in sides]
+    paths = [path for path, _ in sides]
+    stores = [open_store_at(path, storage, version, beside=paths) for path, version in sides]
     with progress_meter(True, "Comparing", "files") as progress:
         try:
             return compare(stores[0], stores[1], steps=steps, progress=progress)
@@ -272,26 +267,30 @@ def write_comparison(page: Page, report: Mapping[str, Any]) -> None:
         return
     _write_figures(page, report["a"], report["b"])
     tables = {
-        "space": [(row["name"], row["a"], row["b"]) for row in report["spaces"]],
-        "column": [(f"{row['table']}.{row['column']}", row["a"], row["b"]) for row in report["columns"]],
+        "Spaces": [{"space": row["name"], **_sides(row)} for row in report["spaces"]],
+        "Columns": [
+            {"column": f"{row['table']}.{row['column']}", **_sides(row)} for row in report["columns"]
+        ],
     }
     for title, rows in tables.items():
         if rows:
-            page.heading(f"{title.capitalize()}s")
-            page.table(
-                Grid.of((title, "A", "B"), [["-" if cell is None else cell for cell in row] for row in rows])
-            )
+            page.heading(title)
+            page.table(rows)
     for kind in ("runs", "episodes"):
         _write_ids(page, kind, report[kind])
 
 
 def _write_figures(page: Page, first: Mapping[str, Any], second: Mapping[str, Any]) -> None:
-    sides = [_labelled(side) for side in (first, second)]
+    one, other = (_labelled(side) for side in (first, second))
     rows = []
-    for name in {**sides[0], **sides[1]}:
-        left, right = ("-" if side.get(name) is None else page.number(side[name]) for side in sides)
-        rows.append((name, left, right, "" if left == right else "differs"))
-    page.table(Grid.of(("", "A", "B", "difference"), rows))
+    for name in {**one, **other}:
+        left, right = ("-" if side.get(name) is None else page.text(side[name]) for side in (one, other))
+        rows.append({"": name, "A": left, "B": right, "difference": "" if left == right else "differs"})
+    page.table(rows)
+
+
+def _sides(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {side.upper(): "-" if row[side] is None else row[side] for side in ("a", "b")}
 
 
 def _labelled(figures: Mapping[str, Any]) -> dict[str, Any]:
@@ -315,10 +314,14 @@ def _write_ids(page: Page, kind: str, report: Mapping[str, Any]) -> None:
         "differs": [(each["id"], ", ".join(each["columns"])) for each in report["differing"]],
     }
     shown = IDS_SHOWN if page.is_terminal else None
-    rows = [(where, *row) for where, part in parts.items() for row in part[:shown]]
+    rows = [
+        {"where": where, "id": identity, "columns that differ": columns}
+        for where, part in parts.items()
+        for identity, columns in part[:shown]
+    ]
     if not rows:
         return
     page.heading(kind.capitalize())
-    page.table(Grid.of(("where", "id", "columns that differ"), rows))
+    page.table(rows)
     one, other, differing = map(len, parts.values())
     page.note(f"{one:,} only in A, {other:,} only in B, {differing:,} differ, {report['same']:,} the same.")

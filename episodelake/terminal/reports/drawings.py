@@ -1,41 +1,33 @@
 """Charts of characters: returns and lengths over time, histograms, learning curves, counts of actions.
 
-They draw small aggregates: a line for each run or other series, a count for each value of an action.
+Each is a table with sparklines over small aggregates: a row for each run or other series, or for each action.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import polars as pl
 
-from ...readers.amounts import counted
+from ... import EpisodeView
+from ...errors import NothingToDrawError
+from ...plugin import ACTION, EPISODES, counted
 from ...readers.charts.bins import Bins
 from ...readers.charts.learning import learning_curves
-from ...readers.charts.series import LARGEST, RETURN, RUN, VALUED, Workbench, value_episodes
+from ...readers.charts.series import LARGEST, RETURN, RUN, VALUED, ChartSession, value_episodes
 from ...readers.charts.steps import Element, elements_of, finite, step_rows
-from ...readers.view import EpisodeView
-from ...store.errors import NothingToDrawError
-from ...store.layout import EPISODES
-from ...store.schema import ACTION
-from ..output.charts import histogram, means, sparkline, stretches
-from ..output.grid import NARROWEST, Grid, number_text
 from ..output.page import Page
+from ..output.sparkline import Line, span_of, stretches
 
 #: The newest runs, which are drawn.
 RUNS = 20
 POINTS = 60
-#: The width of a sparkline in a table.
-LINE = 40
 BINS = 40
-#: A narrower terminal gets shorter headers.
-WIDE = 100
-HEIGHT = 4
-#: A column of whole numbers with at most this many values gets a bar for each.
+#: A column of whole numbers with at most this many values gets a row for each.
 VALUES = 24
 #: The elements of a column that are drawn.
 ELEMENTS = 8
@@ -43,15 +35,19 @@ ELEMENTS = 8
 
 @dataclass(frozen=True)
 class Drawing:
-    """A chart of characters.
+    """A chart: a table, in which each list of numbers is drawn as a line.
 
     Attributes:
         rows: its numbers, as `--json` prints them.
-        draw: draws it; without any rows there is nothing to draw.
+        notes: remarks below it.
+        one_scale: whether all lines have the same scale.
+        shown: rows to draw instead.
     """
 
     rows: list[dict[str, Any]]
-    draw: Callable[[Page], None] = lambda page: None
+    notes: Sequence[str] = ()
+    one_scale: bool = False
+    shown: list[dict[str, Any]] | None = None
 
     def write(self, page: Page, rows: object = None) -> None:
         """Draw on a page.
@@ -61,7 +57,29 @@ class Drawing:
         """
         if not self.rows:
             raise NothingToDrawError("There is nothing to draw: these episodes have no such numbers.")
-        self.draw(page)
+        lines = [_numbers(row["points"]) for row in self.rows if "points" in row]
+        span = span_of(lines) if self.one_scale else None
+        cells = [_cells(row, span) for row in self.shown or self.rows]
+        for keys in dict.fromkeys(map(tuple, cells)):
+            page.table([row for row in cells if tuple(row) == keys], first=())
+        if self.one_scale and len(lines) > 1:
+            page.note("All lines have the same scale.")
+        for note in self.notes:
+            page.note(note)
+
+
+def _cells(row: Mapping[str, Any], span: tuple[float, float] | None) -> dict[str, Any]:
+    """Return a row of a chart as cells of a table."""
+    cells = {name: value for name, value in row.items() if not isinstance(value, list) and value != ""}
+    if "edges" in row:
+        low, high = (row["edges"][0], row["edges"][-1]) if row["edges"] else (None, None)
+        cells |= {"from": low, "to": high}
+    drawn = {name: Line(_numbers(row[name]), span) for name in ("points", "counts") if name in row}
+    return cells | drawn
+
+
+def _numbers(points: Sequence[Any]) -> np.ndarray:
+    return np.array([each["value"] if isinstance(each, dict) else each for each in points], np.float64)
 
 
 @dataclass(frozen=True)
@@ -92,7 +110,7 @@ def drawn_series(view: EpisodeView, what: str, by: str | None) -> tuple[list[Run
     """
     if not len(view):
         return [], ""
-    with Workbench(view.context, steps=False) as bench:
+    with ChartSession(view.context, steps=False) as bench:
         value_episodes(bench, what, by or RUN)
         key = "run_id" if by is None else "series"
         began = f"SELECT episode_id, started_at FROM {EPISODES}"
@@ -124,20 +142,7 @@ def _named(series: str, panel: str) -> str:
 def time_drawing(series: Sequence[RunSeries], left_out: str) -> Drawing:
     """Draw a line per run."""
     rows = [{**_counts_of(each), **_spread(each.values), "points": _means(each.values)} for each in series]
-
-    def draw(page: Page) -> None:
-        drawn = "over time" if _is_narrow(page) else "from first to last episode"
-        names = ("episodes", "lowest", "mean", "highest")
-        _write_lines(page, series, drawn, {name: [row[name] for row in rows] for name in names})
-        _note_left_out(page, left_out)
-        _note_unbounded(page, rows)
-
-    return Drawing(rows, draw)
-
-
-def _note_left_out(page: Page, left_out: str) -> None:
-    if left_out:
-        page.note(left_out)
+    return Drawing(rows, _left_out(rows, left_out), one_scale=not any(each.panel for each in series))
 
 
 def learning_drawing(
@@ -146,7 +151,7 @@ def learning_drawing(
     """Draw the median return over training, a line per run or group of runs; see `Plots.learning_curve`."""
     if not len(view):
         return Drawing([])
-    series, curves = learning_curves(view.context, RETURN, over, by, smooth, "episodes")
+    drawn, curves = learning_curves(view.context, RETURN, over, by, smooth, "episodes")
     if over == "time":
         moments = pl.from_epoch(pl.col("x").cast(pl.Int64), "ms")
         curves = curves.with_columns(moments.dt.replace_time_zone("UTC"))
@@ -157,66 +162,19 @@ def learning_drawing(
             "series", "panel", maintain_order=True, as_dict=True
         ).items()
     ]
-
-    def draw(page: Page) -> None:
-        medians = [np.array([point["value"] for point in row["points"]]) for row in rows]
-        lines = [
-            RunSeries(_named(row["series"], row["panel"]), row["panel"], values, series.by)
-            for row, values in zip(rows, medians, strict=True)
-        ]
-        figures = {
-            "episodes": [row["episodes"] for row in rows],
-            **{
-                "first": [float(line[0]) for line in medians],
-                "highest": [float(max(line)) for line in medians],
-            },
-            "last": [float(line[-1]) for line in medians],
-        }
-        _write_lines(page, lines, "over training", figures)
-        page.note("The line: median return of the episodes of a stretch.")
-        for note in series.notes:
-            page.note(f"{note[:1].upper()}{note[1:]}.")
-
-    return Drawing(rows, draw)
+    notes = [f"{note[:1].upper()}{note[1:]}." for note in drawn.notes]
+    median = "A point is the median return of the episodes of a stretch."
+    return Drawing(rows, [median, *notes], one_scale=not any(row["panel"] for row in rows))
 
 
-def _write_lines(
-    page: Page, series: Sequence[RunSeries], drawn: str, figures: Mapping[str, Sequence[Any]]
-) -> None:
-    """Write a table with a line for each series; those of an objective have one scale."""
-    width = _line_width(page)
-    spans = {
-        panel: _scale([each.values for each in series if each.panel == panel], width)
-        for panel in {each.panel for each in series}
-    }
-    names = [each.name for each in series]
-    lines = [sparkline(each.values, width, page.glyphs, spans[each.panel]) for each in series]
-    cells = [
-        (*row[:3], *map(page.number, row[3:])) for row in zip(names, lines, *figures.values(), strict=True)
-    ]
-    kind = "series" if series[0].kind in figures else series[0].kind
-    headers = (kind, drawn, *figures)
-    grid = Grid.of(headers, cells, (False, False, *(True for _ in figures)))
-    page.table(replace(grid, first=(drawn, *(name for name in headers if name != drawn)), chart=drawn))
-    if len(series) > 1:
-        several = any(each.panel for each in series)
-        page.note(f"All lines{' of an objective' * several} have the same scale.")
-
-
-def _scale(lines: Sequence[np.ndarray], width: int) -> tuple[float, float] | None:
-    """Return the lowest and the highest mean that is drawn; None where there is none."""
-    drawn = np.concatenate([means(values, width) for values in lines])
-    finite = drawn[np.isfinite(drawn)]
-    return (float(finite.min()), float(finite.max())) if len(finite) else None
-
-
-def _is_narrow(page: Page) -> bool:
-    return page.is_terminal and page.width < WIDE
-
-
-def _line_width(page: Page) -> int:
-    """Return the width of a sparkline beside other columns: a narrow terminal gets a short one."""
-    return NARROWEST if _is_narrow(page) else LINE
+def _left_out(rows: Sequence[Mapping[str, Any]], left_out: str) -> list[str]:
+    """Return notes on the runs and the episodes that are not drawn."""
+    notes = [left_out] if left_out else []
+    lost = sum(each["episodes"] - each["finite"] for each in rows)
+    if lost:
+        episodes = counted(sum(each["episodes"] for each in rows), "episode")
+        notes.append(f"{lost:,} of {episodes} not drawn: their numbers are NaN or infinite.")
+    return notes
 
 
 def _counts_of(series: RunSeries) -> dict[str, Any]:
@@ -234,34 +192,20 @@ def _spread(values: np.ndarray) -> dict[str, float | None]:
     return {"lowest": float(numbers.min()), "mean": float(mean), "highest": float(numbers.max())}
 
 
-def _note_unbounded(page: Page, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Note how many episodes are not drawn."""
-    lost = sum(each["episodes"] - each["finite"] for each in rows)
-    if lost:
-        episodes = counted(sum(each["episodes"] for each in rows), "episode")
-        page.note(f"{lost:,} of {episodes} not drawn: their numbers are NaN or infinite.")
-
-
 def _means(values: np.ndarray) -> list[float]:
     """At most `POINTS` means of equal stretches."""
     return [float(part.mean()) for part in stretches(values, min(len(values), POINTS))]
 
 
 def histogram_drawing(series: Sequence[RunSeries], left_out: str = "") -> Drawing:
-    """Draw how often each value occurs, by run over the same axis."""
+    """Draw how often each value occurs, by run over the same bins."""
     finite = {each.name: each.values[np.isfinite(each.values)] for each in series}
     edges = _edges(np.concatenate(list(finite.values()))) if finite else np.zeros(0)
     rows = [
         {**_counts_of(each), "edges": edges.tolist(), "counts": _counts(finite[each.name], edges)}
         for each in series
     ]
-
-    def draw(page: Page) -> None:
-        _write_histogram(page, {name: values for name, values in finite.items() if len(values)})
-        _note_left_out(page, left_out)
-        _note_unbounded(page, rows)
-
-    return Drawing(rows, draw)
+    return Drawing(rows, _left_out(rows, left_out))
 
 
 def _edges(values: np.ndarray) -> np.ndarray:
@@ -272,19 +216,6 @@ def _edges(values: np.ndarray) -> np.ndarray:
     return np.array([low, low]) if low == high else np.linspace(low, high, BINS + 1)
 
 
-def _write_histogram(page: Page, finite: Mapping[str, np.ndarray]) -> None:
-    if finite:
-        drawn = histogram(finite, min(page.width, 76), HEIGHT, page.glyphs)
-        for name, lines in drawn.bars.items():
-            episodes, counts = counted(len(finite[name]), "episode"), drawn.counts[name]
-            scale = "" if counts else f"; the highest bar: {drawn.highest[name]:,}"
-            page.line(f"{name}  ({episodes}{scale})", "cyan")
-            for line in (counts, *lines) if counts else lines:
-                page.line(line.rstrip(), "green")
-            page.line(page.glyphs.rule * max(map(len, lines)), "bright_black")
-        page.line(drawn.axis)
-
-
 def _counts(values: np.ndarray, edges: np.ndarray) -> list[int]:
     if not len(edges):
         return []
@@ -292,7 +223,7 @@ def _counts(values: np.ndarray, edges: np.ndarray) -> list[int]:
 
 
 def actions_drawing(view: EpisodeView) -> Drawing:
-    """Draw the counts of actions: by value for few whole numbers, else in bins."""
+    """Draw the counts of actions: by value for a few integers, else in bins."""
     if not len(view):
         return Drawing([])
     # Groups of agents may share columns.
@@ -300,30 +231,22 @@ def actions_drawing(view: EpisodeView) -> Drawing:
     drawn: Counter[str] = Counter()
     counts: list[dict[str, Any]] = []
     wild: dict[str, int] = {}
-    with Workbench(view.context, steps=True) as bench:
+    with ChartSession(view.context, steps=True) as bench:
         notes = step_rows(bench, None, "transitions").notes
         for each in elements.values():
             if drawn[each.column] < ELEMENTS:
                 drawn[each.column] += 1
                 rows, wild[each.name] = _action_counts(bench, each)
                 counts += rows
-
-    def draw(page: Page) -> None:
-        _write_actions(page, counts)
-        for note in (
-            *notes,
-            *(
-                f"{name}: {counted(n, 'value')} not drawn: NaN, infinite or beyond {LARGEST:g}."
-                for name, n in wild.items()
-                if n
-            ),
-        ):
-            page.note(note)
-
-    return Drawing(counts, draw)
+    lost = [
+        f"{name}: {counted(n, 'value')} not drawn: NaN, infinite or beyond {LARGEST:g}."
+        for name, n in wild.items()
+        if n
+    ]
+    return Drawing(counts, [*notes, *lost], shown=_by_action(counts))
 
 
-def _action_counts(bench: Workbench, element: Element) -> tuple[list[dict[str, Any]], int]:
+def _action_counts(bench: ChartSession, element: Element) -> tuple[list[dict[str, Any]], int]:
     """Return the counts of an element's values, or of its bins, and how many values fit no axis."""
     name, value = element.name, element.sql
     fits = finite(value)
@@ -355,22 +278,18 @@ def _counted(name: str, low: float, high: float, number: int, count: int) -> dic
     return {"action": name, "from": low, "to": high, "count": number, "share": number / count}
 
 
-def _write_actions(page: Page, counts: Sequence[dict[str, Any]]) -> None:
-    """Write a row for each value with its share, and a sparkline for the bins of an element."""
-    valued = [
-        (row["action"], f"{row['from']:g}", row["count"], f"{row['share']:.1%}")
-        for row in counts
-        if row["from"] == row["to"]
-    ]
-    if valued:
-        page.table(Grid.of(("action", "value", "count", "share"), valued, (False, True, True, True)))
-    rows = []
-    for name in dict.fromkeys(row["action"] for row in counts if row["from"] != row["to"]):
-        bins = [row for row in counts if row["action"] == name]
-        heights = np.array([row["count"] for row in bins], np.float64)
-        line = sparkline(heights, _line_width(page), page.glyphs)
-        rows.append((name, number_text(bins[0]["from"]), line, number_text(bins[-1]["to"])))
-    if rows:
-        headers = ("action", "lowest", "how often", "highest")
-        grid = Grid.of(headers, rows, (False, True, False, False))
-        page.table(replace(grid, first=("how often", "action", "lowest", "highest"), chart="how often"))
+def _by_action(counts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return a row for each value, and one for all bins of an element."""
+    rows: list[dict[str, Any]] = []
+    binned: dict[str, list[dict[str, Any]]] = {}
+    for row in counts:
+        if row["from"] == row["to"]:
+            rows.append(
+                {"action": row["action"], "value": row["from"], "count": row["count"], "share": row["share"]}
+            )
+        else:
+            binned.setdefault(row["action"], []).append(row)
+    for name, bins in binned.items():
+        edges = [bins[0]["from"], bins[-1]["to"]]
+        rows.append({"action": name, "edges": edges, "counts": [row["count"] for row in bins]})
+    return rows

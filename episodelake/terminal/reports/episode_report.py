@@ -6,11 +6,10 @@ Only the columns that are shown are read.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import json
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,22 +19,26 @@ import polars as pl
 import pyarrow as pa
 import typer
 
+from ... import AgentEpisode, Episode, MultiAgentEpisode
 from ..._store import EpisodeStore
-from ...readers.amounts import counted
-from ...readers.episode import AgentEpisode, Episode, MultiAgentEpisode
-from ...readers.measures.signals import ROOTS, Signal, signals_of
-from ...readers.replaying.replay import ReplayReport
-from ...store.errors import CorruptStoreError, EpisodeNotFoundError, NothingToDrawError, UntrustedEnvError
+from ...errors import (
+    CorruptStoreError,
+    EpisodeNotFoundError,
+    InvalidArgumentError,
+    NothingToDrawError,
+    UntrustedEnvError,
+)
+from ...plugin import REWARD, collected, counted, suggest, unescape
+from ...readers.charts.signals import ROOTS, Signal, signals_of
 from ...store.layout import EPISODE_DIGITS
-from ...store.names import unescape
 from ...store.parquet.page_checks import check_pages
-from ...store.schema import AGENT_ID, REWARD
-from ..command import failure
-from ..output.charts import sparkline
-from ..output.exporting import check_target, report_file
-from ..output.grid import Grid, moment_text, number_text
+from ...store.schema import AGENT_ID
+from ...types import ReplayReport
+from ..output.exporting import check_target, file_report
 from ..output.page import Page
-from .opening import Explored, explored
+from ..output.sparkline import Line
+from ..result import Report
+from .open_store import Explored, explored
 
 if TYPE_CHECKING:
     from ...readers.pictures.video import Video
@@ -45,6 +48,8 @@ SIGNALS = 16
 _METADATA = "metadata."
 _SUMMARY = ("run_id", "length", "episode_return", "end_reason", "terminated", "truncated", "seed")
 _SUMMARY += ("options", "env_index", "started_at", "ended_at", "metadata")
+#: Parts of the report that are tables, or written elsewhere.
+_TABLES = ("agents", "signals", "damaged")
 #: The most ids that a message names, and the most that are compared with an unknown one.
 NEAREST = 3
 COMPARED = 20_000
@@ -124,21 +129,15 @@ def _full_id(store: EpisodeStore, short: str, error: EpisodeNotFoundError) -> st
         ) from error
     known = _ids(store, in_run, COMPARED) if run else []
     if known:
+        count = counted(len(known), "episode")
         raise EpisodeNotFoundError(
-            f"There is no episode {short!r}: {run} has {counted(len(known), 'episode')}, and the last is "
-            f"{known[-1]!r}."
+            f"There is no episode {short!r}: {run} has {count}, and the last is {known[-1]!r}."
         ) from error
-    runs = store.runs.select("run_id").collect()["run_id"].to_list()
-    near_run = pl.col("run_id").is_in(difflib.get_close_matches(run or short, runs, n=1))
-    near = difflib.get_close_matches(
-        f"{run}/{digits}" if slash else short, _ids(store, near_run, COMPARED), n=NEAREST
-    )
-    hint = f" Did you mean {' or '.join(map(repr, near))}?" if near else ""
-    raise EpisodeNotFoundError(f"{error}{hint}") from error
+    raise EpisodeNotFoundError(f"{error}{suggest(short, _ids(store, pl.lit(True), COMPARED))}") from error
 
 
 def _ids(store: EpisodeStore, fits: pl.Expr, limit: int = NEAREST + 1) -> list[str]:
-    ids = store.episodes.filter(fits).select("episode_id").head(limit).collect()
+    ids = collected(store.episodes.filter(fits).select("episode_id").head(limit))
     return ids["episode_id"].to_list()
 
 
@@ -185,21 +184,21 @@ def _figures(values: np.ndarray) -> dict[str, float | None]:
     }
 
 
-def write_episode(page: Page, look: EpisodeLook) -> None:
+def write_episode(page: Page, look: EpisodeLook, report: Mapping[str, Any]) -> None:
     """Write one episode: its summary, its first and last rows, and its signals as sparklines."""
     episode, signals, ends = look.episode, look.signals, look.ends
-    page.pairs(_summary(page, look))
+    page.pairs([(name.replace("_", " "), report[name]) for name in report if name not in _TABLES])
     if look.lost is not None:
         page.note("Its rows and signals cannot be read.")
         return
     if isinstance(episode, MultiAgentEpisode):
         page.heading("Agents")
-        page.table(_agents_of(page, episode))
+        page.table(_agents_of(episode))
         page.note("Rows by agent: episodelake sql STORE \"SELECT * FROM steps WHERE agent_id = 'NAME'\"")
         page.heading("Rewards over time")
     if ends is not None:
         page.heading("First and last rows" if episode.length + 1 > 2 * END_ROWS else "Rows")
-        page.table(_with_gap(page, page.grid(ends), episode))
+        page.frame(ends)
         page.heading("Over time")
     _write_signals(page, signals[:SIGNALS])
     if len(signals) > SIGNALS:
@@ -222,57 +221,34 @@ def write_replay(page: Page, report: ReplayReport, env: str) -> None:
         page.line("No difference.", "bold green")
         return
     page.heading(f"Differences at step {report.differences[0].step}")
-    headers = ("column", "index", "recorded", "now", "elements")
-    rows = [
-        (each.leaf, str(list(each.index)), str(each.expected), str(each.got), str(each.elements))
-        for each in report.differences
-    ]
-    page.table(Grid.of(headers, rows))
-
-
-def _summary(page: Page, look: EpisodeLook) -> list[tuple[str, object]]:
-    episode = look.episode
-    ended = [name for name in ("terminated", "truncated") if getattr(episode, name)]
-    pairs: list[tuple[str, object]] = [
-        ("episode", episode.id),
-        ("position", str(look.position)),
-        ("run", episode.run_id),
-        ("steps of the environment" if episode.agents else "transitions", episode.length),
-        ("return", episode.episode_return),
-        ("end reason", episode.end_reason),
-        ("flags", ", ".join(ended) or "none"),
-        ("seed", "NULL" if episode.seed is None else str(episode.seed)),
-        ("options", "NULL" if episode.options is None else _json_or_text(episode.options)),
-        ("started", moment_text(episode.started_at, not page.is_terminal)),
-        ("ended", moment_text(episode.ended_at, not page.is_terminal)),
-    ]
-    if episode.env_index is not None:
-        pairs.append(("env index", str(episode.env_index)))
-    pairs.append(("metadata", _json_or_text(episode.metadata) if episode.metadata else "none"))
-    if look.run_metadata:
-        pairs.append(("of its run", _json_or_text(look.run_metadata)))
-    return pairs
+    page.table(
+        [
+            {
+                "column": each.leaf,
+                "index": str(list(each.index)),
+                "recorded": str(each.expected),
+                "now": str(each.got),
+                "elements": each.elements,
+            }
+            for each in report.differences
+        ]
+    )
 
 
 def _run_metadata(store: EpisodeStore, episode: Episode) -> dict[str, Any]:
     """Return the metadata of the episode's run, by key."""
-    rows = store.runs.filter(pl.col("run_id") == episode.run_id).collect().to_dicts()
+    rows = collected(store.runs.filter(pl.col("run_id") == episode.run_id)).to_dicts()
     values = {name: value for row in rows for name, value in row.items() if value is not None}
     metadata = {name: value for name, value in values.items() if name.startswith(_METADATA)}
     others = json.loads(metadata.pop(f"{_METADATA}_json", "{}"))
     return {unescape(name.removeprefix(_METADATA)): value for name, value in metadata.items()} | others
 
 
-def _json_or_text(value: Any) -> str:
-    """Return JSON; arrays and other values that JSON lacks become texts."""
-    return json.dumps(value, ensure_ascii=False, default=str)
-
-
 def _ends(store: EpisodeStore, episode: Episode) -> pa.Table:
     rows = _rows(store, episode)
     near = (pl.col("t") < END_ROWS) | (pl.col("t") > episode.length - END_ROWS)
     try:
-        return rows.filter(near).drop("episode_id").sort("t").collect().to_arrow()
+        return collected(rows.filter(near).drop("episode_id").sort("t")).to_arrow()
     except pl.exceptions.PolarsError:
         pointers = store.selection().snapshot.pointers
         name = pointers.segments[pointers.segment[episode.position]]
@@ -288,45 +264,32 @@ def _rows(store: EpisodeStore, episode: Episode) -> pl.LazyFrame:
     return rows
 
 
-def _with_gap(page: Page, grid: Grid, episode: Episode) -> Grid:
-    """On a terminal, mark where rows are left out; a script sees it by the column t."""
-    if not page.is_terminal or len(grid.rows) > episode.length:
-        return grid
-    gap = tuple(page.glyphs.cut for _ in grid.headers)
-    return Grid(grid.headers, (*grid.rows[:END_ROWS], gap, *grid.rows[END_ROWS:]), grid.right)
-
-
 def _write_signals(page: Page, signals: list[Signal]) -> None:
     if not signals:
         page.line("No column holds a few numbers at every step.")
         return
-    label = max(len(signal.name) for signal in signals)
-    width = max(page.width - label - 30, 16)
-    rows = [(signal.name, sparkline(signal.values, width, page.glyphs), *_span(signal)) for signal in signals]
-    if not page.is_terminal:
-        page.table(Grid.of(("signal", "line", "lowest", "highest"), rows))
-        return
-    drawn = max(len(row[1]) for row in rows)
-    for name, line, low, high in rows:
-        spread = low if low == high else f"{low} .. {high}"
-        page.parts((name.ljust(label + 2), "cyan"), (line.ljust(drawn + 2), "green"), (spread, ""))
-
-
-def _span(signal: Signal) -> tuple[str, str]:
-    figures = _figures(signal.values)
-    low, high = figures["lowest"], figures["highest"]
-    return ("NULL", "NULL") if low is None or high is None else (number_text(low), number_text(high))
-
-
-def _agents_of(page: Page, episode: MultiAgentEpisode) -> Grid:
-    """Return one row per agent of an episode."""
     rows = []
-    for name in episode.agents:
-        agent = episode.agent(name)
-        row = (name, agent.group, agent.length, page.number(agent.episode_return), agent.end_reason)
-        rows.append((*row, agent.env_steps[0], agent.env_steps[-1]))
-    headers = ("agent", "group", "transitions", "return", "end reason", "from env_step", "to env_step")
-    return Grid.of(headers, rows, (False, False, True, True, False, True, True))
+    for signal in signals:
+        figures = _figures(signal.values)
+        spread = {name: figures[name] for name in ("lowest", "highest")}
+        rows.append({"signal": signal.name, "line": Line(signal.values), **spread})
+    page.table(rows)
+
+
+def _agents_of(episode: MultiAgentEpisode) -> list[dict[str, Any]]:
+    """Return one row per agent of an episode."""
+    return [
+        {
+            "agent": name,
+            "group": agent.group,
+            "transitions": agent.length,
+            "return": agent.episode_return,
+            "end reason": agent.end_reason,
+            "from env_step": int(agent.env_steps[0]),
+            "to env_step": int(agent.env_steps[-1]),
+        }
+        for name, agent in ((name, episode.agent(name)) for name in episode.agents)
+    ]
 
 
 # Frames
@@ -352,25 +315,25 @@ class Film:
     column: str | None
     trust: bool
 
-    def save(
-        self, path: str, storage: Sequence[str] | None, key: int | str, agent: str | None, *, as_json: bool
-    ) -> None:
+    def save(self, path: str, storage: Sequence[str] | None, key: int | str, agent: str | None) -> Report:
         """Write the file, and report it; frames of another motion are an error, though the file is there."""
         if self.file.suffix.lower() not in PICTURES:
             raise typer.BadParameter(
                 f"{str(self.file)!r} does not end in {', '.join(PICTURES)}.", param_hint="--frames"
             )
         check_target(self.file)
-        identity, difference = explored(
+        (identity, difference), _ = explored(
             path, storage, lambda opened: self._made(opened, find_episode(opened, key, agent))
         )
         beginning = f"The frames of {identity} are in"
-        report_file(beginning, self.file, {"episode_id": identity}, as_json=as_json)
-        if difference:
-            raise failure(difference)
+        return file_report(beginning, self.file, {"episode_id": identity}, error=difference)
 
     def _made(self, opened: Explored, episode: Episode) -> tuple[str, str]:
         """Write the file, and return the id of the episode, and how a replay differs from it."""
+        if episode.agents:
+            raise InvalidArgumentError(
+                f"{episode.id!r} has several agents: {', '.join(episode.agents)}. Choose one with --agent."
+            )
         try:
             return episode.id, self._written(episode.video(self.steps, column=self.column))
         except NothingToDrawError as error:

@@ -11,18 +11,18 @@ from typing import Any
 
 import polars as pl
 
+from ... import AgentGroup
 from ..._store import EpisodeStore
-from ...readers.amounts import counted, size_text
-from ...readers.replaying.run_envs import RunEnv, run_envs
-from ...store.agents import AgentGroup
+from ...errors import CorruptStoreError
+from ...plugin import EPISODES, STEPS, Layout, counted, run_envs, size_text
+from ...readers.replaying.run_envs import RunEnv
 from ...store.card import CARD_KEYS, entry_text, known_entries
-from ...store.errors import CorruptStoreError
-from ...store.files.locks import other_host
+from ...store.files.locks import holder
 from ...store.journal.run_journal import DAMAGED_SUFFIX, journal_folders, journal_runs, lock_path
-from ...store.layout import EPISODES, FORMAT_VERSION, STEPS, Layout
-from ..output.grid import Grid, number_text
+from ...store.layout import FORMAT_VERSION
+from ..output.cells import Amount, number_text
 from ..output.page import Page
-from .opening import Explored, live_message
+from .open_store import Explored, live_message
 from .store_figures import store_figures, table_size
 
 RUNS_SHOWN = 10
@@ -80,7 +80,7 @@ def _journals(layout: Layout) -> dict[str, Any]:
     and by run the hosts on which others may be recorded.
     """
     folders = journal_folders(*layout.journal_places)
-    owners = {folder.name: other_host(lock_path(folder)) for folder in folders}
+    owners = {folder.name: holder(lock_path(folder))[1] for folder in folders}
     return {
         "journals": len(folders),
         "damaged_journals": sum(name.endswith(DAMAGED_SUFFIX) for name in owners),
@@ -114,8 +114,7 @@ def write_info(page: Page, report: Mapping[str, Any]) -> None:
         [*_identity(report), *_amounts(page, report), *_space_pairs(report["spaces"]), *_card(page, report)]
     )
     page.heading("End reasons")
-    reasons = [(name, page.number(count)) for name, count in report["end_reasons"].items()]
-    page.table(Grid.of(("end_reason", "episodes"), reasons, (False, True)))
+    page.table([{"end_reason": name, "episodes": count} for name, count in report["end_reasons"].items()])
     if report["agents"]:
         page.heading("Agents")
         page.frame(pl.DataFrame(report["agents"], infer_schema_length=None))
@@ -134,7 +133,7 @@ def _amounts(page: Page, report: Mapping[str, Any]) -> list[tuple[str, object]]:
         ("episodes", report["episodes"]),
         ("transitions", report["transitions"]),
         ("runs", len(report["runs"])),
-        ("size", f"{page.size(report['bytes'])} in {page.number(report['files'])} files"),
+        ("size", f"{page.size(report['bytes'])} in {page.text(report['files'])} files"),
     ]
     for spread in report["returns"]:
         objective = spread["objective"]
@@ -206,19 +205,21 @@ def _write_columns(page: Page, report: Mapping[str, Any]) -> None:
     steps = [column for column in report["columns"] if column["table"] == STEPS]
     total = sum(column["bytes"] for column in steps)
     about = "" if report["sizes_are_exact"] else "about "
-    rows = [
-        (column["column"], column["type"], about + page.size(column["bytes"]), _share(column, total))
-        for column in steps
-    ]
-    page.table(Grid.of(("column_name", "column_type", "size", "share"), rows, (False, False, True, True)))
+    page.table(
+        [
+            {
+                "column_name": column["column"],
+                "column_type": column["type"],
+                "size": Amount(about + page.size(column["bytes"])),
+                "share": Amount(f"{column['bytes'] / total:.1%}" if total else "-"),
+            }
+            for column in steps
+        ]
+    )
     other = sum(column["bytes"] for column in report["columns"]) - total
     count = len(report["columns"]) - len(steps)
     if page.is_terminal:
         page.note(f"The table of episodes has {count} columns, {about}{size_text(other)} in all.")
-
-
-def _share(column: Mapping[str, Any], total: int) -> str:
-    return f"{column['bytes'] / total:.1%}" if total else "-"
 
 
 def _spaces_report(store: EpisodeStore) -> dict[str, Any]:

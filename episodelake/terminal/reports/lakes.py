@@ -9,14 +9,15 @@ from pathlib import Path
 
 import polars as pl
 
-from ..._store import EpisodeStore
-from ...lakes.lake import Lake, session_of
-from ...lakes.opening import is_organisation, lake
-from ...readers.amounts import counted
-from ...store.errors import InvalidArgumentError, StoreNotFoundError
+from ... import EpisodeStore, lake
+from ...errors import InvalidArgumentError, StoreNotFoundError
+from ...lakes.lake import session_of
+from ...lakes.open_lake import is_organisation
+from ...plugin import counted
+from ...types import Lake
 from ..output.exporting import Export, write_result
 from ..output.page import Page, report_warning
-from .opening import open_store_at, storage_options
+from .open_store import open_store_at, storage_options
 
 _SHOWN = ("store", "episodes", "steps", "env_ids", "updated", "bytes")
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import polars as pl
 
+from ... import EpisodeView
 from ..._store import EpisodeStore
-from ...readers.amounts import counted
-from ...readers.sql.text import RUN, quote, run_keys
-from ...readers.view import EpisodeView
-from ...store.errors import QueryError
+from ...errors import QueryError
+from ...plugin import collected, counted, quote
+from ...readers.sql.text import RUN, run_keys
 from ..output.page import Page
-from .opening import Explored, meant
+from .open_store import Explored, meant
 
 POSITION_NAME = "position"
 IN_A_PIPE = 100
@@ -63,7 +63,7 @@ class Listing:
         if keys:
             runs = opened.store.runs.select("run_id", **{name: pl.col(key) for name, key in keys.items()})
             frame = frame.join(runs, on="run_id", how="left", maintain_order="left")
-        return frame.select(*dict.fromkeys([POSITION_NAME, *columns])).collect(), len(view)
+        return collected(frame.select(*dict.fromkeys([POSITION_NAME, *columns]))), len(view)
 
 
 def row_limit(page: Page, given: int | None, *, as_json: bool) -> int | None:
@@ -78,7 +78,7 @@ def row_limit(page: Page, given: int | None, *, as_json: bool) -> int | None:
 def write_episodes(page: Page, rows: pl.DataFrame, listing: Listing, total: int) -> None:
     """Write the episodes of a listing, through the pager if all were asked for and do not fit."""
     with page.paged(listing.count is None and rows.height > page.height):
-        page.table(replace(page.grid(rows), first=() if listing.columns else IMPORTANT))
+        page.frame(rows, first=listing.columns or IMPORTANT)
     page.note(_place(listing.offset, rows.height, total))
 
 
@@ -140,4 +140,4 @@ def first_rows(store: EpisodeStore, table: str, count: int, columns: Sequence[st
     few = table in ("steps", "transitions") and not store.selection().snapshot.lost_segments
     view = store[:count] if few else store
     frame: pl.LazyFrame = getattr(view, table).head(count)
-    return (frame if chosen is None else frame.select(chosen)).collect()
+    return collected(frame if chosen is None else frame.select(chosen))

@@ -5,57 +5,38 @@ from __future__ import annotations
 import select
 import sys
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import polars as pl
 import typer
 
-from ..._store import recover
-from ...readers.amounts import counted, size_text
+from ... import EpisodeView, recover
+from ...plugin import collected, counted, size_text
 from ...readers.columns.cache_folder import CacheFolder
-from ...readers.measures.health import HealthReport
-from ...readers.view import EpisodeView
-from ...store.maintenance.compaction import CompactReport
-from ...store.maintenance.rewriting import DeleteReport
-from ...store.maintenance.vacuum import VacuumReport
-from ...store.maintenance.verification import VerifyReport
+from ...types import DeleteReport, HealthReport, VacuumReport, VerifyReport
 from ..command import FAILED, WRONG_USAGE, failure
-from ..output.grid import Grid
-from ..output.page import Page, emit, report_warning
-from .opening import changed, storage_options
+from ..output.page import Page, report_warning
+from ..result import Report
+from .open_store import changed, storage_options
 
 FIRST = 10
 FILES_ON_A_TERMINAL = 20
 _POLL_SECONDS = 0.1
 
 
-def write_compaction(page: Page, report: CompactReport) -> None:
-    """Write the report of `compact`."""
-    page.pairs(
-        [
-            ("episodes moved", report.episodes),
-            ("segments before", report.segments_before),
-            ("segments after", report.segments_after),
-            ("size before", page.size(report.bytes_before)),
-            ("size after", page.size(report.bytes_after)),
-        ]
-    )
-
-
 def delete_episodes(
     path: str, storage: Sequence[str] | None, condition: str, *, dry_run: bool, yes: bool, as_json: bool
-) -> None:
+) -> Report | None:
     """Delete episodes; see `episodelake delete`."""
     page = Page()
     with changed(path, storage, "delete") as store:
         chosen = store.filter(condition)
         if not len(chosen) and not as_json:
             page.note("No episode fulfils the condition.")
-            return
-        ids = chosen.episodes.select("episode_id").collect()["episode_id"]
+            return None
+        ids = collected(chosen.episodes.select("episode_id"))["episode_id"]
         exactly = pl.col("episode_id").is_in(ids.implode())
         report = store.delete(exactly, dry_run=True)
         looking = dry_run or not len(chosen)
@@ -70,7 +51,7 @@ def delete_episodes(
                 page.note("Nothing was deleted.")
                 raise typer.Exit(FAILED)
             report = store.delete(exactly, progress=True)
-        emit(report, lambda page, report: _write_deletion(page, report, chosen, looking), as_json=as_json)
+    return Report(report, lambda page, report: _write_deletion(page, report, chosen, looking))
 
 
 def _write_deletion(page: Page, report: DeleteReport, chosen: EpisodeView, looking: bool) -> None:
@@ -78,7 +59,7 @@ def _write_deletion(page: Page, report: DeleteReport, chosen: EpisodeView, looki
     if looking:
         page.heading("Episodes that would go")
         columns = ("episode_id", "length", "episode_return", "end_reason", "started_at")
-        first = chosen.episodes.select(columns).head(FIRST).collect()
+        first = collected(chosen.episodes.select(columns).head(FIRST))
         page.frame(first)
         if len(chosen) > first.height:
             page.note(f"{len(chosen) - first.height} more episodes.")
@@ -115,7 +96,7 @@ def write_vacuum(page: Page, report: VacuumReport, *, dry_run: bool) -> None:
         return
     page.heading("Files that would go")
     shown = report.files[:FILES_ON_A_TERMINAL] if page.is_terminal else report.files
-    page.table(Grid.of(("file",), [(file,) for file in shown]))
+    page.table([{"file": file} for file in shown])
     if len(report.files) > len(shown):
         page.note(f"{len(report.files) - len(shown)} more files.")
 
@@ -129,8 +110,13 @@ def write_faults(page: Page, report: VerifyReport, *, repair: bool) -> None:
         page.pairs([(kind, f"{each.file}\n{each.message}") for kind, each in zip(kinds, faults, strict=True)])
         page.line()
     elif faults:
-        rows = [(each.kind, each.file, each.message, *([_yes(each.mended)] * repair)) for each in faults]
-        page.table(Grid.of(("kind", "file", "message", *(["mended"] * repair)), rows))
+        mended = [{"mended": _yes(each.mended)} if repair else {} for each in faults]
+        page.table(
+            [
+                {"kind": each.kind, "file": each.file, "message": each.message} | more
+                for each, more in zip(faults, mended, strict=True)
+            ]
+        )
     read = (
         f"{counted(report.episodes, 'episode')} with {counted(report.steps, 'transition')} in "
         f"{counted(report.files, 'file')}"
@@ -154,8 +140,7 @@ def health_facts(report: HealthReport) -> dict[str, Any]:
 def write_health(page: Page, report: HealthReport) -> None:
     """Write the report of `health`."""
     if report.findings:
-        grid = page.grid(report.frame().drop("column"))
-        page.table(replace(grid, first=("kind", "episodes", "message", "first")))
+        page.frame(report.frame().drop("column"), first=("kind", "episodes", "message", "first"))
         page.note(
             f"{report.share:.2%} of {counted(report.count, 'episode')} have findings; --json names them all."
         )
@@ -167,7 +152,7 @@ def _yes(flag: bool) -> str:
     return "yes" if flag else "no"
 
 
-def recover_runs(path: str, storage: Sequence[str] | None, *, other_hosts: bool, as_json: bool) -> None:
+def recover_runs(path: str, storage: Sequence[str] | None, *, other_hosts: bool) -> Report:
     """Seal the journals of dead writers; see `episodelake recover`."""
     with warnings.catch_warnings(record=True) as left:
         warnings.simplefilter("always", RuntimeWarning)
@@ -175,15 +160,14 @@ def recover_runs(path: str, storage: Sequence[str] | None, *, other_hosts: bool,
     for warning in left:
         report_warning(str(warning.message))
     none = "Nothing was recovered." if left else "Nothing to recover: no dead writer left a journal."
-    headers = ("run", "episodes", "interrupted", "transitions", "torn_bytes")
-    rows = [(run.run_id, run.episodes, run.interrupted, run.steps, run.torn_bytes) for run in runs]
-    grid = Grid.of(headers, rows, (False, True, True, True, True))
-    emit(list(runs), table_or_note(grid, none), as_json=as_json)
+    return Report([vars(run) for run in runs], empty=none)
 
 
-def table_or_note(grid: Grid, empty: str) -> Callable[[Page, Any], None]:
-    """Return how to write a table; one without rows becomes a note."""
-    return lambda page, _: page.table(grid) if grid.rows else page.note(empty)
+def write_history(page: Page, versions: pl.DataFrame, more: int) -> None:
+    """Write the newest versions, and how many more there are."""
+    page.frame(versions)
+    if more:
+        page.note(f"{more} more versions; show more with --limit N, all with --limit 0.")
 
 
 def cached_columns(folder: CacheFolder) -> list[dict[str, Any]]:
@@ -201,19 +185,6 @@ def cached_columns(folder: CacheFolder) -> list[dict[str, Any]]:
 
 def write_cached(page: Page, rows: Sequence[dict[str, Any]], folder: CacheFolder) -> None:
     """Write the cached columns and their size in all."""
-    cells = [
-        (
-            row["column"] or "damaged",
-            *("" if row[name] is None else row[name] for name in ("store", "version", "episodes")),
-            page.size(row["bytes"]),
-            row["used"].astimezone().replace(tzinfo=None).isoformat(" ", "seconds"),
-            _yes(row["in_use"]),
-        )
-        for row in rows
-    ]
-    if cells:
-        headers = ("column", "store", "version", "episodes", "size", "last used", "in use")
-        page.table(Grid.of(headers, cells, (False, False, True, True, True, False, False)))
-        page.note(f"{folder.path} holds {size_text(sum(row['bytes'] for row in rows))}.")
-    else:
-        page.note(f"{folder.path} is empty.")
+    page.table(rows)
+    total = f"holds {size_text(sum(row['bytes'] for row in rows))}" if rows else "is empty"
+    page.note(f"{folder.path} {total}.")

@@ -9,11 +9,12 @@ from typing import Any
 
 import typer
 
+from ... import EpisodeView
+from ...errors import InvalidArgumentError, NothingToDrawError
+from ...plugin import EXPLORE, require
 from ...readers.charts.series import LENGTH, RETURN, check_any
-from ...readers.view import EpisodeView
-from ...store.common.optional_packages import EXPLORE, require
-from ...store.errors import InvalidArgumentError, NothingToDrawError
-from ..output.exporting import check_target, replaced, report_file
+from ..output.exporting import check_target, file_report, replaced
+from ..result import Report
 from .drawings import (
     Drawing,
     actions_drawing,
@@ -22,7 +23,7 @@ from .drawings import (
     learning_drawing,
     time_drawing,
 )
-from .opening import Explored, explored_steps
+from .open_store import Explored, explored
 
 SUFFIXES = (".svg", ".png", ".html")
 
@@ -77,9 +78,7 @@ def save_chart(
     wanted: Wanted,
     output: Path,
     condition: str | None,
-    *,
-    as_json: bool,
-) -> None:
+) -> Report:
     """Write a chart to a file; see `episodelake plot`."""
     if output.suffix.lower() not in SUFFIXES:
         raise typer.BadParameter(
@@ -94,10 +93,8 @@ def save_chart(
         with replaced(output) as draft:
             chart.save(draft)
 
-    def report(_: None) -> None:
-        report_file("The chart is in", output, {"kind": wanted.kind}, as_json=as_json)
-
-    explored_steps(path, storage, save, report)
+    _, status = explored(path, storage, save, steps=True)
+    return file_report("The chart is in", output, {"kind": wanted.kind}, status=status)
 
 
 def drawn(view: EpisodeView, wanted: Wanted, *, as_json: bool) -> Drawing:

@@ -27,19 +27,18 @@ from prompt_toolkit.lexers import PygmentsLexer
 from pygments.lexers.sql import SqlLexer
 
 from ..._store import EpisodeStore
-from ...readers.amounts import counted
-from ...readers.sql.session import QuerySession, sql_names
-from ...readers.sql.text import quote, quoted_if_needed
-from ...store.errors import EpisodelakeError
+from ...plugin import QuerySession, counted
+from ...readers.sql.session import sql_names
+from ...readers.sql.text import quoted_if_needed
+from ..command import message_of
 from ..output.exporting import FORMATS, Export, write_result
-from ..output.grid import Grid
 from ..output.page import Page, report_error, report_warning
-from .opening import reading_errors
+from .open_store import reading_errors
 
 HELP = (
     ("QUERY ;", "run a query; it may have several lines"),
-    (".tables", "list the tables"),
-    (".columns [TABLE]", "list columns with their types"),
+    ("SHOW TABLES ;", "list the tables"),
+    ("DESCRIBE TABLE ;", "list the columns of a table with their types"),
     (".save FILE", "write all rows of the last query to a .csv, .json or .parquet file"),
     (".refresh", "go to the newest version of the store"),
     (".exit", "leave; so does Ctrl-D"),
@@ -90,8 +89,6 @@ class Prompt:
         self._commands: dict[str, Callable[[str], None]] = {
             ".help": self._help,
             "help": self._help,
-            ".tables": self._tables,
-            ".columns": self._columns,
             ".save": self._save,
             ".refresh": self._refresh,
         }
@@ -110,10 +107,11 @@ class Prompt:
                 self._query(text)
         except KeyboardInterrupt:
             report_error("Interrupted.")
-        except (EpisodelakeError, OSError) as error:
-            report_error(str(error))
-        except duckdb.Error as error:
-            report_error(f"The query failed while it ran: {error}")
+        except Exception as error:
+            message = message_of(error)
+            if message is None:
+                raise
+            report_error(message)
         return True
 
     def _query(self, text: str) -> None:
@@ -141,24 +139,6 @@ class Prompt:
 
     def _help(self, _: str) -> None:
         self._page.pairs(HELP)
-
-    def _tables(self, _: str) -> None:
-        tables = self.completer.tables
-        self._page.table(
-            Grid.of(("table", "columns"), [(name, len(tables[name])) for name in tables], (False, True))
-        )
-
-    def _columns(self, table: str) -> None:
-        tables = self.completer.tables
-        if table and table not in tables:
-            report_error(f"There is no table {table!r}; there are {', '.join(tables)}.")
-            return
-        rows = [
-            (name, column, kind)
-            for name in ([table] if table else tables)
-            for column, kind in tables[name].items()
-        ]
-        self._page.table(Grid.of(("table", "column", "type"), rows))
 
     def _save(self, file: str) -> None:
         path = Path(file).expanduser()
@@ -219,76 +199,41 @@ def _continuation(width: int, line: int, wrapped: int) -> FormattedText:
     return FormattedText([("ansibrightblack", "...> ".rjust(width))])
 
 
-_WORD = re.compile(r'(?:(?P<owner>\w+)\.)?(?P<start>"[^"]*|\w*)$')
-_NAMED = re.compile(r"\b(?:from|join)\s+(?P<table>\w+)(?:\s+(?:as\s+)?(?P<alias>\w+))?", re.IGNORECASE)
+#: A name, or the beginning of one in quotes.
+_WORD = re.compile(r'"[^"]*$|\w*$')
 _AFTER_TABLE = re.compile(r"\b(?:from|join|describe|summarize)\s+\w*$", re.IGNORECASE)
 
 
 class SqlCompleter(Completer):
-    """Offers candidates for the cursor's place.
+    """Offers columns, tables, functions and keywords that begin like the word at the cursor.
 
     Args:
-        connection: the source of tables, functions and keywords.
-
-    Attributes:
-        tables: columns and their types by table.
+        connection: the source of the names.
     """
 
     def __init__(self, connection: duckdb.DuckDBPyConnection) -> None:
-        self.tables: dict[str, dict[str, str]] = {}
-        self._functions: dict[str, str] = {}
-        self._keywords: list[str] = []
+        self._names: dict[str, tuple[str, str]] = {}
         self.look_up(connection)
 
     def look_up(self, connection: duckdb.DuckDBPyConnection) -> None:
         """Read the names of a connection."""
-        self.tables, self._functions = sql_names(connection)
-        rows = connection.execute("SELECT keyword_name FROM duckdb_keywords() ORDER BY 1").fetchall()
-        self._keywords = [name.upper() for (name,) in rows]
+        tables, functions = sql_names(connection)
+        keywords = connection.execute(
+            "SELECT upper(keyword_name) FROM duckdb_keywords() ORDER BY 1"
+        ).fetchall()
+        self._names = {keyword: (keyword, "keyword") for (keyword,) in keywords}
+        self._names |= {name: (f"{name}(", kind) for name, kind in functions.items()}
+        self._names |= {name: (name, "table") for name in tables}
+        for columns in tables.values():
+            self._names |= {name: (quoted_if_needed(name), kind) for name, kind in columns.items()}
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:
-        """Yield candidates for the cursor's place: columns first, then tables, functions and keywords."""
-        before = document.text_before_cursor
-        word = _WORD.search(before)
-        assert word is not None
-        owner, start = word["owner"], word["start"]
-        if owner:
-            yield from _matching(self.columns_of(document.text, owner), start)
-        elif start or complete_event.completion_requested:
-            if _AFTER_TABLE.search(before):
-                yield from _matching(dict.fromkeys(self.tables, "table"), start)
-                return
-            yield from _matching(self.columns_of(document.text), start)
-            yield from _matching(dict.fromkeys(self.tables, "table"), start)
-            if start and not start.startswith('"'):
-                yield from _matching(self._functions, start, call=True)
-                yield from self._keywords_matching(start)
-
-    def columns_of(self, text: str, owner: str | None = None) -> dict[str, str]:
-        """Columns of the tables that a query names (else of all), or of one table or alias in it."""
-        named = {}
-        for match in _NAMED.finditer(text):
-            named[match["table"].lower()] = match["table"].lower()
-            if match["alias"]:
-                named[match["alias"].lower()] = match["table"].lower()
-        if owner is not None:
-            return self.tables.get(named.get(owner.lower(), owner.lower()), {})
-        chosen = [self.tables[table] for table in dict.fromkeys(named.values()) if table in self.tables]
-        merged: dict[str, str] = {}
-        for columns in chosen or self.tables.values():
-            merged |= columns
-        return merged
-
-    def _keywords_matching(self, start: str) -> Iterator[Completion]:
-        for keyword in self._keywords:
-            if keyword.startswith(start.upper()):
-                text = keyword.lower() if start.islower() else keyword
-                yield Completion(text, -len(start), display_meta="keyword")
-
-
-def _matching(names: dict[str, str], start: str, *, call: bool = False) -> Iterator[Completion]:
-    wanted = start.removeprefix('"').lower()
-    for name, kind in names.items():
-        if name.lower().startswith(wanted):
-            text = quote(name) if start.startswith('"') else quoted_if_needed(name)
-            yield Completion(f"{text}(" if call else text, -len(start), display=name, display_meta=kind)
+        """Yield candidates for the cursor's place: tables where one is named, else columns first."""
+        tables_only = _AFTER_TABLE.search(document.text_before_cursor) is not None
+        match = _WORD.search(document.text_before_cursor)
+        word = match[0] if match else ""
+        if word or complete_event.completion_requested:
+            start = word.removeprefix('"').lower()
+            for name, (text, kind) in reversed(self._names.items()):
+                if name.lower().startswith(start) and (kind == "table" or not tables_only):
+                    yield Completion(text, -len(word), display=name, display_meta=kind)

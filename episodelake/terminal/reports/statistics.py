@@ -13,23 +13,19 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
+from ... import EpisodeView
+from ...errors import QueryError
+from ...plugin import ACTION, EPISODES, OBSERVATION, REWARD, STEPS, Snapshot, collected, quote, unescape
 from ...readers.columns.specs import DEFAULT_COLUMNS, dynamic_fields
 from ...readers.sql.sources import type_name
-from ...readers.sql.text import quote
-from ...readers.view import EpisodeView
-from ...store.errors import QueryError
-from ...store.layout import EPISODES, STEPS
-from ...store.names import unescape
-from ...store.schema import ACTION, ENV_STEP, OBSERVATION, REWARD
-from ...store.snapshot import Snapshot
+from ...store.schema import ENV_STEP
 from ..output.page import Page
-from .opening import Explored, meant
+from .open_store import Explored, meant
 
 #: As those of `EpisodeView.stats`: interpolated between two values.
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-MEDIAN = 0.5
-#: A narrower terminal shows the median alone.
-WIDE = 115
+#: The columns that a narrow terminal keeps.
+FIRST = ("column", "run_id", "element", "mean", "std", "minimum", "q0.5", "maximum", "count", "nan", "absent")
 
 
 def measured(
@@ -57,10 +53,10 @@ def write_statistics(page: Page, report: Mapping[str, Any]) -> None:
         page.note("There is no episode to measure.")
         return
     page.heading("Episodes")
-    page.table(_grid(page, report["episodes"]))
+    page.frame(_frame(report["episodes"]), first=FIRST)
     if report["columns"]:
         page.heading("Columns of steps")
-        page.table(_grid(page, report["columns"]))
+        page.frame(_frame(report["columns"]), first=FIRST)
 
 
 def _with_steps(view: EpisodeView) -> EpisodeView:
@@ -82,7 +78,7 @@ def episode_figures(view: EpisodeView, reward_shape: tuple[int, ...]) -> list[di
             measured[f"episode_return[{index}]"] = pl.col("episode_return").list.get(index)
     else:
         measured["episode_return"] = pl.col("episode_return")
-    frame = view.episodes.select("run_id", **measured).collect()
+    frame = collected(view.episodes.select("run_id", **measured))
     runs = frame.sort("run_id").partition_by("run_id", as_dict=True, maintain_order=True)
     parts = {None: frame, **{run: part for (run,), part in runs.items()}}
     if len(parts) == 2:
@@ -108,24 +104,9 @@ def figures(values: pl.Series) -> dict[str, Any]:
     return {**shown, "maximum": numbers.max()}
 
 
-def _grid(page: Page, rows: list[dict[str, Any]]) -> Any:
+def _frame(rows: list[dict[str, Any]]) -> pl.DataFrame:
     frame = pl.DataFrame(rows, infer_schema_length=None)
-    if page.is_terminal:
-        # Leave out columns without information.
-        dull = [
-            name
-            for name in ("nan", "absent", "element", "run_id")
-            if name in frame.columns and frame[name].cast(pl.String).fill_null("").is_in(["", "0"]).all()
-        ]
-        frame = frame.drop(dull)
-        if page.width < WIDE:
-            others = [f"q{share:g}" for share in QUANTILES if share != MEDIAN]
-            frame = frame.drop("rows", *others, strict=False)
-    if "maximum" in frame.columns:
-        frame = frame.select(pl.exclude("maximum"), "maximum")
-    if "run_id" in frame.columns:
-        frame = frame.with_columns(pl.col("run_id").fill_null("(all)"))
-    return page.grid(frame)
+    return frame.with_columns(pl.col("run_id").fill_null("(all)")) if "run_id" in frame.columns else frame
 
 
 _ELEMENT = re.compile(r"(.+)\[([^\[\]]+)\]")

@@ -13,14 +13,12 @@ from typing import Any
 
 import polars as pl
 
-from ..._store import EpisodeStore
+from ... import EpisodeStore
+from ...errors import CorruptStoreError
+from ...plugin import STEPS, Place, Snapshot, collected
 from ...readers.sql.sources import type_name
 from ...store.delta.log import TableFile
-from ...store.errors import CorruptStoreError
-from ...store.files import Place
-from ...store.layout import STEPS
 from ...store.parquet.files import read_footer
-from ...store.snapshot import Snapshot
 
 #: The most objectives of a reward that are reported.
 OBJECTIVES = 8
@@ -55,7 +53,7 @@ def store_figures(store: EpisodeStore) -> StoreFigures:
     """
     snapshot = store.selection().snapshot
     names = [name for name in _ASKED if name in snapshot.episodes_schema.names]
-    episodes = store.episodes.select(names).collect()
+    episodes = collected(store.episodes.select(names))
     reasons = episodes["end_reason"].value_counts().sort("count", "end_reason", descending=[True, False])
     return StoreFigures(
         runs=_runs(store, episodes),
@@ -78,7 +76,7 @@ def _runs(store: EpisodeStore, episodes: pl.DataFrame) -> list[dict[str, Any]]:
         # Of several objectives there is no single mean.
         asked.append(pl.col("episode_return").fill_nan(None).mean().alias("mean_return"))
     by_run = episodes.group_by("run_id").agg(asked)
-    runs = store.runs.select("run_id", "name", "started_at", "ended_at").collect()
+    runs = collected(store.runs.select("run_id", "name", "started_at", "ended_at"))
     figures = runs.join(by_run, on="run_id", how="left")
     figures = figures.with_columns(pl.col("episodes", "transitions").fill_null(0))
     return figures.sort("started_at", "run_id", descending=True, nulls_last=True).to_dicts()

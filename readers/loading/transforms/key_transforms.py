@@ -235,7 +235,7 @@ class Clip:
 
 @dataclass(frozen=True)
 class OneHot:
-    """Gives whole numbers an axis of n, 1 at the number and 0 elsewhere.
+    """One-hot encoding: an axis of n, 1 at the number and 0 elsewhere.
 
     What the batch's mask leaves out is all zeros.
 

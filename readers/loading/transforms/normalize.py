@@ -146,7 +146,7 @@ def _offset_and_scale(
 ) -> tuple[np.ndarray, np.ndarray]:
     if method == "standard":
         return column.mean, column.std
-    low, high = column.minimum, column.maximum
+    low, high = (each.astype(np.float64) for each in (column.minimum, column.maximum))
     if method == "quantiles":
         low, high = (column.quantile(probability) for probability in quantiles)
     return low / 2 + high / 2, high / 2 - low / 2

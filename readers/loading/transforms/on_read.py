@@ -1,4 +1,4 @@
-"""Transforms that see whole episodes: applied to the rows of a loader before units are gathered from them.
+"""Transforms on reading: applied to whole episodes before units are gathered from them.
 
 A window that begins in the middle of an episode so has the return to the episode's end, and the frames before
 its own beginning. They are pure functions of `StepArrays` that hold whole episodes, whether those are in
@@ -99,12 +99,12 @@ class TransformPipeline:
     Attributes:
         on_read: to rows, in turn.
         on_batch: to batches, in turn.
-        on_take: to batches when they are taken, in turn.
+        modules: to batches when they are taken, in turn.
     """
 
     on_read: tuple[EpisodeTransform, ...]
     on_batch: tuple[BatchTransform, ...]
-    on_take: tuple[TorchModule, ...] = ()
+    modules: tuple[TorchModule, ...] = ()
 
     @staticmethod
     def of(transforms: Sequence[Any]) -> TransformPipeline:
@@ -117,20 +117,20 @@ class TransformPipeline:
             raise InvalidArgumentError(f"transforms={transforms!r}: expected a list of transforms.")
         on_read: list[EpisodeTransform] = []
         on_batch: list[Any] = []
-        on_take: list[TorchModule] = []
+        modules: list[TorchModule] = []
         for transform in transforms:
             if isinstance(transform, EpisodeTransform):
-                if on_batch or on_take:
+                if on_batch or modules:
                     raise InvalidArgumentError(
                         f"{transform!r} is applied when episodes are read, before "
-                        f"{[*on_batch, *on_take][0]!r}, which gets batches. Put it first in the list."
+                        f"{[*on_batch, *modules][0]!r}, which gets batches. Put it first in the list."
                     )
                 on_read.append(transform)
             elif isinstance(transform, TorchModule):
-                on_take.append(transform)
-            elif on_take:
+                modules.append(transform)
+            elif modules:
                 raise InvalidArgumentError(
-                    f"{transform!r} is applied when batches are made, before {on_take[0]!r}, which runs when "
+                    f"{transform!r} is applied when batches are made, before {modules[0]!r}, which runs when "
                     "they are taken. Put the module last, or change the batch in your loop."
                 )
             elif callable(transform) and not isinstance(transform, type):
@@ -140,7 +140,7 @@ class TransformPipeline:
                     f"{transform!r} is no transform. Expected one of Episodelake's, or a function that gets "
                     "a batch and gives a batch."
                 )
-        return TransformPipeline(tuple(on_read), tuple(on_batch), tuple(on_take))
+        return TransformPipeline(tuple(on_read), tuple(on_batch), tuple(modules))
 
     @property
     def writes(self) -> tuple[str, ...]:
@@ -219,14 +219,14 @@ class PreparedArrays(StepArrays):
 
     Attributes:
         source: what they were made from; it knows how to be pickled.
-        stages: what made them.
+        pipeline: what made them.
         kept: which columns.
     """
 
     source: StepArrays
-    stages: TransformPipeline
+    pipeline: TransformPipeline
     kept: tuple[str, ...]
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the source and apply the transforms again."""
-        return self.stages.prepare, (self.source, self.kept)
+        return self.pipeline.prepare, (self.source, self.kept)

@@ -92,7 +92,7 @@ class TorchModule:
 
     @property
     def _owner(self) -> Any:
-        """The module itself, of which `module` may be a method."""
+        """The module itself; `module` may be a method of it."""
         return getattr(self.module, "__self__", self.module)
 
     @property
@@ -266,7 +266,7 @@ def _evaluating(module: torch.nn.Module) -> Iterator[None]:
 
 
 def _aligned(given: dict[str, Tree], transitions: int) -> dict[str, Tree]:
-    """Return columns of one length where whole episodes have an observation more than transitions."""
+    """Return columns of one length; episodes have an observation more than transitions."""
     lengths = {leaf.shape[1] for _, leaf in leaves(given) if leaf.ndim > 1}
     if lengths != {transitions, transitions + 1}:
         return given

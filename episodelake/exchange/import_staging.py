@@ -1,0 +1,241 @@
+"""Staging of an import: episodes are written to a store beside the target, and brought into it in one commit.
+
+The store is `.NAME.importing-DIGEST`. No episode is visible before the commit. The next import of the same
+dataset skips what is staged.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from .. import EpisodeView, create
+from .. import open as open_store
+from .._store import EpisodeStore
+from ..episode_store import copy_views
+from ..errors import DatasetError, StoreAccessError, StoreNotFoundError
+from ..plugin import MANIFEST, ForeignDataset, Layout, Progress, collected, dump_json, space_to_json
+from ..readers.dataset_facts import IMPORTED_FROM, facts_as_metadata
+from ..store.dynamic.values import freeze
+from ..store.files import afterwards, rename_durably, visible_step
+from ..store.files.visible import UnsyncedError
+from ..store.rewrite.merging import merge as merge_stores
+from ..store.spaces.coerce import Cast
+from ..writers.episodes.source_keys import Source, committed_sources
+from ..writers.importing.importer import Imported, OnChanged, OnError, SourceChangedError, import_episodes
+from ..writers.session.environment import stated_spec
+from ..writers.session.run import recover_unclosed
+
+
+@dataclass(frozen=True)
+class Target:
+    """Target and rules of an import.
+
+    Attributes:
+        into: the path or URL.
+        store: that is there; None if there is none.
+        storage_options: how to reach it.
+        on_error, on_changed, cast, progress, env, metadata: as for `import_dataset`.
+        direct: write straight into a new store, which an error leaves in part.
+    """
+
+    into: str | PathLike[str]
+    store: EpisodeStore | None
+    storage_options: Mapping[str, str] | None
+    on_error: OnError
+    on_changed: OnChanged
+    cast: Cast
+    progress: Progress | bool
+    env: Any = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    direct: bool = False
+
+
+def import_staged(dataset: ForeignDataset, target: Target) -> dict[str, Any]:
+    """Import into a store, or a new one; return the counts for the report.
+
+    An interrupted import whose source has changed since begins anew.
+    """
+    known: Mapping[str, Source] = {}
+    if target.store is not None:
+        recover_unclosed(target.store.handle)
+        known = _sources_of(target.store)
+    if target.direct:
+        made = empty_store(dataset, Path(target.into))
+        done = _write(dataset, made, known, target)
+        return {"episodes": len(made.refresh()), "steps": _steps_of(made), "skipped": tuple(done.skipped)}
+
+    def run() -> dict[str, Any]:
+        with _staged(dataset, target) as staging:
+            return _commit(dataset, staging, _write(dataset, staging, known, target), target)
+
+    before = dict(dataset.losses)
+    try:
+        return run()
+    except SourceChangedError:
+        dataset.losses.restore(before)
+        return run()
+
+
+def _write(
+    dataset: ForeignDataset, staging: EpisodeStore, known: Mapping[str, Source], target: Target
+) -> Imported:
+    """Write the episodes that the target does not have into the staging store."""
+    recover_unclosed(staging.handle)
+    identity = str(dataset.identity)
+    stated = dataset.card.get("env_spec")
+    env = stated if isinstance(stated, str) and stated_spec(stated) else None
+    facts = {key: value for key, value in dataset.card.items() if env is None or key != "env_spec"}
+    with staging.writer(
+        run=identity,
+        metadata={**facts_as_metadata(facts, target.metadata), IMPORTED_FROM: identity},
+        env=env if target.env is None else target.env,
+        on_duplicate="skip",
+        cast=target.cast,
+        durability="none",
+    ) as writer:
+        rules: Any = {name: getattr(target, name) for name in ("on_error", "on_changed", "progress")}
+        return import_episodes(dataset, writer, known, _sources_of(staging), **rules)
+
+
+def _sources_of(store: EpisodeStore) -> dict[str, Source]:
+    return {source.key: source for source in committed_sources(store.handle.layout)}
+
+
+def _commit(dataset: ForeignDataset, staging: EpisodeStore, done: Imported, target: Target) -> dict[str, Any]:
+    """Bring the staged episodes into the target in one commit; return the counts for the report.
+
+    Raises:
+        DatasetError: some have changed, and `on_changed` is "error".
+    """
+    if done.changed and target.on_changed == "error":
+        raise DatasetError(_changed(dataset, done, target.into))
+    staging.refresh()
+    # With those that an interrupted import has written, of which the target may have some by now.
+    staged = {key: source.id for key, source in _sources_of(staging).items() if key in done.staged}
+    added: EpisodeView = staging
+    if len(staged) < len(staging):
+        added = staging.filter(pl.col("episode_id").is_in(list(staged.values())))
+    replaced = [id for key, id in done.changed.items() if key in staged]
+    new = added.filter(~pl.col("episode_id").is_in([staged[key] for key in done.changed if key in staged]))
+    episodes, steps = len(new), _steps_of(new)
+    if target.store is None:
+        if added is not staging or not _moved(staging, target.into):
+            options: Any = {"storage_options": target.storage_options, "progress": lambda *_: None}
+            copy_views([added], target.into, link=True, **options)
+    elif staged:
+        merge_stores(target.store.handle, [added.selection()], replaced=replaced)
+        target.store._show_newest()
+    return {
+        "episodes": episodes,
+        "steps": steps,
+        "present": len(done.present),
+        "replaced": len(replaced),
+        "kept": len(done.changed) if target.on_changed == "keep" else 0,
+        "skipped": tuple(done.skipped),
+    }
+
+
+def _moved(staging: EpisodeStore, into: str | PathLike[str]) -> bool:
+    """Rename a staging store to the new store; False if something is there, or the store is remote."""
+    here, there = staging.handle.layout.root.local, Layout.at(into).root.local
+    if here is None or there is None:
+        return False
+    with visible_step(f"The store {there} is created"):
+        try:
+            if os.path.lexists(there):  # a folder, or a link to one, stays what it is
+                return False
+            rename_durably(here, there)
+        except UnsyncedError:
+            raise
+        except OSError:  # the copy says what is wrong
+            return False
+    return True
+
+
+def _steps_of(view: EpisodeView) -> int:
+    return int(collected(view.episodes.select(pl.col("length").sum())).item() or 0)
+
+
+def _changed(dataset: ForeignDataset, done: Imported, into: str | PathLike[str]) -> str:
+    keys = list(done.changed)
+    more = f" and {len(keys) - 3:,} more" if len(keys) > 3 else ""
+    return (
+        f"{dataset.source}: episodes with other values than in {into!s} ({len(keys):,}): "
+        f"{', '.join(keys[:3])}{more}. Pass on_changed='replace' (--on-changed replace) to take the new "
+        "ones, or 'keep' to keep those of the store. If the import has other arguments than the last, repeat "
+        "those; if this is another dataset, give it a name with name= (--name)."
+    )
+
+
+def empty_store(dataset: ForeignDataset, path: Path, **options: Any) -> EpisodeStore:
+    """Create a store for the episodes of a dataset."""
+    return create(
+        path,
+        observation_space=dataset.observation_space,
+        action_space=dataset.action_space,
+        reward_shape=dataset.reward_shape,
+        **options,
+    )
+
+
+@contextmanager
+def _staged(dataset: ForeignDataset, target: Target) -> Iterator[EpisodeStore]:
+    """Yield the store for the episodes of an import.
+
+    It is deleted when the block ends without an error, and if no episode is in it or the source has changed.
+    """
+    # The digests of episodes show other options of the import.
+    run = str(getattr(target.env, "spec", target.env)), dump_json(freeze(target.metadata))
+    spaces = space_to_json(dataset.observation_space), space_to_json(dataset.action_space)
+    identity = json.dumps([dataset.identity, run, spaces, dataset.reward_shape], sort_keys=True)
+    digest = hashlib.sha256(identity.encode()).hexdigest()[:12]
+    layout = Layout.at(target.into)
+    folder = layout.root.local
+    if folder is None:
+        path = layout.journals.parent / f"importing-{digest}"
+    else:
+        path = folder.parent / f".{folder.name}.importing-{digest}"
+    try:
+        staging = open_store(path)
+    except StoreNotFoundError:
+        # A crash may have left a part of an empty store.
+        shutil.rmtree(path, ignore_errors=True)
+        staging = empty_store(dataset, path, card=dataset.card)
+    try:
+        yield staging
+    except Exception as error:
+        if not path.exists():  # it has become the new store
+            raise
+        changed = isinstance(error, SourceChangedError)
+        # Where the disk is full, the writer still holds its journal, from which the next call goes on.
+        if changed or not (isinstance(error, StoreAccessError) or len(staging.refresh())):
+            with suppress(OSError):
+                _delete(path)
+        else:
+            error.add_note(
+                f"The episodes before it wait in {path}: the same import goes on from there. Delete that "
+                "folder to give them up."
+            )
+        raise
+    with afterwards(
+        f"The episodes are in {target.into}", f"Those in {path} are no longer needed: delete it."
+    ):
+        if path.exists():  # else it has become the new store
+            _delete(path)
+
+
+def _delete(staging: Path) -> None:
+    """Delete a staging store; the next import finds no store in what a kill leaves of it."""
+    (staging / MANIFEST).unlink()
+    shutil.rmtree(staging)

@@ -1,0 +1,9 @@
+"""Building blocks for formats, charts and engines of your own, beside the public API.
+
+The rooms of the library are built from the same names: a format in `episodelake/exchange`, the explorer, the
+lakes. Each name is loaded on first use.
+"""
+
+from ._first_use import lazy_names
+
+__all__, __getattr__, __dir__ = lazy_names(__name__, __file__)  # pyright: ignore[reportUnsupportedDunderAll]

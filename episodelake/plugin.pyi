@@ -1,0 +1,137 @@
+"""The names of `episodelake.plugin`, for type checkers; `plugin.py` loads them on first use."""
+
+from .readers.columns.tree import map_leaves
+from .readers.context import ReadContext
+from .readers.episode_data import EpisodeData
+from .readers.exporting.capabilities import Holds
+from .readers.exporting.step_arrays import refuse_vector_rewards
+from .readers.exporting.target import Export, Option, export_format
+from .readers.formatting import counted, size_text
+from .readers.frames import collected, episodes_frame
+from .readers.replaying.run_envs import run_envs
+from .readers.sql.session import QuerySession
+from .readers.sql.text import literal, quote
+from .store.common.arguments import flag, one_of, positive_number, suggest, whole_number
+from .store.common.exchange import Losses
+from .store.common.optional_packages import EXPLORE, HDF5, ZARR, require
+from .store.common.progress import Progress, progress_meter
+from .store.dynamic.column_groups import EXTRA, INFO, METADATA, POLICY
+from .store.dynamic.values import dump_json
+from .store.files import Place, guard_access, locate, options_of, refuse_unused, replacing, user_path
+from .store.layout import EPISODES, MANIFEST, RUNS, STEPS, TABLES, Layout
+from .store.manifest import check_outside_stores
+from .store.names import (
+    ACTION,
+    EPISODE,
+    NEXT_OBSERVATION,
+    OBSERVATION,
+    REWARD,
+    TERMINATED,
+    TRUNCATED,
+    escape,
+    unescape,
+)
+from .store.schema import StepSchema
+from .store.snapshot import Snapshot
+from .store.spaces import space_from_json, space_to_json
+from .store.spaces.arrow import LISTS, elements_of
+from .store.spaces.codec import slice_batch
+from .writers.importing.boundary import check_bytes, check_unpickled, inside, reading
+from .writers.importing.flat_trees import FlatTree
+from .writers.importing.formats import (
+    NO_REWARDS,
+    ForeignDataset,
+    ForeignEpisode,
+    ForeignTable,
+    Format,
+    ImportOptions,
+    Match,
+    Part,
+)
+from .writers.importing.grouped_trees import GroupedTree
+from .writers.importing.joined import tree_format
+from .writers.importing.layouts import TreeLayout
+from .writers.importing.trees import H5
+
+__all__ = [
+    "ACTION",
+    "EPISODE",
+    "EPISODES",
+    "EXPLORE",
+    "EXTRA",
+    "EpisodeData",
+    "Export",
+    "FlatTree",
+    "ForeignDataset",
+    "ForeignEpisode",
+    "ForeignTable",
+    "Format",
+    "GroupedTree",
+    "H5",
+    "HDF5",
+    "Holds",
+    "INFO",
+    "ImportOptions",
+    "LISTS",
+    "Layout",
+    "Losses",
+    "MANIFEST",
+    "METADATA",
+    "Match",
+    "NEXT_OBSERVATION",
+    "NO_REWARDS",
+    "OBSERVATION",
+    "Option",
+    "POLICY",
+    "Part",
+    "Place",
+    "Progress",
+    "QuerySession",
+    "REWARD",
+    "RUNS",
+    "ReadContext",
+    "STEPS",
+    "Snapshot",
+    "StepSchema",
+    "TABLES",
+    "TERMINATED",
+    "TRUNCATED",
+    "TreeLayout",
+    "ZARR",
+    "check_bytes",
+    "check_outside_stores",
+    "check_unpickled",
+    "collected",
+    "counted",
+    "dump_json",
+    "elements_of",
+    "episodes_frame",
+    "escape",
+    "export_format",
+    "flag",
+    "guard_access",
+    "inside",
+    "literal",
+    "locate",
+    "map_leaves",
+    "one_of",
+    "options_of",
+    "positive_number",
+    "progress_meter",
+    "quote",
+    "reading",
+    "refuse_unused",
+    "refuse_vector_rewards",
+    "replacing",
+    "require",
+    "run_envs",
+    "size_text",
+    "slice_batch",
+    "space_from_json",
+    "space_to_json",
+    "suggest",
+    "tree_format",
+    "unescape",
+    "user_path",
+    "whole_number",
+]

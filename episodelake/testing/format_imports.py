@@ -1,0 +1,184 @@
+"""Rules of imports: episodes come in once, in one commit, after an interrupt too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from gymnasium import spaces
+
+from .._store import EpisodeStore, create, open_store
+from ..store.errors import DatasetError, InvalidArgumentError, SpaceMismatchError
+from ..writers.importing.formats import OPTIONAL
+from .format_base import FormatSettings, check, delete, refused, rewards_of, steps_of
+from .format_cases import VECTOR, Case
+from .format_compare import plain
+
+_CHANGED, _OTHER = 70.5, 80.5
+
+
+class ImportRules(FormatSettings):
+    """Rules that a format's import keeps."""
+
+    def test_an_import_adds_each_episode_once(self, tmp_path: Path) -> None:
+        """A second import and a grown source add what is new; a changed episode is for the caller."""
+        for source in self.sources(tmp_path / "sources"):
+            into = tmp_path / "once"
+            first = self.imported(source, into)
+            version = open_store(into).version
+            again = self.imported(source, into)
+            counts = again.episodes, again.steps, again.present
+            check(counts == (0, 0, first.episodes), f"imported again: {again}")
+            check(open_store(into).version == version, "an import that adds nothing makes a version")
+            check(open_store(into).verify().ok, f"the store is damaged: {open_store(into).verify()}")
+            delete(into)
+        if self.sampled and self.stable_keys:
+            store, into = self.sample(), tmp_path / "into"
+            first = self.imported(self.written(store[:2], tmp_path), into)
+            check((first.episodes, first.present) == (2, 0), f"two new episodes: {first}")
+            check(rewards_of(into) == rewards_of(store[:2]), "other rewards than those that were written")
+            grown = self.imported(self.written(store, tmp_path), into)
+            check((grown.episodes, grown.present) == (1, 2), f"a source that has grown: {grown}")
+            self._check_changed(tmp_path, into)
+            other = self.imported(self.written(_changed(store, _OTHER), tmp_path / "elsewhere"), into)
+            check((other.episodes, other.present) == (3, 0), f"another dataset of the same name: {other}")
+        check(not list(tmp_path.glob(".*importing*")), "an import leaves its staging store")
+
+    def _check_changed(self, folder: Path, into: Path) -> None:
+        before, version = rewards_of(into), open_store(into).version
+        source = self.written(_changed(self.sample()), folder)
+        with refused("changed episodes", "on_changed='replace'", "(1)", kind=DatasetError):
+            self.imported(source, into)
+        check(open_store(into).version == version, "an import that failed makes a version")
+        kept = self.imported(source, into, on_changed="keep")
+        check((kept.episodes, kept.present, kept.kept) == (0, 2, 1), f"on_changed='keep': {kept}")
+        check(rewards_of(into) == before, "on_changed='keep' changes an episode")
+        replaced = self.imported(source, into, on_changed="replace")
+        counts = replaced.episodes, replaced.present, replaced.replaced
+        check(counts == (0, 2, 1), f"on_changed='replace': {replaced}")
+        after = open_store(into)
+        check(after.version == version + 1, "a replacement takes more than one commit")
+        check(sorted(rewards_of(after)) == sorted(rewards_of(_changed(self.sample()))), "other new rewards")
+        check(after.verify().ok, f"the store is damaged: {after.verify()}")
+        check(self.imported(source, into).present == 3, "the replaced episode is not present")
+
+    def test_an_interrupted_import_goes_on(self, tmp_path: Path) -> None:
+        """Nothing shows before the commit; the same call brings in each episode once, as it is by then."""
+        for number, source in enumerate(self.sources(tmp_path / "sources")):
+            self._check_resumed(tmp_path / str(number), source, source)
+        if self.sampled and self.stable_keys:
+            source = self.written(self.sample(), tmp_path)
+            self._check_resumed(
+                tmp_path / "changed",
+                source,
+                lambda: self.written(_changed(self.sample()), tmp_path),
+            )
+
+    def _check_resumed(self, folder: Path, source: Any, then: Any) -> None:
+        """Interrupt the import of a source, and import what there is then."""
+
+        def stop(done: int, _: int) -> None:
+            if done:
+                raise KeyboardInterrupt
+
+        folder.mkdir()
+        into = folder / "into"
+        try:
+            self.imported(source, into, progress=stop)
+        except KeyboardInterrupt:
+            check(not into.exists(), "an interrupted import shows its episodes")
+        else:
+            raise AssertionError("the import swallows an interrupt")
+        source = then() if callable(then) else then
+        whole = self.imported(source, folder / "whole")
+        report = self.imported(source, into)
+        check(report.episodes == whole.episodes, f"resumed: {report}\nundisturbed: {whole}")
+        shown = [sorted(map(repr, rewards_of(each))) for each in (into, folder / "whole")]
+        check(shown[0] == shown[1], "resumed: other episodes")
+        check(not list(folder.glob(".*importing*")), "a resumed import leaves its staging store")
+
+    def test_a_dry_run_tells_what_an_import_does(self, tmp_path: Path) -> None:
+        """The format, spaces, mapping and first rows; nothing is written."""
+        for source in self.sources(tmp_path / "sources"):
+            into = tmp_path / "into"
+            before = sorted(tmp_path.rglob("*"))
+            rehearsed = self.imported(source, into, dry_run=True)
+            check(sorted(tmp_path.rglob("*")) == before, "a dry run writes files")
+            done = self.imported(source, into)
+            check(done.format == self.reader, f"recognised as {done.format}: {done.reason}")
+            for name in ("source", "format", "reason", "observation_space", "action_space", "mapping"):
+                told, shown = getattr(rehearsed, name), getattr(done, name)
+                check(told == shown, f"{name}: the dry run has {told!r}, the import {shown!r}")
+            store, preview = open_store(into), rehearsed.preview
+            told = [] if preview is None else plain(preview.to_dicts())
+            first = [{name: row[name] for name in told[0]} for row in steps_of(store)[: len(told)] if told]
+            check(told and told == first, f"other first rows: {told}\n{first}")
+            again = self.imported(source, store, dry_run=True)
+            check(again.dry_run and again.episodes == 0, f"a dry run adds episodes: {again}")
+            check(open_store(into).version == store.version, "a dry run makes a version")
+            delete(into)
+
+    def test_a_store_of_another_kind_is_refused(self, tmp_path: Path) -> None:
+        """Its spaces, rewards or agents are named, it stays as it was, and `skip` lists every episode."""
+        if not self.sampled:
+            return
+        source = self.written(self.sample(), tmp_path)
+        other = create(tmp_path / "other", observation_space=spaces.Box(0, 1, (3,)), action_space=VECTOR)
+        for dry_run in (True, False):
+            with refused("a store of other spaces", "Box(0.0, 1.0, (3,)", kind=SpaceMismatchError):
+                self.imported(source, other, dry_run=dry_run, cast="no")
+        report = self.imported(source, other, on_error="skip", cast="no")
+        check((report.episodes, len(report.skipped)) == (0, 3), f"episodes that do not fit: {report}")
+        check(len(other.refresh()) == 0, "an episode that does not fit came in")
+        team = create(tmp_path / "team", agents={"a": (VECTOR, VECTOR), "b": (VECTOR, VECTOR)})
+        with refused("a store of several agents", "several agents", kind=InvalidArgumentError):
+            self.imported(source, team)
+        goals = create(tmp_path / "goals", observation_space=VECTOR, action_space=VECTOR, reward_shape=(2,))
+        with refused("a store of vector rewards", "(2,)", kind=SpaceMismatchError):
+            self.imported(source, goals)
+
+    def test_options_without_a_use_are_refused(self, tmp_path: Path) -> None:
+        """An import never ignores what it was given, and creates no store."""
+        if not self.sampled:
+            return
+        source = self.written(self.sample(), tmp_path)
+        values: dict[str, Any] = {
+            "mapping": {"observation": "x", "action": "y", "episode": "z"},
+            "last_step": "transition",
+            "observation_space": VECTOR,
+            "action_space": VECTOR,
+        }
+        for name in OPTIONAL:
+            if name not in self.taken:
+                with refused(f"{name}=", f"{name} is no option", str(self.reader), kind=InvalidArgumentError):
+                    self.imported(source, tmp_path / "into", **{name: values[name]})
+        for name, value in {
+            "last_observation": "mising",
+            "on_error": "x",
+            "on_changed": None,
+            "name": "",
+        }.items():
+            with refused(f"{name}={value!r}", name, kind=InvalidArgumentError):
+                self.imported(source, tmp_path / "into", **{name: value})
+        check(not (tmp_path / "into").exists(), "an import that was refused makes a store")
+
+
+def _changed(store: EpisodeStore, reward: float = _CHANGED) -> EpisodeStore:
+    """Return the sample with another reward in its second episode."""
+    return Case(f"sample with rewards of {reward}", lambda path: _copy(store, path, reward)).store()
+
+
+def _copy(store: EpisodeStore, path: Path, reward: float) -> EpisodeStore:
+    copy = create(path, observation_space=store.observation_space, action_space=store.action_space)
+    with copy.writer() as writer:
+        for index, episode in enumerate(store):
+            rewards = np.full(episode.length, reward) if index == 1 else episode.rewards
+            writer.write_episode(
+                observations=episode.observations,
+                actions=episode.actions,
+                rewards=rewards,
+                terminations=episode.terminations,
+                truncations=episode.truncations,
+            )
+    return copy.refresh()

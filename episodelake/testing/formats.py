@@ -1,0 +1,129 @@
+"""`FormatContract`: the rules that each format of import and export keeps.
+
+A subclass names the format; pytest runs its rules. Each rule loops over its cases, and names one that fails.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from .._store import EpisodeStore, open_store
+from ..exchange.importing import import_dataset
+from ..store.errors import DatasetError, EpisodelakeError, InvalidArgumentError
+from .format_base import check, delete
+from .format_cases import Case
+from .format_compare import LOSSES, Difference, differences, part_of, plain
+from .format_exports import ExportRules
+from .format_imports import ImportRules
+from .format_sources import SourceRules
+
+_SHOWN = 12
+
+
+class FormatContract(ImportRules, ExportRules, SourceRules):
+    """Rules of a format: round trips, imports, exports, and the safety of its sources.
+
+    A class of tests: name the format, and pytest runs the rules.
+
+        class TestMine(FormatContract):
+            format = "mine"
+            suffix = ".mine"
+
+    A format without an export overrides `write_source`. What does not come back has to be in a report's
+    losses; `cannot_hold` declares which these may be.
+    """
+
+    def test_episodes_come_back_or_a_loss_names_what_does_not(self, tmp_path: Path) -> None:
+        """Values of every type, facts and ends; or the format refuses the store before it writes."""
+        problems = []
+        for number, options in enumerate(self.exports if self.sampled or self.writes else ()):
+            for case in self.cases():
+                found = self._round_trip(case, tmp_path / str(number), options)
+                problems += [f"{case.name} {dict(options)}: {each}" for each in found]
+        more = f"\nand {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
+        check(not problems, "\n".join(problems[:_SHOWN]) + more)
+
+    def _round_trip(self, case: Case, folder: Path, options: Mapping[str, Any]) -> Iterator[str]:
+        """Yield the problems of a case, or of its parts if the format refuses it."""
+        store, target = case.store(), folder / f"out{self.suffix}"
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            source, lost = self.write_source(store, target, options)
+        except (DatasetError, InvalidArgumentError) as error:
+            if "failed:" in str(error) or target.exists():
+                yield f"not refused before it is written: {error}"
+            for part in case.parts() if self._takes_parts_of(case, folder, options) else ():
+                yield from self._round_trip(part, folder, options)
+            return
+        try:
+            yield from self._wrong_losses(case, lost)
+            if self.reader is not None:
+                yield from self._read_back(case, source, folder / "back", lost)
+        finally:
+            for each in (target, folder / "back", folder / f".{target.name}.episodelake-export.json"):
+                delete(each)
+
+    def _takes_parts_of(self, case: Case, folder: Path, options: Mapping[str, Any]) -> bool:
+        if case.probe is None:
+            return True
+        target = folder / f"probe{self.suffix}"
+        try:
+            self.write_source(Case(f"the probe of {case.name}", case.probe).store(), target, options)
+        except (DatasetError, InvalidArgumentError):
+            return False
+        delete(target)
+        delete(folder / f".{target.name}.episodelake-export.json")
+        return True
+
+    def _wrong_losses(self, case: Case, lost: Mapping[str, int]) -> Iterator[str]:
+        for loss in lost:
+            part = part_of(loss)
+            # A format may have words of its own for what only it does.
+            if part in LOSSES and part not in self.cannot_hold:
+                yield f"reports a loss of {part}, which `cannot_hold` does not have: {loss}"
+        for part in case.lost:
+            kept = part in case.facts or part in self.drops
+            if not kept and not any(part_of(loss) == part for loss in lost):
+                yield f"no loss names {part}: {dict(lost)}"
+
+    def _read_back(self, case: Case, source: Any, into: Path, lost: Mapping[str, int]) -> Iterator[str]:
+        store = case.store()
+        words: dict[str, Any] = {"last_observation": "missing", **self.arguments}
+        if any(part_of(loss) == "spaces" for loss in lost) or "spaces" in self.drops:
+            words |= self.spaces_of(store)
+        try:
+            report = import_dataset(source, into, **words)
+        except self.refusals:
+            return
+        except EpisodelakeError as error:
+            yield f"its export cannot be imported: {error}"
+            return
+        both = {**lost, **report.lost}
+        back = open_store(into)
+        if report.format != self.reader:
+            yield f"recognised as {report.format}: {report.reason}"
+        for each in _differences(case, store, back):
+            kept = each.part == "extra" and case.lost == ("annotations",) and self.keeps_annotations
+            if not kept and each.part not in self.drops and not each.is_named_by(both):
+                yield f"{each}; lost: {both}"
+
+
+def _differences(case: Case, store: EpisodeStore, back: EpisodeStore) -> Iterator[Difference]:
+    kinds = [(each.observation_space, each.action_space) for each in (store, back)]
+    if kinds[0] != kinds[1]:
+        yield Difference("spaces", "", *kinds)
+    for part, (of, expected) in case.facts.items():
+        if plain(of(back)) != plain(expected):
+            name, _, key = part.partition(" ")
+            yield Difference(name, key, expected, of(back))
+    written = [each for each in store if each.has_last_observation or each.length > 1]
+    written = [*store] if len(back) == len(store) else written
+    if len(written) < len(store):
+        yield Difference("episodes", "", len(store), len(back))
+    if len(written) != len(back):
+        yield Difference("count", "", len(written), len(back))
+        return
+    for ours, theirs in zip(written, back, strict=True):
+        yield from differences(ours, theirs)

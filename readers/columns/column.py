@@ -1,0 +1,207 @@
+"""A column of the rows that a loader reads: how a block's cells become arrays.
+
+A column of a transition (action, reward, flags, policy values) has no value in an episode's last row; there
+its array has zeros, so that all arrays of a loader have the same rows.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ...store.errors import CorruptStoreError, InvalidArgumentError
+from ...store.names import FLAGS, OBSERVATION_PRESENT, is_observation
+from ...store.snapshot import Snapshot
+from ...store.spaces import SpaceCodec
+from ...store.tables.table_files import Pointers
+from ..blocks import Block
+from .selection import Selection
+from .tree import Tree, leaves, map_leaves
+
+
+@dataclass(frozen=True)
+class Column(ABC):
+    """A column of the rows.
+
+    Attributes:
+        name: its key in a batch.
+        template: its arrays with no rows: dtypes and shapes.
+        fields: the columns of steps files that it is made from.
+        of_transitions: whether an episode's last row has no value.
+    """
+
+    name: str
+    template: Tree
+    fields: tuple[str, ...]
+    of_transitions: bool
+
+    def facts(self, snapshot: Snapshot, pointers: Pointers) -> dict[str, Any]:
+        """Return the values that a cache tells columns apart by, beside the rows; JSON can hold them."""
+        return {"column": self.name, "annotation": None}
+
+    def check(self, snapshot: Snapshot, selection: Selection) -> None:
+        """Check that a batch can have its values in further episodes, which came after it was chosen.
+
+        Raises:
+            InvalidArgumentError: a row has a value of another kind or shape.
+        """
+        return
+
+    @abstractmethod
+    def values(self, block: Block, snapshot: Snapshot) -> Tree:
+        """Return its arrays for a block: one row per row or, of a column of transitions, per transition.
+
+        They may share the block's memory.
+
+        Raises:
+            CorruptStoreError: a cell cannot be what the store's schema says.
+        """
+
+    def write(
+        self, block: Block, snapshot: Snapshot, into: Tree, rows: Sequence[tuple[int, int, int]]
+    ) -> None:
+        """Copy stretches of a block's rows into the arrays of all rows.
+
+        Args:
+            block: the block.
+            snapshot: what it belongs to.
+            into: arrays of shape (n, ...).
+            rows: for each stretch its first row in the block, how many there are, and where they go.
+
+        Raises:
+            CorruptStoreError: see `values`.
+        """
+        valid = block.stepped if self.of_transitions else self.observed(block, snapshot, rows)
+        copy = _copy_rows(rows) if valid is None else _copy_valid(valid, rows)
+        map_leaves(copy, into, self.values(block, snapshot))
+
+    def observed(
+        self, block: Block, snapshot: Snapshot, rows: Sequence[tuple[int, int, int]]
+    ) -> np.ndarray | None:
+        """Return which rows of a block `values` has, bool; None for all.
+
+        Raises:
+            CorruptStoreError: a row lacks a value that it must have.
+        """
+        return None
+
+
+@dataclass(frozen=True)
+class SpaceColumn(Column):
+    """Observations, actions or rewards, or a part of a Dict or Tuple: `observation.camera`."""
+
+    codec: SpaceCodec
+
+    @staticmethod
+    def of(name: str, codec: SpaceCodec) -> SpaceColumn:
+        """Return the column of a space.
+
+        Raises:
+            InvalidArgumentError: its values have no fixed shape.
+        """
+        own, stepped = tuple(field.name for field in codec.fields), not is_observation(name)
+        return SpaceColumn(name, _space_template(codec), (*own, FLAGS[0]) if stepped else own, stepped, codec)
+
+    def values(self, block: Block, snapshot: Snapshot) -> Tree:
+        """See `Column`."""
+        return block.part(self.codec, of_transitions=self.of_transitions)
+
+    def observed(
+        self, block: Block, snapshot: Snapshot, rows: Sequence[tuple[int, int, int]]
+    ) -> np.ndarray | None:
+        """See `Column`."""
+        observed = block.observed(self.codec)
+        if observed is None:
+            return None
+        wanted = np.concatenate([np.arange(start, start + count) for start, count, _ in rows])
+        lacking = wanted[~observed[wanted]] + block.first
+        if not np.isin(lacking, snapshot.rows_without_observation(block.file.path.name)).all():
+            raise CorruptStoreError(
+                f"{block.file.path} lacks observations of episodes that have all of them by the table "
+                "episodes. verify() names them."
+            )
+        return observed
+
+
+@dataclass(frozen=True)
+class ObservedColumn(Column):
+    """Whether a row has its observation: False for a last one that is missing."""
+
+    codec: SpaceCodec
+
+    @staticmethod
+    def of(codec: SpaceCodec) -> ObservedColumn:
+        """Return the column for the observations of a codec."""
+        fields = tuple(field.name for field in codec.fields)
+        return ObservedColumn(OBSERVATION_PRESENT, np.zeros(0, bool), fields, False, codec)
+
+    def values(self, block: Block, snapshot: Snapshot) -> Tree:
+        """See `Column`."""
+        observed = block.observed(self.codec)
+        return np.ones(block.count, bool) if observed is None else observed
+
+
+@dataclass(frozen=True)
+class FlagColumn(Column):
+    """`terminated` or `truncated`."""
+
+    def values(self, block: Block, snapshot: Snapshot) -> Tree:
+        """See `Column`."""
+        return block.flags(self.name)
+
+
+def _space_template(codec: SpaceCodec) -> Tree:
+    template = codec.decode([pa.nulls(0, field.type) for field in codec.fields])
+    for name, leaf in leaves(template, codec.root):
+        if not isinstance(leaf, np.ndarray):
+            raise InvalidArgumentError(
+                f"The values of {name!r} have no fixed shape ({codec.space}), so they do not fit into a "
+                "batch of arrays. Name the columns to load with columns=[...], or read episode by episode."
+            )
+    return template
+
+
+def _copy_rows(rows: Sequence[tuple[int, int, int]]) -> Callable[[np.ndarray, np.ndarray], None]:
+    def copy(into: np.ndarray, values: np.ndarray) -> None:
+        for start, count, place in rows:
+            into[place : place + count] = values[start : start + count]
+
+    return copy
+
+
+#: Episodes of fewer rows are copied by a mask, longer ones one by one.
+_SHORT = 32
+
+
+def _copy_valid(
+    valid: np.ndarray, rows: Sequence[tuple[int, int, int]]
+) -> Callable[[np.ndarray, np.ndarray], None]:
+    """Copy values to the rows that have one, and zeros to the others."""
+
+    def copy(into: np.ndarray, values: np.ndarray) -> None:
+        if len(values) != np.count_nonzero(valid):
+            raise CorruptStoreError(
+                f"{np.count_nonzero(valid)} rows have a transition or an observation, but {len(values)} have "
+                "a value of it. The store's steps are damaged: verify() names the file."
+            )
+        done, seen = 0, 0
+        for start, count, place in sorted(rows):
+            here = valid[start : start + count]
+            first = seen + np.count_nonzero(valid[done:start])
+            done, seen = start + count, first + np.count_nonzero(here)
+            target, given = into[place : place + count], values[first:seen]
+            blanks = np.flatnonzero(~here)
+            if len(blanks) * _SHORT > count:
+                target[here] = given
+            else:
+                for number, (low, stop) in enumerate(pairwise([-1, *blanks.tolist(), count])):
+                    target[low + 1 : stop] = given[low + 1 - number : stop - number]
+            target[blanks] = 0
+
+    return copy

@@ -1,0 +1,161 @@
+"""Atomic exports: write beside the target, then rename.
+
+An export is written to the hidden folder `.NAME.episodelake-export` beside its target, under a lock, and
+renamed to the target when it is complete. An older export is moved into that folder first and deleted
+afterwards. A process that is killed leaves the old or the new export at the target; between the two renames
+of a folder it leaves neither, and the next export to this target moves the old one back.
+
+A mark, a hidden file in a folder and beside a single file, says that an export wrote the target: only such a
+target may be replaced. The mark beside a file names its size and time, so it does not fit a file of the user.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from ...store.errors import StoreExistsError
+from ...store.files import afterwards, guard_access
+from ...store.files.locks import LOCK_SUFFIX, FileLock
+from ...store.layout import MANIFEST
+from ...store.manifest import check_outside_stores, store_at
+
+#: In the folder of an export.
+MARK = ".episodelake-export.json"
+_AREA, _NEW, _OLD, _MARK = ".episodelake-export", "new", "old", "mark"
+#: The longest name, in bytes, that hidden names repeat.
+_LONGEST = 200
+
+
+@contextlib.contextmanager
+def atomic_target(path: Path, format: str, *, folder: bool, overwrite: bool) -> Iterator[Path]:
+    """Yield a temporary path, and move it to `path` on success.
+
+    Args:
+        path: absolute, where the export will be.
+        format: for the mark.
+        folder: whether the export is a folder, which also replaces an empty one.
+        overwrite: replace an export that is there.
+
+    Raises:
+        StoreExistsError: something is there that may not be replaced; it is unchanged.
+        InvalidArgumentError: the path is in a store.
+        StoreAccessError: the file system refuses.
+    """
+    check_outside_stores(path)
+    area = _hidden(path, _AREA)
+    with guard_access("write", path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock.acquire(_hidden(path, f"{_AREA}{LOCK_SUFFIX}"))
+    if lock is None:
+        raise StoreExistsError(f"Another process exports to {path}. Wait for it, or choose another path.")
+    try:
+        with guard_access("write", path):
+            _clear(area, path)
+            _check_replaceable(path, folder=folder, overwrite=overwrite)
+            area.mkdir(exist_ok=True)
+        yield area / _NEW
+        with guard_access("write", path):
+            _check_replaceable(path, folder=folder, overwrite=overwrite)
+            _swap(area, path, format)
+    finally:
+        with contextlib.suppress(OSError):
+            _clear(area, path)
+        lock.release(remove=True)
+
+
+def _hidden(path: Path, ending: str) -> Path:
+    """Return the name of a hidden file or folder beside a target."""
+    name = os.fsencode(path.name)
+    stem = path.name if len(name) <= _LONGEST else hashlib.sha256(name).hexdigest()
+    return path.with_name(f".{stem}{ending}")
+
+
+def _clear(area: Path, path: Path) -> None:
+    """Delete a draft, and move the old export back if it was moved away and the draft did not replace it."""
+    if (area / _OLD).exists() and (area / _NEW).exists() and not os.path.lexists(path):
+        (area / _OLD).rename(path)
+    for name in (_NEW, _OLD):
+        shutil.rmtree(area / name, ignore_errors=True)
+    for name in (_NEW, _OLD, _MARK):
+        with contextlib.suppress(OSError):
+            (area / name).unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        area.rmdir()
+
+
+def _check_replaceable(path: Path, *, folder: bool, overwrite: bool) -> None:
+    if not os.path.lexists(path) or (folder and _is_empty_folder(path)):
+        return
+    if not overwrite:
+        raise StoreExistsError(
+            f"{path} is there already. Choose another path, or replace an export with overwrite=True "
+            "(--overwrite)."
+        )
+    problem = _why_not_replaceable(path)
+    if problem is not None:
+        raise StoreExistsError(
+            f"{path} {problem}, and overwrite=True replaces exports only. Nothing was changed: delete it "
+            "yourself, or choose another path."
+        )
+
+
+def _is_empty_folder(path: Path) -> bool:
+    return not path.is_symlink() and path.is_dir() and not any(path.iterdir())
+
+
+def _why_not_replaceable(path: Path) -> str | None:
+    """Return why a target cannot be replaced, to follow its name; None if an export wrote it."""
+    if path.is_symlink():
+        return f"is a link to {os.readlink(path)}"
+    if (store := store_at(path)) is not None:
+        return f"is the store {store}"
+    if path.is_dir():
+        if not (_is_empty_folder(path) or (path / MARK).is_file()):
+            return "is a folder that no export wrote"
+        stores = filter(None, (store_at(each.parent) for each in path.rglob(MANIFEST)))
+        return next((f"contains the store {store}" for store in stores), None)
+    if not path.is_file():
+        return "is no ordinary file or folder"
+    if _identity(path) in _marked(_hidden(path, MARK)):
+        return None
+    return f"is a file of {path.stat().st_size:,} bytes that no export wrote, or that was changed since"
+
+
+def _identity(path: Path) -> list[int]:
+    """Return the size of a file and the time of its content, which a rename keeps."""
+    state = path.stat()
+    return [state.st_size, state.st_mtime_ns]
+
+
+def _marked(mark: Path) -> list[Any]:
+    """Return the identities of the files that a mark beside a file names."""
+    try:
+        return list(json.loads(mark.read_bytes())["files"])
+    except (FileNotFoundError, ValueError, LookupError, TypeError):
+        return []
+
+
+def _swap(area: Path, path: Path, format: str) -> None:
+    """Move a draft to the target, with its mark; an older export moves to the area."""
+    draft, mark, hidden = area / _NEW, area / _MARK, _hidden(path, MARK)
+    about: dict[str, Any] = {"made_by": "episodelake export", "format": format}
+    single = draft.is_file()
+    replaced = single and path.is_file()
+    if single:
+        about["files"] = [_identity(each) for each in (draft, *([path] if replaced else []))]
+    mark.write_text(json.dumps(about))
+    # Before the file: whatever is killed, the mark names the file that is there.
+    mark.replace(hidden if single else draft / MARK)
+    if os.path.lexists(path) and not replaced:
+        path.rename(area / _OLD)
+    draft.replace(path)
+    if not single:
+        with afterwards(f"The export is at {path}", f"{hidden} is no longer needed."):
+            hidden.unlink(missing_ok=True)

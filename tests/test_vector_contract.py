@@ -1,0 +1,49 @@
+"""The contract of recorders, for vector environments in each of Gymnasium's autoreset modes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from gymnasium.vector import AutoresetMode
+
+import recorder_adapters as adapters
+from environment_rules import EnvironmentContract
+from episodelake.testing import RecorderContract
+
+
+class Vector(EnvironmentContract):
+    """Vector environments."""
+
+    def env_of(self, recorder: Any, envs: Any, lane: int) -> Any:
+        """The sub-environment."""
+        return envs[lane]
+
+
+class TestVectorNextStep(Vector):
+    """Vector environments that begin the next episode with the step after an end."""
+
+    seeded = again = True
+    adapter = adapters.Vector(AutoresetMode.NEXT_STEP)
+
+
+class TestVectorSameStep(Vector):
+    """Vector environments that begin the next episode within the last step."""
+
+    seeded = True
+    late = False
+    adapter = adapters.Vector(AutoresetMode.SAME_STEP)
+
+
+class TestVectorDisabled(Vector):
+    """Vector environments whose caller resets those that ended."""
+
+    seeded = again = waits = True
+    adapter = adapters.Vector(AutoresetMode.DISABLED)
+
+
+@pytest.mark.further
+class TestCollectVector(RecorderContract):
+    """`collect` in a vector environment."""
+
+    adapter = adapters.CollectVector(AutoresetMode.NEXT_STEP)
