@@ -80,6 +80,24 @@ class PlaceRules(StoreContract):
             late = "select count(*), sum(reward) from transitions where t > 2"
             assert store.sql(late).fetchall() == [(length - 3, length - 3.0)]
             store.compact()
+        store.delete("length < 3")
+        assert [each.length for each in store] == [length] and same(store[0].observations, seen)
+
+    def test_history_names_every_version(self, place: Backend) -> None:
+        """History counts the versions down to 0, with the operation and what each added."""
+        store = place.create(**SPACES)
+        shown = fill(store, 4, seal_each=True)
+        store.annotate(label_frame("good", {shown.ids[0]: True}))
+        store.annotate(mark_frame("gain", {(shown.ids[0], 0): 0.5}), ("episode_id", "t"))
+        store.drop_annotation("good")
+        store.delete("length = 4")
+        store.compact()
+        history = store.history()
+        assert history["version"].to_list() == list(range(store.version, -1, -1))
+        assert history["operation"].to_list()[:5] == ["compact", "delete", "drop", "annotate", "annotate"]
+        assert (history["episodes"].sum(), history["steps"].sum()) == (3, 1 + 2 + 3)
+        assert history["timestamp"].null_count() == 0
+        assert place.open(version=0).history().height == 1
 
     def test_a_damaged_file_is_named(self, place: Backend) -> None:
         """A segment that is gone, cut, overwritten or changed is named by what needs it."""

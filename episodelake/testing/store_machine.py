@@ -38,6 +38,7 @@ _flags = st.sampled_from([(False, False), (True, False), (False, True)])
 _slots = st.integers(0, 1)
 _parts = st.none() | _lengths
 _NONE: Mapping[str, Any] = {}
+_CARD = {"made": ["by", {"a": "machine"}]}
 _LABELS: dict[str, st.SearchStrategy[Any]] = {"good": st.booleans(), "note": st.text("xyz", max_size=2)}
 _MARKS: dict[str, st.SearchStrategy[Any]] = {
     "gain": st.sampled_from([0.5, -1.0]),
@@ -77,7 +78,7 @@ class StoreMachine(RuleBasedStateMachine):
     def __init__(self, backend: Backend) -> None:
         super().__init__()
         self.backend = backend
-        self.store = backend.create(**SPACES)
+        self.store = backend.create(**SPACES, card=_CARD)
         self.other = backend.create("other", **SPACES)
         self.shown, self.of_other = Shown(), Shown()
         self.writers: dict[int, EpisodeWriter] = {}
@@ -425,7 +426,7 @@ class StoreMachine(RuleBasedStateMachine):
         shown.episodes = [each for each in shown.episodes if length is None or each.length <= length]
         shown.check(copied)
         check_raw(self.backend, shown, name)
-        assert copied.id != self.store.id and copied.verify().faults == ()
+        assert copied.id != self.store.id and copied.card == _CARD and copied.verify().faults == ()
 
     # Invariants
 
@@ -435,6 +436,7 @@ class StoreMachine(RuleBasedStateMachine):
         store = self.backend.open()
         assert store.version == self.store.version
         assert store.tags == {name: version for name, (version, _) in self.tags.items()}
+        assert store.card == _CARD
         if self.checked != store.version:
             self.shown.check(store)
             check_raw(self.backend, self.shown)
@@ -447,6 +449,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.checked = -1
         self.check()
         assert self.backend.open().verify().faults == ()
+        self.of_other.check(self.other)
         for name, (_, shown) in self.tags.items():
             shown.check(self.backend.open(version=name))
 

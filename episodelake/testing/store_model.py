@@ -188,7 +188,10 @@ class Shown:
         assert names == {(each, "episodes") for each in self.labels} | {
             (each, "steps") for each in self.marks
         }
+        runs = store.runs.collect()["run_id"].to_list()
+        assert len(runs) == len(set(runs))
         for found, model in zip(store, self.episodes, strict=True):
+            assert found.run_id in runs
             model.check(found)
             assert dict(found.annotations) == {name: model.labels.get(name) for name in self.labels}
         check_engines(store, self)

@@ -320,6 +320,10 @@ def _tour(machine: StoreMachine) -> list[Callable[[], object]]:
         lambda: machine.record(1, 18, 1, 0.0, {"y": {"a": 1}}),
         lambda: machine.close(1),
         lambda: machine.compact(1 << 28),
+        lambda: machine.record(1, 19, 2),
+        lambda: machine.close(1),
+        # Two segments become one.
+        lambda: machine.compact(1 << 28),
     ]
 
 
