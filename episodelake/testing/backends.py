@@ -20,7 +20,7 @@ from ..store.recovery.recovery import RecoveredRun
 _JOURNAL = "journal/"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Backend:
     """A place for stores, and how to reach it. Contracts write below new folders of it, and leave them.
 
