@@ -17,13 +17,10 @@ import pytest
 import episodelake as el
 from episodelake.store.schema import StepSchema
 from maintenance_stores import (
-    INFOS,
     assert_contents,
     assert_faces_agree,
-    awkward_store,
     contents,
     ids_of,
-    write_awkward,
 )
 from real_environments import NUMBERED_SPACES, numbered_store, write_numbered
 
@@ -131,13 +128,6 @@ def test_no_step_is_rewritten(store: el.EpisodeStore) -> None:
     store.annotate(store.episodes.select("episode_id", a=pl.lit(1)))
     store.annotate(store.steps.select("episode_id", "t", b=pl.lit(1)), on=STEP)
     assert {file: file.stat().st_mtime_ns for file in (store.path / "steps").rglob("*")} == files
-
-
-def test_an_episode_frame_is_rows_of_the_steps_table(store: el.EpisodeStore) -> None:
-    """`Episode.frame()` has the annotations of its steps, as the steps table has."""
-    store.annotate(store.steps.select("episode_id", "t", b=pl.col("t") * 2), on=STEP)
-    expected = store.steps.collect().filter(pl.col("episode_id") == store[1].id)
-    assert store[1].frame().equals(expected)
 
 
 VALUES: dict[str, tuple[pl.Series, list[Any]]] = {
@@ -398,37 +388,6 @@ def test_in_an_empty_store(tmp_path: Path) -> None:
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("on", ["episode_id", STEP], ids=["episodes", "steps"])
-def test_part_and_then_the_rest(store: el.EpisodeStore, on: Any) -> None:
-    """Rows that a frame leaves out keep what they have; given rows are overwritten, with NULL too."""
-
-    def give(positions: list[int], values: list[int | None], t: int = 1) -> None:
-        keys = {"episode_id": [store[one].id for one in positions]}
-        times = {"t": [t] * len(positions)} if on == STEP else {}
-        frame = pl.DataFrame({**keys, **times, "v": values}, schema_overrides={"v": pl.Int64})
-        store.annotate(frame, on=on)
-
-    def got() -> list[Any]:
-        return labels(store, "v") if on != STEP else [one[1] for one in advantages(store, "v")]
-
-    give([1, 3], [10, 30])
-    assert got() == [None, 10, None, 30]
-    give([0, 2], [0, 20])
-    assert got() == [0, 10, 20, 30]
-    give([3, 1], [31, None])
-    assert got() == [0, None, 20, 31]
-    if on == STEP:
-        give([0, 2], [5, 6], t=2)
-        assert [one[:3] for one in advantages(store, "v")] == [
-            [None, 0, 5],
-            [None, None, None],
-            [None, 20, 6],
-            [None, 31, None],
-        ]
-    assert store.annotations.height == 1
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("on", ["episode_id", STEP], ids=["episodes", "steps"])
 def test_another_type(store: el.EpisodeStore, on: Any) -> None:
     """Another type under the same name is refused until it is dropped; older versions show the older one."""
     keys = {"episode_id": ids_of(store), **({"t": [0] * 4} if on == STEP else {})}
@@ -505,107 +464,6 @@ def test_deleted_episodes_cannot_be_annotated(store: el.EpisodeStore) -> None:
     assert store.refresh().annotations.height == 0
 
 
-@pytest.mark.further
-def test_they_survive_everything(tmp_path: Path) -> None:
-    """Annotations stay with their rows through deletion, both compactions, copies, links and merges."""
-    store = awkward_store(tmp_path / "store")
-    store.annotate(
-        store.episodes.select("episode_id", score=pl.col("number") * 1.5, tag=pl.col("end_reason"))
-    )
-    part = store.transitions.filter(pl.col("t") % 2 == 0).select("episode_id", "t", gain=pl.col("t") * 0.5)
-    store.annotate(part, on=STEP)
-    store.annotate(store.steps.select("episode_id", "t", whole=pl.col("t").cast(pl.String)), on=STEP)
-    kept = {one["id"]: one for one in contents(store)}
-
-    def check(found: el.EpisodeStore) -> None:
-        assert_contents(found, [kept[name] for name in ids_of(found)])
-        assert found.annotations.height == 4
-        advantages(found, "gain")
-        advantages(found, "whole")
-        labels(found, "score")
-
-    copied = store.copy(tmp_path / "copy")
-    linked = store.copy(tmp_path / "link", link=True)
-    some = store.copy(tmp_path / "some", "score > 0")
-    el.merge([some, store], tmp_path / "merged")
-    store.delete("length = 1")
-    store.compact()
-    check(store)
-    store.compact(order_by="score", descending=True)
-    check(store)
-    store.delete("score = 0")
-    check(store)
-    for one in (copied, linked, some, el.open(tmp_path / "merged")):
-        check(one)
-        one.compact(order_by="tag")
-        check(one)
-
-
-def test_new_episodes_have_null(store: el.EpisodeStore) -> None:
-    """Episodes that come after an annotation have NULL, beside those before, and can be given a value."""
-    store.annotate(store.episodes.select("episode_id", v=pl.lit(1)))
-    store.annotate(store.steps.select("episode_id", "t", w=pl.lit(2.0)), on=STEP)
-    with store.writer(run="late") as writer:
-        write_numbered(writer, 7, 2)
-    store.refresh()
-    assert labels(store, "v") == [1, 1, 1, 1, None]
-    assert advantages(store, "w")[-1] == [None] * 3
-    store.annotate(pl.DataFrame({"episode_id": [store[-1].id], "v": [5]}, schema_overrides={"v": pl.Int32}))
-    store.annotate(pl.DataFrame({"episode_id": [store[-1].id], "t": [2], "w": [7.0]}), on=STEP)
-    assert labels(store, "v") == [1, 1, 1, 1, 5]
-    assert advantages(store, "w")[-1] == [None, None, 7.0]
-    assert_faces_agree(store)
-
-
-def test_beside_an_open_writer(tmp_path: Path) -> None:
-    """An annotation between two seals of one writer is lost by neither."""
-    store = el.create(tmp_path / "store", **NUMBERED_SPACES)
-    with store.writer() as writer:
-        write_numbered(writer, 0, 2)
-        writer.seal()
-        store.refresh().annotate(store.episodes.select("episode_id", v=pl.lit("x")))
-        store.annotate(store.steps.select("episode_id", "t", w=pl.col("t")), on=STEP)
-        write_numbered(writer, 1, 2)
-        writer.seal()
-    store.refresh()
-    assert labels(store, "v") == ["x", None]
-    assert advantages(store, "w") == [[0, 1, 2], [None] * 3]
-    assert_faces_agree(store)
-
-
-def test_through_an_object_at_an_old_version(store: el.EpisodeStore) -> None:
-    """Annotating through an object at an old version adds to the newest, and moves the object there."""
-    old = el.open(store.path)
-    store.annotate(store.episodes.select("episode_id", v=pl.lit(1)))
-    old.annotate(old.episodes.select("episode_id", w=pl.lit(2)))
-    assert labels(old, "v") == [1] * 4
-    assert labels(old, "w") == [2] * 4
-
-
-def test_views_and_old_objects_show_their_version(store: el.EpisodeStore) -> None:
-    """A view made before an annotation does not have it, one made after has."""
-    before, version = store.filter("length > 2"), store.version
-    store.annotate(store.episodes.select("episode_id", v=pl.col("length")))
-    store.annotate(store.steps.select("episode_id", "t", w=pl.col("t")), on=STEP)
-    assert [one.annotations for one in before] == [{}] * 3
-    assert [one.step_annotations for one in before] == [{}] * 3
-    assert "v" not in before.episodes.collect().columns
-    after = store.filter("length > 2")
-    assert labels(after, "v") == [3, 4, 5]
-    assert advantages(after, "w") == [list(range(one)) for one in (4, 5, 6)]
-    with pytest.raises(el.errors.QueryError):
-        el.open(store.path, version=version).filter("v > 1")
-    assert el.open(store.path, version=version).annotations.height == 0
-
-
-def test_history_names_them(store: el.EpisodeStore) -> None:
-    """The history says `annotate` and `drop`."""
-    store.annotate(store.episodes.select("episode_id", v=pl.lit(1)))
-    store.annotate(store.steps.select("episode_id", "t", w=pl.lit(1)), on=STEP)
-    store.drop_annotation("v")
-    assert store.history()["operation"].to_list()[:3] == ["drop", "annotate", "annotate"]
-
-
 def test_long_episodes(tmp_path: Path) -> None:
     """An annotation of an episode of many row groups meets every row, before and after a compaction."""
     length = 150_000
@@ -625,21 +483,6 @@ def test_long_episodes(tmp_path: Path) -> None:
     store.compact(order_by="length", descending=True)
     assert np.array_equal(store[0].step_annotations["w"], expected)
     assert store[1].step_annotations["w"].tolist() == [0, 3, 6]
-
-
-def test_awkward_infos_are_untouched(tmp_path: Path) -> None:
-    """Annotating an awkward store, with a segment that has no info, changes nothing else."""
-    store = awkward_store(tmp_path / "store")
-    before = contents(store)
-    store.annotate(store.episodes.select("episode_id", v=pl.lit(1)))
-    store.annotate(store.steps.select("episode_id", "t", w=pl.lit(1)), on=STEP)
-    with store.writer() as writer:
-        write_awkward(writer, 30, 2, INFOS[0])
-    assert_contents(store.refresh()[:8], before, without=("annotations", "step_annotations"))
-    store.drop_annotation("v")
-    store.drop_annotation("w")
-    assert_contents(store[:8], before)
-    assert_faces_agree(store)
 
 
 def test_an_annotation_of_episodes_has_no_name_of_steps(tmp_path: Path) -> None:

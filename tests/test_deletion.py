@@ -9,26 +9,22 @@ from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
-import numpy as np
 import polars as pl
 import pytest
 
 import episodelake as el
 from episodelake.store.delta.table import Table
 from maintenance_stores import (
-    INFOS,
     assert_contents,
     assert_faces_agree,
     awkward_store,
     contents,
-    crashed_copy,
     ids_of,
     raw_frame,
     segments_of,
-    write_awkward,
 )
-from real_environments import NUMBERED_SPACES, numbered_store, values_of, write_numbered
-from waiting import PATIENCE, wait_for_journal
+from real_environments import NUMBERED_SPACES, numbered_store, values_of
+from waiting import PATIENCE
 
 
 @pytest.mark.sample(3)
@@ -59,18 +55,6 @@ def test_only_what_was_asked_for_goes(tmp_path: Path, condition: str | pl.Expr) 
         store[gone[0]["id"]]
 
 
-def test_a_dry_run_says_it_and_does_not_do_it(tmp_path: Path) -> None:
-    """The dry run reports the same numbers, and leaves version, contents and files alone."""
-    store = awkward_store(tmp_path / "store")
-    before, version = contents(store), store.version
-    files = sorted(store.path.rglob("*.parquet"))
-    dry = store.delete("length > 3", dry_run=True)
-    assert el.open(store.path).version == version
-    assert sorted(store.path.rglob("*.parquet")) == files
-    assert_contents(store, before)
-    assert store.delete("length > 3") == dry
-
-
 def test_segments_without_doomed_episodes_stay(tmp_path: Path) -> None:
     """Files that hold nothing of what goes are not written anew."""
     store = numbered_store(tmp_path / "store", [2, 3, 4, 5], seal_every=2)
@@ -78,34 +62,6 @@ def test_segments_without_doomed_episodes_stay(tmp_path: Path) -> None:
     assert store.delete("length = 5") == el.types.DeleteReport(1, 5, 1)
     assert first <= segments_of(store)
     assert not last & segments_of(store)
-
-
-def test_deleting_everything(tmp_path: Path) -> None:
-    """An emptied store is an empty store: readable, queryable, compactable, and new episodes come in."""
-    store = awkward_store(tmp_path / "store")
-    assert store.delete("true").episodes == 8
-    assert len(store) == 0 and list(store) == []
-    assert store.steps.collect().height == 0
-    assert store.sql("select count(*) from steps").fetchall() == [(0,)]
-    assert_faces_agree(store)
-    assert store.delete("true") == el.types.DeleteReport(0, 0, 0)
-    assert store.compact().episodes == 0
-    with store.writer(run="new") as writer:
-        write_awkward(writer, 3, 2, INFOS[1])
-    assert len(store.refresh()) == 1
-    assert_faces_agree(store)
-
-
-def test_deleting_nothing_makes_no_version(tmp_path: Path) -> None:
-    """A condition that nothing fulfils, and one that was carried out before, change nothing."""
-    store = numbered_store(tmp_path / "store", [2, 3])
-    version = store.version
-    assert store.delete("length > 100") == el.types.DeleteReport(0, 0, 0)
-    assert store.version == version
-    assert store.delete("length = 2").episodes == 1
-    version = store.version
-    assert store.delete("length = 2") == el.types.DeleteReport(0, 0, 0)
-    assert el.open(store.path).version == version
 
 
 def test_deleting_in_an_empty_store(tmp_path: Path) -> None:
@@ -149,134 +105,6 @@ def test_null_is_not_true(tmp_path: Path, condition: str | pl.Expr) -> None:
     assert [one.seed for one in store] == [None] * 4
 
 
-def test_older_versions_show_them(tmp_path: Path) -> None:
-    """An object, a view, a lazy frame and a version from before still read the deleted episodes."""
-    store = awkward_store(tmp_path / "store")
-    before, version = contents(store), store.version
-    old = el.open(store.path)
-    view, lazy = old.filter("length > 3"), old.steps
-    of_view, rows = contents(view), lazy.collect().height
-    store.delete("length > 3")
-    store.compact()
-    assert_contents(old, before)
-    assert_contents(view, of_view)
-    assert lazy.collect().height == rows
-    assert_contents(el.open(store.path, version=version), before)
-    assert_faces_agree(old, raw=False)
-
-
-def test_through_an_object_at_an_old_version(tmp_path: Path) -> None:
-    """Through an object at an old version, what fulfils the condition in the newest version goes."""
-    store = numbered_store(tmp_path / "store", [2, 3, 2, 4], seal_every=1)
-    old = el.open(store.path, version=store.version - 2)
-    assert len(old) == 2
-    report = old.delete("length = 2")
-    assert report.episodes == 2
-    assert values_of(old) == [1, 3]
-    assert old.version == el.open(store.path).version
-
-
-def test_first_middle_and_last_of_a_segment(tmp_path: Path) -> None:
-    """Whatever stands around a deleted episode in its file is untouched."""
-    for number in range(3):
-        store = numbered_store(tmp_path / f"store{number}", [3, 4, 5])
-        before = contents(store)
-        store.delete(f"number = {number}")
-        assert_contents(store, before[:number] + before[number + 1 :])
-        assert_faces_agree(store)
-
-
-def test_an_episode_longer_than_a_row_group(tmp_path: Path) -> None:
-    """A very long episode goes from among short ones; and stays when these go."""
-    length = 200_000
-    store = el.create(tmp_path / "store", **NUMBERED_SPACES)
-    observations = np.random.default_rng(0).normal(size=(length + 1, 2)).astype(np.float32)
-    with store.writer() as writer:
-        write_numbered(writer, 1, 3)
-        writer.write_episode(
-            observations=observations,
-            actions=np.arange(length) % 10,
-            rewards=np.ones(length),
-            terminations=True,
-            truncations=False,
-        )
-        write_numbered(writer, 3, 2)
-    other = store.refresh().copy(tmp_path / "other")
-    assert store.delete("length > 100") == el.types.DeleteReport(1, length, 1)
-    assert values_of(store) == [1, 3]
-    assert_faces_agree(store)
-    other.delete("length < 100")
-    assert np.array_equal(other[0].observations, observations)
-    assert other.sql("select count(*), sum(reward) from transitions").fetchall() == [(length, length)]
-
-
-def test_beside_an_open_writer(tmp_path: Path) -> None:
-    """Deleting what an open writer has sealed bothers neither; it goes on, and nothing comes back."""
-    store = el.create(tmp_path / "store", **NUMBERED_SPACES)
-    with store.writer(run="live") as writer:
-        pending = writer.begin(np.array([7, 0], np.float32))
-        pending.append(1, 1.0, np.array([7, 1], np.float32))
-        for value in range(3):
-            write_numbered(writer, value, 2)
-        writer.seal()
-        assert store.delete("number in (1, 3)").episodes == 2
-        write_numbered(writer, 3, 2)
-        writer.seal()
-        store.refresh()
-        assert values_of(store) == [1, 3]
-        store.delete("true")
-    assert values_of(store.refresh()) == [7]
-    el.recover(store.path)
-    assert values_of(store.refresh()) == [7]
-    assert_faces_agree(store)
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("compacted", [False, True])
-def test_deleted_episodes_do_not_come_back_from_a_journal(tmp_path: Path, compacted: bool) -> None:
-    """A journal that has the rows of deleted episodes brings none back, however often it is recovered."""
-    store = el.create(tmp_path / "store", **NUMBERED_SPACES)
-    with store.writer(run="dying", flush_seconds=0.01) as writer:
-        pending = writer.begin(np.array([9, 0], np.float32))
-        pending.append(1, 1.0, np.array([9, 1], np.float32))
-        for value in range(4):
-            write_numbered(writer, value, 3)
-            if value % 2:
-                writer.seal()
-        if compacted:
-            store.compact()
-        store.delete('"metadata.value" in (0, 3)')
-        assert any((store.path / "journal").rglob("*.frames"))
-        path = crashed_copy(store, tmp_path / "crashed")
-        store.delete("true")
-        emptied = crashed_copy(store, tmp_path / "emptied")
-    for one, expected in ((path, [1, 2]), (emptied, [])):
-        el.recover(one)
-        with el.open(one).writer(run="next") as writer:
-            write_numbered(writer, 5, 2)
-        recovered = el.open(one)
-        assert [value for value in values_of(recovered) if value < 4] == expected
-        assert values_of(recovered)[-1] == 5
-        assert_faces_agree(recovered)
-
-
-def test_recovery_brings_what_was_never_sealed(tmp_path: Path) -> None:
-    """Deleting everything that is visible does not touch finished episodes that wait in a dead journal."""
-    store = el.create(tmp_path / "store", **NUMBERED_SPACES)
-    with store.writer(run="dying", durability="fsync", flush_seconds=0.01, seal_seconds=1e6) as writer:
-        write_numbered(writer, 0, 3)
-        writer.seal()
-        write_numbered(writer, 1, 3)
-        write_numbered(writer, 2, 3)
-        wait_for_journal(store.path / "journal" / writer.run_id, 6, ended=2, first=1)
-        path = crashed_copy(store, tmp_path / "crashed")
-    el.open(path).delete("true")
-    assert [one.episodes for one in el.recover(path)] == [2]
-    recovered = el.open(path)
-    assert values_of(recovered) == [1, 2]
-    assert_faces_agree(recovered)
-
-
 def test_a_filter_on_annotations(tmp_path: Path) -> None:
     """Labels that were given later can say what goes."""
     store = numbered_store(tmp_path / "store", [2, 3, 4])
@@ -284,19 +112,6 @@ def test_a_filter_on_annotations(tmp_path: Path) -> None:
     assert store.delete("bad").episodes == 1
     assert values_of(store) == [0, 2]
     assert [one.annotations for one in store] == [{"bad": False}] * 2
-
-
-def test_returns_and_vector_rewards_stay(tmp_path: Path) -> None:
-    """Vector rewards of those that stay are as they were."""
-    store = el.create(tmp_path / "store", **NUMBERED_SPACES, reward_shape=(2,))
-    with store.writer() as writer:
-        for number in range(3):
-            episode = writer.begin(np.zeros(2, np.float32))
-            episode.append(0, np.array([number, -0.5]), np.ones(2, np.float32), truncated=True)
-            episode.end()
-    before = contents(store.refresh())
-    store.delete("number = 1")
-    assert_contents(store, [before[0], before[2]])
 
 
 def test_history_and_progress(tmp_path: Path) -> None:
@@ -322,16 +137,6 @@ def test_an_error_in_the_progress_changes_nothing(tmp_path: Path) -> None:
     assert_contents(store, before)
     store.delete("length > 3")
     assert_faces_agree(store)
-
-
-def test_what_went_leaves_no_row_in_raw_tables(tmp_path: Path) -> None:
-    """After deletion of one of two in a file, other engines find no row of it either."""
-    store = numbered_store(tmp_path / "store", [2, 3, 4, 5], seal_every=2)
-    gone = store[1].id
-    store.delete(f"episode_id = '{gone}'")
-    for table in ("steps", "episodes"):
-        frame = pl.read_delta(str(store.path / table))
-        assert gone not in frame["episode_id"].to_list()
 
 
 KILLED = """

@@ -7,15 +7,11 @@ import pickle
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from contextlib import nullcontext
-from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import gymnasium as gym
 import numpy as np
-import polars as pl
 import pytest
 
 import episodelake as el
@@ -97,45 +93,6 @@ def test_a_writer_commits_nothing_to_another_store(backend: Backend, before: int
     assert backend.contents() == there
     assert lengths(backend.open()) == [2] * after
     assert backend.open().verify().ok
-
-
-def commits(store: el.EpisodeStore) -> dict[str, Callable[[], Any]]:
-    """Everything besides recording that changes a store."""
-    first = store[0].id
-    labels = pl.DataFrame({"episode_id": [first], "label": ["x"]})
-    advantages = pl.DataFrame({"episode_id": [first], "t": [0], "advantage": [1.0]})
-    other = el.create(f"memory://{store.id}", **NUMBERED_SPACES)
-    fill(other, [7])
-    return {
-        "compact": store.compact,
-        "delete": lambda: store.delete("length > 1"),
-        "annotate episodes": lambda: store.annotate(labels),
-        "annotate steps": lambda: store.annotate(advantages, on=("episode_id", "t")),
-        "drop annotation": lambda: store.drop_annotation("label"),
-        "merge": lambda: el.merge([other], store),
-        "tag": lambda: store.tag("tagged"),
-        "untag": lambda: store.untag("kept"),
-        "card": lambda: setattr(store, "card", {"title": "old"}),
-        "vacuum": lambda: store.vacuum(timedelta(0)),
-        "repair": lambda: store.verify(repair=True),
-        "writer": store.writer,
-    }
-
-
-@pytest.mark.sample(1)
-def test_no_operation_changes_another_store(backend: Backend) -> None:
-    """Maintenance, tags, the card and new writers of the old object raise, even if all versions agree."""
-    store = fill(backend.create(), range(4), seal_every=2)
-    operations = commits(store)
-    wipe(backend)
-    new = fill(backend.create(), range(10, 14), seal_every=2)
-    new.tag("kept")
-    there = backend.contents()
-    for name, operation in operations.items():
-        with pytest.raises(el.errors.StoreNotFoundError, match=GONE):
-            operation()
-        assert backend.contents() == there, name
-    assert_numbered(backend.open(), range(10, 14))
 
 
 @pytest.mark.sample

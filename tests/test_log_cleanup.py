@@ -225,28 +225,6 @@ def test_files_of_cleaned_versions_stay_for_the_age(tmp_path: Path, monkeypatch:
     assert_whole(path, list(range(20)))
 
 
-@pytest.mark.further
-@pytest.mark.usefixtures("eager")
-def test_everything_else_works_on_cleaned_logs(tmp_path: Path) -> None:
-    """Maintenance, copies, merges, recovery and pickles of a store whose logs begin at a checkpoint."""
-    path = tmp_path / "store"
-    store = fill(el.create(path, **NUMBERED_SPACES), range(12), seal_every=1)
-    store.vacuum(NOW)
-    assert all(versions(path, table)[0] > 0 for table in ("episodes", "steps"))
-    store.annotate(store.episodes.select("episode_id", big=pl.col("number") > 4))
-    store.delete("number = 3")
-    store.compact()
-    left = [value for value in range(12) if value != 3]
-    assert_whole(path, left)
-    assert_numbered(store.copy(tmp_path / "copy"), left)
-    other = el.create(tmp_path / "other", **NUMBERED_SPACES)
-    el.merge([store], other)
-    assert_numbered(other.refresh(), left, ordered=False)
-    assert el.recover(path) == []
-    (path / "steps" / "_delta_log" / "_last_checkpoint").unlink()
-    assert_whole(path, left)
-
-
 @pytest.mark.sample(1)
 @pytest.mark.usefixtures("eager")
 def test_a_damaged_checkpoint_replaces_nothing(backend: Backend) -> None:

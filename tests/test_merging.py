@@ -90,36 +90,6 @@ def test_linked_files_are_not_written_to(tmp_path: Path) -> None:
     assert {name: (source.path / name).read_bytes() for name in files_under(source.path)} == files
 
 
-def test_again_and_again(tmp_path: Path) -> None:
-    """A merge may be repeated, makes no version then, and goes on where new episodes were recorded."""
-    left, right = (numbered_store(tmp_path / name, [2, 3], seal_every=1) for name in ("left", "right"))
-    into = el.create(tmp_path / "into", **NUMBERED_SPACES)
-    assert el.merge([left, right], into).episodes == 4
-    version = el.open(into.path).version
-    assert el.merge([right, left], into) == el.types.MergeReport(0, 0, 0)
-    assert el.open(into.path).version == version
-    with left.writer() as writer:
-        write_numbered(writer, 5, 2)
-    assert el.merge([left.refresh(), right], into).episodes == 1
-    assert values_of(into.refresh()) == [0, 1, 0, 1, 5]
-    assert_faces_agree(into)
-
-
-def test_overlapping_sources(tmp_path: Path) -> None:
-    """An episode that several sources have comes once, from whichever way they overlap."""
-    source = awkward_store(tmp_path / "source")
-    expected = {one["id"]: one for one in contents(source)}
-    short, long = source.copy(tmp_path / "short", "length <= 4"), source.copy(tmp_path / "long", "length > 2")
-    long.compact(order_by="length", descending=True)
-    report = el.merge([short, long, source, source.filter("length = 1")], tmp_path / "into")
-    into = el.open(tmp_path / "into")
-    assert report.episodes == len(into) == 8
-    ids = ids_of(into)
-    assert ids[: len(short)] == ids_of(short)
-    assert_contents(into, [expected[name] for name in ids])
-    assert_faces_agree(into)
-
-
 def test_overlapping_sources_with_annotations(tmp_path: Path) -> None:
     """With annotations of steps too, every row of an overlap comes once."""
     source = awkward_store(tmp_path / "source")
@@ -131,38 +101,6 @@ def test_overlapping_sources_with_annotations(tmp_path: Path) -> None:
     into = el.open(tmp_path / "into")
     assert_contents(into, [expected[name] for name in ids_of(into)])
     assert_faces_agree(into)
-
-
-def test_an_overlap_with_what_was_there(tmp_path: Path) -> None:
-    """What `into` has already stays as it is there: its annotations are not the source's."""
-    source = numbered_store(tmp_path / "source", [2, 3, 4], seal_every=2)
-    into = source.copy(tmp_path / "into", "length < 4")
-    into.annotate(into.episodes.select("episode_id", v=pl.lit("mine")))
-    into.annotate(into.steps.select("episode_id", "t", w=pl.lit("mine")), on=STEP)
-    source.annotate(source.episodes.select("episode_id", v=pl.lit("yours")))
-    source.annotate(source.steps.select("episode_id", "t", w=pl.lit("yours")), on=STEP)
-    assert el.merge([source], into).episodes == 1
-    assert [one.annotations["v"] for one in into.refresh()] == ["mine", "mine", "yours"]
-    assert [set(one.step_annotations["w"]) for one in into] == [{"mine"}, {"mine"}, {"yours"}]
-    assert_faces_agree(into)
-
-
-@pytest.mark.further
-def test_deleted_episodes_are_not_there_already(tmp_path: Path) -> None:
-    """What was deleted in `into` is not there, so a merge brings it, once, and once more later."""
-    source = numbered_store(tmp_path / "source", [2, 3, 4], seal_every=1)
-    into = source.copy(tmp_path / "into")
-    before = contents(source)
-    for _ in range(2):
-        into.delete("length = 3")
-        report = el.merge([source], into)
-        assert report.episodes == 1
-        into.refresh()
-        assert_contents(sorted(into, key=lambda one: one.number), before)
-        assert_faces_agree(into)
-        into.compact(order_by="number")
-        into.vacuum(older_than=NOW)
-        assert_contents(into, before)
 
 
 def test_a_store_into_itself(tmp_path: Path) -> None:
@@ -389,22 +327,6 @@ def test_an_operation_that_raises_was_not_committed(
     assert el.open(store.path).verify().ok
 
 
-def test_annotations_that_only_one_has(tmp_path: Path) -> None:
-    """An annotation that one source lacks is NULL for its episodes; a later value for them is taken."""
-    left, right = (numbered_store(tmp_path / name, [2, 3], seal_every=1) for name in ("left", "right"))
-    left.annotate(left.episodes.select("episode_id", v=pl.lit(1.5)))
-    right.annotate(right.steps.select("episode_id", "t", w=pl.lit(True)), on=STEP)
-    el.merge([left, right], tmp_path / "both")
-    both = el.open(tmp_path / "both")
-    assert [one.annotations["v"] for one in both] == [1.5, 1.5, None, None]
-    assert both.steps.collect()["w"].to_list() == [None] * 7 + [True] * 7
-    both.annotate(both.steps.select("episode_id", "t", w=pl.lit(False)), on=STEP)
-    assert set(both.steps.collect()["w"]) == {False}
-    both.compact()
-    assert set(both.steps.collect()["w"]) == {False}
-    assert_faces_agree(both)
-
-
 @pytest.mark.parametrize("first", ["annotation", "column"])
 def test_an_annotation_against_a_recorded_column(tmp_path: Path, first: str) -> None:
     """What is an annotation here and a recorded column there is refused, or both are told apart."""
@@ -495,27 +417,6 @@ def test_sources_whose_segments_have_equal_names(tmp_path: Path) -> None:
     assert_faces_agree(into)
 
 
-def test_a_live_writer_in_source_and_target(tmp_path: Path) -> None:
-    """Merging beside open writers takes what is sealed; what they seal later comes by the next one."""
-    source, into = (el.create(tmp_path / name, **NUMBERED_SPACES) for name in ("source", "into"))
-    with source.writer() as there, into.writer() as here:
-        write_numbered(there, 0, 2)
-        there.seal()
-        write_numbered(there, 1, 2)
-        write_numbered(here, 2, 2)
-        assert el.merge([source.refresh()], into).episodes == 1
-        here.seal()
-        there.seal()
-        assert el.merge([source.refresh()], into).episodes == 1
-        write_numbered(here, 3, 2)
-    assert values_of(into.refresh()) == [0, 2, 1, 3]
-    assert into.runs.collect().height == 2
-    el.merge([source.refresh()], into)
-    runs = into.refresh().runs.collect()
-    assert runs.height == 2
-    assert_faces_agree(into)
-
-
 def test_merging_on_into_a_store_with_a_writer_of_the_same_run(tmp_path: Path) -> None:
     """The part of a run that was merged does not keep the rest from coming."""
     source = el.create(tmp_path / "source", **NUMBERED_SPACES)
@@ -546,18 +447,6 @@ def test_copy_is_the_store(tmp_path: Path) -> None:
     assert_faces_agree(copied)
 
 
-@pytest.mark.sample(3)
-@pytest.mark.parametrize("condition", ["length > 2", pl.col("length") > 2, "false", "true", "v = 1"], ids=str)
-def test_copy_with_a_filter(tmp_path: Path, condition: str | pl.Expr) -> None:
-    """A filtered copy has just those, and no row of others in its files; a view copies the same."""
-    store = awkward_store(tmp_path / "store")
-    store.annotate(store.episodes.select("episode_id", v=pl.col("length")))
-    expected = contents(store.filter(condition))
-    copied = store.copy(tmp_path / "copy", condition, link=True)
-    assert_contents(copied, expected)
-    assert_faces_agree(copied)
-
-
 def test_copy_refuses(tmp_path: Path) -> None:
     """A wrong condition creates nothing, and what is there already is not touched."""
     store = numbered_store(tmp_path / "store", [2, 3])
@@ -573,20 +462,6 @@ def test_copy_refuses(tmp_path: Path) -> None:
         store.copy(tmp_path / "other")
     assert files_under(tmp_path / "other") == {"file"}
     assert values_of(el.open(store.path)) == [0, 1]
-
-
-def test_vector_rewards(tmp_path: Path) -> None:
-    """Stores of vector rewards merge like others."""
-    stores = []
-    for name in ("left", "right"):
-        store = el.create(tmp_path / name, **NUMBERED_SPACES, reward_shape=(2,))
-        with store.writer() as writer:
-            episode = writer.begin(np.zeros(2, np.float32))
-            episode.append(0, np.array([1.0, float("nan")]), np.ones(2, np.float32), truncated=True)
-            episode.end()
-        stores.append(store.refresh())
-    el.merge(stores, tmp_path / "into")
-    assert_contents(el.open(tmp_path / "into"), [one for store in stores for one in contents(store)])
 
 
 def test_history_and_progress(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ from episodelake.store.files.remote import RemotePlace
 from episodelake.terminal.app import app
 from object_fixtures import backend, one_proxy, proxy, spool
 from object_server import BUCKET, FaultyProxy, ObjectServer, Rule, new_url, shared_server
-from real_environments import NUMBERED_SPACES, numbered_return, write_numbered
+from real_environments import NUMBERED_SPACES, write_numbered
 from strategies import same
 from waiting import PATIENCE, said
 
@@ -814,32 +814,6 @@ time.sleep(600)
 
 
 @pytest.mark.further
-def test_a_killed_writers_spool_is_recovered(backend: ObjectBackend, spool: Path) -> None:
-    """What a killed writer had journalled comes in by `recover`, once; a live one is left alone."""
-    backend.create()
-    with start(DYING, backend) as child:
-        try:
-            assert said(child) == "ready"
-            assert backend.recover() == []
-            assert_numbered(backend.open(), [0])
-        finally:
-            child.send_signal(signal.SIGKILL)
-    assert spooled(spool)
-    (run,) = backend.recover()
-    assert (run.episodes, run.interrupted) == (2, 1)
-    assert backend.recover() == []
-    assert spooled(spool) == []
-    store = backend.open()
-    assert_numbered(store[:2], [0, 1])
-    assert len(store) == 3
-    last = store[2]
-    assert (last.end_reason, last.seed, last.length) == ("interrupted", 5, 3)
-    assert last.observations.tolist() == [[7, t] for t in range(4)]
-    assert last.rewards.tolist() == [0.0, 0.5, 1.0]
-    assert last.infos == [{"clock": t} for t in range(4)]
-
-
-@pytest.mark.further
 def test_the_next_writer_of_a_store_recovers_by_itself(backend: ObjectBackend, spool: Path) -> None:
     """A new writer on the same machine brings in what a killed one left; one of another store leaves it."""
     backend.create()
@@ -950,16 +924,6 @@ def test_queries_in_threads_that_stop_early_neither_hang_nor_crash(backend: Obje
     with start(STOPPING_EARLY, backend) as child:
         assert child.communicate(timeout=PATIENCE)[0] == "1\n"
     assert child.returncode == 0
-
-
-def test_other_engines_read_the_tables(backend: ObjectBackend) -> None:
-    """The Delta tables of a store on S3 are read by delta-rs and Polars with no code of ours."""
-    fill(backend.create(), range(4), seal_every=2)
-    url, options = backend.at(), backend.storage_options
-    steps = deltalake.DeltaTable(f"{url}/steps", storage_options=options)
-    assert steps.to_pyarrow_dataset().count_rows() == sum(value % 4 + 2 for value in range(4))
-    found = pl.scan_delta(f"{url}/episodes", storage_options=options).select("episode_return").collect()
-    assert sorted(found["episode_return"]) == sorted(numbered_return(v, v % 4 + 1) for v in range(4))
 
 
 def test_a_commit_of_another_program(backend: ObjectBackend) -> None:

@@ -49,16 +49,6 @@ def test_create_takes_the_spaces_of_an_environment(tmp_path: Path) -> None:
         assert len(store) == 0
 
 
-def test_create_takes_spaces_and_a_reward_shape(tmp_path: Path) -> None:
-    """A store can be created from two spaces and a reward shape; both come back on opening."""
-    observation = spaces.Dict({"b": spaces.Tuple([BOX, spaces.Text(4)]), "a": spaces.MultiBinary([2, 2])})
-    el.create(tmp_path / "store", observation_space=observation, action_space=DISCRETE, reward_shape=(3,))
-    store = el.open(tmp_path / "store")
-    assert store.observation_space == observation
-    assert store.action_space == DISCRETE
-    assert store.reward_shape == (3,)
-
-
 @pytest.mark.sample(3)
 @pytest.mark.parametrize(
     "name",
@@ -114,13 +104,6 @@ def test_an_empty_folder_may_become_a_store(tmp_path: Path) -> None:
     assert len(el.open(tmp_path)) == 0
 
 
-def test_every_store_has_its_own_id(tmp_path: Path) -> None:
-    """Stores have different ids, and a store keeps its own."""
-    ids = {el.create(tmp_path / name, **NUMBERED_SPACES).id for name in "abc"}
-    assert len(ids) == 3
-    assert {el.open(tmp_path / name).id for name in "abc"} == ids
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -166,17 +149,6 @@ def test_an_unsupported_space_creates_nothing(tmp_path: Path, role: str) -> None
     with pytest.raises(el.errors.UnsupportedSpaceError):
         el.create(tmp_path / "store", **{**NUMBERED_SPACES, role: 5})
     assert not (tmp_path / "store").exists()
-
-
-def test_a_store_is_not_created_twice(tmp_path: Path) -> None:
-    """Creating where a store is raises and leaves the store as it was."""
-    numbered_store(tmp_path / "store", [2, 3])
-    before = contents(tmp_path)
-    with pytest.raises(el.errors.StoreExistsError) as caught:
-        el.create(tmp_path / "store", **NUMBERED_SPACES)
-    assert isinstance(caught.value, FileExistsError)
-    assert "store" in str(caught.value)
-    assert contents(tmp_path) == before
 
 
 def test_a_store_that_exists_is_opened_on_request(tmp_path: Path) -> None:
@@ -339,24 +311,6 @@ def versioned(path: Path) -> tuple[el.EpisodeStore, dict[int, list[int]]]:
 
 
 @pytest.mark.further
-def test_every_version_shows_its_own_time(tmp_path: Path) -> None:
-    """Opened at any version, the store shows exactly the episodes and steps of that time."""
-    newest, shown = versioned(tmp_path / "store")
-    assert list(shown.values()).count(list(range(9))) == 1
-    for version, values in shown.items():
-        store = el.open(newest.path, version=version)
-        assert store.version == version
-        assert len(store) == len(values)
-        assert values_of(store) == values
-        assert store.episodes.collect().height == len(values)
-        lengths = [1 + value % 3 for value in values]
-        assert store.steps.collect().height == sum(lengths) + len(values)
-        total = sum(map(numbered_return, values, lengths))
-        assert store.transitions.select(pl.col("reward").sum()).collect().item() == total
-        assert store.sql("select count(*) from steps").fetchall() == [(sum(lengths) + len(values),)]
-
-
-@pytest.mark.further
 def test_a_version_shows_no_later_runs(tmp_path: Path) -> None:
     """Opened at an older version, the store shows the runs that it had then, and none that came later."""
     newest, shown = versioned(tmp_path / "store")
@@ -365,18 +319,6 @@ def test_a_version_shows_no_later_runs(tmp_path: Path) -> None:
         runs = {f"from-{first}" for first in (0, 4, 7) if first in values}
         assert set(store.runs.collect()["name"]) == runs
         assert {row[0] for row in store.sql("select name from runs").fetchall()} == runs
-
-
-def test_ids_and_positions_agree_between_versions(tmp_path: Path) -> None:
-    """An older version holds the first episodes of a newer one, at the same positions and ids."""
-    newest, shown = versioned(tmp_path / "store")
-    ids = newest.episodes.collect()["episode_id"].to_list()
-    for version, values in shown.items():
-        store = el.open(newest.path, version)
-        assert store.episodes.collect()["episode_id"].to_list() == ids[: len(values)]
-        if len(values) < len(ids):
-            with pytest.raises(el.errors.EpisodeNotFoundError):
-                store[ids[len(values)]]
 
 
 def test_refresh_leads_to_the_newest(tmp_path: Path) -> None:
@@ -452,23 +394,6 @@ def test_writing_from_an_old_version_adds_to_the_newest(tmp_path: Path) -> None:
         write_numbered(writer, 100, 2)
     assert len(store) == len(shown[2])
     assert values_of(el.open(newest.path)) == [*shown[newest.version], 100]
-
-
-def test_several_writers_at_once_lose_nothing(tmp_path: Path) -> None:
-    """Writers that are open at the same time, on one object or two, each add their own episodes."""
-    store = el.create(tmp_path / "store", **NUMBERED_SPACES)
-    first, second, third = store.writer(run="a"), store.writer(run="a"), el.open(store.path).writer()
-    assert len({first.run_id, second.run_id, third.run_id}) == 3
-    for value, writer in enumerate([first, second, third, third, second, first]):
-        write_numbered(writer, value, 2)
-        if value > 2:
-            writer.seal()
-    for writer in (second, third, first):
-        writer.close()
-    store.refresh()
-    assert sorted(values_of(store)) == list(range(6))
-    assert store.sql("select count(*), count(distinct episode_id) from steps").fetchall() == [(18, 6)]
-    assert store.runs.collect().height == 3
 
 
 # The card

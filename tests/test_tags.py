@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import episodelake as el
-from maintenance_stores import assert_contents, awkward_store, contents, files_under
+from maintenance_stores import files_under
 from real_environments import numbered_store, values_of
 from waiting import PATIENCE
 
@@ -85,61 +85,6 @@ def test_good_names_are_taken(store: el.EpisodeStore, name: str) -> None:
     assert len(el.open(store.path, version=name)) == 2
     store.untag(name)
     assert store.tags == {}
-
-
-def test_a_name_means_one_version(store: el.EpisodeStore) -> None:
-    """The same tag again is no error, the same name for another version is; taken away, it is free again."""
-    store.tag("x")
-    store.tag("x")
-    with pytest.raises(el.errors.StoreExistsError):
-        store.tag("x", version=store.version - 1)
-    assert store.tags == {"x": store.version}
-    store.untag("x")
-    store.tag("x", version=store.version - 1)
-    assert store.tags == {"x": store.version - 1}
-
-
-def test_tags_that_are_not_there(store: el.EpisodeStore) -> None:
-    """Unknown tags and versions are errors that name them."""
-    store.tag("there")
-    with pytest.raises(el.errors.VersionNotFoundError, match="nowhere"):
-        el.open(store.path, version="nowhere")
-    with pytest.raises(el.errors.VersionNotFoundError, match="nowhere"):
-        store.untag("nowhere")
-    for version in (store.version + 1, -1, 10**30):
-        with pytest.raises(el.errors.VersionNotFoundError):
-            store.tag("new", version=version)
-    assert set(store.tags) == {"there"}
-
-
-@pytest.mark.further
-def test_old_versions_survive_under_their_tags(tmp_path: Path) -> None:
-    """Every version of an awkward store's making, tagged, reads as it did after compaction and vacuum."""
-    store = awkward_store(tmp_path / "store")
-    kept = {}
-    for version in range(1, store.version + 1):
-        try:
-            opened = el.open(store.path, version=version)
-        except el.errors.VersionNotFoundError:
-            continue
-        store.tag(f"v{version}", version)
-        kept[version] = contents(opened)
-    store.compact()
-    store.delete("length > 2")
-    store.vacuum(timedelta(0))
-    assert len(kept) > 3
-    for version, expected in kept.items():
-        assert_contents(el.open(store.path, version=f"v{version}"), expected)
-        assert_contents(el.open(store.path, version=version), expected)
-
-
-def test_writing_through_a_tagged_object(store: el.EpisodeStore) -> None:
-    """An object opened by a tag deletes in the newest version; the tag stays where it was."""
-    store.tag("one", version=store.version - 2)
-    tagged = el.open(store.path, version="one")
-    tagged.delete("length = 4")
-    assert values_of(tagged) == [0, 1]
-    assert values_of(el.open(store.path, version="one")) == [0]
 
 
 def test_two_at_once_with_one_name(store: el.EpisodeStore) -> None:

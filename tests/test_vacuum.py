@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import polars as pl
 import pytest
 
@@ -26,10 +24,9 @@ from maintenance_stores import (
     assert_faces_agree,
     awkward_store,
     contents,
-    crashed_copy,
     files_under,
 )
-from real_environments import NUMBERED_SPACES, delta_files, numbered_store, values_of, write_numbered
+from real_environments import delta_files, numbered_store, values_of, write_numbered
 from waiting import PATIENCE
 
 NOW = timedelta(0)
@@ -62,19 +59,6 @@ def test_exactly_the_old_files_go(tmp_path: Path) -> None:
     assert store.vacuum(NOW) == el.types.VacuumReport((), 0)
 
 
-def test_a_dry_run_only_says_so(tmp_path: Path) -> None:
-    """The dry run names the same files, and every one of them is still there."""
-    store = numbered_store(tmp_path / "store", [2, 3, 4], seal_every=1)
-    version = store.version
-    store.compact()
-    files = files_under(store.path)
-    dry = store.vacuum(NOW, dry_run=True)
-    assert files_under(store.path) == files
-    assert values_of(el.open(store.path, version=version)) == [0, 1, 2]
-    assert store.vacuum(NOW) == dry
-    assert dry.files
-
-
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("age", [timedelta(days=7), timedelta(hours=1), timedelta.max], ids=str)
 def test_young_versions_are_retained(tmp_path: Path, age: timedelta) -> None:
@@ -88,13 +72,6 @@ def test_young_versions_are_retained(tmp_path: Path, age: timedelta) -> None:
         assert values_of(el.open(store.path, version=version)) == values
 
 
-def test_the_default_keeps_a_week(tmp_path: Path) -> None:
-    """Without arguments nothing of today is deleted."""
-    store = numbered_store(tmp_path / "store", [2, 3], seal_every=1)
-    store.compact()
-    assert store.vacuum().files == ()
-
-
 def test_the_report_names_what_waits(tmp_path: Path) -> None:
     """Files that only young versions need are counted, with their size and the time when they may go."""
     store = numbered_store(tmp_path / "store", [2, 3], seal_every=1)
@@ -106,63 +83,6 @@ def test_the_report_names_what_waits(tmp_path: Path) -> None:
     assert report.free_at is not None and abs(report.free_at - timedelta(days=7) - begun) < timedelta(hours=1)
     assert store.vacuum(timedelta.max).free_at is None
     assert store.vacuum(NOW).waiting == 0
-
-
-def test_a_negative_age_is_refused(tmp_path: Path) -> None:
-    """No version can be retained from the future."""
-    store = numbered_store(tmp_path / "store", [2, 3], seal_every=1)
-    store.compact()
-    files = files_under(store.path)
-    with pytest.raises(el.errors.InvalidArgumentError):
-        store.vacuum(timedelta(seconds=-1))
-    assert files_under(store.path) == files
-
-
-def test_an_empty_store_and_one_that_was_emptied(tmp_path: Path) -> None:
-    """Nothing goes from an empty store; of an emptied one no data stays."""
-    store = el.create(tmp_path / "store", **NUMBERED_SPACES)
-    assert store.vacuum(NOW).files == ()
-    with store.writer() as writer:
-        write_numbered(writer, 1, 3)
-    store.refresh().delete("true")
-    store.vacuum(NOW)
-    assert [name for name in data_files(store) if name.startswith("steps/")] == []
-    assert len(el.open(store.path)) == 0
-    with store.writer() as writer:
-        write_numbered(writer, 2, 3)
-    assert values_of(store.refresh()) == [2]
-    assert_faces_agree(store)
-
-
-@pytest.mark.further
-def test_tagged_versions_survive_all_of_it(tmp_path: Path) -> None:
-    """A tagged version reads as it did, after sorting, deletion, compaction and vacuum of everything else."""
-    store = awkward_store(tmp_path / "store")
-    store.annotate(store.episodes.select("episode_id", long=pl.col("length") > 3))
-    store.annotate(
-        store.transitions.select("episode_id", "t", double=pl.col("t") * 2.0), on=("episode_id", "t")
-    )
-    store.tag("all")
-    before = contents(store)
-    store.delete("length > 3")
-    store.tag("short")
-    short = contents(store)
-    store.compact(order_by="length", descending=True)
-    store.drop_annotation("double")
-    store.drop_annotation("long")
-    store.delete("length > 1")
-    newest = contents(store)
-    for _ in range(2):
-        store.vacuum(NOW)
-        assert_contents(el.open(store.path, version="all"), before)
-        assert_contents(el.open(store.path, version="short"), short)
-        assert_contents(el.open(store.path), newest)
-    assert_faces_agree(el.open(store.path, version="all"), raw=False)
-    store.untag("all")
-    assert store.vacuum(NOW).files
-    assert_contents(el.open(store.path, version="short"), short)
-    with pytest.raises(el.errors.VersionNotFoundError):
-        el.open(store.path, version="all")
 
 
 def test_what_was_vacuumed_says_so(tmp_path: Path) -> None:
@@ -246,69 +166,6 @@ def test_a_segment_that_a_bulk_write_left_uncommitted_goes_after_recovery(tmp_pa
     assert store.verify().ok
 
 
-def test_card_tags_and_journals_stay(tmp_path: Path) -> None:
-    """The dataset card, the tags and the tables' logs are no rubbish."""
-    store = numbered_store(tmp_path / "store", [2, 3], seal_every=1)
-    store.card = {"description": "kept"}
-    store.tag("kept")
-    store.delete("true")
-    store.vacuum(NOW)
-    opened = el.open(store.path)
-    assert opened.card == {"description": "kept"}
-    assert opened.tags == {"kept": store.version - 1}
-    assert values_of(el.open(store.path, version="kept")) == [0, 1]
-    assert opened.runs.collect().height == 1
-
-
-def test_beside_a_writer_that_seals(tmp_path: Path) -> None:
-    """Vacuum, compaction and deletion in a loop never take a file from a writer that seals all the time."""
-    store = el.create(tmp_path / "store", **NUMBERED_SPACES)
-    failures: list[BaseException] = []
-
-    def write() -> None:
-        try:
-            with el.open(store.path).writer(run="live", flush_seconds=0.01) as writer:
-                for value in range(12):
-                    write_numbered(writer, value, 3)
-                    writer.seal()
-        except BaseException as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=write)
-    thread.start()
-    while thread.is_alive():
-        store.vacuum(NOW)
-        store.compact()
-    thread.join(PATIENCE)
-    assert failures == []
-    store.refresh()
-    store.vacuum(NOW)
-    assert values_of(el.open(store.path)) == list(range(12))
-    assert_faces_agree(store.refresh())
-
-
-def test_dead_and_live_journals_are_left_alone(tmp_path: Path) -> None:
-    """What waits in a live writer's journal, or in a dead one's, comes in after a vacuum."""
-    store = el.create(tmp_path / "store", **NUMBERED_SPACES)
-    with store.writer(run="dying", durability="fsync", flush_seconds=0.01) as writer:
-        write_numbered(writer, 0, 3)
-        writer.seal()
-        pending = writer.begin(np.array([7, 0], np.float32))
-        pending.append(1, 1.0, np.array([7, 1], np.float32))
-        write_numbered(writer, 1, 3)
-        writer.seal()
-        store.refresh().compact()
-        store.vacuum(NOW)
-        path = crashed_copy(store, tmp_path / "crashed")
-    assert values_of(store.refresh()) == [0, 1, 7]
-    dead = el.open(path)
-    journals = {name for name in files_under(path) if name.startswith("journal/")}
-    assert not journals & set(dead.vacuum(NOW).files)
-    el.recover(path)
-    assert values_of(dead.refresh())[:2] == [0, 1]
-    assert_faces_agree(dead)
-
-
 def test_progress_counts_files(tmp_path: Path) -> None:
     """The progress counts the files up to all of them."""
     store = numbered_store(tmp_path / "store", [2, 3, 4], seal_every=1)
@@ -329,17 +186,6 @@ def test_annotation_files_that_nobody_shows_go(tmp_path: Path) -> None:
     report = store.vacuum(NOW)
     assert [name for name in report.files if name.startswith("annotations/")]
     assert [one.step_annotations["b"].tolist() for one in el.open(store.path)] == [[3.0] * 2, [3.0] * 3]
-
-
-def test_a_linked_store_is_not_harmed(tmp_path: Path) -> None:
-    """Vacuum in the source takes nothing from a store that shares its files."""
-    store = awkward_store(tmp_path / "store")
-    linked = store.copy(tmp_path / "linked", link=True)
-    before = contents(linked)
-    store.delete("true")
-    store.vacuum(NOW)
-    assert_contents(linked, before)
-    assert_faces_agree(linked)
 
 
 def test_a_longer_age_after_a_shorter_one(tmp_path: Path) -> None:
