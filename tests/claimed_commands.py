@@ -9,7 +9,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from episodelake.terminal.app import main
+from episodelake.terminal.start import main
 
 
 @dataclass(frozen=True)

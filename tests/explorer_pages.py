@@ -21,7 +21,7 @@ from playwright.sync_api import Browser, Locator, Page, Playwright
 import episodelake as el
 from waiting import PATIENCE
 
-COMMAND = [sys.executable, "-c", "from episodelake.terminal.app import main; main()", "explore"]
+COMMAND = [sys.executable, "-c", "from episodelake.terminal.start import main; main()", "explore"]
 #: Milliseconds for one expectation; less than elsewhere, since a broken page disappoints many of them.
 PAGE_PATIENCE = 120_000
 HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>"

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from waiting import PATIENCE, wait_until
 
-RUN = ["-c", "from episodelake.terminal.app import main; main()"]
+RUN = ["-c", "from episodelake.terminal.start import main; main()"]
 ESCAPE = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07]*\x07|[()][A-Z0-9]|[=>78])")
 
 

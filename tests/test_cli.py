@@ -34,7 +34,7 @@ UNSEEN = (
     "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\U000e0000-\U000e007f]"
 )
-RUN = ["-c", "from episodelake.terminal.app import main; main()"]
+RUN = ["-c", "from episodelake.terminal.start import main; main()"]
 
 
 @pytest.fixture(autouse=True)

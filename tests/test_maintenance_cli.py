@@ -528,7 +528,7 @@ def marked(path, **options):
 
 FileLock.acquire = staticmethod(marked)
 
-from episodelake.terminal.app import main
+from episodelake.terminal.start import main
 main()
 """
 
