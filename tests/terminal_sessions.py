@@ -88,6 +88,11 @@ class TerminalSession:
                 ticks += int((task / "stat").read_text().rpartition(")")[2].split()[11])
         return ticks
 
+    def wait_until_idle(self) -> None:
+        """Wait until the command sleeps, as it does when it waits for a key."""
+        stat = Path(f"/proc/{self.process.pid}/stat")
+        wait_until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "S", "the command to sleep")
+
     def type(self, text: str) -> None:
         """Press keys."""
         os.write(self._side, text.encode())

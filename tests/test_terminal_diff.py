@@ -17,7 +17,7 @@ import episodelake as el
 from effort import examples
 from log_edits import read_actions, write_actions
 from maintenance_stores import awkward_store
-from test_cli import call, no_terminal, table
+from test_cli import call, no_terminal
 
 __all__ = ["no_terminal"]
 
@@ -158,18 +158,6 @@ def test_runs_that_differ(tmp_path: Path) -> None:
     report = compared(tmp_path / "a", tmp_path / "b")
     assert report["runs"]["only_a"] == [first[0].run_id]
     assert report["runs"]["only_b"] == [second[0].run_id]
-
-
-def test_the_page_names_the_differences(tmp_path: Path) -> None:
-    """In a pipe every difference has a line with its side and its columns."""
-    store = write(tmp_path / "a", [[1.0], [2.0, 3.0]])
-    store.copy(tmp_path / "b", "length = 1")
-    result = call("diff", tmp_path / "a", tmp_path / "b")
-    assert result.exit_code == 1
-    figures, episodes = result.stdout.split("\n== Episodes ==\n")
-    assert ["episodes", "2", "1", "differs"] in table(figures)
-    assert table(episodes)[1:] == [["only in A", store[1].id, ""]]
-    assert "1 only in A, 0 only in B, 0 differ, 1 the same." in result.stderr
 
 
 def test_exit_statuses(tmp_path: Path) -> None:

@@ -86,13 +86,6 @@ def test_json_reads_back(path: Path) -> None:
         assert row["reward"] == ("NaN" if reward is not None and np.isnan(reward) else reward)
 
 
-def test_an_empty_result_is_an_empty_list(path: Path) -> None:
-    """Without rows JSON is an empty list, and CSV has its header alone."""
-    nothing = "SELECT t, reward FROM steps WHERE false"
-    assert json.loads(printed("sql", path, nothing, "--json")) == []
-    assert printed("sql", path, nothing, "--csv") == "t,reward\n"
-
-
 def test_parquet_reads_back(path: Path, tmp_path: Path) -> None:
     """A Parquet file has the rows and the types of the result."""
     file = tmp_path / "out.parquet"
@@ -130,34 +123,6 @@ def test_a_query_that_fails_leaves_the_file(path: Path, tmp_path: Path) -> None:
     query = "SELECT CASE WHEN n < 30000 THEN '1' ELSE 'x' END::INT AS n FROM range(60000) r(n)"
     assert refused(1, "sql", path, query, "--output", file).startswith("Error: ")
     assert (file.read_text(), list(tmp_path.iterdir())) == ("kept", [file])
-
-
-def test_a_folder_that_is_not_there(path: Path, tmp_path: Path) -> None:
-    """A file in a folder that does not exist is refused with its name."""
-    told = refused(1, "sql", path, "SELECT 1", "--output", tmp_path / "no" / "out.csv")
-    assert str(tmp_path / "no" / "out.csv") in told
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("--csv", "--json"),
-        ("--parquet", "a.parquet", "--csv"),
-        ("--output", "a.xlsx"),
-        ("--parquet", "a.parquet", "--output", "b.csv"),
-    ],
-)
-def test_contradictory_outputs(path: Path, words: tuple[str, ...]) -> None:
-    """Two formats, or a name that says none, are wrong usage."""
-    assert "Usage: " in refused(2, "sql", path, "SELECT 1", *words)
-
-
-def test_limits_hold_everywhere(path: Path) -> None:
-    """A limit that was given cuts CSV and JSON too."""
-    query = "FROM range(500)"
-    assert len(printed("sql", path, query, "--csv", "--limit", 7).splitlines()) == 8
-    assert len(json.loads(printed("sql", path, query, "--json", "--limit", 7))) == 7
-    assert len(json.loads(printed("sql", path, query, "--json"))) == 500
 
 
 # What comes in

@@ -3,6 +3,7 @@
 import io
 import json
 import sys
+import unicodedata
 from pathlib import Path
 
 import gymnasium
@@ -14,6 +15,7 @@ import pytest
 from gymnasium import spaces
 
 import episodelake as el
+from claimed_stores import hostile_texts, odd_rewards, raw_steps
 from episodelake.terminal.command import message_of
 from episodelake.terminal.commands.querying import _query_text
 from episodelake.terminal.output.cells import clean
@@ -90,6 +92,26 @@ def test_texts_do_not_turn_a_line_round(path: Path) -> None:
     assert clean("Zoë 👩\u200d🔬") == "Zoë 👩\u200d🔬"
     for words in (["show", path, 0], ["head", path, "episodes"], ["head", path, "runs", "--json"]):
         assert "\u202e" not in printed(*words)
+
+
+def test_hostile_texts_and_numbers(tmp_path: Path) -> None:
+    """No command passes a control character or a reversal of direction on; lists put NULL last, and JSON of
+    NaN and infinities is strict.
+    """
+    hostile_texts(tmp_path / "hostile")
+    for words in (["info"], ["ls"], ["head"], ["show", 0], ["sql", "FROM steps"], ["sql", "FROM runs"]):
+        out = printed(words[0], tmp_path / "hostile", *words[1:])
+        assert [c for c in out if unicodedata.category(c) in ("Cc", "Cf") and c not in "\n\t"] == []
+    odd_rewards(tmp_path / "rewards")
+    for direction in ([], ["-d"]):
+        words = ["--order-by", "metadata.note", "-c", "metadata.note", *direction, "--json"]
+        rows = json.loads(printed("ls", tmp_path / "rewards", *words))
+        assert [row["metadata.note"] for row in rows] == ["only here"] + [None] * 5
+    text = printed("sql", tmp_path / "rewards", "FROM transitions", "--json")
+    rewards = [row["reward"] for row in json.loads(text, parse_constant=pytest.fail)]
+    read = [float(str(value).replace("Infinity", "inf")) for value in rewards]
+    true = [row["reward"] for row in raw_steps(tmp_path / "rewards") if row["reward"] is not None]
+    np.testing.assert_array_equal(read, true)
 
 
 def test_stats_have_the_names_of_sql(path: Path) -> None:
@@ -220,19 +242,6 @@ def test_healthy_steps_can_be_asked(tmp_path: Path, footer: bool) -> None:
     rows = table(call("sql", path, "SELECT count(DISTINCT observation) FROM transitions").stdout)[1:]
     assert rows == [[str(healthy["observation"].n_unique())]]
     assert file.name in call("diff", path, path, "--json").stderr or not footer
-
-
-@pytest.mark.parametrize("footer", [True, False])
-def test_a_summary_needs_no_steps(tmp_path: Path, footer: bool) -> None:
-    """Show says what the row of an episode says, names the file of its steps, and ends with status 1."""
-    path = two_files(tmp_path / "store")
-    length = el.open(path)[0].length
-    file = spoil(path, "steps", footer=footer)
-    result = call("show", path, 0)
-    assert (result.exit_code, file.name in result.stderr) == (1, True)
-    assert f"length\t{length}" in result.stdout
-    told = json.loads(call("show", path, 0, "--json").stdout)
-    assert (told["length"], told["signals"], len(told["damaged"])) == (length, [], 1)
 
 
 @pytest.mark.parametrize(

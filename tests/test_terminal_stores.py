@@ -93,24 +93,6 @@ def test_lists_are_complete(stores: dict[str, RawStore], kind: str) -> None:
     assert json.loads(printed("info", path, "--json"))["episodes"] == len(expected)
 
 
-def test_verify_and_replay_speak_json(stores: dict[str, RawStore]) -> None:
-    """Their reports have the outcome first, and exit statuses agree with it."""
-    told = json.loads(printed("verify", stores["cartpole"].path, "--json"))
-    assert (told["ok"], told["faults"], told["episodes"]) == (True, [], 12)
-    told = json.loads(printed("replay", stores["cartpole"].path, 2, "--json"))
-    assert (told["same"], told["differences"]) == (True, [])
-
-
-def test_tags_speak_json(stores: dict[str, RawStore], tmp_path: Path) -> None:
-    """Setting and removing a tag prints the tags that there are then."""
-    path = tmp_path / "store"
-    shutil.copytree(stores["cartpole"].path, path)
-    assert json.loads(printed("tag", path, "first", "--version", 1, "--json")) == [
-        {"tag": "first", "version": 1}
-    ]
-    assert json.loads(printed("tag", path, "first", "--remove", "--json")) == []
-
-
 # An object store
 
 
@@ -265,14 +247,6 @@ def test_leaving_out_damaged_files(damaged: Any) -> None:
     assert [episode.id for episode in again] == [episode.id for episode in store]
     spare = el.create(path.parent / "whole", gymnasium.make("CartPole-v1"))
     assert spare.leave_out_damaged() == []
-
-
-def test_a_damaged_identity_is_the_end(stores: dict[str, RawStore], tmp_path: Path) -> None:
-    """Where the store itself cannot be opened there is nothing to explore, and the message says why."""
-    path = tmp_path / "store"
-    shutil.copytree(stores["cartpole"].path, path)
-    (path / "store.json").write_text("{")
-    assert "store.json" in refused(1, "ls", path)
 
 
 @pytest.mark.further
