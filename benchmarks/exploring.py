@@ -24,7 +24,7 @@ from setting import Setting
 FIRST_PAGE_SECONDS = 2.0
 CLICK_MILLISECONDS = 150.0
 CLICKS = 3
-_COMMAND = "from episodelake.terminal.app import main; main()"
+_COMMAND = "from episodelake.terminal.start import main; main()"
 _ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run")
 _ROW = ".episodes-table tbody tr:has(.mono)"
 #: Does something, and resolves to the milliseconds until a text on the page is another one.

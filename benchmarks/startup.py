@@ -17,7 +17,7 @@ from opening import PER_SEGMENT, build
 from setting import Setting
 
 IMPORTS = "import duckdb, polars, pyarrow"
-PROGRAM = "from episodelake.terminal.app import main; main()"
+PROGRAM = "from episodelake.terminal.start import main; main()"
 IMPORT_SECONDS = 0.5
 INFO_SECONDS = 1.0
 SHOWN = 50

@@ -292,6 +292,12 @@ class Snapshot:
             self._places[key] = self.layout.table(table) / name
         return self._places[key]
 
+    @property
+    def table_bytes(self) -> int:
+        """The bytes of the files of its tables, as the logs list them."""
+        tables = (self.episode_files, self.run_files, self.listed_steps)
+        return sum(file.size for table in tables for file in table)
+
     @cached_property
     def listed_steps(self) -> list[TableFile]:
         """All files of the steps table as its newest version lists them."""

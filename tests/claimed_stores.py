@@ -177,12 +177,8 @@ def damage(store: el.EpisodeStore, run: str) -> Path:
     return file
 
 
-def raw_files(path: Path, table: str) -> list[str]:
-    """The Parquet files of a table without replaced ones, as they lie in the folder."""
-    return sorted(str(file) for file in (path / table).glob("*.parquet"))
-
-
 def raw_steps(path: Path) -> list[dict]:
     """Rows of all steps files by pyarrow alone, in the order of episodes and t."""
-    rows = ds.dataset(raw_files(path, "steps")).to_table().to_pylist()
+    files = sorted(map(str, (path / "steps").glob("*.parquet")))
+    rows = ds.dataset(files).to_table().to_pylist()
     return sorted(rows, key=lambda row: (row["episode_id"], row.get("agent_id") or "", row["t"]))

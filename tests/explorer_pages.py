@@ -21,7 +21,7 @@ from playwright.sync_api import Browser, Locator, Page, Playwright
 import episodelake as el
 from waiting import PATIENCE
 
-COMMAND = [sys.executable, "-c", "from episodelake.terminal.app import main; main()", "explore"]
+COMMAND = [sys.executable, "-c", "from episodelake.terminal.start import main; main()", "explore"]
 #: Milliseconds for one expectation; less than elsewhere, since a broken page disappoints many of them.
 PAGE_PATIENCE = 120_000
 HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>"
@@ -241,14 +241,6 @@ class Visit:
     def canvas(self, place: str) -> Locator:
         """The canvas of a chart."""
         return self.page.locator(f"{place} canvas").first
-
-    def fact(self, pane: str, name: str) -> str:
-        """A value of an open episode."""
-        return (
-            self.page.locator(f".{pane} dt", has_text=name)
-            .first.locator("xpath=following-sibling::dd[1]")
-            .inner_text()
-        )
 
     def frame(self, pane: str) -> np.ndarray:
         """The frame that is shown, pixel by pixel."""

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from waiting import PATIENCE, wait_until
 
-RUN = ["-c", "from episodelake.terminal.app import main; main()"]
+RUN = ["-c", "from episodelake.terminal.start import main; main()"]
 ESCAPE = re.compile(r"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07]*\x07|[()][A-Z0-9]|[=>78])")
 
 
@@ -87,6 +87,11 @@ class TerminalSession:
             with contextlib.suppress(OSError):  # it has ended
                 ticks += int((task / "stat").read_text().rpartition(")")[2].split()[11])
         return ticks
+
+    def wait_until_idle(self) -> None:
+        """Wait until the command sleeps, as it does when it waits for a key."""
+        stat = Path(f"/proc/{self.process.pid}/stat")
+        wait_until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "S", "the command to sleep")
 
     def type(self, text: str) -> None:
         """Press keys."""

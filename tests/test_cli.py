@@ -34,7 +34,7 @@ UNSEEN = (
     "[\x00-\x1f\x7f-\x9f\xad\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\U000e0000-\U000e007f]"
 )
-RUN = ["-c", "from episodelake.terminal.app import main; main()"]
+RUN = ["-c", "from episodelake.terminal.start import main; main()"]
 
 
 @pytest.fixture(autouse=True)
@@ -115,50 +115,7 @@ def table(text: str) -> list[list[str]]:
     return [line.split("\t") for line in text.splitlines()]
 
 
-# info
-
-
-def test_info_of_an_empty_store(tmp_path: Path) -> None:
-    """A store without episodes, with rewards of several objectives, is told as such."""
-    discrete = gymnasium.spaces.Discrete(2)
-    el.create(tmp_path / "s", observation_space=discrete, action_space=discrete, reward_shape=(2,))
-    told = printed("info", tmp_path / "s")
-    assert "episodes\t0\ntransitions\t0\nruns\t0\n" in told
-    assert "reward shape\t(2,)" in told
-    assert "returns" not in told
-
-
 # sql
-
-
-@pytest.mark.parametrize(
-    ("expression", "text"),
-    [
-        ("[[1, NULL], NULL]", "[[1, NULL], NULL]"),
-        ("{'a': 1, 'b': ['x\ty']}", '{a: 1, b: ["x\\ty"]}'),
-        ("map {'k': 0.5::FLOAT}", '{"k": 0.5}'),
-        ("'ab'::BLOB", "<2 bytes>"),
-        ("TIMESTAMPTZ '2024-02-29 12:00:00+00'", "2024-02-29T12:00:00+00:00"),
-        ("'NaN'::DOUBLE", "nan"),
-        ("-0.0::DOUBLE", "-0.0"),
-        ("0.1::FLOAT", "0.1"),
-        ("123456789.123::DOUBLE", "123456789.123"),
-        ("170141183460469231731687303715884105727", "170141183460469231731687303715884105727"),
-        ("1.50::DECIMAL(5, 2)", "1.50"),
-        ("'naïve 雪'", "naïve 雪"),
-    ],
-)
-def test_sql_writes_every_kind_of_value(example: Example, expression: str, text: str) -> None:
-    """A value of each type comes out readable and exact."""
-    assert table(printed("sql", example.path, f"SELECT {expression} AS value")) == [["value"], [text]]
-
-
-def test_sql_names_the_columns_there_are(example: Example) -> None:
-    """A query for an unknown column is refused with those that can be had."""
-    told = refused(1, "sql", example.path, "SELECT nothing FROM episodes")
-    assert "nothing" in told
-    assert "episode_return" in told
-    assert "metadata.length" in told
 
 
 @pytest.mark.parametrize(
@@ -169,56 +126,22 @@ def test_sql_that_cannot_run_is_refused(example: Example, query: str) -> None:
     assert refused(1, "sql", example.path, query).startswith("Error: ")
 
 
-# show
-
-
-def test_show_draws_what_is_a_few_numbers(tmp_path: Path) -> None:
-    """Images, texts and sequences of changing length are shown as rows but not drawn as signals."""
-    spaces = gymnasium.spaces
-    space = spaces.Dict(
-        image=spaces.Box(0, 255, (8, 8, 3), np.uint8),
-        state=spaces.Box(-np.inf, np.inf, (2,)),
-        text=spaces.Text(5),
-        varied=spaces.Sequence(spaces.Discrete(9)),
-        wide=spaces.Box(0, 1, (40,)),
-    )
-    store = el.create(tmp_path / "s", observation_space=space, action_space=spaces.MultiBinary(2))
-    space.seed(0)
-    seen = [space.sample() for _ in range(3)]
-    seen[1]["state"] = np.array([np.nan, np.inf], np.float32)
-    for index, observation in enumerate(seen):
-        observation["varied"] = (1,) * index
-    with store.writer() as writer:
-        episode = writer.begin(seen[0])
-        for observation in seen[1:]:
-            episode.append(np.array([1, 0], np.int8), 1.0, observation)
-    _, rows, signals = printed("show", tmp_path / "s", 0).split("\n== ")
-    assert "<192 bytes>" in rows
-    assert [row[0] for row in table(signals)[2:]] == [
-        "reward",
-        "action[0]",
-        "action[1]",
-        "observation.state[0]",
-        "observation.state[1]",
-    ]
-
-
-@pytest.mark.parametrize("word", ["--wide", "-x"])
-def test_show_takes_no_unknown_option(example: Example, word: str) -> None:
-    """What begins with a hyphen and is no number is wrong usage."""
-    assert word in refused(2, "show", example.path, word)
-
-
 # Stores that cannot be opened
 
-READING = [("info",), ("sql", "SELECT 1"), ("show", "0"), ("recover",)]
+READING = [
+    ("info",),
+    ("sql", "SELECT 1"),
+    ("show", "0"),
+    ("recover",),
+    ("compact",),
+    ("delete", "true", "--yes"),
+]
+READING += [(name,) for name in ("info", "ls", "head", "stats", "verify", "history", "tag", "annotations")]
+READING += [(name,) for name in ("recover", "compact", "vacuum")]
 
 
-@pytest.mark.parametrize("words", READING, ids=lambda words: words[0])
 @pytest.mark.parametrize("kind", ["missing", "no store", "file", "cut short", "newer"])
-def test_a_store_that_cannot_be_opened(
-    example: Example, tmp_path: Path, words: tuple[str, ...], kind: str
-) -> None:
+def test_a_store_that_cannot_be_opened(example: Example, tmp_path: Path, kind: str) -> None:
     """Each command says in one message what is wrong with the folder, and names it."""
     path = tmp_path / "store"
     if kind == "no store":
@@ -231,21 +154,9 @@ def test_a_store_that_cannot_be_opened(
         content = manifest.read_text()
         newer = json.dumps({**json.loads(content), "format": 99})
         manifest.write_text(content[: len(content) // 2] if kind == "cut short" else newer)
-    told = refused(1, words[0], path, *words[1:])
-    assert told.startswith("Error: ")
-    assert str(path) in told
-
-
-@pytest.mark.parametrize("words", [("sql", "SELECT sum(reward) FROM steps"), ("show", "0")])
-def test_a_damaged_segment_is_named(example: Example, tmp_path: Path, words: tuple[str, str]) -> None:
-    """A steps file that was cut short is named in one message and by the status; the rest is shown."""
-    path = tmp_path / "store"
-    shutil.copytree(example.path, path)
-    (segment,) = (path / "steps").glob("*.parquet")
-    segment.write_bytes(segment.read_bytes()[:100])
-    result = call(words[0], path, words[1])
-    assert result.exit_code == 1
-    assert result.stderr.count(segment.name) == 1
+    for words in READING:
+        told = refused(1, words[0], path, *words[1:])
+        assert told.startswith("Error: ") and str(path) in told, words
 
 
 # recover
@@ -253,7 +164,7 @@ def test_a_damaged_segment_is_named(example: Example, tmp_path: Path, words: tup
 
 @pytest.mark.further
 def test_recover_seals_what_a_dead_writer_left(tmp_path: Path) -> None:
-    """The unfinished episode of a killed process comes back as interrupted, and only once."""
+    """Commands name a killed run until `recover`, or `verify --repair`, has sealed its episodes."""
     program = """
 import os, sys
 import gymnasium
@@ -269,10 +180,9 @@ whole.end()
 writer.seal()
 os._exit(9)
 """
-    path = tmp_path / "s"
-    subprocess.run(
-        [sys.executable, "-c", program, str(path)], check=False, stdin=subprocess.DEVNULL, timeout=PATIENCE
-    )
+    path, copy = tmp_path / "s", tmp_path / "copy"
+    subprocess.run([sys.executable, "-c", program, path], stdin=subprocess.DEVNULL, timeout=PATIENCE)
+    shutil.copytree(path, copy)
     told = printed("info", path)
     assert "journals\t1 of writers that are gone; `episodelake recover`" in told
     assert "recording\t" not in told
@@ -281,34 +191,19 @@ os._exit(9)
     headers, row = table(printed("recover", path))
     assert "without closing" not in call("ls", path).stderr
     told = dict(zip(headers, row, strict=True))
-    assert (told["episodes"], told["interrupted"]) == ("1", "1")
-    assert told["steps"] == "50"
-    ends = el.open(path).sql("SELECT end_reason, length FROM episodes ORDER BY 1").fetchall()
-    assert ends == [("cut", 50), ("interrupted", 50)]
+    assert (told["episodes"], told["interrupted"], told["steps"]) == ("1", "1", "50")
+    ends = "SELECT end_reason, length FROM episodes ORDER BY 1"
+    assert el.open(path).sql(ends).fetchall() == [("cut", 50), ("interrupted", 50)]
     again = call("recover", path)
     assert (again.exit_code, again.stdout) == (0, "")
-    assert again.stderr.startswith("Nothing to recover")
+    found, mended = call("verify", copy), call("verify", copy, "--repair")
+    assert [row[0] for row in table(found.stdout)[1:]] == ["journal"]
+    assert [(row[0], row[3]) for row in table(mended.stdout)[1:]] == [("journal", "yes")]
+    assert (found.exit_code, mended.exit_code, call("verify", copy).exit_code) == (1, 0, 0)
+    assert el.open(copy).sql(ends).fetchall() == [("cut", 50), ("interrupted", 50)]
 
 
 # The program
-
-
-@pytest.mark.parametrize("command", ["demo", "info", "sql", "show", "recover"])
-def test_help_describes_every_command(command: str) -> None:
-    """The program's help lists the command, and its own help describes every argument and option."""
-    assert f"  {command} " in printed("--help")
-    told = printed(command, "--help")
-    assert told.startswith(f"Usage: root {command} ")
-    undescribed = re.findall(r"^  (?:-\S+|[A-Z]+)(?: <[^>]*>)?$", told, re.MULTILINE)
-    assert undescribed == []
-
-
-@pytest.mark.parametrize(
-    "words", [["fly"], ["info"], ["sql", "x"], ["info", "x", "--loud"], ["demo", "--episodes=0"]]
-)
-def test_wrong_usage(words: list[str]) -> None:
-    """An unknown command or option, a missing argument and a wrong number end with status 2."""
-    assert "Usage: " in refused(2, *words)
 
 
 @pytest.mark.further
@@ -417,12 +312,6 @@ def test_terminal_table_names_what_it_leaves_out(example: Example) -> None:
     assert all(column.startswith(start) for column, start in zip(kept, shortened, strict=True))
 
 
-@pytest.mark.usefixtures("terminal")
-def test_terminal_error_has_no_traceback(tmp_path: Path) -> None:
-    """On a terminal too an error is one message on standard error."""
-    assert "Error: There is no store" in ESCAPE.sub("", refused(1, "info", tmp_path / "none"))
-
-
 def test_info_tells_of_a_live_writer(tmp_path: Path) -> None:
     """While a run is recorded info names it, leaves its journal alone, and says nothing of recovery."""
     space = gymnasium.spaces.Discrete(5)
@@ -458,12 +347,6 @@ def test_info_tells_of_journals_set_aside(tmp_path: Path) -> None:
     assert "set aside\t1 damaged journal; `episodelake verify` tells where" in said
     assert "journals\t" not in said
     assert aside.name in call("verify", tmp_path / "s").stdout
-
-
-def test_a_folder_of_stores_names_them(example: Example) -> None:
-    """Who gives the folder above a store is told which stores lie in it."""
-    told = refused(1, "info", example.path.parent)
-    assert f"Give one of them: {example.path}." in told
 
 
 # The parts
@@ -534,30 +417,3 @@ def test_clean_text_has_no_control_characters(text: str) -> None:
     cleaned = clean(text)
     assert not re.search(UNSEEN, cleaned)
     assert (cleaned == text) == (not re.search(UNSEEN, text))
-
-
-def test_labels(tmp_path: Path) -> None:
-    """`label` takes an id, a position, a short id or a condition, and prints the values before."""
-    path = tmp_path / "store"
-    with el.create(path, gymnasium.make("CartPole-v1")).writer(run="first") as writer:
-        for length in (2, 4, 3):
-            writer.write_episode(
-                observations=np.zeros((length + 1, 4), np.float32),
-                actions=np.zeros(length, np.int64),
-                rewards=np.ones(length),
-                terminations=True,
-                truncations=False,
-            )
-    rows = json.loads(printed("label", path, "-1", "good=false", "note=gripper slipped", "--json"))
-    assert [(row["good"], row["note"]) for row in rows] == [(None, None)]
-    printed("label", path, "first/0", "good=true", "score=0.5")
-    assert [
-        row["good"] for row in json.loads(printed("label", path, "--filter", "good", "good=null", "--json"))
-    ] == [True]
-    values = [episode.annotations for episode in el.open(path)]
-    assert values[0] == {"good": None, "note": None, "score": 0.5}
-    assert values[2] == {"good": False, "note": "gripper slipped", "score": None}
-    assert "before the labels" in refused(2, "label", path, "good=true")
-    assert "expected KEY=VALUE" in refused(2, "label", path, "0", "good")
-    assert "There is no label" in refused(1, "label", path, "0")
-    assert "no episode at position 7" in refused(1, "label", path, "7", "good=true")

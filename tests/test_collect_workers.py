@@ -258,6 +258,23 @@ def test_what_cannot_go_to_workers(tmp_path: Path) -> None:
 
 
 @pytest.mark.further
+def test_a_policy_below_the_guard_of_the_script(tmp_path: Path) -> None:
+    """The error says that workers do not run that part of the script."""
+    new_store(tmp_path, VaryingEnv())
+    (tmp_path / "script.py").write_text(
+        "import sys\nimport episodelake as el\nfrom collecting_parts import make_varying\n"
+        "if __name__ == '__main__':\n"
+        "    def policy(observation, info, state): ...\n"
+        "    el.collect(make_varying, policy, el.open(sys.argv[1]), steps=5, workers=1)\n"
+    )
+    command = [sys.executable, str(tmp_path / "script.py"), str(tmp_path / "store")]
+    environment = {**os.environ, "PYTHONPATH": str(TESTS)}
+    ended = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=PATIENCE)
+    assert "without what is below `if __name__ == '__main__':`" in ended.stderr
+    assert ended.returncode == 1 and "None of 1 workers could begin" in ended.stderr
+
+
+@pytest.mark.further
 def test_an_environment_that_cannot_be_made(tmp_path: Path) -> None:
     """If no worker could begin there is nothing to report but why."""
     store = new_store(tmp_path, VaryingEnv())

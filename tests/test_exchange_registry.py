@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import polars as pl
 import pytest
 
 import episodelake as el
-from episodelake.store.common.exchange import entries, find_format
+from episodelake.store.common.exchange import entries
 
 
 @pytest.fixture
@@ -40,19 +41,20 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
 def test_a_source_that_cannot_be_used_is_named(
     tmp_path: Path, install: Callable[[str], None], value: str, problem: str
 ) -> None:
-    """Recognising a source needs every format; one that is named needs no other."""
+    """What needs every format warns and goes on with the others; asked for by its name, it is an error."""
     install(f"[episodelake.sources]\nmine = {value}\n")
     (tmp_path / "rows.csv").write_text("episode,observation,action,reward\n0,1.0,0,1.0\n0,2.0,1,1.0\n")
     named = f"^The format 'mine' of the package theirs, {value} in the group episodelake.sources, {problem}"
-    for use in (
-        el.formats,
-        lambda: find_format("sources", "mine"),
-        lambda: el.import_dataset(tmp_path / "rows.csv", tmp_path / "no"),
-    ):
-        with pytest.raises(el.errors.MissingPackageError, match=named):
-            use()
-    report = el.import_dataset(tmp_path / "rows.csv", tmp_path / "store", format="csv")
-    assert (report.format, report.episodes) == ("table", 1)
+    with pytest.warns(RuntimeWarning, match=named):
+        assert "mine" not in [each.name for each in el.formats()]
+    for options in ({}, {"format": "csv"}):
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            report = el.import_dataset(tmp_path / "rows.csv", tmp_path / f"store {len(options)}", **options)
+        assert (report.format, report.episodes) == ("table", 1)
+        assert any("'mine'" in str(each.message) for each in caught) == (not options)
+    with pytest.raises(el.errors.MissingPackageError, match=named):
+        el.import_dataset(tmp_path / "rows.csv", tmp_path / "no", format="mine")
 
 
 def test_a_target_without_its_decorator_is_named(tmp_path: Path, install: Callable[[str], None]) -> None:

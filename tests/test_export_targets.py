@@ -129,6 +129,19 @@ def test_an_empty_folder_and_a_very_long_name_are_targets(tmp_path: Path) -> Non
             store.export(tmp_path / name, format="csv", overwrite=True)
 
 
+def test_the_current_folder_is_no_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor is one around it: the process would work in a deleted folder afterwards."""
+    store, here = numbers(tmp_path / "store"), tmp_path / "here"
+    (here / "below").mkdir(parents=True)
+    monkeypatch.chdir(here / "below")
+    for target, overwrite in ((".", False), (here, True), (here / "below", True)):
+        with pytest.raises(el.errors.StoreExistsError, match="is the current folder, or one around it"):
+            store.export(target, format="webdataset", overwrite=overwrite)
+    assert Path.cwd() == here / "below" and not any(Path.cwd().iterdir())
+    store.export("new", format="webdataset")
+    assert any((here / "below" / "new").iterdir())
+
+
 def test_two_exports_to_one_target_do_not_disturb_each_other(tmp_path: Path) -> None:
     """The second is refused while the first is under way."""
     store = numbers(tmp_path / "store")

@@ -1,15 +1,12 @@
 """The maintenance commands: what they print and change, whom they ask, and what Ctrl-C leaves."""
 
 import contextlib
-import fcntl
 import os
-import pty
-import select
+import re
 import shutil
 import signal
 import subprocess
 import sys
-import termios
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
@@ -27,11 +24,11 @@ from episodelake.store.rewrite.rewriting import DeleteReport
 from episodelake.terminal.commands.keeping import size_of, span_of
 from episodelake.terminal.reports.maintenance import _agreed
 from object_server import BUCKET, ObjectServer
-from test_cli import ESCAPE, RUN, call, printed, refused, table
+from terminal_sessions import terminal
+from test_cli import ESCAPE, call, printed, refused, table
 from waiting import PATIENCE, wait_until
 
 SPACE = gymnasium.spaces.Discrete(100)
-COMMANDS = ["compact", "delete", "vacuum", "verify", "history", "tag", "annotations"]
 
 
 @pytest.fixture(autouse=True)
@@ -79,49 +76,6 @@ def pairs(text: str) -> dict[str, str]:
     return dict(line.split("\t") for line in text.split("\n\n")[0].splitlines())
 
 
-def segments(path: Path) -> int:
-    """How many files the table of steps has now."""
-    return len(el.open(path).steps.collect()) and len(list((path / "steps").glob("*.parquet")))
-
-
-# compact
-
-
-def test_compact_joins_segments(path: Path) -> None:
-    """Four segments become one; the episodes and their order stay, and a second time nothing moves."""
-    told = pairs(printed("compact", path))
-    assert (told["episodes"], told["segments before"], told["segments after"]) == ("4", "4", "1")
-    assert all(told[name].endswith(" bytes") for name in ("bytes before", "bytes after"))
-    assert lengths(path) == [3, 1, 4, 2]
-    again = pairs(printed("compact", path))
-    assert (again["episodes"], again["segments before"]) == ("0", "1")
-
-
-@pytest.mark.parametrize(("words", "order"), [((), [1, 2, 3, 4]), (("--descending",), [4, 3, 2, 1])])
-def test_compact_sorts(path: Path, words: tuple[str, ...], order: list[int]) -> None:
-    """With --order-by the positions follow the column, upwards or downwards."""
-    printed("compact", path, "--order-by", "episode_return", *words)
-    assert lengths(path) == order
-
-
-def test_compact_keeps_to_the_size(path: Path) -> None:
-    """Where no two segments fit into the size, none are joined."""
-    assert pairs(printed("compact", path, "--segment-size", "1kB"))["segments after"] == "4"
-
-
-@pytest.mark.parametrize("words", [["--descending"], ["--segment-size", "much"], ["--segment-size", "0MB"]])
-def test_compact_called_wrongly(path: Path, words: list[str]) -> None:
-    """A direction without a column, and a size that is none, end with status 2."""
-    assert "Usage: " in refused(2, "compact", path, *words)
-    assert el.open(path).version == el.open(path).history()["version"].max()
-    assert segments(path) == 4
-
-
-def test_compact_names_the_columns_there_are(path: Path) -> None:
-    """An unknown column to sort by is refused with those that can be had."""
-    assert "episode_return" in refused(1, "compact", path, "--order-by", "nothing")
-
-
 @pytest.mark.parametrize(
     ("text", "size"),
     [
@@ -148,81 +102,6 @@ def test_wrong_sizes(text: str) -> None:
 # delete
 
 
-def test_delete_dry_run_shows_the_first_episodes(path: Path) -> None:
-    """Of many episodes ten are shown; how many are not goes to standard error."""
-    record(el.open(path), [5] * 9)
-    result = call("delete", path, "length > 0", "--dry-run")
-    assert len(table(result.stdout.split("\n== ")[1])[2:]) == 10
-    assert result.stderr == "3 more episodes.\n"
-
-
-def test_delete_names_the_columns_there_are(path: Path) -> None:
-    """A condition that cannot be understood is refused with the columns that can be had."""
-    assert "episode_return" in refused(1, "delete", path, "nothing > 2", "--yes")
-
-
-class Terminal:
-    """A command in a process of its own whose input and error output are a terminal.
-
-    Args:
-        words: the command.
-
-    Attributes:
-        said: what came on the terminal so far.
-    """
-
-    def __init__(self, *words: object) -> None:
-        self._side, other = pty.openpty()
-        self.said = ""
-        self._process = subprocess.Popen(
-            [sys.executable, *RUN, *map(str, words)],
-            stdin=other,
-            stderr=other,
-            stdout=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-            preexec_fn=_take_terminal,
-        )
-        os.close(other)
-
-    def wait_for(self, text: str) -> None:
-        """Read until the terminal shows a text."""
-        while text not in self.said:
-            ready, _, _ = select.select([self._side], [], [], PATIENCE)
-            assert ready, f"{text!r} did not come; there is {self.said!r}"
-            assert self._read(), f"the command ended; there is {self.said!r}"
-
-    def wait_until_idle(self) -> None:
-        """Wait until the command sleeps, as it does when it waits for a key."""
-        stat = Path(f"/proc/{self._process.pid}/stat")
-        wait_until(lambda: stat.read_text().rpartition(")")[2].split()[0] == "S", "the command to sleep")
-
-    def type(self, text: str) -> None:
-        """Press keys."""
-        os.write(self._side, text.encode())
-
-    def end(self) -> tuple[int, str]:
-        """Wait for the command; its exit status and its standard output."""
-        output, _ = self._process.communicate(timeout=PATIENCE)
-        while self._read():
-            pass
-        os.close(self._side)
-        return self._process.returncode, output
-
-    def _read(self) -> bool:
-        # On Linux a terminal whose other side is closed gives an error instead of an end.
-        try:
-            read = os.read(self._side, 4096)
-        except OSError:
-            return False
-        self.said += read.decode()
-        return bool(read)
-
-
-def _take_terminal() -> None:
-    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-
-
 QUESTION = "Delete 2 episodes with 7 transitions? 2 segments will be rewritten or dropped. [y/N] "
 
 
@@ -231,41 +110,29 @@ QUESTION = "Delete 2 episodes with 7 transitions? 2 segments will be rewritten o
 @pytest.mark.parametrize("answer", ["y\n", "YES\n"])
 def test_delete_asks_and_takes_what_it_counted(path: Path, answer: str) -> None:
     """After a yes exactly the counted episodes go; one that was recorded during the question stays."""
-    terminal = Terminal("delete", path, "length > 2")
-    terminal.wait_for(QUESTION)
-    record(el.open(path), [5])
-    terminal.type(answer)
-    status, output = terminal.end()
-    assert (status, pairs(output)["episodes"]) == (0, "2")
+    with terminal("delete", path, "length > 2") as session:
+        session.wait_for(QUESTION)
+        record(el.open(path), [5])
+        session.type(answer)
+        assert session.end() == 0
+    assert re.search(r"^ *episodes +2$", session.text, re.MULTILINE)
     assert lengths(path) == [1, 2, 5]
 
 
 @pytest.mark.further
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("answer", ["n\n", "\n", "yess\n", "\x04"])
+@pytest.mark.parametrize("answer", ["n\n", "\n", "yess\n", "\x04", "\x03"])
 def test_delete_takes_anything_else_for_a_no(path: Path, answer: str) -> None:
-    """Without a clear yes, or at the end of the input, nothing is deleted and the status is 1."""
+    """Without a clear yes, at the end of the input and after Ctrl-C the store stays as it was."""
     before = el.open(path).version
-    terminal = Terminal("delete", path, "length > 2")
-    terminal.wait_for(QUESTION)
-    terminal.type(answer)
-    assert terminal.end() == (1, "")
-    assert "Nothing was deleted." in terminal.said
-    assert el.open(path).version == before
-
-
-@pytest.mark.further
-def test_delete_asked_and_interrupted(path: Path) -> None:
-    """Ctrl-C at the question leaves the store as it was, says so and ends with status 130."""
-    before = el.open(path).version
-    terminal = Terminal("delete", path, "length > 2")
-    terminal.wait_for(QUESTION)
-    terminal.wait_until_idle()
-    terminal.type("\x03")
-    assert terminal.end() == (130, "")
-    last = ESCAPE.sub("", terminal.said).rstrip().splitlines()[-1]
-    assert last == "Error: Interrupted. The store is as it was."
-    assert el.open(path).version == before
+    with terminal("delete", path, "length > 2") as session:
+        session.wait_for(QUESTION)
+        session.wait_until_idle()
+        session.type(answer)
+        assert session.end() == (130 if answer == "\x03" else 1)
+    last = session.text.rstrip().splitlines()[-1]
+    told = "Error: Interrupted. The store is as it was." if answer == "\x03" else "Nothing was deleted."
+    assert last.endswith(told) and el.open(path).version == before
 
 
 def test_an_interrupt_that_another_thread_got_ends_the_question(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -297,6 +164,7 @@ def files(path: Path) -> set[str]:
 def test_vacuum_deletes_what_dry_run_names(path: Path) -> None:
     """--dry-run lists exactly the files that then go; the newest version stays readable."""
     printed("compact", path)
+    assert pairs(printed("vacuum", path))["files"] == "0", "the default keeps what was newest within a week"
     before = files(path)
     sizes = sum((path / file).stat().st_size for file in before)
     head, listed = printed("vacuum", path, "--older-than", "0", "--dry-run").split("\n== ")
@@ -309,18 +177,6 @@ def test_vacuum_deletes_what_dry_run_names(path: Path) -> None:
     freed = sizes - sum((path / file).stat().st_size for file in files(path))
     assert told == {"files": str(len(named)), "size": f"{freed} bytes"}
     assert lengths(path) == [3, 1, 4, 2]
-
-
-def test_vacuum_keeps_young_and_tagged_versions(path: Path) -> None:
-    """By default what was the newest within a week stays; with 0 only a tagged version does."""
-    tagged = el.open(path).version
-    printed("compact", path)
-    before = files(path)
-    assert pairs(printed("vacuum", path))["files"] == "0"
-    call("tag", path, "kept", "--version", tagged)
-    printed("vacuum", path, "--older-than", "0")
-    assert files(path) <= before
-    assert lengths(path, "kept") == [3, 1, 4, 2]
 
 
 @pytest.mark.parametrize(
@@ -340,52 +196,13 @@ def test_spans(text: str, span: timedelta) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "7", "d", "-1d", "7y", "7d12h", "1e9d", "9" * 20 + "w", "7D"])
-def test_wrong_spans(path: Path, text: str) -> None:
-    """What is no span of time ends with status 2, and no file is deleted."""
-    before = files(path)
-    assert "Usage: " in refused(2, "vacuum", path, f"--older-than={text}")
-    assert files(path) == before
+def test_wrong_spans(text: str) -> None:
+    """What is no span of time is refused."""
+    with pytest.raises(typer.BadParameter):
+        span_of(text)
 
 
 # verify
-
-
-def test_verify_names_faults(path: Path) -> None:
-    """A segment that is gone is named with its kind, and the status is 1; a repair cannot bring it back."""
-    segment = sorted((path / "steps").glob("*.parquet"))[0]
-    segment.unlink()
-    for words in ((), ("--repair",)):
-        result = call("verify", path, *words)
-        assert result.exit_code == 1
-        headers, *rows = table(result.stdout)
-        assert headers == ["kind", "file", "message", *(["mended"] if "--repair" in words else [])]
-        assert ("missing", f"steps/{segment.name}") in {(row[0], row[1]) for row in rows}
-        assert all(row[3] == "no" for row in rows if "--repair" in words)
-
-
-@pytest.mark.further
-def test_verify_repairs(path: Path) -> None:
-    """The journal of a dead writer is a fault until --repair has sealed it."""
-    program = """
-import os, sys
-import episodelake as el
-episode = el.open(sys.argv[1]).writer(run="dead")
-begun = episode.begin(0)
-for _ in range(50):
-    begun.append(1, 1.0, 2)
-begun.end()
-os._exit(9)
-"""
-    subprocess.run(
-        [sys.executable, "-c", program, str(path)], check=False, stdin=subprocess.DEVNULL, timeout=PATIENCE
-    )
-    found = call("verify", path)
-    assert found.exit_code == 1
-    assert [row[0] for row in table(found.stdout)[1:]] == ["journal"]
-    mended = call("verify", path, "--repair")
-    assert mended.exit_code == 0
-    assert [(row[0], row[3]) for row in table(mended.stdout)[1:]] == [("journal", "yes")]
-    assert call("verify", path).exit_code == 0
 
 
 @pytest.mark.parametrize("width", [40, 80])
@@ -401,44 +218,6 @@ def test_verify_on_a_terminal_shows_whole_messages(
     shown = ESCAPE.sub("", call("verify", path).stdout)
     assert "".join(message.split()) in "".join(shown.split())
     assert max(map(len, shown.splitlines())) <= width
-
-
-# tag
-
-
-def test_tags_come_and_go(path: Path) -> None:
-    """A tag names the newest version or the given one, is listed, opens the version, and goes again."""
-    newest = el.open(path).version
-    assert call("tag", path).stderr == "The store has no tags.\n"
-    assert call("tag", path, "paper").stderr == f"paper is version {newest}.\n"
-    assert call("tag", path, "early", "--version", newest - 1).exit_code == 0
-    assert table(printed("tag", path)) == [
-        ["tag", "version"],
-        ["early", str(newest - 1)],
-        ["paper", str(newest)],
-    ]
-    assert lengths(path, "early") == [3, 1, 4]
-    assert call("tag", path, "early", "--remove").exit_code == 0
-    assert el.open(path).tags == {"paper": newest}
-
-
-def test_tags_that_cannot_be(path: Path) -> None:
-    """A taken name, an unknown version, an impossible name and a missing tag are errors."""
-    call("tag", path, "one", "--version", 1)
-    assert "'one'" in refused(1, "tag", path, "one", "--version", 2)
-    assert "99" in refused(1, "tag", path, "two", "--version", 99)
-    assert "'a/b'" in refused(1, "tag", path, "a/b")
-    assert "one" in refused(1, "tag", path, "none", "--remove")
-    assert el.open(path).tags == {"one": 1}
-
-
-@pytest.mark.parametrize(
-    "words", [["--remove"], ["--version", "1"], ["x", "--remove", "--version", "1"], ["x", "--version=-1"]]
-)
-def test_tag_called_wrongly(path: Path, words: list[str]) -> None:
-    """Options without a name, options that contradict each other and a negative version: status 2."""
-    assert "Usage: " in refused(2, "tag", path, *words)
-    assert el.open(path).tags == {}
 
 
 # Ctrl-C
@@ -528,7 +307,7 @@ def marked(path, **options):
 
 FileLock.acquire = staticmethod(marked)
 
-from episodelake.terminal.app import main
+from episodelake.terminal.start import main
 main()
 """
 
@@ -553,12 +332,6 @@ def test_progress_is_drawn_for_those_who_watch(
         assert bool(drawn.err) == watched
 
 
-@pytest.mark.parametrize("words", [("compact",), ("delete", "length > 2", "--yes")], ids=lambda w: w[0])
-def test_progress_stays_out_of_pipes(path: Path, words: tuple[str, ...]) -> None:
-    """Without a terminal, standard error stays empty."""
-    assert call(words[0], path, *words[1:]).stderr == ""
-
-
 # Places
 
 
@@ -578,12 +351,6 @@ def test_every_command_takes_a_url() -> None:
     assert call("recover", url).exit_code == 0
     assert call("annotations", url).exit_code == 0
     assert lengths(url) == [3]
-
-
-@pytest.mark.parametrize("command", ["info", "history", "recover", "verify"])
-def test_a_url_is_named_as_it_was_given(command: str) -> None:
-    """The message about a store that is not there has the URL's two slashes, as every scheme's."""
-    assert "nowhere://bucket/store" in refused(1, command, "nowhere://bucket/store")
 
 
 @pytest.fixture(scope="module")
@@ -620,48 +387,4 @@ def test_storage_options_reach_an_object_store(
     assert len(table(printed("published", f"s3://{BUCKET}/out", *given))) == 2
 
 
-@pytest.mark.parametrize("command", ["info", "history", "recover", "vacuum"])
-def test_wrong_storage_option(path: Path, command: str) -> None:
-    """An option without a key or an equals sign ends with status 2, and its text is not repeated."""
-    for wrong in ("hunter2", "=hunter2"):
-        told = refused(2, command, path, "--storage-option", wrong)
-        assert "KEY=VALUE" in told
-        assert "hunter2" not in told
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["info", "--storage-option", "aws_region=x"], "Storage options are for object stores"),
-        (
-            ["stats", "--episodes-only", "--columns", "reward"],
-            "--columns: it does not go with --episodes-only",
-        ),
-        (["show", "0", "--trust"], "--trust: it needs --frames FILE"),
-        (["diff", "--version-a", "0", "--quiet", "--json"], "--quiet: it does not go with --json"),
-    ],
-)
-def test_options_without_effect_are_refused(path: Path, words: list[str], message: str) -> None:
-    """An option that a command has no use for beside the others is an error that names it."""
-    command, *options = words
-    assert message in refused(1 if command == "info" else 2, command, path, *options)
-
-
 # The program
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_missing_store(tmp_path: Path, command: str) -> None:
-    """A path without a store is one message and status 1."""
-    words = ["length > 2", "--yes"] if command == "delete" else []
-    assert "There is no store" in refused(1, command, tmp_path / "none", *words)
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_help_describes_every_option(command: str) -> None:
-    """The program's help lists the command, and every line of an option in its help goes on."""
-    assert f"  {command} " in printed("--help")
-    lines = printed(command, "--help").split("Options:\n")[1].splitlines()
-    for line, after in zip(lines, [*lines[1:], ""], strict=True):
-        if line.startswith("  -"):
-            assert len(line.strip().split("  ", 1)) == 2 or after.startswith(" " * 10)

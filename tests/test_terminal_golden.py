@@ -7,6 +7,7 @@ commit it.
 import os
 import re
 import shlex
+import shutil
 import sys
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import pytest
 from gymnasium import spaces
 
 import episodelake as el
+from terminal_stores import MAKERS
 from test_cli import call, no_terminal
 from test_terminal_page import settled
 
@@ -52,11 +54,20 @@ def printed(line: str) -> str:
     """Run a command line; what it printed, errors last, and its status if that is not 0."""
     words = shlex.split(line)
     if words[0] == "python":
-        exec(words[-1], {"el": el, "pl": pl})
+        known = {
+            "el": el,
+            "pl": pl,
+            "Path": Path,
+            "shutil": shutil,
+            "MAKERS": MAKERS,
+            "make_store": make_store,
+        }
+        exec(words[-1], known)
         return ""
     result = call(*words[1:])
     status = f"[status {result.exit_code}]\n" if result.exit_code else ""
-    return result.stdout + result.stderr + status
+    # How typer says what the usage is changes with its releases.
+    return re.sub(r"(?s)\AUsage: .*?\n\n", "", result.stdout + result.stderr) + status
 
 
 def blocks() -> list[tuple[str, str]]:

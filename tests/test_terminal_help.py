@@ -16,7 +16,7 @@ from episodelake.terminal.app import app
 from episodelake.terminal.command import BEGIN, CHECK, EXCHANGE, KEEP, LOOK
 from terminal_sessions import ESCAPE, RUN, terminal
 from terminal_stores import MAKERS
-from test_cli import call, no_terminal, printed, refused
+from test_cli import call, no_terminal, printed
 from waiting import PATIENCE
 
 __all__ = ["no_terminal"]
@@ -61,8 +61,13 @@ def test_help_groups_the_commands() -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_examples(command: str) -> None:
-    """The help of a command ends with examples that call it, as wide as a terminal."""
+    """The help describes every argument and option, and ends with examples that call the command."""
     told = printed(command, "--help")
+    assert told.startswith(f"Usage: root {command} ")
+    lines = told.split("\n  Examples:\n")[0].splitlines()
+    for line, after in zip(lines, [*lines[1:], ""], strict=True):
+        if line.startswith("  -"):
+            assert len(line.strip().split("  ", 1)) == 2 or after.startswith(" " * 10), line
     examples = told.split("\n  Examples:\n")[1]
     assert f"    episodelake {command}" in examples
     assert max(map(len, told.splitlines())) <= 90
@@ -72,11 +77,6 @@ def test_every_command_has_examples(command: str) -> None:
 def test_every_command_takes_json(command: str) -> None:
     """All commands but the demo and the page print JSON on request."""
     assert "--json" in printed(command, "--help")
-
-
-def test_a_misspelt_command_gets_the_nearest() -> None:
-    """An unknown command ends with status 2 and the one that was meant."""
-    assert "'stats'" in refused(2, "stast", "x")
 
 
 def test_help_is_plain_text() -> None:
@@ -130,47 +130,43 @@ def completed(*words: object) -> list[str]:
     return result.stdout.split()
 
 
-def test_completion_of_commands() -> None:
-    """The names of commands are completed."""
+def test_completion(path: Path, tmp_path: Path) -> None:
+    """Commands, ids, columns of the table in question, tables, formats and tags are completed; where there is
+    no store, nothing is offered, and nothing is said.
+    """
+    ids = [row["episode_id"] for row in json.loads(printed("ls", path, "--json"))]
+    left = sorted(each for each in ids if each.startswith("left"))
+    el.open(path).tag("before")
+    for words, wanted in (
+        (("show", path, "lef"), left),
+        # As `show` takes them: the numbers behind the name of a run.
+        (("show", path, "left/"), [f"left/{each.partition('/')[2]}" for each in left]),
+        (("show", path, "left/000003"), ["left/000003"]),
+        (("show", path, "nobody/"), []),
+        (("ls", path, "--order-by", "episode_r"), ["episode_return"]),
+        (("ls", path, "--columns", "length,see"), ["length,seed"]),
+        (("head", path, "tr"), ["transitions"]),
+        (("head", path, "steps", "--columns", "obs"), ["observation"]),
+        (("stats", path, "-c", "re"), ["reward"]),
+        (("stats", path, "--columns", "reward,o"), ["reward,observation"]),
+        (("stats", path, "-c", "episode_r"), []),
+        (("show", tmp_path / "none", "x"), []),
+        (("ls", tmp_path, "--order-by", "x"), []),
+        (("export", path, "out", "--format", "le"), ["lerobot"]),
+        (("import", "source", path, "--format", "web"), []),
+        (("diff", path, "--version-a", "bef"), ["before"]),
+        (("tag", path, ""), ["before"]),
+    ):
+        assert completed(*words) == wanted, words
+    el.open(path).untag("before")
     assert set(completed("s")) >= {"show", "sql", "stats"}
+    assert "webdataset" in completed("export", path, "out", "--format", "")
 
 
 def test_paths_are_left_to_the_shell(path: Path) -> None:
     """Nothing is offered for a path, so each shell completes files, with its own quoting."""
     for shell, nothing in (("bash", ""), ("zsh", "_files")):
         assert offered_by(shell, f"info {path.parent}/").strip() == nothing
-
-
-def test_completion_behind_the_name_of_a_run(path: Path) -> None:
-    """`left/` offers the numbers of that run, as `show` takes them."""
-    ids = [row["episode_id"] for row in json.loads(printed("ls", path, "--json"))]
-    numbers = sorted(each.partition("/")[2] for each in ids if each.startswith("left"))
-    assert completed("show", path, "left/") == [f"left/{number}" for number in numbers]
-    assert completed("show", path, "left/000003") == ["left/000003"]
-    assert completed("show", path, "nobody/") == []
-
-
-def test_completion_of_episodes_columns_and_tables(path: Path) -> None:
-    """Ids, columns of the table in question, and tables are completed."""
-    ids = [row["episode_id"] for row in json.loads(printed("ls", path, "--json"))]
-    assert completed("show", path, "lef") == sorted(each for each in ids if each.startswith("lef"))
-    assert completed("ls", path, "--order-by", "episode_r") == ["episode_return"]
-    assert completed("ls", path, "--columns", "length,see") == ["length,seed"]
-    assert completed("head", path, "tr") == ["transitions"]
-    assert completed("head", path, "steps", "--columns", "obs") == ["observation"]
-
-
-def test_completion_of_columns_that_are_measured(path: Path) -> None:
-    """Behind `stats -c` stand columns of steps, and none of episodes."""
-    assert completed("stats", path, "-c", "re") == ["reward"]
-    assert completed("stats", path, "--columns", "reward,o") == ["reward,observation"]
-    assert completed("stats", path, "-c", "episode_r") == []
-
-
-def test_completion_of_nothing(tmp_path: Path) -> None:
-    """Where there is no store, nothing is offered, and nothing is said."""
-    assert completed("show", tmp_path / "none", "x") == []
-    assert completed("ls", tmp_path, "--order-by", "x") == []
 
 
 def shell_variables(shell: str, line: str) -> dict[str, str]:
@@ -228,7 +224,7 @@ def printed_by(words: list[str], variables: dict[str, str]) -> str:
     """What the program prints, and then the names of all modules that it has loaded."""
     program = (
         "import atexit, sys\natexit.register(lambda: print(*sys.modules))\n"
-        "from episodelake.terminal.app import main\nmain()"
+        "from episodelake.terminal.start import main\nmain()"
     )
     told = subprocess.run(
         [sys.executable, "-c", program, *words],
@@ -241,15 +237,15 @@ def printed_by(words: list[str], variables: dict[str, str]) -> str:
     return told.stdout
 
 
-@pytest.mark.parametrize("words", [["ls", "nowhere"], ["info", "nowhere"]])
-def test_ctrl_c_ends_a_program_that_is_loading(tmp_path: Path, words: list[str]) -> None:
+@pytest.mark.parametrize("package", ["polars", "typer"])
+def test_ctrl_c_ends_a_program_that_is_loading(tmp_path: Path, package: str) -> None:
     """Interrupted while a package is loaded, the program says nothing and ends with status 130."""
-    (tmp_path / "polars.py").write_text(
+    (tmp_path / f"{package}.py").write_text(
         "import os, signal, time\ntry:\n    os.kill(os.getpid(), signal.SIGINT)\n    time.sleep(30)\n"
         "except KeyboardInterrupt:\n    print('swallowed')\n"
     )
     found = subprocess.run(
-        [sys.executable, *RUN, *words],
+        [sys.executable, *RUN, "ls", "nowhere"],
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
         capture_output=True,
         text=True,
@@ -262,7 +258,7 @@ def test_ctrl_c_is_that_of_python_once_it_runs() -> None:
     """When everything is loaded, Ctrl-C raises KeyboardInterrupt as ever."""
     program = """
 import os, signal, sys
-from episodelake.terminal import app
+from episodelake.terminal import start
 from episodelake.terminal.reports import maintenance
 def run(*words, **options):
     try:
@@ -273,7 +269,7 @@ def run(*words, **options):
         sys.exit()
 maintenance.cached_columns = run
 sys.argv[1:] = ["cache", "list"]
-app.main()
+start.main()
 """
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE)
     assert (found.returncode, found.stdout, found.stderr) == (0, "raised\n", "")

@@ -3,11 +3,9 @@
 import json
 import math
 import re
-import shutil
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import gymnasium
 import numpy as np
 import polars as pl
@@ -51,27 +49,6 @@ def raw(store: RawStore, table: str) -> str:
 # info
 
 
-def test_info_adds_up(cartpole: RawStore) -> None:
-    """Amounts, ends, runs and lengths are those that DuckDB counts in the raw files."""
-    told = said("info", cartpole.path)
-    episodes = raw(cartpole, "episodes")
-    counted = duckdb.sql(
-        f"SELECT count(*), sum(length), min(length), max(length), avg(length) FROM {episodes}"
-    )
-    count, transitions, shortest, longest, mean = counted.fetchall()[0]
-    assert (told["episodes"], told["transitions"]) == (count, transitions)
-    assert told["lengths"] == {"lowest": shortest, "mean": pytest.approx(mean), "highest": longest}
-    ends = duckdb.sql(f"SELECT end_reason, count(*) FROM {episodes} GROUP BY 1").fetchall()
-    assert told["end_reasons"] == dict(ends)
-    by_run = duckdb.sql(
-        f"SELECT run_id, count(*), sum(length), avg(episode_return) FROM {episodes} GROUP BY 1"
-    )
-    names = ("run_id", "episodes", "transitions", "mean_return")
-    assert sorted(tuple(run[name] for name in names) for run in told["runs"]) == sorted(by_run.fetchall())
-    assert told["environments"] == ["CartPole-v1"]
-    assert told["damaged"] == []
-
-
 @pytest.mark.parametrize("kind", ["cartpole", "awkward", "agents", "images"])
 def test_info_measures_columns_on_disk(stores: dict[str, RawStore], kind: str) -> None:
     """The sizes of the columns are the compressed sizes that the files' footers name, leaf by leaf."""
@@ -109,108 +86,10 @@ def test_info_of_many_files_measures_some(cartpole: RawStore, monkeypatch: pytes
 # ls
 
 
-@pytest.mark.parametrize("descending", [True, False])
-@pytest.mark.parametrize("column", ["episode_return", "length", "episode_id", "started_at"])
-def test_ls_sorts(cartpole: RawStore, column: str, descending: bool) -> None:
-    """Sorted episodes stand as DuckDB sorts the raw rows."""
-    words = ["--descending"] if descending else []
-    rows = said("ls", cartpole.path, "--order-by", column, *words, "--columns", column)
-    order = "DESC" if descending else "ASC"
-    expected = duckdb.sql(
-        f"SELECT {column}::VARCHAR FROM {raw(cartpole, 'episodes')} ORDER BY {column} {order}"
-    )
-    values = [(row[column] if isinstance(row[column], str) else str(row[column]),) for row in rows]
-    if column == "started_at":
-        assert values == sorted(values, reverse=descending)
-    else:
-        assert values == expected.fetchall()
-
-
-@pytest.mark.further
-def test_ls_filters_and_pages(cartpole: RawStore) -> None:
-    """Pages of a filtered list together are the list, and positions are those that show takes."""
-    condition = "length > 9"
-    whole = said("ls", cartpole.path, "--filter", condition)
-    expected = duckdb.sql(f"SELECT count(*) FROM {raw(cartpole, 'episodes')} WHERE {condition}").fetchall()
-    assert len(whole) == expected[0][0] > 2
-    pages = [
-        said("ls", cartpole.path, "--filter", condition, "--limit", 2, "--offset", offset)
-        for offset in range(0, len(whole), 2)
-    ]
-    assert [row for page in pages for row in page] == whole
-    for row in whole:
-        assert said("show", cartpole.path, row["position"])["episode_id"] == row["episode_id"]
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("ls", "--columns", "lenght"),
-        ("ls", "--order-by", "lenght"),
-        ("ls", "--filter", "lenght > 3"),
-        ("head", "episodes", "--columns", "lenght"),
-    ],
-)
-def test_a_misspelt_column_gets_the_nearest(cartpole: RawStore, words: tuple[str, ...]) -> None:
-    """The message names the column that was probably meant."""
-    told = refused(1, words[0], cartpole.path, *words[1:])
-    assert "lenght" in told
-    assert "length" in told
-
-
-def test_ls_sorts_several_objectives_by_their_sum(stores: dict[str, RawStore]) -> None:
-    """Where the return is a vector, episodes are sorted by the sum of its objectives."""
-    rows = said("ls", stores["objectives"].path, "--order-by", "episode_return")
-    totals = [sum(row["episode_return"]) for row in rows]
-    assert totals == sorted(totals)
-
-
 # head
 
 
-@pytest.mark.parametrize("name", ["steps", "episodes"])
-def test_head_shows_the_first_rows(cartpole: RawStore, name: str) -> None:
-    """The first rows are those of the first file, value by value."""
-    rows = said("head", cartpole.path, name, "--limit", 4)
-    first = said("ls", cartpole.path)[0]["episode_id"].split("/")[0]
-    expected = [
-        row for row in cartpole.table(name) if row.get("run_id", row.get("episode_id")).startswith(first)
-    ]
-    plain = [json.loads(json_of(row)) for row in expected[:4]]
-    assert [{key: row[key] for key in plain[0]} for row in rows[: len(plain)]] == plain
-
-
-def test_head_of_transitions_has_no_last_rows(stores: dict[str, RawStore]) -> None:
-    """Transitions leave out the row of an episode's end, which has no action."""
-    rows = said("head", stores["images"].path, "transitions", "-n", 20, "--columns", "t,action")
-    assert [(row["t"], row["action"]) for row in rows] == [
-        (t, t % 3) for length in (4, 6) for t in range(length)
-    ]
-
-
-def test_head_refuses_an_unknown_table(cartpole: RawStore) -> None:
-    """A misspelt table is wrong usage, and the message names all tables."""
-    assert "'episodes'" in refused(2, "head", cartpole.path, "episode")
-
-
 # show
-
-
-def test_show_as_json_tells_the_episode(cartpole: RawStore) -> None:
-    """Summary and figures of signals agree with the raw rows."""
-    told = said("show", cartpole.path, 3)
-    (row,) = [each for each in cartpole.table("episodes") if each["episode_id"] == told["episode_id"]]
-    names = ("run_id", "length", "episode_return", "end_reason", "seed", "terminated", "truncated")
-    assert {name: told[name] for name in names} == {name: row[name] for name in names}
-    runs = [each for each in cartpole.table("runs") if each["run_id"] == told["run_id"]]
-    assert runs[0]["metadata.policy"]
-    assert all(told["run_metadata"] == {"policy": run["metadata.policy"]} for run in runs)
-    steps = [each for each in cartpole.table("steps") if each["episode_id"] == told["episode_id"]]
-    signal = next(each for each in told["signals"] if each["name"] == "observation[2]")
-    angles = [each["observation"][2] for each in steps]
-    assert signal["values"] == len(angles) == row["length"] + 1
-    assert (signal["lowest"], signal["highest"]) == (min(angles), max(angles))
-    assert (signal["first"], signal["last"]) == (angles[0], angles[-1])
 
 
 def test_show_of_an_unknown_id_names_the_nearest(cartpole: RawStore) -> None:
@@ -269,27 +148,6 @@ def test_show_films_one_of_several_images(tmp_path: Path) -> None:
     assert "--frames" in refused(2, *words[:3], "--column", "right")
 
 
-def test_advice_fits_a_shell(stores: dict[str, RawStore], tmp_path: Path) -> None:
-    """Errors speak of what a command line can do, not of calls in Python."""
-    several = refused(1, "show", stores["agents"].path, 0, "--frames", tmp_path / "film.gif")
-    assert several.strip().endswith("Choose one with --agent.") and "several agents: scout_0, " in several
-    for words in (("info", tmp_path / "none"), ("info", tmp_path)):
-        assert "episodelake.create" not in refused(1, *words)
-    newer = refused(1, "sql", f"{stores['cartpole'].path}@1", "SELECT missing FROM steps")
-    assert "Version 2 is newer: refresh the store, or open that version" in newer
-
-
-def test_show_one_agent(stores: dict[str, RawStore]) -> None:
-    """With --agent an episode of several shows that agent; an unknown one is refused with the names."""
-    path = stores["agents"].path
-    agents = [each["agent"] for each in said("show", path, 0)["agents"]]
-    told = said("show", path, 0, "--agent", agents[0])
-    rows = [row for row in stores["agents"].table("steps") if row["episode_id"] == told["episode_id"]]
-    own = [row for row in rows if row["agent_id"] == agents[0]]
-    assert told["length"] + 1 == len(own) < len(rows)
-    assert agents[0] in refused(1, "show", path, 0, "--agent", "nobody")
-
-
 @pytest.mark.parametrize(("suffix", "mark"), [(".png", b"\x89PNG"), (".gif", b"GIF8"), (".mp4", b"ftyp")])
 def test_show_writes_frames(stores: dict[str, RawStore], tmp_path: Path, suffix: str, mark: bytes) -> None:
     """Frames of recorded images become a file of the kind that its name says."""
@@ -313,12 +171,6 @@ def test_frames_of_some_steps(stores: dict[str, RawStore], tmp_path: Path) -> No
         2, "show", stores["images"].path, 1, "--frames", "x.gif", "--steps", "a:b"
     )
     assert "--frames" in refused(2, "show", stores["images"].path, 1, "--steps", "1:2")
-
-
-def test_frames_where_there_are_none(stores: dict[str, RawStore], tmp_path: Path) -> None:
-    """A store without images whose environment cannot be made again says so, and writes nothing."""
-    assert refused(1, "show", stores["objectives"].path, 0, "--frames", tmp_path / "film.gif")
-    assert list(tmp_path.iterdir()) == []
 
 
 # stats
@@ -356,55 +208,7 @@ def test_stats_of_nested_columns_of_agents(stores: dict[str, RawStore]) -> None:
         assert found["q0.75"] == pytest.approx(np.quantile(numbers, 0.75))
 
 
-def test_stats_of_episodes_by_run(cartpole: RawStore) -> None:
-    """Lengths and returns are measured over all episodes and over those of each run."""
-    told = said("stats", cartpole.path, "--episodes-only")
-    assert told["columns"] == []
-    episodes = cartpole.table("episodes")
-    for found in told["episodes"]:
-        wanted = [row[found["column"]] for row in episodes if found["run_id"] in (None, row["run_id"])]
-        assert found["count"] == len(wanted)
-        assert found["mean"] == pytest.approx(np.mean(wanted))
-        assert found["q0.95"] == pytest.approx(np.quantile(wanted, 0.95))
-        assert (found["minimum"], found["maximum"]) == (min(wanted), max(wanted))
-    runs = {row["run_id"] for row in episodes}
-    assert [(each["run_id"] in runs or each["run_id"] is None) for each in told["episodes"]] == [True] * 6
-
-
-def test_stats_of_a_filter(cartpole: RawStore) -> None:
-    """With a condition only the episodes that fulfil it are measured."""
-    told = said("stats", cartpole.path, "--filter", "length <= 9", "--columns", "reward")
-    lengths = [row["length"] for row in cartpole.table("episodes") if row["length"] <= 9]
-    assert told["columns"][0]["count"] == sum(lengths)
-
-
 # plot
-
-
-@pytest.mark.parametrize("kind", ["returns", "lengths"])
-def test_plot_draws_means_over_time(cartpole: RawStore, kind: str) -> None:
-    """The points of a run of few episodes are its values in the order of their numbers."""
-    column = {"returns": "episode_return", "lengths": "length"}[kind]
-    for line in said("plot", cartpole.path, kind):
-        rows = [row for row in cartpole.table("episodes") if row["run_id"] == line["run"]]
-        assert line["points"] == [row[column] for row in sorted(rows, key=lambda row: row["number"])]
-        assert line["highest"] == max(line["points"])
-
-
-def test_plot_counts(stores: dict[str, RawStore], cartpole: RawStore) -> None:
-    """Counts of a histogram and of actions are those of the raw files."""
-    drawn = said("plot", cartpole.path, "histogram")
-    assert sum(sum(run["counts"]) for run in drawn) == 12
-    actions = {row["from"]: row["count"] for row in said("plot", cartpole.path, "actions")}
-    expected = duckdb.sql(
-        f"SELECT action, count(*) FROM {raw(cartpole, 'steps')} WHERE action IS NOT NULL GROUP BY 1"
-    )
-    assert actions == dict(expected.fetchall())
-    bins = said("plot", stores["objectives"].path, "actions")
-    first = [row for row in bins if row["action"] == "action[0]"]
-    values = [row["action"][0] for row in stores["objectives"].table("steps") if row["action"] is not None]
-    assert sum(row["count"] for row in first) == len(values)
-    assert (first[0]["from"], pytest.approx(first[-1]["to"])) == (min(values), max(values))
 
 
 def test_plot_draws_huge_actions(tmp_path: Path) -> None:
@@ -433,61 +237,6 @@ def test_plot_writes_files(cartpole: RawStore, tmp_path: Path, suffix: str, mark
     assert mark.encode() in content
     assert b'src="http' not in content
     assert sorted(tmp_path.iterdir()) == [file]
-
-
-def test_plot_refuses_what_it_cannot_write(cartpole: RawStore, tmp_path: Path) -> None:
-    """Another suffix, another kind, and visitation without a file are refused with what is possible."""
-    assert ".svg" in refused(2, "plot", cartpole.path, "returns", "-o", tmp_path / "x.pdf")
-    assert "'histogram'" in refused(2, "plot", cartpole.path, "histo")
-    assert "'returns', 'lengths', 'histogram', 'learning', 'actions', 'visitation'" in refused(
-        2, "plot", cartpole.path, "x"
-    )
-    assert "--output" in refused(1, "plot", cartpole.path, "visitation")
-
-
-def test_stats_measure_one_element(cartpole: RawStore) -> None:
-    """`observation[2]` is the row of that element; beside the whole column it adds none."""
-    path = cartpole.path
-    whole = said("stats", path, "--columns", "observation")["columns"]
-    assert said("stats", path, "-c", "observation[2],observation[0]")["columns"] == [whole[0], whole[2]]
-    assert said("stats", path, "-c", "observation[2],observation")["columns"] == whole
-    told = refused(1, "stats", path, "-c", "observation[4]")
-    assert "There is no element 'observation[4]'. observation has 0, 1, 2, 3." in told
-    assert "There is no element 'reward[0]'. reward has none." in refused(1, "stats", path, "-c", "reward[0]")
-    assert "There is no column 'reward[x'" in refused(1, "stats", path, "-c", "reward[x")
-
-
-def test_lines_of_many_runs_have_one_scale(cartpole: RawStore) -> None:
-    """A line says how its run compares with the others; a single one has nothing to compare it with."""
-    result = call("plot", cartpole.path, "returns")
-    assert "All lines have the same scale." in result.stderr
-    rows = said("plot", cartpole.path, "returns")
-    lowest = min(min(row["points"]) for row in rows)
-    lines = {row[0]: row[-1] for row in map(lambda line: line.split("\t"), result.stdout.splitlines()[1:])}
-    assert {"▁" in lines[row["run"]] for row in rows if min(row["points"]) == lowest} == {True}
-    assert len({row["highest"] for row in rows}) > 1
-    for row in rows:
-        if min(row["points"]) > (lowest + max(max(each["points"]) for each in rows)) / 2:
-            assert "▁" not in lines[row["run"]]
-    one = call("plot", cartpole.path, "returns", "--filter", "run_id LIKE 'left%'")
-    assert (one.exit_code, one.stderr) == (0, "")
-
-
-@pytest.mark.parametrize("kind", ["returns", "lengths", "histogram", "actions"])
-def test_plot_of_no_episode_is_an_error(stores: dict[str, RawStore], tmp_path: Path, kind: str) -> None:
-    """With characters as to a file; for programs an empty list is an answer."""
-    empty = stores["empty"].path
-    told = refused(1, "plot", empty, kind)
-    assert told.startswith("Error: There is nothing to draw: there are no episodes. Record some")
-    assert refused(1, "plot", empty, kind, "-o", tmp_path / "x.svg") == told
-    assert said("plot", empty, kind) == []
-    assert not list(tmp_path.iterdir())
-
-
-def test_plot_knows_a_store_in_the_wrong_place(cartpole: RawStore) -> None:
-    """Swapped words get the kinds of charts."""
-    message = " ".join(refused(2, "plot", "returns", cartpole.path).split())
-    assert "Invalid value for 'KIND'" in message and "'returns', 'lengths'" in message
 
 
 @pytest.fixture(scope="module")
@@ -530,23 +279,6 @@ def test_plots_fit_the_window(
 # Versions and JSON
 
 
-def test_older_versions_are_shown(cartpole: RawStore, tmp_path: Path) -> None:
-    """PATH@VERSION and PATH@TAG show a store as it was."""
-    path = tmp_path / "store"
-    shutil.copytree(cartpole.path, path)
-    store = el.open(path)
-    store.tag("v1.0")
-    store.delete("length > 9")
-    kept = len(store)
-    assert said("info", path)["episodes"] == kept < 12
-    for older in ("v1.0", 2):
-        assert said("info", f"{path}@{older}")["episodes"] == 12
-    assert "v9" in refused(1, "info", f"{path}@v9")
-    named = tmp_path / "store@v1.0"
-    shutil.copytree(path, named)
-    assert said("info", named)["episodes"] == kept
-
-
 @pytest.mark.parametrize(
     ("path", "split"),
     [
@@ -584,18 +316,6 @@ def test_json_takes_every_value(value: Any) -> None:
         assert back in ("NaN", "Infinity", "-Infinity")
     elif isinstance(value, float | int | str | bool | None):
         assert back == value
-
-
-def test_delete_without_a_terminal_says_what_would_go(cartpole: RawStore) -> None:
-    """It checks the condition first, and deletes nothing without --yes."""
-    before = cartpole.table("episodes")
-    many = sum(row["length"] <= 11 for row in before)
-    told = " ".join(refused(2, "delete", cartpole.path, "length <= 11").split())
-    assert f"Nothing was deleted: {many} episodes would go" in told
-    assert "length" in refused(1, "delete", cartpole.path, "lenght <= 11")
-    none = call("delete", cartpole.path, "length < 0")
-    assert none.exit_code == 0 and "No episode fulfils the condition" in none.stderr
-    assert cartpole.table("episodes") == before
 
 
 def test_frames_of_another_motion_are_an_error(tmp_path: Path) -> None:

@@ -86,13 +86,6 @@ def test_json_reads_back(path: Path) -> None:
         assert row["reward"] == ("NaN" if reward is not None and np.isnan(reward) else reward)
 
 
-def test_an_empty_result_is_an_empty_list(path: Path) -> None:
-    """Without rows JSON is an empty list, and CSV has its header alone."""
-    nothing = "SELECT t, reward FROM steps WHERE false"
-    assert json.loads(printed("sql", path, nothing, "--json")) == []
-    assert printed("sql", path, nothing, "--csv") == "t,reward\n"
-
-
 def test_parquet_reads_back(path: Path, tmp_path: Path) -> None:
     """A Parquet file has the rows and the types of the result."""
     file = tmp_path / "out.parquet"
@@ -130,34 +123,6 @@ def test_a_query_that_fails_leaves_the_file(path: Path, tmp_path: Path) -> None:
     query = "SELECT CASE WHEN n < 30000 THEN '1' ELSE 'x' END::INT AS n FROM range(60000) r(n)"
     assert refused(1, "sql", path, query, "--output", file).startswith("Error: ")
     assert (file.read_text(), list(tmp_path.iterdir())) == ("kept", [file])
-
-
-def test_a_folder_that_is_not_there(path: Path, tmp_path: Path) -> None:
-    """A file in a folder that does not exist is refused with its name."""
-    told = refused(1, "sql", path, "SELECT 1", "--output", tmp_path / "no" / "out.csv")
-    assert str(tmp_path / "no" / "out.csv") in told
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("--csv", "--json"),
-        ("--parquet", "a.parquet", "--csv"),
-        ("--output", "a.xlsx"),
-        ("--parquet", "a.parquet", "--output", "b.csv"),
-    ],
-)
-def test_contradictory_outputs(path: Path, words: tuple[str, ...]) -> None:
-    """Two formats, or a name that says none, are wrong usage."""
-    assert "Usage: " in refused(2, "sql", path, "SELECT 1", *words)
-
-
-def test_limits_hold_everywhere(path: Path) -> None:
-    """A limit that was given cuts CSV and JSON too."""
-    query = "FROM range(500)"
-    assert len(printed("sql", path, query, "--csv", "--limit", 7).splitlines()) == 8
-    assert len(json.loads(printed("sql", path, query, "--json", "--limit", 7))) == 7
-    assert len(json.loads(printed("sql", path, query, "--json"))) == 500
 
 
 # What comes in
@@ -224,8 +189,11 @@ def prompt(path: Path, tmp_path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_the_prompt_answers(path: Path, tmp_path: Path, prompt: dict[str, Any]) -> None:
-    """Queries over several lines are answered, errors leave the prompt open, and Ctrl-D leaves."""
+def test_the_prompt(path: Path, tmp_path: Path, prompt: dict[str, Any]) -> None:
+    """Queries over several lines are answered, also after errors and one that Ctrl-C stopped; the tab key
+    completes; a result is saved; an unknown command says what there is; Ctrl-D leaves.
+    """
+    file = tmp_path / "saved.csv"
     with terminal("sql", path, **prompt) as session:
         at = session.wait_for("sql> ")
         session.type("select sum(length)\r")
@@ -237,57 +205,10 @@ def test_the_prompt_answers(path: Path, tmp_path: Path, prompt: dict[str, Any]) 
         session.type("select lenght from episodes;\r")
         at = session.wait_for("length", session.wait_for("Error: ", at))
         at = session.wait_for("sql> ", at)
-        session.type("\x04")
-        assert session.end() == 0
-    kept = (tmp_path / "data" / "sql_history").read_text()
-    assert "+select sum(length)\n+  as total from episodes;" in kept
-    assert (tmp_path / "data" / "sql_history").stat().st_mode & 0o777 == 0o600
-
-
-@pytest.mark.slow
-def test_the_prompt_outlives_an_interrupted_query(path: Path, prompt: dict[str, Any]) -> None:
-    """Ctrl-C stops the query that runs, and the next one is answered."""
-    with terminal("sql", path, **prompt) as session:
-        at = session.wait_for("sql> ")
         session.type(f"{ENDLESS};\r")
         session.wait_until_computing()
         session.interrupt()
         at = session.wait_for("sql> ", session.wait_for("Interrupted.", at))
-        session.type("select 6 * 7 as answer;\r")
-        at = session.wait_for("42", session.wait_for("answer\n", at))
-        session.wait_for("sql> ", at)
-        session.type(".exit\r")
-        assert session.end() == 0
-
-
-@pytest.mark.slow
-def test_the_prompt_has_commands(path: Path, tmp_path: Path, prompt: dict[str, Any]) -> None:
-    """Tables and columns are asked for, a result is saved, and an unknown command says what there is."""
-    file = tmp_path / "saved.csv"
-    with terminal("sql", path, **prompt) as session:
-        at = session.wait_for("sql> ")
-        for typed, answer in (
-            (f".save {file}", "no result yet"),
-            ("show tables;", " s\n"),
-            ("describe episodes;", "episode_return"),
-            ("from range(3) r(n);", " s\n"),
-            (f".save {file}", "3 rows in"),
-            (".save x.doc", ".parquet"),
-            (".dance", ".refresh"),
-            (".refresh", "3 episodes"),
-        ):
-            session.type(f"{typed}\r")
-            at = session.wait_for("sql> ", session.wait_for(answer, at))
-        session.type("exit\r")
-        assert session.end() == 0
-    assert file.read_text() == "n\n0\n1\n2\n"
-
-
-@pytest.mark.slow
-def test_the_prompt_completes(path: Path, prompt: dict[str, Any]) -> None:
-    """The tab key completes a column and a table."""
-    with terminal("sql", path, **prompt) as session:
-        at = session.wait_for("sql> ")
         session.type("select episode_ret")
         at = session.wait_for("DOUBLE", at)
         session.type("\t")
@@ -297,8 +218,33 @@ def test_the_prompt_completes(path: Path, prompt: dict[str, Any]) -> None:
         session.type("\t")
         at = session.wait_for("des", at)
         session.type(" limit 1;\r")
-        session.wait_for("sql> ", session.wait_for(" s\n", at))
+        at = session.wait_for("sql> ", session.wait_for(" s\n", at))
+        for typed, answer in (
+            ("describe episodes;", "episode_return"),
+            ("from range(3) r(n);", " s\n"),
+            (f".save {file}", "3 rows in"),
+            (".save x.doc", ".parquet"),
+            (".dance", ".refresh"),
+            (".refresh", "3 episodes"),
+        ):
+            session.type(f"{typed}\r")
+            at = session.wait_for("sql> ", session.wait_for(answer, at))
         session.type("\x04")
+        assert session.end() == 0
+    assert file.read_text() == "n\n0\n1\n2\n"
+    kept = tmp_path / "data" / "sql_history"
+    assert "+select sum(length)\n+  as total from episodes;" in kept.read_text()
+    assert kept.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.slow
+def test_the_prompt_without_a_result(path: Path, tmp_path: Path, prompt: dict[str, Any]) -> None:
+    """There is nothing to save, and `.exit` leaves."""
+    with terminal("sql", path, **prompt) as session:
+        at = session.wait_for("sql> ")
+        session.type(f".save {tmp_path / 'saved.csv'}\r")
+        session.wait_for("sql> ", session.wait_for("no result yet", at))
+        session.type(".exit\r")
         assert session.end() == 0
 
 

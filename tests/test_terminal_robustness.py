@@ -3,83 +3,32 @@
 import io
 import json
 import sys
+import unicodedata
 from pathlib import Path
 
-import gymnasium
 import numpy as np
-import polars as pl
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from gymnasium import spaces
 
 import episodelake as el
+from claimed_stores import hostile_texts, odd_rewards, raw_steps
 from episodelake.terminal.command import message_of
 from episodelake.terminal.commands.querying import _query_text
 from episodelake.terminal.output.cells import clean
 from episodelake.terminal.output.exporting import _write_csv
 from episodelake.terminal.output.json_text import json_of
-from test_cli import call, no_terminal, printed, refused, table
+from terminal_stores import MAKERS, TURNED
+from test_cli import no_terminal, printed, refused
 
 __all__ = ["no_terminal"]
-
-RETURNS = [float("nan"), float("nan"), float("inf"), float("-inf"), float("inf"), -0.5]
-TURNED = "a\u202eb\u2066c\u200fd\ufeffe"
 
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A store with odd names and texts, and returns that are not finite."""
     path = tmp_path_factory.mktemp("odd") / "store"
-    parts = {"a.b": spaces.Box(-1, 1, (2,)), "50%": spaces.Box(-1, 1, ()), "select": spaces.Discrete(3)}
-    store = el.create(path, observation_space=spaces.Dict(parts), action_space=spaces.Discrete(2))
-    with store.writer(run="odd", metadata={"note": TURNED}) as writer:
-        for number, reward in enumerate(RETURNS):
-            writer.write_episode(
-                observations={
-                    "a.b": np.full((3, 2), number / 10, np.float32),
-                    "50%": np.linspace(-1, 1, 3, dtype=np.float32),
-                    "select": np.array([0, 1, 2]),
-                },
-                actions=[0, 1],
-                rewards=[0.0, reward],
-                terminations=True,
-                truncations=False,
-                metadata={"note": TURNED},
-            )
+    MAKERS["odd"](path)
     return path
-
-
-def two_files(path: Path) -> Path:
-    """A store with three episodes in a file of each of two runs, recorded in CartPole."""
-    store = el.create(path, gymnasium.make("CartPole-v1"))
-    for run in ("first", "second"):
-        with store.record(gymnasium.make("CartPole-v1"), run=run) as env:
-            for seed in range(3):
-                env.action_space.seed(seed)
-                env.reset(seed=seed)
-                done = False
-                while not done:
-                    _, _, terminated, truncated, _ = env.step(env.action_space.sample())
-                    done = terminated or truncated
-    return path
-
-
-def spoil(path: Path, kind: str, *, footer: bool) -> Path:
-    """Spoil the first run's file of a table: its pages, or its footer."""
-    (file,) = (path / kind).glob("first-*.parquet")
-    data = bytearray(file.read_bytes())
-    places = [len(data) - 30]
-    if not footer:
-        # The headers of the pages, which no reader passes over.
-        group = pq.read_metadata(file).row_group(0)
-        columns = [group.column(index) for index in range(group.num_columns)]
-        places = [column.data_page_offset for column in columns]
-        places += [column.dictionary_page_offset for column in columns if column.has_dictionary_page]
-    for place in places:
-        data[place : place + 12] = bytes(255 - byte for byte in data[place : place + 12])
-    file.write_bytes(data)
-    return file
 
 
 def test_texts_do_not_turn_a_line_round(path: Path) -> None:
@@ -92,58 +41,24 @@ def test_texts_do_not_turn_a_line_round(path: Path) -> None:
         assert "\u202e" not in printed(*words)
 
 
-def test_stats_have_the_names_of_sql(path: Path) -> None:
-    """Every part of the observations stands under its column's name, and is measured by it."""
-    names = [each["column"] for each in json.loads(printed("info", path, "--json"))["columns"]]
-    parts = {name for name in names if name.startswith("observation.")}
-    assert parts == {"observation.a%2Eb", "observation.50%25", "observation.select"}
-    assert parts <= {row["column"] for row in json.loads(printed("stats", path, "--json"))["columns"]}
-    for name in parts:
-        rows = json.loads(printed("stats", path, "-c", name, "--json"))["columns"]
-        assert {row["column"] for row in rows} == {name}
-    assert "Did you mean observation.select or " in refused(1, "stats", path, "-c", "observation.selct")
-
-
-def test_columns_that_cannot_be_measured(path: Path) -> None:
-    """A wrong column gets the nearest and each measurable one once; keys and columns of episodes say why."""
-    told = refused(1, "stats", path, "-c", "rewrd")
-    assert "Did you mean reward? There are: observation, action, reward, terminated, truncated, " in told
-    assert "holds keys or no numbers (VARCHAR)" in refused(1, "stats", path, "-c", "episode_id")
-    assert "length is a column of episodes" in refused(1, "stats", path, "-c", "length")
-    names = told.partition("There are: ")[2].strip().rstrip(".").split(", ")
-    assert len(names) == len(set(names))
-    for name in names:
-        assert json.loads(printed("stats", path, "-c", name, "--json"))["columns"]
-
-
-def test_one_meaning_of_the_highest_return(path: Path) -> None:
-    """NaN is left out and counted, infinities are numbers: in info, stats and plot alike."""
-    (told,) = json.loads(printed("info", path, "--json"))["returns"]
-    rows = json.loads(printed("stats", path, "--episodes-only", "--json"))["episodes"]
-    (measured,) = (row for row in rows if row["column"] == "episode_return")
-    (drawn,) = json.loads(printed("plot", path, "returns", "--json"))
-    assert told["highest"] == measured["maximum"] == drawn["highest"] == "Infinity"
-    assert told["lowest"] == measured["minimum"] == drawn["lowest"] == "-Infinity"
-    assert told["mean"] == measured["mean"] == drawn["mean"] == "NaN"
-    assert told["nan"] == measured["nan"] == 2
-
-
-@pytest.mark.parametrize("kind", ["returns", "histogram"])
-def test_drawings_say_what_they_pass_over(path: Path, kind: str) -> None:
-    """Five of six returns are not finite; the page and the JSON say so."""
-    assert "5 of 6 episodes not drawn" in call("plot", path, kind).stderr
-    (row,) = json.loads(printed("plot", path, kind, "--json"))
-    assert (row["episodes"], row["finite"]) == (6, 1)
-
-
-def test_visitation_has_numbers(path: Path) -> None:
-    """The cells of the heat map hold every observation, between edges that the file's values lie in."""
-    cells = json.loads(printed("plot", path, "visitation", "--json"))
-    assert sum(cell["visits"] for cell in cells) == 3 * len(RETURNS)
-    frame = el.open(path).steps.collect()
-    first = cells[0]["x"].partition("[")[0]
-    assert all(cell["x_from"] < cell["x_to"] for cell in cells)
-    assert first in frame.columns
+def test_hostile_texts_and_numbers(tmp_path: Path) -> None:
+    """No command passes a control character or a reversal of direction on; lists put NULL last, and JSON of
+    NaN and infinities is strict.
+    """
+    hostile_texts(tmp_path / "hostile")
+    for words in (["info"], ["ls"], ["head"], ["show", 0], ["sql", "FROM steps"], ["sql", "FROM runs"]):
+        out = printed(words[0], tmp_path / "hostile", *words[1:])
+        assert [c for c in out if unicodedata.category(c) in ("Cc", "Cf") and c not in "\n\t"] == []
+    odd_rewards(tmp_path / "rewards")
+    for direction in ([], ["-d"]):
+        words = ["--order-by", "metadata.note", "-c", "metadata.note", *direction, "--json"]
+        rows = json.loads(printed("ls", tmp_path / "rewards", *words))
+        assert [row["metadata.note"] for row in rows] == ["only here"] + [None] * 5
+    text = printed("sql", tmp_path / "rewards", "FROM transitions", "--json")
+    rewards = [row["reward"] for row in json.loads(text, parse_constant=pytest.fail)]
+    read = [float(str(value).replace("Infinity", "inf")) for value in rewards]
+    true = [row["reward"] for row in raw_steps(tmp_path / "rewards") if row["reward"] is not None]
+    np.testing.assert_array_equal(read, true)
 
 
 def test_wrong_calls_and_texts(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,76 +78,6 @@ def test_csv_does_not_steer_a_terminal() -> None:
         file.isatty = lambda terminal=terminal: terminal
         assert _write_csv(rows.to_reader(), file) == 1
         assert file.getvalue() == expected
-
-
-def test_keys_are_words(path: Path, tmp_path: Path) -> None:
-    """Keys of JSON are names that a script can rely on, without blanks."""
-    spaces_told = json.loads(printed("info", path, "--json"))["spaces"]
-    assert set(spaces_told) == {"observation_space", "action_space", "reward_shape", "groups"}
-    el.open(path).copy(tmp_path / "copy", "number < 2")
-    told = json.loads(call("diff", path, tmp_path / "copy", "--json").stdout)
-    assert told["b"]["end_reasons"] == {"terminated": 2}
-    assert not [key for key in told["a"] if " " in key]
-
-
-def test_a_damaged_card_costs_the_card(tmp_path: Path) -> None:
-    """Info says everything else, names the file, and ends with status 0."""
-    path = two_files(tmp_path / "store")
-    (path / "card.json").write_text("{")
-    result = call("info", path, "--json")
-    told = json.loads(result.stdout)
-    assert (result.exit_code, told["card"], told["episodes"]) == (0, None, 6)
-    assert "card.json" in result.stderr and "card.json" in told["damaged"][0]
-    assert call("info", path).exit_code == 0
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("footer", [True, False])
-def test_positions_are_those_of_the_whole_store(tmp_path: Path, footer: bool) -> None:
-    """Without its first file of episodes a store lists the others at their places, and shows them there."""
-    path = two_files(tmp_path / "store")
-    before = {row["position"]: row["episode_id"] for row in json.loads(printed("ls", path, "--json"))}
-    spoil(path, "episodes", footer=footer)
-    after = {row["position"]: row["episode_id"] for row in json.loads(call("ls", path, "--json").stdout)}
-    assert after == {position: before[position] for position in (3, 4, 5)}
-    for position in (3, 5, -1, -3):
-        told = json.loads(call("show", path, position, "--json").stdout)
-        assert (told["episode_id"], told["position"]) == (before[position % 6], position % 6)
-    assert call("show", path, 1).exit_code == 1
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("footer", [True, False])
-def test_healthy_steps_can_be_asked(tmp_path: Path, footer: bool) -> None:
-    """Commands over all steps go on without a damaged file, name it, and end with status 1."""
-    path = two_files(tmp_path / "store")
-    whole = el.open(path).transitions.collect()
-    healthy = whole.filter(pl.col("episode_id").str.starts_with("second"))
-    file = spoil(path, "steps", footer=footer)
-    for words in (
-        ["head"], ["stats"], ["plot", "actions"], ["sql", "SELECT sum(hash(observation)) FROM steps"],
-    ):  # fmt: skip
-        result = call(words[0], path, *words[1:], "--json")
-        assert (result.exit_code, file.name in result.stderr) == (1, True)
-        assert json.loads(result.stdout)
-    result = call("sql", path, "SELECT episode_id, t, observation FROM transitions ORDER BY ALL", "--json")
-    assert [row["t"] for row in json.loads(result.stdout)] == healthy.sort("episode_id", "t")["t"].to_list()
-    rows = table(call("sql", path, "SELECT count(DISTINCT observation) FROM transitions").stdout)[1:]
-    assert rows == [[str(healthy["observation"].n_unique())]]
-    assert file.name in call("diff", path, path, "--json").stderr or not footer
-
-
-@pytest.mark.parametrize("footer", [True, False])
-def test_a_summary_needs_no_steps(tmp_path: Path, footer: bool) -> None:
-    """Show says what the row of an episode says, names the file of its steps, and ends with status 1."""
-    path = two_files(tmp_path / "store")
-    length = el.open(path)[0].length
-    file = spoil(path, "steps", footer=footer)
-    result = call("show", path, 0)
-    assert (result.exit_code, file.name in result.stderr) == (1, True)
-    assert f"length\t{length}" in result.stdout
-    told = json.loads(call("show", path, 0, "--json").stdout)
-    assert (told["length"], told["signals"], len(told["damaged"])) == (length, [], 1)
 
 
 @pytest.mark.parametrize(

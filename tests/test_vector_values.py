@@ -137,91 +137,6 @@ def test_a_missing_final_observation_is_told(tmp_path: Path) -> None:
     assert [(episode.length, episode.end_reason) for episode in store.refresh()] == [(1, "cut")] * 2
 
 
-class Foreign:
-    """An array of another library: it can be turned into numpy, and nothing else."""
-
-    def __init__(self, values: Any) -> None:
-        self.values = np.asarray(values)
-
-    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
-        """Return the values."""
-        return self.values if dtype is None else self.values.astype(dtype)
-
-
-class Lending:
-    """An array that can only be lent by DLPack."""
-
-    def __init__(self, values: Any) -> None:
-        self.values = np.asarray(values)
-
-    def __dlpack__(self, **arguments: Any) -> Any:
-        """Lend the values."""
-        return self.values.__dlpack__(**arguments)
-
-    def __dlpack_device__(self) -> Any:
-        """Say where they are."""
-        return self.values.__dlpack_device__()
-
-
-class OnDevice:
-    """An array that shows itself only after `detach` and `cpu`, as torch has it."""
-
-    def __init__(self, values: Any, steps: int = 0) -> None:
-        self.values, self.steps = values, steps
-
-    def detach(self) -> OnDevice:
-        """Take one step."""
-        return OnDevice(self.values, self.steps + 1)
-
-    def cpu(self) -> OnDevice:
-        """Take another."""
-        return OnDevice(self.values, self.steps + 1)
-
-    def __array__(self, dtype: Any = None, copy: Any = None) -> np.ndarray:
-        """Return the values in the end."""
-        if self.steps < 2:
-            raise RuntimeError("this memory cannot be read")
-        return np.asarray(self.values)
-
-
-def test_arrays_of_other_libraries_become_numpy(tmp_path: Path) -> None:
-    """Observations, rewards, flags, infos, actions and logged values may be arrays of any library."""
-    for number, kind in enumerate([Foreign, Lending, OnDevice]):
-        with case(kind):
-            _check_arrays_of_other_libraries_become_numpy(tmp_path / str(number), kind)
-
-
-def _check_arrays_of_other_libraries_become_numpy(tmp_path: Path, kind: Callable[[Any], Any]) -> None:
-    class Elsewhere(Scripted):
-        def reset(self, **arguments: Any) -> Any:
-            return kind(np.zeros(2)), {"x": kind(np.array([1, 2]))}
-
-        def step(self, actions: Any) -> Any:
-            self.calls += 1
-            values = (
-                np.full(2, float(self.calls)),
-                np.array([1.0, 2.0]),
-                np.array([0, self.calls == 2], np.uint8),
-                np.zeros(2, np.uint8),
-            )
-            there = {"y": kind(np.array([5, 6])), "_y": kind(np.array([True, False]))}
-            return *map(kind, values), {"x": kind(np.array([3, 4]))} | there
-
-    envs = Elsewhere(2, [], AutoresetMode.NEXT_STEP)
-    store = el.create(tmp_path / "store", envs)
-    with store.record(envs) as recorder:
-        recorder.reset()
-        for _ in range(2):
-            recorder.log(value=kind(np.array([0.5, 1.5])))
-            recorder.step(kind(np.array([1, 2])))
-    first, second = sorted(store.refresh(), key=lambda episode: episode.number)
-    assert first.observations.tolist() == [0, 1, 2] and first.rewards.tolist() == [1, 1]
-    assert second.actions.tolist() == [2, 2] and second.end_reason == "terminated"
-    assert first.infos == [{"x": 1}, {"x": 3, "y": 5}, {"x": 3, "y": 5}]
-    assert second.infos == [{"x": 2}, {"x": 4}, {"x": 4}]
-    assert second.policy["value"].tolist() == [1.5, 1.5]
-
-
 def test_a_logged_value_of_another_size_is_refused(tmp_path: Path) -> None:
     """A value without one entry for each environment is an error that says so, and nothing is kept of it."""
     for number, value in enumerate(
@@ -242,36 +157,6 @@ def _check_a_logged_value_of_another_size_is_refused(tmp_path: Path, value: Any)
             recorder.log(value=np.zeros(3), mask=np.zeros(3))
         recorder.step(STILL)
     assert [episode.policy for episode in store.refresh()] == [{}] * 3
-
-
-@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
-def test_discarded_environments_are_silent_until_they_are_reset(tmp_path: Path, mode: AutoresetMode) -> None:
-    """Nothing of their running episodes is stored, nor of those that autoreset begins, until a reset."""
-    makers: list[Maker] = [lambda n=n: SmallEnv(n) for n in (3, 3)]
-    envs = SyncVectorEnv(makers, autoreset_mode=mode)
-    store = el.create(tmp_path / "store", envs)
-    still = STILL[:2]
-    with store.record(envs) as recorder:
-        recorder.reset(seed=10)
-        for _ in range(4):
-            recorder.step(still)
-        recorder.step(still)
-        recorder.discard([1])
-        for _ in range(7):
-            recorder.step(still)
-        assert recorder.episode_ids[1] is None
-        recorder.reset(seed=20)
-        recorder.step(still)
-        assert recorder.transitions == sum(map(len, recorder_lengths(store, recorder)))
-    own = sorted((e for e in store.refresh() if e.env_index == 1), key=lambda e: e.number)
-    assert [(e.length, e.seed) for e in own] == [(3, 11), (1, 21)]
-    assert store.verify().faults == ()
-
-
-def recorder_lengths(store: el.EpisodeStore, recorder: el.types.VectorRecorder) -> list[range]:
-    """Return a range as long as each episode recorded so far, the running ones (one step) included."""
-    recorder.seal()
-    return [range(episode.length) for episode in store.refresh()] + [range(1)] * 2
 
 
 class Widening(SmallEnv):

@@ -76,10 +76,9 @@ class Entry:
         shown = [each.encode("utf-8", "backslashreplace").decode() for each in (name, url)]
         if self.snapshot is None:
             return (*shown, *[None] * 7, self.error)
-        tables = (self.snapshot.episode_files, self.snapshot.run_files, self.snapshot.listed_steps)
-        created = _created(self.snapshot)
-        last = max((file.moment for file in (*tables[0], *tables[1])), default=0)
-        size = sum(file.size for table in tables for file in table)
+        created, size = _created(self.snapshot), self.snapshot.table_bytes
+        dated = (*self.snapshot.episode_files, *self.snapshot.run_files)
+        last = max((file.moment for file in dated), default=0)
         if not 0 <= last < _LATEST or not 0 <= size < 2**63:
             raise CorruptStoreError(
                 f"The logs of {self.snapshot.layout.root} list files of {size} bytes, the last one added "

@@ -122,6 +122,10 @@ class ReportingGroup(TyperGroup):
         except KeyboardInterrupt:
             left = _INTERRUPTED.get(ctx.invoked_subcommand, "")
             raise failure(f"Interrupted. {left}".strip(), INTERRUPTED) from None
+        except typer.BadParameter as error:
+            # What typer puts before the message of a converter.
+            error.message = error.message.removeprefix("Value error, ")
+            raise
         except Exception as error:
             message = message_of(error)
             if message is None:

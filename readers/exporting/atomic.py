@@ -91,6 +91,11 @@ def _clear(area: Path, path: Path) -> None:
 
 
 def _check_replaceable(path: Path, *, folder: bool, overwrite: bool) -> None:
+    if _is_current_folder(path):
+        raise StoreExistsError(
+            f"{path} is the current folder, or one around it, which the export would replace. Name a new "
+            "folder in it, or change to another folder."
+        )
     if not os.path.lexists(path) or (folder and _is_empty_folder(path)):
         return
     if not overwrite:
@@ -104,6 +109,14 @@ def _check_replaceable(path: Path, *, folder: bool, overwrite: bool) -> None:
             f"{path} {problem}, and overwrite=True replaces exports only. Nothing was changed: delete it "
             "yourself, or choose another path."
         )
+
+
+def _is_current_folder(path: Path) -> bool:
+    """Return whether the process works in a folder: it would be in a deleted one afterwards."""
+    try:
+        return path.is_dir() and Path.cwd().is_relative_to(path.resolve())
+    except FileNotFoundError:  # the current folder was deleted
+        return False
 
 
 def _is_empty_folder(path: Path) -> bool:

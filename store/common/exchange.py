@@ -6,6 +6,7 @@ drivers of import, export and `view.to` find a format by its name here.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
@@ -56,10 +57,15 @@ def entries(role: Role) -> Mapping[str, EntryPoint]:
 def formats(role: Role) -> dict[str, Any]:
     """Return the objects of a role by name, all of them imported.
 
-    Raises:
-        MissingPackageError: one cannot be loaded, or is no object of this role.
+    One that cannot be loaded, or is no object of this role, is left out with a warning.
     """
-    return {name: _loaded(role, entry) for name, entry in entries(role).items()}
+    found: dict[str, Any] = {}
+    for name, entry in entries(role).items():
+        try:
+            found[name] = _loaded(role, entry)
+        except MissingPackageError as error:
+            warnings.warn(f"{error} It is left out.", RuntimeWarning, stacklevel=2)
+    return found
 
 
 def find_format(role: Role, name: str) -> Any:
@@ -82,7 +88,7 @@ def _loaded(role: Role, entry: EntryPoint) -> Any:
     except Exception as error:
         raise MissingPackageError(
             f"{place} cannot be loaded: {type(error).__name__}: {error!s:.200}. Repair or uninstall that "
-            "package; until then, name the format of a source with format= (--format)."
+            "package."
         ) from error
     lacking = [name for name in _ATTRIBUTES[role] if not hasattr(found, name)]
     if lacking:

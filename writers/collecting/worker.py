@@ -103,9 +103,23 @@ def work_share(
         The result, or the traceback of what was raised.
     """
     try:
-        return _work(report, pickle.loads(config), share, stop)
+        return _work(report, _unpickled(config), share, stop)
     except BaseException:
         return traceback.format_exc()
+
+
+def _unpickled(config: bytes) -> WorkerConfig:
+    """Unpickle a config; the error of a function of the main script says where it may be defined."""
+    try:
+        return pickle.loads(config)
+    except AttributeError as error:
+        if "main__'" in str(error):
+            error.add_note(
+                "Workers import the main script without what is below `if __name__ == '__main__':`, and know "
+                "nothing that was defined at a prompt or in a notebook. Define what `collect` is given above "
+                "that line, or in a module."
+            )
+        raise
 
 
 def _work(

@@ -45,6 +45,7 @@ def info_of(opened: Explored) -> dict[str, Any]:
         "episodes": len(store),
         "transitions": sum(run["transitions"] for run in figures.runs),
         "bytes": size,
+        "table_bytes": snapshot.table_bytes,
         "files": files,
         "returns": figures.returns,
         "lengths": figures.lengths,
@@ -134,6 +135,7 @@ def _amounts(page: Page, report: Mapping[str, Any]) -> list[tuple[str, object]]:
         ("transitions", report["transitions"]),
         ("runs", len(report["runs"])),
         ("size", f"{page.size(report['bytes'])} in {page.text(report['files'])} files"),
+        ("size of tables", page.size(report["table_bytes"])),
     ]
     for spread in report["returns"]:
         objective = spread["objective"]

@@ -23,7 +23,16 @@ _SHOWN = ("store", "episodes", "steps", "env_ids", "updated", "bytes")
 
 
 def open_lake(root: str, storage: Sequence[str] | None) -> Lake:
-    """Open the lake at a folder or a URL."""
+    """Open the lake at a folder or a URL.
+
+    Raises:
+        StoreNotFoundError: the folder does not exist, where `episodelake.lake` gives a lake without stores.
+    """
+    if "://" not in root and not Path(root).exists():
+        raise StoreNotFoundError(
+            f"There are no stores at {Path(root).absolute()}: the folder does not exist.",
+            hint="Create stores in it with episodelake.lake(path).create(name, env).",
+        )
     return lake(root, storage_options=storage_options(storage))
 
 
@@ -47,7 +56,7 @@ def open_store_or_lake(path: str, storage: Sequence[str] | None) -> EpisodeStore
             opened = open_lake(path, storage)
             if opened.stores().height:
                 return opened
-        except InvalidArgumentError as error:
+        except (InvalidArgumentError, StoreNotFoundError) as error:
             raise missing from error
         raise
 
@@ -58,8 +67,7 @@ def write_stores(page: Page, stores: pl.DataFrame, url: str) -> None:
     readable = stores.filter(pl.col("error").is_null())
     if readable.height:
         page.frame(readable.select(_SHOWN))
-    missing = "" if "://" in url or Path(url).exists() else ", which does not exist"
-    page.note(f"{counted(readable.height, 'store')} in {url}{missing}.")
+    page.note(f"{counted(readable.height, 'store')} in {url}.")
     for name, error in broken.select("store", "error").iter_rows():
         report_warning(f"{name} cannot be read: {error}")
 
