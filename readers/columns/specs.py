@@ -78,11 +78,30 @@ class DynamicColumn(Column):
 
     def values(self, block: Block, snapshot: Snapshot) -> Tree:
         """See `Column`."""
+        return self._decoded(self._cells(block, snapshot))
+
+    def write(
+        self, block: Block, snapshot: Snapshot, into: Tree, rows: Sequence[tuple[int, int, int]]
+    ) -> None:
+        """See `Column`; texts and arrays of other episodes, which may be longer, are not decoded."""
+        sized = not self.presence and (self.template.dtype.kind == "U" or pa.types.is_list(self.field.type))
+        if not sized or sum(count for _, count, _ in rows) == block.count:
+            super().write(block, snapshot, into, rows)
+            return
+        wanted = np.concatenate([np.arange(first, first + count) for first, count, _ in rows])
+        values = self._decoded(self._cells(block, snapshot).take(pa.array(wanted)))
+        done = 0
+        for _, count, place in rows:
+            into[place : place + count] = values[done : done + count]
+            done += count
+
+    def _cells(self, block: Block, snapshot: Snapshot) -> pa.ChunkedArray:
         if self.annotation is not None:
-            cells = block.added(snapshot, self.annotation, 0, block.count)
-        else:
-            overflow = {} if self.overflow is None else {self.field.name: self.overflow}
-            cells = block.shown([self.field], overflow, 0, block.count).column(0)
+            return block.added(snapshot, self.annotation, 0, block.count)
+        overflow = {} if self.overflow is None else {self.field.name: self.overflow}
+        return block.shown([self.field], overflow, 0, block.count).column(0)
+
+    def _decoded(self, cells: pa.ChunkedArray) -> np.ndarray:
         if self.presence:
             return values_of(cells.is_valid())
         if not pa.types.is_list(cells.type):
