@@ -1,6 +1,6 @@
 """Verification: everything in the newest version is read and compared with everything else, and repaired.
 
-`store/checks.py` checks files; `pages` reads them, and `relations` compares what they say.
+`store/checks.py` checks files; `pages` reads them, and `relations` compares the tables.
 """
 
 from __future__ import annotations
@@ -9,9 +9,6 @@ import contextlib
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-
-import numpy as np
-import pyarrow as pa
 
 from ...store.checks import (
     LOG,
@@ -39,7 +36,7 @@ from ...store.layout import ANNOTATIONS, EPISODES, RUNS, STEPS, TAGS
 from ...store.recovery.recovery import recover_journals
 from ...store.rewrite.artifacts import check_artifacts, check_bundles, check_records
 from ...store.rewrite.operation import Operation, Progress, is_maintenance_file, reconcile
-from ...store.schema import LAST_OBSERVATION, MISSING, RUNS_SCHEMA, StoreHandle
+from ...store.schema import RUNS_SCHEMA, StoreHandle
 from ...store.tables.annotation_files import (
     MARKER,
     PROPERTY,
@@ -50,7 +47,7 @@ from ...store.tables.annotation_files import (
 )
 from ...store.tables.table_files import is_file_name
 from ...store.tags import read_tag, tag_files
-from .pages import StepsPages, read_annotation
+from .pages import NAMES, Lanes, Pages
 from .relations import Relations
 
 __all__ = ["Fault", "VerifyReport", "verify"]
@@ -117,6 +114,7 @@ class _Inspection:
     """
 
     _relations: Relations
+    _lanes: Lanes
 
     def __init__(self, store: StoreHandle, findings: Findings, *, locked: bool) -> None:
         self.store = store
@@ -129,8 +127,6 @@ class _Inspection:
         self._pointed: dict[str, int] = {}
         self._complete = False
         self._locked = locked
-        #: What readers refuse of files of steps; reported where nothing else is wrong with them.
-        self._refused: list[tuple[str, Findings]] = []
         self._read: set[str] = set()
 
     def _blank(self, name: str) -> Listing:
@@ -192,13 +188,14 @@ class _Inspection:
         self._relations = Relations(self.store.schema, None if known is None else known | recovering)
         read_files = [self._read_episodes(episodes, name, findings) for name in episodes.files]
         self._complete = read[0] is not None and all(read_files)
-        self._pointed = self._relations.check_episodes(findings)
+        self._lanes = self._relations.lanes()
+        self._pointed = self._lanes.steps()
         agreed = read[1] is None or self._check_listing(findings)
         return agreed and known is not None and self._complete
 
     def _read_episodes(self, listing: Listing, name: str, findings: Findings) -> bool:
         """Read every page of a file of the episodes table; return whether it can be used."""
-        place, file, columns = listing.place / name, listing.file(name), self._relations.columns
+        place, file = listing.place / name, listing.file(name)
         parquet = check_file(place, file, listing.files[name], findings)
         usable = parquet is not None and check_columns(
             parquet, file, listing, self.store.schema.episodes, findings
@@ -208,11 +205,7 @@ class _Inspection:
         if not usable or len(tables) < len(groups):
             return False
         check_as_readers(listing, name, findings)
-        rows = pa.concat_tables(
-            [columns.empty_table(), *(table.select(columns.names).cast(columns) for table in tables)]
-        )
-        missing = [np.zeros(0, bool), *map(_last_missing, tables)]
-        self._relations.add(file, rows, np.concatenate(missing))
+        self._relations.add(file, tables)
         return True
 
     def _read_annotations(self, episodes: Listing, findings: Findings) -> AnnotationFiles:
@@ -252,44 +245,43 @@ class _Inspection:
 
     def _check_segments(self, progress: Progress) -> None:
         """Read every steps file that is listed or pointed at, and the annotations beside it."""
-        pointed = self._pointed
-        names = [*pointed, *(name for name in self._steps.files if name not in pointed)]
+        names = [*self._pointed, *(name for name in self._steps.files if name not in self._pointed)]
+        pages = Pages(self.store.schema, self._lanes, self.findings)
+        sizes: dict[str, int | None] = {}
+        #: What readers refuse of files; reported where nothing else is wrong with them.
+        refused: dict[str, Findings] = {}
         for done, name in enumerate(names, 1):
-            self._check_segment(name, pointed=name in pointed)
+            self._check_segment(name, pages, sizes, refused)
             progress(done, len(names))
-        self._relations.finish(self.findings)
-        for file, refused in self._refused:
+        self._relations.report(self._lanes, sizes, self.findings)
+        for file, own in refused.items():
             if not self.findings.about(file, f"{STEPS}/{LOG}"):
-                self.findings.absorb(refused)
+                self.findings.absorb(own)
 
-    def _check_segment(self, name: str, *, pointed: bool) -> None:
+    def _check_segment(
+        self, name: str, pages: Pages, sizes: dict[str, int | None], refused: dict[str, Findings]
+    ) -> None:
+        """Read a steps file and the annotations beside it; note its size and what readers refuse of it."""
         steps, findings, own = self._steps, self.findings, Findings()
-        place, file = steps.place / name, steps.file(name)
+        place, file, pointed = steps.place / name, steps.file(name), name in self._pointed
         self._read.add(file)
         mend = "unlist" if self._complete and not pointed else None
-        parquet = check_file(place, file, steps.files.get(name), own, ["episode_id"], mend=mend)
-        lanes = self._relations.lanes(name)
+        parquet = check_file(place, file, steps.files.get(name), own, NAMES, mend=mend)
         if parquet is None and self._is_replaced(name):
             return
         findings.absorb(own)
-        rows, pages = None if parquet is None else parquet.metadata.num_rows, iter(())
+        within = self._lanes.of(name)
+        rows, sizes[name] = None if parquet is None else parquet.metadata.num_rows, None
         if parquet is not None:
             usable = check_columns(parquet, file, steps, self.store.schema.steps, findings)
-            check = StepsPages(self.store.schema, findings)
-            pages = check.read(parquet, place, file, lanes if usable else None)
-            self._relations.compare(name, rows if usable else None, lanes, pages, findings)
-            refused = Findings()
-            check_as_readers(steps, name, refused)
-            self._refused += [(file, refused)]
-        else:
-            self._relations.compare(name, None, lanes, (), findings)
-        if not pointed:
-            return
-        for annotation, beside, file in self._beside(self._annotations, name):
+            sizes[name] = rows if usable else None
+            pages.read_steps(parquet, place, file, within if usable else None)
+            check_as_readers(steps, name, refused.setdefault(file, Findings()))
+        for annotation, beside, file in self._beside(self._annotations, name) if pointed else ():
             self._read.add(file)
-            expected = annotation.schema(self.store.schema.step_keys)
-            keys = read_annotation(beside, file, annotation, expected, lanes, rows, findings)
-            self._relations.annotate(file, keys, findings)
+            parquet = check_file(beside, file, None, findings, NAMES)
+            if parquet is not None:
+                pages.read_annotation(parquet, beside, file, annotation, within, rows)
 
     def _is_replaced(self, name: str) -> bool:
         """Return whether a steps file was listed, and is no longer: others replaced it meanwhile."""
@@ -378,11 +370,3 @@ def _repair(operation: Operation, findings: Findings) -> None:
         with guard_access("delete", place):
             place.remove()
         findings.mended("leftover", {file})
-
-
-def _last_missing(rows: pa.Table) -> np.ndarray:
-    """Return which episodes lack their last observation: bool, one for each."""
-    name = LAST_OBSERVATION.name
-    if name not in rows.column_names or rows.schema.field(name).type != LAST_OBSERVATION.type:
-        return np.zeros(rows.num_rows, bool)
-    return np.array([value == MISSING for value in rows.column(name).to_pylist()], bool)

@@ -207,7 +207,7 @@ def commit_name(version: int) -> str:
 
 def commit_place(table: Place, version: int) -> Place:
     """Return the file of a commit in the log of the table in a folder."""
-    return table / "_delta_log" / commit_name(version)
+    return table / f"_delta_log/{commit_name(version)}"
 
 
 def checkpoint_name(version: int) -> str:
@@ -337,6 +337,10 @@ def read_commit(table: Place, version: int, *, checksummed: bool = True) -> byte
     place = commit_place(table, version)
     with guard_access("read", place):
         data = place.read(LARGEST)
+    return _checked(table, version, place, data, checksummed=checksummed)
+
+
+def _checked(table: Place, version: int, place: Place, data: bytes, *, checksummed: bool) -> bytes:
     if (checksummed or has_checksum(data)) and not commit_fits(table.name, version, data):
         raise changed_error(place, data)
     return data
@@ -361,12 +365,18 @@ def find_commit(table: Place, version: int, *, checksummed: bool = False) -> byt
     Raises:
         CorruptStoreError, StoreAccessError: see `read_commit`.
     """
+    place = commit_place(table, version)
     try:
-        return read_commit(table, version, checksummed=checksummed)
+        with guard_access("read", place):
+            try:
+                data = place.read(LARGEST)
+            except FileNotFoundError:
+                return None
     except StoreAccessError as error:
         if is_absent(error):
             return None
         raise
+    return _checked(table, version, place, data, checksummed=checksummed)
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from typing import Any, TypeVar
@@ -88,6 +88,16 @@ class Metadata:
         """Columns with their metadata."""
         return _columns(self.content["schemaString"])[1]
 
+    @cached_property
+    def asked_of_writers(self) -> list[str]:
+        """The features of version 2 of the protocol that the table asks of writers."""
+        asked = [name for name in self.properties if name.startswith(_CONSTRAINTS)]
+        if str(self.properties.get(_APPEND_ONLY)).lower() == "true":
+            asked.append(_APPEND_ONLY)
+        for column in self.delta_schema.fields:
+            asked += [f"{name} of {column.name!r}" for name in column.metadata if name.startswith("delta.")]
+        return asked
+
 
 @lru_cache(256)
 def _columns(text: str) -> tuple[Schema, pa.Schema]:
@@ -130,14 +140,18 @@ class LogState:
         """Whether checkpoints must have checksums too; object stores check their objects."""
         return self.table.local is not None and self.marked
 
-    def add_commit(self, data: bytes) -> None:
+    def add_commit(self, data: bytes, actions: Iterable[Mapping[str, Any]] | None = None) -> None:
         """Apply the commit after the version.
+
+        Args:
+            data: its bytes.
+            actions: what it does, if that is known.
 
         Raises:
             CorruptStoreError: its actions cannot be read.
         """
         with reading_commit(self.table, self.version + 1):
-            for action in commit_actions(self.table, self.version + 1, data):
+            for action in actions or commit_actions(self.table, self.version + 1, data):
                 for kind, content in action.items():
                     self.apply(kind, content)
         # At once: with the content of another version the log would look like that of another store.
@@ -202,17 +216,12 @@ class LogState:
             FormatVersionError: another program gave the table such features.
             StoreAccessError: the table belongs to a published version.
         """
-        properties = self.metadata.properties
-        if PUBLISHED in properties:
+        if PUBLISHED in self.metadata.properties:
             raise StoreAccessError(
                 f"{self.table.parent} is a published version, which never changes. To record into it or to "
                 "maintain it, make a store of your own with EpisodeStore.copy."
             )
-        asked = [name for name in properties if name.startswith(_CONSTRAINTS)]
-        if str(properties.get(_APPEND_ONLY)).lower() == "true":
-            asked.append(_APPEND_ONLY)
-        for column in self.metadata.delta_schema.fields:
-            asked += [f"{name} of {column.name!r}" for name in column.metadata if name.startswith("delta.")]
+        asked = self.metadata.asked_of_writers
         version = int(self.protocol["minWriterVersion"])
         if version > _WRITER_VERSION or asked:
             named = f" with {', '.join(asked)}" if asked else ""

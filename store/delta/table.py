@@ -178,7 +178,7 @@ class Table(TableVersion):
             _check_kinds(self.path, self.schema, columns)
             return [*removals(removed, moment), *(file.action(self.path, moment) for file in added)]
 
-        if not self._followed:
+        if not self._followed or not self._is_last_commit_there():
             self.refresh()
         self._uncertain = True
         self._transact(actions, (run_id, segment), details or {}, "commit")
@@ -277,7 +277,7 @@ class Table(TableVersion):
     def _transact(
         self, actions: _Actions, transaction: tuple[str, int], details: Mapping[str, Any], action: str
     ) -> None:
-        """Add a commit after the last one, once per transaction.
+        """Add a commit after the last one, once per transaction; the caller has looked whether that is there.
 
         Args:
             actions: gives what it does, for the state that it follows.
@@ -296,16 +296,14 @@ class Table(TableVersion):
             if self._state.transactions.get(application, -1) >= number:
                 return
             moment = max(time.time_ns() // 1_000_000, self._state.moment + 1)
-            # After a lost attempt the refresh has just looked.
-            if attempt or self._is_last_commit_there():
-                with guard_access(action, self.path):
-                    lines = actions(moment)
-                if lines is None:
-                    return
-                lines.append({"txn": {"appId": application, "version": number}})
-                if self._append(lines, commit_information("WRITE", moment, details)):
-                    LOG.debug("committed version %d of %s: %s", self.version, self.path, action)
-                    return
+            with guard_access(action, self.path):
+                lines = actions(moment)
+            if lines is None:
+                return
+            lines.append({"txn": {"appId": application, "version": number}})
+            if self._append(lines, commit_information("WRITE", moment, details)):
+                LOG.debug("committed version %d of %s: %s", self.version, self.path, action)
+                return
             LOG.info("could not %s in %s: others committed first, trying again", action, self.path)
             time.sleep(_PAUSE_SECONDS * random.random() * min(attempt, 20))
             self.refresh()
@@ -338,7 +336,7 @@ class Table(TableVersion):
                 with guard_access("take a commit back", self.path):
                     commit_place(self.path, version).remove()
             return False
-        self._state.add_commit(commit)
+        self._state.add_commit(commit, actions)
         self._state.moment = max(self._state.moment, information["timestamp"])
         if unsynced is not None:
             raise unsynced
@@ -417,8 +415,12 @@ def _check_kinds(path: Place, schema: pa.Schema, columns: Sequence[pa.Field]) ->
     Raises:
         TableChangedError: it has.
     """
-    known = {column.name: field_kind(column) for column in schema}
-    changed = [column.name for column in columns if known.get(column.name) != field_kind(column)]
+    known = {column.name: column for column in schema} if columns else {}
+    changed = [
+        column.name
+        for column in columns
+        if column.name not in known or field_kind(known[column.name]) != field_kind(column)
+    ]
     if changed:
         raise TableChangedError(
             f"Another operation gave the column {changed[0]!r} of {path} another type meanwhile; nothing was "
@@ -428,6 +430,8 @@ def _check_kinds(path: Place, schema: pa.Schema, columns: Sequence[pa.Field]) ->
 
 def _grown(schema: pa.Schema, columns: Sequence[pa.Field]) -> pa.Schema | None:
     """Return the schema with columns and marks that it lacks; None if it lacks none."""
+    if not columns:
+        return None
     known = {column.name.casefold(): column for column in schema}
     columns_by_name = dict(known)
     for column in columns:

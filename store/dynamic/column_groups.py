@@ -60,11 +60,11 @@ class ColumnGroup:
 
     def owns(self, column: pa.Field) -> bool:
         """Return whether a schema field belongs to this group."""
-        if kinds.field_kind(column) is None:
-            return False
         if self.prefix:
-            return column.name.startswith(self.prefix)
-        return not column.name.startswith((INFO.prefix, POLICY.prefix, METADATA.prefix))
+            named = column.name.startswith(self.prefix)
+        else:
+            named = not column.name.startswith((INFO.prefix, POLICY.prefix, METADATA.prefix))
+        return named and kinds.field_kind(column) is not None
 
 
 INFO = ColumnGroup("info.")

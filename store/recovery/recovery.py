@@ -48,7 +48,7 @@ from ..journal.run_journal import (
     sealed_numbers,
     set_aside,
 )
-from ..layout import EPISODES, RUNS, Layout
+from ..layout import EPISODES, RUNS, Layout, check_identity
 from ..parquet.files import read_parquet
 from ..rewrite.operation import finish_interrupted
 from ..schema import ENV_BUNDLE, StepSchema, StoreHandle
@@ -303,6 +303,7 @@ def _seal_all(
         seal = seal_reopened if job.records.continued else seal_segment
         seal(store, tables, job)
     if records or tables.episodes.applied(header.run_id) >= 0:
+        check_identity(tables.layout)
         commit_run(tables, header, max([record.ended_at for record in records], default=now))
     interrupted = sum(record.end_reason == "interrupted" for record in records)
     steps = sum(record.transitions for record in records)

@@ -327,6 +327,8 @@ def _episodes_table(tables: Tables, schema: StepSchema, job: Seal, rows: Segment
 def _committed(table: Table, made: pa.Schema, columns: ColumnSet) -> bool:
     """Give a table the columns that were made; False if others committed one under another kind meanwhile."""
     own = [column for column in made if kinds.field_kind(column)]
+    if not own and not columns.overflow:
+        return True
     table.ensure_columns([*own, *marked(table.schema, columns.overflow)])
     known = {column.name: kinds.field_kind(column) for column in table.schema}
     return all(known.get(column.name) == kinds.field_kind(column) for column in own)
@@ -366,10 +368,11 @@ def _orphans(tables: Tables, job: Seal) -> list[str]:
 def commit_run(tables: Tables, header: RunHeader, ended_at: int | None) -> None:
     """Write the run's row: first without an end when its first segment is sealed, then with it.
 
+    The caller has checked the identity of the store.
+
     Args:
         ended_at: microseconds since 1970, UTC; None while the run goes on.
     """
-    check_identity(tables.layout)
     state = 0 if ended_at is None else 1
     if tables.runs.applied(header.run_id) >= state:
         return

@@ -389,6 +389,7 @@ class RunSession(NotCopyable, Generic[Rows]):
         self.rows.end_all()
         self.seal()
         if self.seals.committed >= 0:
+            check_identity(self.store.layout)
             commit_run(self._tables, self.header, timestamp_now())
         # As late as can be: the background thread closes what an interrupt leaves behind here.
         self._stop_threads()
