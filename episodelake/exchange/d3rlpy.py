@@ -131,24 +131,26 @@ class _Dumped(_Dataset):
             self.losses.add(f"the column {name}", self.count)
         if not self.count:
             raise DatasetError(f"{self.path} has no episodes, so nothing shows its spaces.")
+        self._several = "observations_0" not in self.file
         first = self._arrays("observations", 0)
         actions = [self._array("actions", index) for index in range(self.count)]
-        self._several = "observations_0" not in self.file
         self.use_spaces(first, actions, several=self._several)
         chosen = self.observation_space
         self._observation_spaces = list(chosen) if isinstance(chosen, spaces.Tuple) else [chosen] * len(first)
 
     def parts(self) -> Iterator[Part]:
         for index in range(self.count or 0):
-            rows, terminated = len(self._array("rewards", index)), self._terminated(index)
-            if self._is_whole(rows, terminated):
-                yield Part((str(index),), partial(self._load, index, terminated))
+            yield Part((str(index),), partial(self._load, index))
 
-    def _load(self, index: int, terminated: bool) -> ForeignEpisode:
+    def _load(self, index: int) -> ForeignEpisode | None:
         place = f"{self.path}: episode {index}"
         with reading(place):
+            rewards = self._array("rewards", index)
+            terminated = self._terminated(index)
+            if not self._is_whole(len(rewards), terminated):
+                return None
             parts = tuple(whole(array, place) for array in self._arrays("observations", index))
-            actions, rewards = (whole(self._array(name, index), place) for name in ("actions", "rewards"))
+            actions, rewards = whole(self._array("actions", index), place), whole(rewards, place)
         counts = {len(each) for each in (*parts, actions, rewards)}
         if len(counts) > 1:
             raise DatasetError(
@@ -174,24 +176,24 @@ class _Dumped(_Dataset):
         return rows > 1
 
     def _terminated(self, index: int) -> bool:
-        with reading(f"{self.path}: terminated_{index}"):
+        place = f"{self.path}: terminated_{index}"
+        with reading(place):
             value = np.asarray(self._array("terminated", index)[()]).reshape(-1)
-        return bool(as_flags(value, f"{self.path}: terminated_{index}").all())
+        return bool(as_flags(value, place).all())
 
     def _array(self, name: str, index: int) -> Any:
         path = f"{name}_{index}"
-        if path not in self.file:
+        array = self.file.get(path)
+        if array is None:
             raise DatasetError(f"{self.path}: episode {index} has no {path}.")
-        return self.file[path]
+        return array
 
     def _arrays(self, name: str, index: int) -> list[Any]:
         """Return an array of an episode, or those of a tuple."""
-        if f"{name}_{index}_0" not in self.file:
-            return [self._array(name, index)]
         arrays = []
-        while (path := f"{name}_{index}_{len(arrays)}") in self.file:
+        while self._several and (path := f"{name}_{index}_{len(arrays)}") in self.file:
             arrays.append(self.file[path])
-        return arrays
+        return arrays or [self._array(name, index)]
 
 
 def _shaped(values: np.ndarray, space: Any) -> np.ndarray:

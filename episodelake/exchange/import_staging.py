@@ -71,13 +71,12 @@ def import_staged(dataset: ForeignDataset, target: Target) -> dict[str, Any]:
         recover_unclosed(target.store.handle)
         known = _sources_of(target.store)
     if target.direct:
-        made = empty_store(dataset, Path(target.into))
-        done = _write(dataset, made, known, target)
-        return {"episodes": len(made.refresh()), "steps": _steps_of(made), "skipped": tuple(done.skipped)}
+        done = _write(dataset, empty_store(dataset, Path(target.into)), known, {}, target)
+        return {"episodes": len(done.staged), "steps": done.steps, "skipped": tuple(done.skipped)}
 
     def run() -> dict[str, Any]:
-        with _staged(dataset, target) as staging:
-            return _commit(dataset, staging, _write(dataset, staging, known, target), target)
+        with _staged(dataset, target) as (staging, staged):
+            return _commit(dataset, staging, _write(dataset, staging, known, staged, target), target)
 
     before = dict(dataset.losses)
     try:
@@ -88,10 +87,13 @@ def import_staged(dataset: ForeignDataset, target: Target) -> dict[str, Any]:
 
 
 def _write(
-    dataset: ForeignDataset, staging: EpisodeStore, known: Mapping[str, Source], target: Target
+    dataset: ForeignDataset,
+    staging: EpisodeStore,
+    known: Mapping[str, Source],
+    staged: Mapping[str, Source],
+    target: Target,
 ) -> Imported:
     """Write the episodes that the target does not have into the staging store."""
-    recover_unclosed(staging.handle)
     identity = str(dataset.identity)
     stated = dataset.card.get("env_spec")
     env = stated if isinstance(stated, str) and stated_spec(stated) else None
@@ -105,7 +107,7 @@ def _write(
         durability="none",
     ) as writer:
         rules: Any = {name: getattr(target, name) for name in ("on_error", "on_changed", "progress")}
-        return import_episodes(dataset, writer, known, _sources_of(staging), **rules)
+        return import_episodes(dataset, writer, known, staged, **rules)
 
 
 def _sources_of(store: EpisodeStore) -> dict[str, Source]:
@@ -120,30 +122,33 @@ def _commit(dataset: ForeignDataset, staging: EpisodeStore, done: Imported, targ
     """
     if done.changed and target.on_changed == "error":
         raise DatasetError(_changed(dataset, done, target.into))
+    counts = {
+        "episodes": len(done.staged),
+        "steps": done.steps,
+        "present": len(done.present),
+        "replaced": 0,
+        "kept": len(done.changed) if target.on_changed == "keep" else 0,
+        "skipped": tuple(done.skipped),
+    }
+    if target.store is None and not done.outdated and _moved(staging, target.into):
+        return counts
     staging.refresh()
     # With those that an interrupted import has written, of which the target may have some by now.
     staged = {key: source.id for key, source in _sources_of(staging).items() if key in done.staged}
     added: EpisodeView = staging
     if len(staged) < len(staging):
         added = staging.filter(pl.col("episode_id").is_in(list(staged.values())))
-    replaced = [id for key, id in done.changed.items() if key in staged]
-    new = added.filter(~pl.col("episode_id").is_in([staged[key] for key in done.changed if key in staged]))
-    episodes, steps = len(new), _steps_of(new)
+    changed = {staged[key]: id for key, id in done.changed.items() if key in staged}
+    if changed:
+        new = added.filter(~pl.col("episode_id").is_in([*changed]))
+        counts |= {"episodes": len(new), "steps": _steps_of(new), "replaced": len(changed)}
     if target.store is None:
-        if added is not staging or not _moved(staging, target.into):
-            options: Any = {"storage_options": target.storage_options, "progress": lambda *_: None}
-            copy_views([added], target.into, link=True, **options)
+        options: Any = {"storage_options": target.storage_options, "progress": lambda *_: None}
+        copy_views([added], target.into, link=True, **options)
     elif staged:
-        merge_stores(target.store.handle, [added.selection()], replaced=replaced)
+        merge_stores(target.store.handle, [added.selection()], replaced=list(changed.values()))
         target.store._show_newest()
-    return {
-        "episodes": episodes,
-        "steps": steps,
-        "present": len(done.present),
-        "replaced": len(replaced),
-        "kept": len(done.changed) if target.on_changed == "keep" else 0,
-        "skipped": tuple(done.skipped),
-    }
+    return counts
 
 
 def _moved(staging: EpisodeStore, into: str | PathLike[str]) -> bool:
@@ -190,8 +195,8 @@ def empty_store(dataset: ForeignDataset, path: Path, **options: Any) -> EpisodeS
 
 
 @contextmanager
-def _staged(dataset: ForeignDataset, target: Target) -> Iterator[EpisodeStore]:
-    """Yield the store for the episodes of an import.
+def _staged(dataset: ForeignDataset, target: Target) -> Iterator[tuple[EpisodeStore, Mapping[str, Source]]]:
+    """Yield the store for the episodes of an import, and those that an interrupted import has left in it.
 
     It is deleted when the block ends without an error, and if no episode is in it or the source has changed.
     """
@@ -206,14 +211,18 @@ def _staged(dataset: ForeignDataset, target: Target) -> Iterator[EpisodeStore]:
         path = layout.journals.parent / f"importing-{digest}"
     else:
         path = folder.parent / f".{folder.name}.importing-{digest}"
+    staged: Mapping[str, Source] = {}
     try:
         staging = open_store(path)
     except StoreNotFoundError:
         # A crash may have left a part of an empty store.
         shutil.rmtree(path, ignore_errors=True)
         staging = empty_store(dataset, path, card=dataset.card)
+    else:
+        recover_unclosed(staging.handle)
+        staged = _sources_of(staging)
     try:
-        yield staging
+        yield staging, staged
     except Exception as error:
         if not path.exists():  # it has become the new store
             raise

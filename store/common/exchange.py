@@ -79,24 +79,28 @@ def find_format(role: Role, name: str) -> Any:
 
 
 def _loaded(role: Role, entry: EntryPoint) -> Any:
-    package = f" of the package {entry.dist.name}" if entry.dist is not None else ""
-    place = f"The format {entry.name!r}{package}, {entry.value} in the group episodelake.{role},"
     try:
         found = entry.load()
     except EpisodelakeError:
         raise
     except Exception as error:
         raise MissingPackageError(
-            f"{place} cannot be loaded: {type(error).__name__}: {error!s:.200}. Repair or uninstall that "
-            "package."
+            f"{_place(role, entry)} cannot be loaded: {type(error).__name__}: {error!s:.200}. Repair or "
+            "uninstall that package."
         ) from error
     lacking = [name for name in _ATTRIBUTES[role] if not hasattr(found, name)]
     if lacking:
         raise MissingPackageError(
-            f"{place} is a {type(found).__name__} without {', '.join(lacking)}: {_MADE_BY[role]}, then "
-            "install the package again."
+            f"{_place(role, entry)} is a {type(found).__name__} without {', '.join(lacking)}: "
+            f"{_MADE_BY[role]}, then install the package again."
         )
     return found
+
+
+def _place(role: Role, entry: EntryPoint) -> str:
+    """Return the entry point as the subject of a sentence; slow, since it parses the package's metadata."""
+    package = f" of the package {entry.dist.name}" if entry.dist is not None else ""
+    return f"The format {entry.name!r}{package}, {entry.value} in the group episodelake.{role},"
 
 
 class Losses(Mapping[str, int]):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -32,6 +33,8 @@ _TAKEN = (
 _FOLLOWS = ("run_id", "number", "started_at", "ended_at", "episode_return", "terminated", "truncated")
 _POINTERS = ("segment", "row_start", "row_count")
 _REASONS = ("terminated", "truncated", "cut", "interrupted")
+_JSON = METADATA.json_column
+_path_of = lru_cache(METADATA.path)
 
 
 @dataclass(frozen=True)
@@ -115,7 +118,8 @@ class ArrowFacts:
             raise InvalidArgumentError(
                 f"`{LAST_OBSERVATION.name}` is {last!r} in `episodes`; expected NULL or {MISSING!r}."
             )
-        facts = replace(facts, last_missing=last == MISSING)
+        if last == MISSING:
+            facts = replace(facts, last_missing=True)
         return EpisodeSays(facts, row.get(_ENV_INDEX), reason, row.get(_LENGTH), source_key)
 
     def check_end(self, episodes: int) -> None:
@@ -154,12 +158,11 @@ def _rows(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
 
 def _metadata(row: dict[str, Any]) -> dict[Any, Any]:
     metadata: dict[Any, Any] = {}
-    for name in sorted(row, key=lambda name: name == METADATA.json_column):
-        if row[name] is None or not name.startswith(METADATA.prefix):
-            continue
-        if name == METADATA.json_column:
-            for key, value in load_object(row[name], f"`{name}` of `episodes`").items():
-                kinds.nest(metadata, (key,), value)
-        else:
-            kinds.nest(metadata, METADATA.path(name), row[name])
+    for name, value in row.items():
+        if value is not None and name.startswith(METADATA.prefix) and name != _JSON:
+            kinds.nest(metadata, _path_of(name), value)
+    rest = row.get(_JSON)
+    if rest is not None:
+        for key, value in load_object(rest, f"`{_JSON}` of `episodes`").items():
+            kinds.nest(metadata, (key,), value)
     return metadata

@@ -240,6 +240,12 @@ def expanded(stored: int) -> int:
     return max(_LEAST_BYTES, _EXPANSION * stored)
 
 
+def is_too_large(count: int) -> bool:
+    """Return whether an item of so many bytes is too large for memory."""
+    limit = boundary().limit
+    return limit is not None and count > max(limit, _PART_BYTES)
+
+
 def check_bytes(place: str, count: int) -> None:
     """Refuse an item that is too large for memory.
 
@@ -251,7 +257,7 @@ def check_bytes(place: str, count: int) -> None:
         DatasetError: it is larger than the limit of this import.
     """
     limit = boundary()
-    if limit.limit is not None and count > max(limit.limit, _PART_BYTES):
+    if is_too_large(count):
         reason = "max_bytes" if limit.chosen else f"the larger of 256 MiB and {_EXPANSION} times the source"
         raise DatasetError(
             f"{place} takes {count:,} bytes in memory; the limit is {limit.limit:,} ({reason}). If that size "

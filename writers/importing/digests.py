@@ -6,10 +6,10 @@ A digest covers all values of an episode as its format gives them, their types a
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -69,108 +69,141 @@ def table_digests(steps: pa.Table, episodes: pa.Table) -> list[str]:
     ids = steps.column(EPISODE).combine_chunks()
     changes = pc.call_function("not_equal", [ids.slice(1), ids.slice(0, max(0, len(ids) - 1))])
     edges = [0, *(np.flatnonzero(changes.to_numpy(zero_copy_only=False)) + 1).tolist(), len(ids)]
-    spans = {ids[start].as_py(): (start, stop) for start, stop in pairwise(edges) if stop > start}
-    (seed, columns), (facts_seed, facts) = _columns(steps), _columns(episodes)
+    names = ids.take(pa.array(edges[:-1])).to_pylist() if len(ids) else []
+    spans = dict(zip(names, pairwise(edges), strict=False))
+    chosen = [spans.get(key, (0, 0)) for key in episodes.column(EPISODE).to_pylist()]
+    starts, stops = np.array(chosen, np.int64).reshape(-1, 2).T
+    rows = np.arange(episodes.num_rows)
+    (types, contents), (fact_types, facts) = (
+        _contents(steps, starts, stops),
+        _contents(episodes, rows, rows + 1),
+    )
+    seed = hashlib.sha256(repr((types, fact_types)).encode())
     digests = []
-    for row, key in enumerate(episodes.column(EPISODE).to_pylist()):
-        digest = hashlib.sha256(seed + facts_seed)
-        start, stop = spans.get(key, (0, 0))
-        for values, fixed in columns:
-            _add_rows(digest, values, fixed, start, stop)
-        for values, fixed in facts:
-            _add_rows(digest, values, fixed, row, row + 1)
+    for parts in zip(contents, facts, strict=True):
+        digest = seed.copy()
+        for part in chain(*parts):
+            digest.update(part)
         digests.append(digest.hexdigest()[:_DIGITS])
     return digests
 
 
-@dataclass(frozen=True)
-class _Fixed:
-    """The bytes of a column whose rows all have as many items, and no NULLs.
+def _contents(
+    table: pa.Table, starts: np.ndarray, stops: np.ndarray
+) -> tuple[Any, Iterator[tuple[Any, ...]]]:
+    """Return the types of the columns but the episode's, and the bytes of each of some ranges of rows.
 
-    Attributes:
-        content: of all rows.
-        counts: how many items a row has at each level of its lists, from 1 for the row itself.
-        size: how many bytes a row has.
+    The bytes are the same in a table that has these rows alone: the number of rows, the items of all levels,
+    0 where they are NULL, and the NULLs of those levels that have any in this range.
     """
-
-    content: memoryview
-    counts: tuple[int, ...]
-    size: int
-
-    @staticmethod
-    def of(values: Any) -> _Fixed | None:
-        """Return the bytes of an Arrow array; None if rows differ in size, or one may be NULL."""
-        counts = [1]
-        while not values.null_count:
-            kind = values.type
-            if isinstance(kind, pa.BaseExtensionType):
-                values = values.storage
-            elif isinstance(kind, pa.FixedSizeListType):
-                counts.append(counts[-1] * kind.list_size)
-                values = values.flatten()
-            elif pa.types.is_primitive(kind) and len(values):
-                flags = pa.types.is_boolean(kind)
-                items = values.to_numpy(zero_copy_only=False) if flags else values.buffers()[1]
-                width = 1 if flags else kind.bit_width // 8
-                first = 0 if flags else values.offset * width
-                content = memoryview(items).cast("B")[first : first + len(values) * width]
-                return _Fixed(content, tuple(counts), counts[-1] * width)
-            else:
-                break
-        return None
-
-
-def _columns(table: pa.Table) -> tuple[bytes, list[tuple[Any, _Fixed | None]]]:
-    """Return the names and types of all columns but the episode's, and their values."""
     names = sorted(name for name in table.column_names if name != EPISODE and len(table))
     columns = [pa.concat_arrays(table.column(name).chunks) for name in names]
-    types = repr([(name, str(each.type)) for name, each in zip(names, columns, strict=True)]).encode()
-    return types, [(each, _Fixed.of(each)) for each in columns]
+    levels = [level for name, values in zip(names, columns, strict=True) for level in _levels(values, name)]
+    fixed = [level.items for level in levels if level.edges is None and not level.nulls_of]
+    # One array for all of them, and so one update for each range.
+    matrix = [_Level(np.concatenate(fixed, axis=1))] if fixed else []
+    ragged = [level for level in levels if level.edges is not None and not level.nulls_of]
+    nulls = [level for level in levels if level.nulls_of]
+    counts = [b"%d:" % count for count in (stops - starts).tolist()]
+    contents = (level.of_rows(starts, stops) for level in (*matrix, *ragged, *nulls))
+    types = [(name, str(values.type)) for name, values in zip(names, columns, strict=True)]
+    return types, zip(counts, *contents, strict=True)
 
 
-def _add_rows(digest: Any, values: Any, fixed: _Fixed | None, start: int, stop: int) -> None:
-    """Add some rows of a column, as `_add_array` does; from its bytes if it has them, which is faster."""
-    if fixed is None:
-        _add_array(digest, values.slice(start, stop - start))
-        return
-    digest.update(b"".join([b"%d:" % ((stop - start) * count) for count in fixed.counts]))
-    digest.update(fixed.content[start * fixed.size : stop * fixed.size])
+@dataclass(frozen=True)
+class _Level:
+    """The items of one level of a column.
+
+    Attributes:
+        items: uint8, the bytes of each item.
+        edges: row k has the items from `edges[k]` to `edges[k + 1]`; None: it has item k.
+        nulls_of: the name of the level, if the items say which of its values are NULL; otherwise "".
+    """
+
+    items: np.ndarray
+    edges: np.ndarray | None = None
+    nulls_of: str = ""
+
+    def of_rows(self, starts: np.ndarray, stops: np.ndarray) -> Iterator[Any]:
+        """Return the bytes of each of some ranges of rows; none for NULLs if there are none."""
+        if self.edges is not None:
+            starts, stops = self.edges[starts], self.edges[stops]
+        width = self.items.shape[1]
+        content = memoryview(np.ascontiguousarray(self.items).reshape(-1))
+        spans = zip((starts * width).tolist(), (stops * width).tolist(), strict=True)
+        found = (content[start:stop] for start, stop in spans)
+        if not self.nulls_of:
+            return found
+        counts = np.concatenate([[0], np.cumsum(self.items.any(axis=1))])
+        name = f"{self.nulls_of}:".encode()
+        some = (counts[stops] > counts[starts]).tolist()
+        return (name + bytes(each) if any else b"" for each, any in zip(found, some, strict=True))
+
+    def grouped(self, size: int) -> _Level:
+        """Return the level of rows that have so many of these rows each."""
+        if self.edges is not None:
+            return replace(self, edges=self.edges[::size])
+        return replace(self, items=self.items.reshape(-1, size * self.items.shape[1]))
+
+    def within(self, edges: np.ndarray) -> _Level:
+        """Return the level of rows that have the rows from `edges[k]` to `edges[k + 1]`."""
+        return replace(self, edges=edges if self.edges is None else self.edges[edges])
 
 
-def _add_array(digest: Any, values: Any) -> None:
-    """Add the values of an Arrow array: which are NULL, the lengths of lists and texts, and the items."""
+def _levels(values: Any, name: str) -> Iterator[_Level]:
+    """Yield the levels of a column: its NULLs, the lengths of lists and texts, and its values."""
     while isinstance(values.type, pa.BaseExtensionType):
         values = values.storage
-    digest.update(b"%d:" % len(values))
-    if values.null_count:
-        digest.update(values.is_null().to_numpy(zero_copy_only=False))
+    if isinstance(values.type, pa.DictionaryType):
+        values = values.dictionary_decode()
+    if pa.types.is_boolean(values.type):
+        values = values.cast(pa.uint8())
     kind = values.type
-    # Items below a NULL are arbitrary, and `flatten` leaves them out. PyArrow's `drop_null` returns wrong
-    # items of slices of nested lists of a fixed size.
-    if isinstance(kind, LISTS):
-        if not isinstance(kind, pa.FixedSizeListType):
-            _add_array(digest, pc.call_function("list_value_length", [values]))
-        _add_array(digest, values.flatten())
+    missing = values.is_null().to_numpy(zero_copy_only=False) if values.null_count else None
+    if missing is not None:
+        yield _Level(_bytes_of(missing), nulls_of=name)
+    if isinstance(kind, pa.FixedSizeListType):
+        if kind.list_size:
+            yield from (each.grouped(kind.list_size) for each in _levels(_items(values), f"{name}[]"))
+    elif isinstance(kind, LISTS):
+        lengths = pc.call_function("list_value_length", [values]).fill_null(0).to_numpy().astype(np.int64)
+        yield _Level(_bytes_of(lengths))
+        edges = np.concatenate([[0], np.cumsum(lengths)])
+        # Items below a NULL are arbitrary, and `flatten` leaves them out.
+        yield from (each.within(edges) for each in _levels(values.flatten(), f"{name}[]"))
     elif isinstance(kind, pa.StructType):
-        for part in values.flatten():
-            _add_array(digest, part)
-    elif isinstance(kind, pa.DictionaryType):
-        _add_array(digest, values.dictionary_decode())
-    else:
-        _add_items(digest, values.drop_null() if values.null_count else values)
-
-
-def _add_items(digest: Any, values: Any) -> None:
-    """Add values without NULLs."""
-    kind = values.type
-    if pa.types.is_boolean(kind):
-        digest.update(values.to_numpy(zero_copy_only=False))
+        for index, part in enumerate(values.flatten()):
+            yield from _levels(part, f"{name}.{index}")
     elif pa.types.is_primitive(kind):
         width = kind.bit_width // 8
-        if len(values):
-            digest.update(values.buffers()[1].slice(values.offset * width, len(values) * width))
-    elif kind in _BINARY:
-        _add_array(digest, pc.call_function("binary_length", [values]))
-        digest.update(b"".join(values.cast(pa.large_binary()).to_pylist()))
-    else:
-        digest.update(repr(values.to_pylist()).encode(errors="surrogatepass"))
+        content = np.frombuffer(values.buffers()[1] or b"", np.uint8)
+        items = content[values.offset * width : (values.offset + len(values)) * width].reshape(-1, width)
+        yield _Level(items if missing is None else np.where(missing[:, None], np.uint8(0), items))
+    elif not pa.types.is_null(kind):
+        texts = values if kind in _BINARY else pa.array(map(repr, values.to_pylist()))
+        yield from _texts(texts.cast(pa.large_binary()).fill_null(b""))
+
+
+def _texts(values: Any) -> Iterator[_Level]:
+    """Yield the levels of binary values without NULLs."""
+    lengths = pc.call_function("binary_length", [values]).to_numpy()
+    yield _Level(_bytes_of(lengths))
+    edges = np.concatenate([[0], np.cumsum(lengths)])
+    first = np.frombuffer(values.buffers()[1], np.int64)[values.offset] if len(values) else 0
+    content = np.frombuffer(values.buffers()[2] or b"", np.uint8)[first : first + edges[-1]]
+    yield _Level(content.reshape(-1, 1), edges)
+
+
+def _items(values: Any) -> Any:
+    """Return the items of all lists of a fixed size; NULL in those that are NULL."""
+    size = values.type.list_size
+    items = values.values.slice(values.offset * size, len(values) * size)
+    if not values.null_count:
+        return items
+    below = np.repeat(values.is_null().to_numpy(zero_copy_only=False), size)
+    return items.take(pa.array(np.arange(len(items)), mask=below))
+
+
+def _bytes_of(numbers: np.ndarray) -> np.ndarray:
+    """Return the bytes of each number."""
+    return numbers.view(np.uint8).reshape(len(numbers), numbers.itemsize)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
@@ -17,9 +18,9 @@ from .boundary import check_bytes, reading
 from .columns import nested
 from .episode_rows import completed, count_differing, is_left, padded, with_last
 from .formats import NO_REWARDS, ForeignEpisode, ImportOptions, Part
-from .hdf5 import as_flags, card_values, check_lengths, leaves, plain, whole
-from .layouts import Paths, TreeDataset, TreeLayout, is_below, is_reserved, leaves_of, paths_of, shown
-from .trees import is_group, natural
+from .hdf5 import as_flags, card_values, check_lengths, plain, whole
+from .layouts import TreeDataset, TreeLayout, is_below, is_reserved, leaves_of, shown
+from .trees import OpenedGroup, is_group, natural
 
 _SINGLE = ("reward", "terminated", "truncated", "done")
 
@@ -68,28 +69,14 @@ class GroupedTree(TreeDataset):
 
     def parts(self) -> Iterator[Part]:
         """Yield a part for each episode."""
-        for name, group in self.groups.items():
-            steps = self._steps(group)
-            if steps is None or is_left(steps, self.options, self.losses):
-                yield Part((name or self.path.name,), partial(self._load, name))
+        for name in self.groups:
+            yield Part((name or self.path.name,), partial(self._load, name))
 
-    def _steps(self, group: Any) -> int | None:
-        """Return the transitions of an episode without a last observation; None for others, also damaged."""
-
-        def rows(part: Paths) -> int | None:
-            item = group.get(next(paths_of(part)))
-            array = None if item is None else next(iter(leaves(item).values()), None)
-            return len(array) if array is not None and array.shape else None
-
-        acted = rows(self.layout.action)
-        stands = rows(self.layout.observation) != acted
-        return None if stands or self.layout.there("following", group) is not None else acted
-
-    def _load(self, name: str) -> ForeignEpisode:
-        layout, group = self.layout, self.groups[name]
+    def _load(self, name: str) -> ForeignEpisode | None:
+        layout, group = self.layout, OpenedGroup(self.groups[name])
         place = f"{self.path}: {name}" if name else str(self.path)
         with reading(place):
-            rest = {path: array for path, array in leaves(group).items() if not layout.has_role(path)}
+            rest = {path: array for path, array in group.arrays().items() if not layout.has_role(path)}
             flags = {role: group[path] for role in _SINGLE if (path := layout.there(role, group)) is not None}
             action = self.part(group, layout.action, place)
             observed = self.part(group, layout.observation, place)
@@ -98,6 +85,8 @@ class GroupedTree(TreeDataset):
         some = [*flags.values(), *leaves_of(action), *leaves_of(observed), *leaves_of(after)]
         self._check_size(place, [*some, *rest.values()])
         total, stands = _rows(place, flags, action, observed, some)
+        if not stands and after is None and not is_left(total, self.options, self.losses):
+            return None
         self._check_counted(group, total, place)
         layout.check_named(rest, place, group.attrs)
         terminated, truncated = self._ends(flags, total, place)
@@ -137,7 +126,7 @@ class GroupedTree(TreeDataset):
             raise DatasetError(f"{place} has {total} rows; its {counted} is {claimed}.")
 
     def _check_size(self, place: str, arrays: Sequence[Any]) -> None:
-        check_bytes(place, sum(int(np.prod(array.shape or ())) * array.dtype.itemsize for array in arrays))
+        check_bytes(place, sum(math.prod(array.shape or ()) * array.dtype.itemsize for array in arrays))
 
     def _ends(self, flags: Mapping[str, Any], total: int, place: str) -> tuple[bool, bool]:
         """Return whether an episode is terminated, and truncated; count flags before its last row."""

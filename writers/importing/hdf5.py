@@ -56,8 +56,7 @@ def open_hdf5(path: Path) -> Any:
 
     file = h5py.File(path)
     try:
-        state = path.stat()
-        fault = _fault(path, (state.st_ino, state.st_size, state.st_mtime_ns), boundary())
+        fault, _ = _looked_through(path, _state(path), boundary())
         if fault is not None:
             raise DatasetError(f"{path}: {fault}")
     except BaseException:
@@ -66,16 +65,28 @@ def open_hdf5(path: Path) -> Any:
     return file
 
 
+def claimed_bytes(path: Path) -> int:
+    """Return how many bytes all arrays of a file without a fault take in memory."""
+    return _looked_through(path, _state(path), boundary())[1]
+
+
+def _state(path: Path) -> tuple[int, int, int]:
+    state = path.stat()
+    return state.st_ino, state.st_size, state.st_mtime_ns
+
+
 @lru_cache(maxsize=8)  # each format of HDF5 looks at the file
-def _fault(path: Path, _: tuple[int, int, int], limits: Boundary) -> str | None:
-    """Return what makes a file no safe source; None if nothing does."""
+def _looked_through(path: Path, _: tuple[int, int, int], limits: Boundary) -> tuple[str | None, int]:
+    """Return what makes a file no safe source, None if nothing does, and how many bytes its arrays claim."""
     h5py = require("h5py", "Reading HDF5", HDF5)
+    total = 0
 
     def link(name: bytes, info: Any) -> str | None:
         inner = info.type in (h5py.h5l.TYPE_HARD, h5py.h5l.TYPE_SOFT)
         return None if inner else f"{name.decode(errors='replace')} is a link to another file. {TRUST}"
 
     def item(name: bytes) -> str | None:
+        nonlocal total
         opened = h5py.h5o.open(file.id, name)
         if not isinstance(opened, h5py.h5d.DatasetID):
             return None
@@ -88,11 +99,12 @@ def _fault(path: Path, _: tuple[int, int, int], limits: Boundary) -> str | None:
                 f"{place} claims {claimed:,} bytes, and {opened.get_storage_size():,} are stored. If that is "
                 "right, pass max_bytes= (--max-bytes), the most bytes of an episode in memory."
             )
+        total += claimed
         return None
 
     with h5py.File(path) as file:
         fault = None if limits.trust else file.id.links.visit(link, info=True)
-        return fault or h5py.h5o.visit(file.id, item)
+        return fault or h5py.h5o.visit(file.id, item), total
 
 
 def missing_names(group: Any, *names: str) -> list[str]:

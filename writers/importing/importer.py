@@ -6,7 +6,8 @@ import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
+from itertools import compress
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
@@ -41,12 +42,16 @@ class Imported:
         present: the source keys of those that the store has with the same digest.
         changed: the ids of those that the store has with another digest, by source key.
         staged: the source keys of those to bring in.
+        steps: their transitions.
+        outdated: whether an interrupted import has staged others, which the source does not have.
         skipped: episodes that could not be read, and why.
     """
 
     present: set[str] = field(default_factory=set)
     changed: dict[str, str] = field(default_factory=dict)
     staged: set[str] = field(default_factory=set)
+    steps: int = 0
+    outdated: bool = False
     skipped: list[tuple[str, str]] = field(default_factory=list)
 
 
@@ -125,6 +130,7 @@ def import_episodes(
         run.add(part, keys)
         seen += len(keys)
         progress(seen, dataset.count or seen)
+    run.done.outdated = not run.done.staged.issuperset(staged)
     return run.done
 
 
@@ -147,7 +153,7 @@ class _Import:
 
     def add(self, part: Part, keys: Sequence[str]) -> None:
         """Write the new episodes of a part; leave out those that cannot be written, unless they raise."""
-        losses, place = self.dataset.losses, f"{part.name} of {self.dataset.source}"
+        losses = self.dataset.losses
         before = dict(losses)
         try:
             loaded, digests = read_part(self.dataset, part, keys)
@@ -155,11 +161,12 @@ class _Import:
                 return
             fresh = [self._is_fresh(key, digest) for key, digest in zip(keys, digests, strict=True)]
             if any(fresh):
-                with guard_limits(place):
-                    write_loaded(loaded, self.writer, fresh)
+                with guard_limits(f"{part.name} of {self.dataset.source}"):
+                    self.done.steps += write_loaded(loaded, self.writer, fresh)
+                self.done.staged.update(compress(keys, fresh))
         except EpisodelakeError as error:
             losses.restore(before)
-            error.add_note(f"{place}.")
+            error.add_note(f"{part.name} of {self.dataset.source}.")
             self._failed(part, keys, error)
         else:
             if self.done.present.issuperset(keys):
@@ -177,7 +184,6 @@ class _Import:
                 return False
         if key in self.staged and self.staged[key].digest != digest:
             raise SourceChangedError
-        self.done.staged.add(key)
         return True
 
     def _failed(self, part: Part, keys: Sequence[str], error: EpisodelakeError) -> None:
@@ -220,8 +226,8 @@ def read_part(
         return ForeignTable(steps, episodes), digests
 
 
-def write_loaded(loaded: ForeignEpisode | ForeignTable, writer: EpisodeWriter, fresh: Sequence[bool]) -> None:
-    """Write episodes of a part.
+def write_loaded(loaded: ForeignEpisode | ForeignTable, writer: EpisodeWriter, fresh: Sequence[bool]) -> int:
+    """Write episodes of a part, and return how many transitions they have.
 
     Args:
         loaded: as `read_part` returns them.
@@ -231,15 +237,15 @@ def write_loaded(loaded: ForeignEpisode | ForeignTable, writer: EpisodeWriter, f
         DatasetError, SpaceMismatchError: as `import_episodes`.
     """
     if isinstance(loaded, ForeignEpisode):
-        arguments = {each.name: getattr(loaded, each.name) for each in fields(loaded)}
-        writer.write_episode(**arguments, source_key=loaded.metadata[SOURCE_KEY])
-        return
+        writer.write_episode(**vars(loaded), source_key=loaded.metadata[SOURCE_KEY])
+        return len(loaded.rewards)
     steps, episodes = loaded.steps, loaded.episodes
     if not all(fresh):
         episodes = episodes.filter(pa.array(fresh))
         wanted = pc.SetLookupOptions(episodes.column(EPISODE).combine_chunks())
         steps = steps.filter(pc.call_function("is_in", [steps.column(EPISODE)], wanted))
     writer.write_episodes(steps, episodes=episodes)
+    return int(steps.num_rows - episodes.num_rows)
 
 
 def _tables(part: Part, table: ForeignTable) -> tuple[pa.Table, pa.Table]:

@@ -146,6 +146,43 @@ def is_group(item: Any) -> bool:
     return hasattr(item, "items")
 
 
+class OpenedGroup:
+    """A group of a tree with its arrays open, since HDF5 opens an array anew at each access.
+
+    Attributes:
+        attrs: of the group.
+
+    Raises:
+        DatasetError: as `leaves`.
+    """
+
+    def __init__(self, group: Any) -> None:
+        self.attrs = group.attrs
+        self._group = group
+        self._arrays = leaves(group)
+
+    def arrays(self) -> dict[str, Any]:
+        """Return the arrays by path."""
+        return self._arrays
+
+    def get(self, path: str) -> Any:
+        """Return an array, or a group or its arrays by path; None if there is none."""
+        if path in self._arrays:
+            return self._arrays[path]
+        start = f"{path}/"
+        below = {name[len(start) :]: array for name, array in self._arrays.items() if name.startswith(start)}
+        return below or self._group.get(path)
+
+    def __getitem__(self, path: str) -> Any:
+        return self._arrays[path] if path in self._arrays else self._group[path]
+
+    def __contains__(self, path: str) -> bool:
+        return path in self._arrays or path in self._group
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._group)
+
+
 def part_of(group: Any, part: Any, place: str, *, swapped: bool = False) -> Any:
     """Return the array or nested dict of arrays that a part of a layout names.
 

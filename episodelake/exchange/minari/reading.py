@@ -38,9 +38,11 @@ from ...plugin import (
 )
 from ...store.card import CARD_KEYS
 from ...store.spaces.arrow import plain_array
+from ...writers.importing.boundary import is_too_large
 from ...writers.importing.columns import opened_image
 from ...writers.importing.formats import SPACES, look_into_json
-from ...writers.importing.hdf5 import open_hdf5, plain
+from ...writers.importing.hdf5 import claimed_bytes, leaves, open_hdf5, plain
+from ...writers.importing.trees import is_group
 from .episodes import MAPPING, Episodes, episodes_of, texts
 
 _METADATA = "metadata.json"
@@ -103,6 +105,8 @@ class _Dataset(ForeignDataset):
         self._next = -1
         #: HDF5: the open file, for the sizes of its episodes.
         self._file: Any = None
+        #: Whether all its episodes together are too large for memory.
+        self._may_exceed = False
         metadata = storage.metadata
         self.observation_space = storage.observation_space
         self.action_space = storage.action_space
@@ -138,11 +142,11 @@ class _Dataset(ForeignDataset):
         if self._file is None:
             for path in sorted(Path(self._storage.data_path).glob("*.hdf5")):
                 self._file = open_hdf5(path)
-        sizes: list[int] = []
-        group: Any = self._file.get(f"episode_{index}") if self._file is not None else None
-        if hasattr(group, "visititems"):  # Minari names one that is missing
-            group.visititems(lambda _, item: sizes.append(getattr(item, "nbytes", 0)))
-        check_bytes(f"Episode {index} of {self._storage.data_path}", sum(sizes))
+                self._may_exceed = is_too_large(claimed_bytes(path))
+        group: Any = self._file.get(f"episode_{index}") if self._may_exceed else None
+        if is_group(group):  # Minari names one that is missing
+            size = sum(array.nbytes for array in leaves(group).values())
+            check_bytes(f"Episode {index} of {self._storage.data_path}", size)
 
     def close(self) -> None:
         self._ahead, self._next = (), -1

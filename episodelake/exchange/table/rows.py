@@ -74,12 +74,12 @@ class TableRows:
     def names(self) -> list[str]:
         """The names of the columns, with that of the episodes where each row is a trajectory."""
         names = self.schema.names
-        lists = trajectory_columns(self.head(names))
+        lists = trajectory_columns(self.head(self._data.schema.names))
         return names if lists is None or has_episode(names) else [EPISODE, *names]
 
     def _steps(self) -> ds.Dataset | pa.Table:
         """Return the rows as steps, where each is a whole trajectory."""
-        lists = trajectory_columns(self.head(self.schema.names))
+        lists = trajectory_columns(self.head(self._data.schema.names))
         if lists is None:
             return self._data
 

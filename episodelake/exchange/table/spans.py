@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 from urllib.parse import quote
@@ -33,6 +33,7 @@ class Span:
         acted: whether the last row has an action and a reward that follow its observation.
         followed: whether the last row has a next observation.
         source_key: what its first row gives as the metadata `source_key`.
+        name: the key as text.
     """
 
     key: tuple[Any, ...]
@@ -46,6 +47,12 @@ class Span:
     acted: bool = True
     followed: bool = False
     source_key: Any = None
+    name: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        parts = [str(part) for part in self.key]
+        # Keys of several columns stay distinct.
+        self.name = parts[0] if len(parts) == 1 else "/".join(quote(part, " :") for part in parts)
 
     @property
     def length(self) -> int:
@@ -55,13 +62,6 @@ class Span:
     def is_adjacent_to(self, before: Span) -> bool:
         """Return whether it begins where another ends; a damaged one has no neighbour."""
         return not (self.fault or before.fault) and self.start == before.start + before.rows
-
-    @property
-    def name(self) -> str:
-        """The key as text."""
-        parts = [str(part) for part in self.key]
-        # Keys of several columns stay distinct.
-        return parts[0] if len(parts) == 1 else "/".join(quote(part, " :") for part in parts)
 
 
 class NotNeighboursError(Exception):
