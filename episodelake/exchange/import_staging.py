@@ -27,8 +27,7 @@ from ..errors import DatasetError, StoreAccessError, StoreNotFoundError
 from ..plugin import MANIFEST, ForeignDataset, Layout, Progress, collected, dump_json, space_to_json
 from ..readers.dataset_facts import IMPORTED_FROM, facts_as_metadata
 from ..store.dynamic.values import freeze
-from ..store.files import afterwards, rename_durably, visible_step
-from ..store.files.visible import UnsyncedError
+from ..store.files import afterwards, exists, is_visible, rename_durably, visible_step
 from ..store.rewrite.merging import merge as merge_stores
 from ..store.spaces.coerce import Cast
 from ..writers.episodes.source_keys import Source, committed_sources
@@ -156,10 +155,10 @@ def _moved(staging: EpisodeStore, into: str | PathLike[str]) -> bool:
             if os.path.lexists(there):  # a folder, or a link to one, stays what it is
                 return False
             rename_durably(here, there)
-        except UnsyncedError:
-            raise
-        except OSError:  # the copy says what is wrong
-            return False
+        except StoreAccessError as error:
+            if is_visible(error):
+                raise
+            return False  # the copy says what is wrong
     return True
 
 
@@ -215,7 +214,7 @@ def _staged(dataset: ForeignDataset, target: Target) -> Iterator[EpisodeStore]:
     try:
         yield staging
     except Exception as error:
-        if not path.exists():  # it has become the new store
+        if not exists(path):  # it has become the new store
             raise
         changed = isinstance(error, SourceChangedError)
         # Where the disk is full, the writer still holds its journal, from which the next call goes on.
@@ -231,7 +230,7 @@ def _staged(dataset: ForeignDataset, target: Target) -> Iterator[EpisodeStore]:
     with afterwards(
         f"The episodes are in {target.into}", f"Those in {path} are no longer needed: delete it."
     ):
-        if path.exists():  # else it has become the new store
+        if exists(path):  # else it has become the new store
             _delete(path)
 
 

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from deltalake import Schema
 
 from ..errors import CorruptStoreError, FormatVersionError, StoreAccessError, VersionNotFoundError
-from ..files import Place, guard_access, is_absent
+from ..files import Place, is_absent
 from ..files.access import check_process
 from ..layout import CHECKPOINT_MARK, checksum_of_end
 from .checkpoints import checkpoint_fits, read_checkpoint
@@ -392,8 +392,7 @@ def _was_cleaned(table: Place, error: Exception) -> bool:
     """Return whether an error may come from a file that cleaning deleted meanwhile."""
     if isinstance(error.__cause__ or error, OSError) and not is_absent(error):
         return False
-    with guard_access("read", table):
-        return first_version((table / "_delta_log").names()) > 0
+    return first_version((table / "_delta_log").names()) > 0
 
 
 def metadata_of(schema: pa.Schema, configuration: Mapping[str, str | None]) -> dict[str, Any]:

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CorruptStoreError, InvalidArgumentError
-from ..files import Place, guard_access, is_absent, replacing
-from ..files.access import read_chunks
+from ..files import Place, is_absent, make_folder, replacing
+from ..files.access import read_chunks, touching
 from ..layout import Layout
 
 MOST_FILES = 1000
@@ -153,10 +153,9 @@ def keep_artifact(layout: Layout, read: Callable[[], Iterable[bytes]]) -> tuple[
     """
     digest, size = measure(read())
     place = layout.artifacts / digest
-    with guard_access("keep the file", place):
-        layout.artifacts.make_folder()
-        if not _renewed(place, digest):
-            place.write(_checked(read(), digest))
+    layout.artifacts.make_folder()
+    if not _renewed(place, digest):
+        place.write(_checked(read(), digest))
     return digest, size
 
 
@@ -169,6 +168,7 @@ def measure(pieces: Iterable[bytes]) -> tuple[str, int]:
     return digest.hexdigest(), size
 
 
+@touching("keep")
 def _renewed(place: Place, digest: str) -> bool:
     """Return whether an intact content is there, with a new modification time.
 
@@ -201,13 +201,12 @@ def artifact_chunks(layout: Layout, file: KeptFile) -> Iterator[bytes]:
     place = layout.artifacts / file.sha256
     digest, size = hashlib.sha256(), 0
     try:
-        with guard_access("read the file", place):
-            # Before it is read: what stands there may be of any size.
-            size = place.size()
-            if size == file.size:
-                for piece in place.chunks():
-                    digest.update(piece)
-                    yield piece
+        # Before it is read: what stands there may be of any size.
+        size = place.size()
+        if size == file.size:
+            for piece in place.chunks():
+                digest.update(piece)
+                yield piece
     except OSError as error:
         if is_absent(error):
             raise CorruptStoreError(
@@ -230,7 +229,6 @@ def unpack(layout: Layout, files: Iterable[KeptFile], folder: Path) -> None:
     """
     for file in files:
         path = folder.joinpath(*file.name.split("/"))
-        with guard_access("unpack the file", path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(path) as draft, open(draft, "xb") as target:
-                target.writelines(artifact_chunks(layout, file))
+        make_folder(path.parent)
+        with replacing(path) as draft, open(draft, "xb") as target:
+            target.writelines(artifact_chunks(layout, file))

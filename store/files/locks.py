@@ -25,8 +25,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ..errors import CorruptStoreError, StoreAccessError
-from .access import access_error, guard_access, open_plain, pread, stat_or_none
+from .access import access_error, guard_access, pread
 from .local import check_locks, has_locks, has_name, is_local, shares_locks, try_lock
+from .paths import open_plain, stat_or_none
 
 LOCK_SUFFIX = ".lock"
 MAINTENANCE_LOCK = "maintenance.lock"

@@ -27,8 +27,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..delta.log import TableFile
-from ..errors import CorruptStoreError, EpisodelakeError
-from ..files import Place, access_error, guard_access, is_denied, is_passing
+from ..errors import CorruptStoreError, EpisodelakeError, MissingFileError
+from ..files import Place, access_error, is_denied, is_passing
 from ..layout import FOOTER_MARK, PARQUET_END, checked_end, checksum, checksum_of_end
 
 _PAGE_BYTES = 1 << 20
@@ -89,7 +89,7 @@ def parquet_writer(place: Place, schema: pa.Schema, row_bytes: int) -> Iterator[
     Raises:
         StoreAccessError: the file could not be written; what is there is listed by no table.
     """
-    with guard_access("write", place), place.written() as path:
+    with place.written() as path:
         with pq.ParquetWriter(str(path), schema, **writer_options(schema, row_bytes)) as writer:
             yield writer
         _add_checksum(path)
@@ -179,34 +179,22 @@ def reading_error(place: Place, error: Exception) -> EpisodelakeError:
     """
     if isinstance(error, MemoryError):
         raise error
-    if isinstance(error, EpisodelakeError):
+    number = error.errno if isinstance(error, OSError) else None
+    absent, folder = isinstance(error, MissingFileError), number == errno.EISDIR
+    if isinstance(error, EpisodelakeError) and not (absent or folder):
         return error
-    if isinstance(error, FileNotFoundError):
+    if absent or isinstance(error, FileNotFoundError):
         return CorruptStoreError(
             f"The file {place} is missing. Either it was vacuumed after this version was opened (refresh the "
             "store), or it was deleted by hand: restore it from a copy."
         )
-    number = error.errno if isinstance(error, OSError) else None
-    if number not in (None, errno.EISDIR) or is_passing(error) or is_denied(error):
+    if not (folder or number is None) or is_passing(error) or is_denied(error):
         return access_error(f"Could not read {place}", error, place)
-    reason = " ".join(str(error).split()).rstrip(" .")
+    reason = " ".join((os.strerror(errno.EISDIR) if folder else str(error)).split()).rstrip(" .")
     return CorruptStoreError(
         f"The file {place} cannot be read: {reason}. It is damaged; the other files of the store are not "
         "affected."
     )
-
-
-def check_plain(place: Place) -> None:
-    """Refuse links and special files before an engine opens them by name.
-
-    Raises:
-        CorruptStoreError: it is a link or a pipe.
-        StoreAccessError: the system cannot tell.
-    """
-    try:
-        place.check_plain()
-    except OSError as error:
-        raise reading_error(place, error) from error
 
 
 def _footer_size(tail: bytes, size: int) -> int:
@@ -360,8 +348,7 @@ def check_listed(place: Place, file: TableFile, schema: pa.Schema) -> None:
 
 def _check_identity(place: Place, file: TableFile, footer: pq.FileMetaData) -> None:
     """Refuse another file of the same columns and rows in the place of the one that was committed."""
-    with guard_access("look at the size", place):
-        size = file.size if place.local is None else place.size()
+    size = file.size if place.local is None else place.size()
     if size != file.size:
         raise CorruptStoreError(
             f"The file {place} has {size} bytes where {file.size} were committed. It is damaged, or another "

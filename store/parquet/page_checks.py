@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 
-from ..files import Place, guard_access
+from ..files import Place, status
 from .files import file_key, footer_bytes, open_parquet, reading_error
 
 #: Files whose pages were all read, by their identity: a file that was changed since has another.
@@ -41,8 +40,7 @@ def content_digests(places: Sequence[Place]) -> list[str]:
 def _changed(place: Place) -> str:
     if place.local is None:
         return ""
-    with guard_access("look at", place.local):
-        state = os.stat(place.local)
+    state = status(place.local)
     return f"-{state.st_size}-{state.st_ctime_ns}"
 
 

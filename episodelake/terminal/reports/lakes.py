@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 
 import polars as pl
 
@@ -14,6 +13,7 @@ from ...errors import InvalidArgumentError, StoreNotFoundError
 from ...lakes.lake import session_of
 from ...lakes.open_lake import is_organisation
 from ...plugin import counted
+from ...store.files import exists
 from ...types import Lake
 from ..output.exporting import Export, write_result
 from ..output.page import Page, report_warning
@@ -58,7 +58,7 @@ def write_stores(page: Page, stores: pl.DataFrame, url: str) -> None:
     readable = stores.filter(pl.col("error").is_null())
     if readable.height:
         page.frame(readable.select(_SHOWN))
-    missing = "" if "://" in url or Path(url).exists() else ", which does not exist"
+    missing = "" if "://" in url or exists(url) else ", which does not exist"
     page.note(f"{counted(readable.height, 'store')} in {url}{missing}.")
     for name, error in broken.select("store", "error").iter_rows():
         report_warning(f"{name} cannot be read: {error}")
