@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -152,7 +151,7 @@ def _moved(staging: EpisodeStore, into: str | PathLike[str]) -> bool:
         return False
     with visible_step(f"The store {there} is created"):
         try:
-            if os.path.lexists(there):  # a folder, or a link to one, stays what it is
+            if exists(there, follow=False):  # a folder, or a link to one, stays what it is
                 return False
             rename_durably(here, there)
         except StoreAccessError as error:
