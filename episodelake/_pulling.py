@@ -11,7 +11,7 @@ import polars as pl
 from . import open as open_store
 from ._store import EpisodeStore
 from .plugin import Layout, Progress, collected, progress_meter
-from .publishing.contents import Source, is_needed_for_episodes, is_steps, temporary_folder
+from .publishing.contents import Source, is_needed_for_episodes, is_steps, working_folder
 from .publishing.fetching import appear, fetch, fetch_whole, free_target, source_of, staged
 from .readers.context import SqlCondition
 from .store.files import afterwards, remove_tree
@@ -113,6 +113,6 @@ def preview(
     """
     published = source_of(source, version, storage_options)
     wanted = [name for name in published.contents.files if is_needed_for_episodes(name)]
-    with temporary_folder("preview") as folder:
+    with working_folder("preview") as folder:
         fetch(published, wanted, folder, lambda done, total: None)
         return collected(open_store(folder.local).episodes)

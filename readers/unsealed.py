@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ..store.errors import CorruptStoreError, EpisodelakeError, StoreAccessError
-from ..store.files import is_absent, stat_or_none
+from ..store.errors import CorruptStoreError, EpisodelakeError, MissingFileError
+from ..store.files import stat_or_none
 from ..store.files.locks import holder
 from ..store.journal.episodes import EpisodeRecord, timestamp_now
 from ..store.journal.reading import GrowingPart, JournalBatch
@@ -81,10 +81,8 @@ class FollowedJournal:
                     self.header = self.header or part.header
                     yield batch
                 whole = part.ended
-            except StoreAccessError as error:
-                # Deleted after it was listed: its episodes are sealed.
-                if not is_absent(error):
-                    raise
+            except MissingFileError:
+                pass  # deleted after it was listed: its episodes are sealed
             finally:
                 self._seen = max(self._seen, part.seen)
 

@@ -19,8 +19,8 @@ import pyarrow.parquet as pq
 from .delta.log import TableFile
 from .delta.version import TableVersion
 from .dynamic.logical_types import field_kind
-from .errors import CorruptStoreError, EpisodelakeError, StoreAccessError
-from .files import Place, is_absent, is_folder, stat_or_none
+from .errors import CorruptStoreError, EpisodelakeError, MissingFileError, StoreAccessError
+from .files import Place, is_folder, stat_or_none
 from .files.locks import holder
 from .journal.run_journal import DAMAGED_SUFFIX, journal_folders, lock_path, part_paths
 from .layout import (
@@ -227,9 +227,7 @@ def check_file(
     """
     try:
         size = place.size()
-    except StoreAccessError as error:
-        if not is_absent(error):
-            raise
+    except MissingFileError:
         findings.add("missing", file, f"The file is missing.{needed}", mend=mend)
         return None
     findings.files += 1

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from .delta.table import Table
 from .errors import CorruptStoreError, StoreExistsError
-from .files import make_folder, stat_or_none
+from .files import make_folder, remove_file, stat_or_none
 from .files.local import LocalPlace
 from .files.locks import MAINTENANCE_LOCK
 from .layout import (
@@ -169,7 +169,7 @@ def _discard(layout: Layout) -> None:
 def _discard_folders(layout: Layout, *, root: bool) -> None:
     """Delete the folder of journals, in which this process holds the lock, and that of the store if asked."""
     for name in (MAINTENANCE_LOCK, UNFINISHED_NOTE):
-        (layout.journals / name).unlink(missing_ok=True)
+        remove_file(layout.journals / name)
     LocalPlace(layout.journals).remove_folder()
     if root:
         layout.root.remove_folder()

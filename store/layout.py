@@ -26,8 +26,8 @@ from typing import Any
 
 import platformdirs
 
-from .errors import CorruptStoreError, replaced_error
-from .files import Place, is_absent, locate
+from .errors import CorruptStoreError, MissingFileError, replaced_error
+from .files import Place, locate
 from .files.local import LocalPlace
 
 FORMAT_VERSION = 1
@@ -299,9 +299,7 @@ def check_identity(layout: Layout) -> None:
         return
     try:
         there = read_json(layout.manifest).get("store_id")
-    except OSError as error:
-        if not is_absent(error):
-            raise
+    except MissingFileError:
         there = None
     if there != layout.store_id:
         raise replaced_error(layout.root)

@@ -22,11 +22,12 @@ from .errors import (
     CorruptStoreError,
     FormatVersionError,
     InvalidArgumentError,
+    MissingFileError,
     SpaceMismatchError,
     StoreExistsError,
     StoreNotFoundError,
 )
-from .files import Place, is_absent, is_file, visible_step
+from .files import Place, is_file, visible_step
 from .files.paths import read_plain
 from .layout import CHECKSUM, FORMAT_VERSION, MANIFEST, STAGING, Layout, checked_json, read_json
 from .spaces import SpaceCodec, plain_space, space_from_json, space_to_json
@@ -296,10 +297,8 @@ def _not_found(root: Place) -> StoreNotFoundError:
 def _read_object(path: Place, missing: Callable[[], StoreNotFoundError]) -> dict[str, Any]:
     try:
         return read_json(path)
-    except OSError as error:
-        if is_absent(error):
-            raise missing() from None
-        raise
+    except MissingFileError:
+        raise missing() from None
 
 
 def store_at(path: Path) -> Path | None:

@@ -20,8 +20,8 @@ from ..plugin import Layout, Place, Progress, check_outside_stores, locate
 from ..readers.columns.cache_folder import chosen_folder
 from ..store.creation import check_free_for_copy
 from ..store.files import (
+    MissingFileError,
     exists,
-    is_absent,
     is_file,
     is_link,
     make_folder,
@@ -141,7 +141,7 @@ def _fetch_one(published: Source, name: str, stage: Place) -> None:
             return
         except (CorruptStoreError, StoreAccessError) as error:
             # Bytes may be lost on their way.
-            if attempt == _ATTEMPTS - 1 or is_absent(error):
+            if attempt == _ATTEMPTS - 1 or isinstance(error, MissingFileError):
                 raise
 
 

@@ -13,13 +13,12 @@ from os import PathLike
 from ..errors import (
     CorruptStoreError,
     InvalidArgumentError,
-    StoreAccessError,
     StoreExistsError,
     StoreNotFoundError,
     VersionNotFoundError,
 )
 from ..plugin import MANIFEST, Place, check_outside_stores, locate
-from ..store.files import afterwards, is_absent, is_file, visible_step
+from ..store.files import MissingFileError, afterwards, is_file, visible_step
 from ..store.files.local import LocalPlace
 from ..store.layout import checked_json, read_json
 from ..store.manifest import UNFINISHED
@@ -102,9 +101,9 @@ class PlaceTarget:
         except FileExistsError:
             try:
                 there = read_json(mark)
-            except StoreAccessError as error:
+            except MissingFileError as error:
                 # The other publisher has just finished.
-                if is_absent(error) and (version / MANIFEST).exists():
+                if (version / MANIFEST).exists():
                     raise self._taken(contents.tag) from error
                 raise
             if there != claim:

@@ -19,14 +19,13 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import tempfile
 from collections.abc import Iterable, Mapping
 from itertools import takewhile
 from pathlib import Path
 
 from deltalake import DeltaTable
 
-from ..files import Entry, Place
+from ..files import Entry, Place, temporary_folder
 from ..layout import CHECKPOINT_MARK, PARQUET_END, checked_end, checksum_of_end
 from .log import (
     HINT,
@@ -86,7 +85,7 @@ def _made(files: Mapping[str, bytes], version: int) -> tuple[bytes, bytes]:
     """Return the checkpoint that the table library makes of the files of a log, and its hint where to look
     first.
     """
-    with tempfile.TemporaryDirectory(prefix="episodelake-") as folder:
+    with temporary_folder("episodelake-") as folder:
         log = Path(folder) / "_delta_log"
         log.mkdir()
         for name, data in files.items():

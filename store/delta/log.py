@@ -18,8 +18,8 @@ from functools import cached_property, lru_cache, partial
 from typing import Any
 from urllib.parse import unquote
 
-from ..errors import CorruptStoreError, StoreAccessError
-from ..files import Place, is_absent, is_link, oversized_error
+from ..errors import CorruptStoreError, MissingFileError
+from ..files import Place, is_link, oversized_error
 from ..layout import checksum
 
 _PLAIN = re.compile(r"[^/\\:%\x00.][^/\\:%\x00]{0,254}")
@@ -297,12 +297,10 @@ def check_log(table: Place) -> list[str]:
             raise CorruptStoreError(f"{folder} is a link; a store has folders of its own only.")
     # Listing objects tells their sizes; those of a folder's files are looked up one by one.
     sizes = {} if log.local is not None else {entry.name: entry.size for entry in log.entries()}
-    try:
-        names = log.names() if log.local is not None else sorted(sizes)
-    except StoreAccessError as error:
-        if not is_absent(error):
-            raise
-        names = []
+    names = sorted(sizes)
+    if log.local is not None:
+        with contextlib.suppress(MissingFileError):
+            names = log.names()
     commits = {commit_name(version) for version in commits_of(names)}
     if not commits:
         raise CorruptStoreError(
@@ -362,10 +360,8 @@ def find_commit(table: Place, version: int, *, checksummed: bool = False) -> byt
     """
     try:
         return read_commit(table, version, checksummed=checksummed)
-    except StoreAccessError as error:
-        if is_absent(error):
-            return None
-        raise
+    except MissingFileError:
+        return None
 
 
 @contextlib.contextmanager

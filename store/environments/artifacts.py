@@ -17,8 +17,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import CorruptStoreError, InvalidArgumentError
-from ..files import Place, is_absent, make_folder, replacing
+from ..errors import CorruptStoreError, InvalidArgumentError, MissingFileError
+from ..files import Place, make_folder, replacing
 from ..files.access import read_chunks, touching
 from ..layout import Layout
 
@@ -129,6 +129,7 @@ def check_names(names: Iterable[object]) -> None:
             above = above.rpartition("/")[0]
 
 
+@touching("read")
 def file_chunks(path: Path) -> Iterator[bytes]:
     """Yield a file of the caller in pieces."""
     yield from read_chunks(os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0)))
@@ -207,12 +208,10 @@ def artifact_chunks(layout: Layout, file: KeptFile) -> Iterator[bytes]:
             for piece in place.chunks():
                 digest.update(piece)
                 yield piece
-    except OSError as error:
-        if is_absent(error):
-            raise CorruptStoreError(
-                f"The artifact {place} is missing; it is the file {file.name!r}. Restore it from a copy."
-            ) from error
-        raise
+    except MissingFileError as error:
+        raise CorruptStoreError(
+            f"The artifact {place} is missing; it is the file {file.name!r}. Restore it from a copy."
+        ) from error
     if size != file.size or digest.hexdigest() != file.sha256:
         raise CorruptStoreError(
             f"The artifact {place} is damaged: its content ({size} bytes; {file.size} were kept) has another "

@@ -12,12 +12,12 @@
 Uses the errors only. Every package above it takes a `Place`; the journal alone is always local.
 """
 
+from ..errors import MissingFileError
 from .access import (
     access_class,
     access_error,
     error_text,
     guard_access,
-    is_absent,
     is_denied,
     is_passing,
     replacing,
@@ -40,6 +40,7 @@ from .paths import (
     remove_tree,
     stat_or_none,
     status,
+    temporary_folder,
     write_file,
 )
 from .place import Entry, Place, oversized_error
@@ -47,6 +48,7 @@ from .visible import afterwards, is_visible, rename_durably, syncing, visible_st
 
 __all__ = [
     "Entry",
+    "MissingFileError",
     "Place",
     "access_class",
     "access_error",
@@ -54,7 +56,6 @@ __all__ = [
     "error_text",
     "exists",
     "guard_access",
-    "is_absent",
     "is_denied",
     "is_file",
     "is_folder",
@@ -76,6 +77,7 @@ __all__ = [
     "scratch",
     "stat_or_none",
     "status",
+    "temporary_folder",
     "sync_open",
     "sync_path",
     "syncing",

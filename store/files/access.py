@@ -81,11 +81,6 @@ def is_denied(error: BaseException) -> bool:
     return _number(error) in _DENIED
 
 
-def is_absent(error: BaseException) -> bool:
-    """Return whether an error, or the one that it was raised from, means that there is no such file."""
-    return any(isinstance(each, FileNotFoundError | NotADirectoryError) for each in (error, error.__cause__))
-
-
 def _number(error: BaseException) -> int | None:
     """Return the number of the operating system's error behind an error, None where there is none."""
     for each in causes(error):
@@ -226,7 +221,7 @@ def access_class(error: BaseException) -> type[StoreAccessError]:
     """Return the class of an error that reports another one: whether that passes by itself stays known, and
     whether a file was missing or its name taken.
     """
-    if isinstance(error, FileNotFoundError):
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
         return MissingFileError
     if isinstance(error, FileExistsError):
         return FileTakenError

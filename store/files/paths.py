@@ -9,6 +9,7 @@ import errno
 import os
 import shutil
 import stat
+import tempfile
 from pathlib import Path
 
 from .access import read_chunks, touching
@@ -104,6 +105,12 @@ def names_in(path: Path) -> list[str]:
 def make_folder(path: Path) -> None:
     """Make a folder and those above it, where they are missing."""
     path.mkdir(parents=True, exist_ok=True)
+
+
+@touching("make a temporary folder")
+def temporary_folder(prefix: str) -> tempfile.TemporaryDirectory[str]:
+    """Return a new folder of this process, with a name that begins so; it is deleted with the object."""
+    return tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True)
 
 
 @touching("delete")

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InvalidArgumentError, StoreAccessError
-from .access import error_text, guard_access, touching
+from .access import error_text, guard_access, is_denied, touching
 from .objects import arrow_files, as_os_errors, bare_option, open_object
 from .place import CHUNK_BYTES, Entry, Place, oversized_error
 
@@ -125,10 +125,10 @@ def _repeated(request: Callable[[], None]) -> None:
     for attempt in range(_ATTEMPTS):
         try:
             return request()
-        except (PermissionError, FileExistsError, FileNotFoundError):
+        except (FileExistsError, FileNotFoundError):
             raise
         except OSError as error:
-            if error.errno == errno.ENOTSUP or attempt == _ATTEMPTS - 1:
+            if is_denied(error) or error.errno == errno.ENOTSUP or attempt == _ATTEMPTS - 1:
                 raise
         time.sleep(_PAUSE_SECONDS * 2**attempt)
 
@@ -388,6 +388,7 @@ class RemotePlace(Place):
     def sync(self) -> None:
         """See `Place`; an object that was put is durable."""
 
+    @touching("read")
     def parquet_source(self) -> Any:
         """See `Place`: a file that asks for ranges of the object as they are read."""
         with as_os_errors(self):

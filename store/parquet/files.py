@@ -127,14 +127,12 @@ def read_footer(place: Place) -> pq.FileMetaData:
         CorruptStoreError: the file is missing, truncated, damaged or no Parquet file; the message names it.
         StoreAccessError: it may not be read, or cannot be reached.
     """
-    try:
+    with reading_file(place):
         metadata = pq.read_metadata(pa.BufferReader(_MAGIC + footer_bytes(place)))
         sizes = (metadata.row_group(index).total_byte_size for index in range(metadata.num_row_groups))
         if max(sizes, default=0) > _LARGEST_GROUP:
             raise ValueError(f"a row group unpacks to more than {_LARGEST_GROUP} bytes")
         return metadata
-    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
-        raise reading_error(place, error) from error
 
 
 def footer_bytes(place: Place) -> bytes:
@@ -180,10 +178,13 @@ def reading_error(place: Place, error: Exception) -> EpisodelakeError:
     if isinstance(error, MemoryError):
         raise error
     number = error.errno if isinstance(error, OSError) else None
-    absent, folder = isinstance(error, MissingFileError), number == errno.EISDIR
-    if isinstance(error, EpisodelakeError) and not (absent or folder):
+    absent = isinstance(error, FileNotFoundError) and number != errno.ENOTDIR
+    folder = number == errno.EISDIR
+    if isinstance(error, EpisodelakeError) and not (
+        folder or (absent and isinstance(error, MissingFileError))
+    ):
         return error
-    if absent or isinstance(error, FileNotFoundError):
+    if absent:
         return CorruptStoreError(
             f"The file {place} is missing. Either it was vacuumed after this version was opened (refresh the "
             "store), or it was deleted by hand: restore it from a copy."
@@ -195,6 +196,24 @@ def reading_error(place: Place, error: Exception) -> EpisodelakeError:
         f"The file {place} cannot be read: {reason}. It is damaged; the other files of the store are not "
         "affected."
     )
+
+
+@contextlib.contextmanager
+def reading_file(place: Place) -> Iterator[None]:
+    """Turn what Arrow and the system raise at a file of the store into the errors of `reading_error`.
+
+    Raises:
+        CorruptStoreError: the file is damaged or missing.
+        StoreAccessError: it may not be read, or cannot be reached.
+    """
+    try:
+        yield
+    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+        ours = reading_error(place, error)
+        # An error that has itself for a cause has no end.
+        if ours is error:
+            raise
+        raise ours from error
 
 
 def _footer_size(tail: bytes, size: int) -> int:
@@ -226,13 +245,11 @@ def read_parquet(
         CorruptStoreError: the file is damaged, missing, or has another number of rows; the message names it.
         StoreAccessError: it may not be read, or cannot be reached.
     """
-    try:
+    with reading_file(place):
         table = open_parquet(place, dictionaries=dictionaries).read(columns and list(columns))
         if rows not in (None, table.num_rows):
             raise ValueError(f"it has {table.num_rows} rows, {rows} were committed")
         return table
-    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
-        raise reading_error(place, error) from error
 
 
 #: Of a column of a local file so much is read ahead; without a buffer all of its row group is in memory.
@@ -253,7 +270,7 @@ def open_parquet(
         CorruptStoreError, StoreAccessError: see `read_footer`.
     """
     footer = read_footer(place) if metadata is None else metadata
-    try:
+    with reading_file(place):
         return pq.ParquetFile(
             place.parquet_source(),
             metadata=footer,
@@ -262,8 +279,6 @@ def open_parquet(
             pre_buffer=place.local is None,
             buffer_size=_BUFFER_BYTES if place.local is not None else 0,
         )
-    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
-        raise reading_error(place, error) from error
 
 
 def make_first_array() -> None:

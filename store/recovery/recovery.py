@@ -22,8 +22,8 @@ from ..common.progress import Progress
 from ..dynamic.column_groups import METADATA, merge_rows
 from ..dynamic.columns import align_to_schema
 from ..dynamic.values import dump_json
-from ..errors import CorruptStoreError, DamagedJournalError, StoreAccessError
-from ..files import afterwards, guard_access, is_absent, is_denied, is_folder, is_link, names_in, stat_or_none
+from ..errors import CorruptStoreError, DamagedJournalError, MissingFileError, StoreAccessError
+from ..files import afterwards, guard_access, is_denied, is_folder, is_link, names_in, stat_or_none
 from ..files.locks import (
     LOCK_SUFFIX,
     MAINTENANCE_LOCK,
@@ -189,8 +189,10 @@ def _is_gone(directory: Path) -> bool:
     """Return whether a journal is known to be empty."""
     try:
         return not any(map(is_own_name, names_in(directory)))
-    except StoreAccessError as error:
-        return is_absent(error)
+    except MissingFileError:
+        return True
+    except StoreAccessError:
+        return False
 
 
 @contextlib.contextmanager
