@@ -39,7 +39,7 @@ from ..plugin import (
     check_unpickled,
     reading,
 )
-from ..store.files import is_file, is_folder
+from ..store.files import is_file, is_folder, walk
 from ..writers.importing.columns import array_space, image_frames, opened_image, read_json
 from ..writers.importing.trees import natural
 
@@ -53,7 +53,7 @@ def _trajectories(source: Any) -> Iterator[Path]:
     """Yield the folders of the episodes in the order of their names."""
     if not isinstance(source, str | Path) or not is_folder(Path(source)):
         return
-    for folder, folders, files in os.walk(source):
+    for folder, folders, files in walk(source):
         folders[:] = sorted((name for name in folders if name[0] != "."), key=natural)
         if _OBSERVED in files and _ACTED in files:
             folders.clear()

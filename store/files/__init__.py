@@ -41,6 +41,7 @@ from .paths import (
     stat_or_none,
     status,
     temporary_folder,
+    walk,
     write_file,
 )
 from .place import Entry, Place, oversized_error
@@ -84,5 +85,6 @@ __all__ = [
     "touching",
     "user_path",
     "visible_step",
+    "walk",
     "write_file",
 ]

@@ -21,7 +21,7 @@ import pyarrow.fs
 
 from ..errors import CorruptStoreError, StoreAccessError
 from .access import pread, read_chunks, replacing, sync_open, sync_path, touching
-from .paths import is_folder, is_link, open_plain, stat_or_none
+from .paths import is_folder, is_link, open_plain, stat_or_none, walk
 from .place import Entry, Place, oversized_error
 from .visible import syncing
 
@@ -307,7 +307,7 @@ class LocalPlace(Place):
         """See `Place`."""
         if self._path != self._root:
             self.check_plain()
-        for folder, folders, files in os.walk(self._path, onerror=_raise_unless_absent):
+        for folder, folders, files in walk(self._path):
             if not deep:
                 folders.clear()
             within = Path(folder).relative_to(self._path).as_posix()
@@ -350,12 +350,6 @@ class LocalPlace(Place):
     def filesystem(self) -> tuple[Any, str]:
         """See `Place`."""
         return pyarrow.fs.LocalFileSystem(), str(self._path)
-
-
-def _raise_unless_absent(error: OSError) -> None:
-    """Let a folder that cannot be listed be no empty one; one that is gone meanwhile is."""
-    if not isinstance(error, FileNotFoundError | NotADirectoryError):
-        raise error
 
 
 def _open_plain(path: str | Path) -> int:

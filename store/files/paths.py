@@ -10,6 +10,7 @@ import os
 import shutil
 import stat
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from .access import read_chunks, touching
@@ -99,6 +100,19 @@ def write_file(path: Path, data: bytes) -> None:
 def names_in(path: Path) -> list[str]:
     """Return the names in a folder, sorted."""
     return sorted(os.listdir(path))
+
+
+def _raise_unless_absent(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise error
+
+
+@touching("list")
+def walk(path: str | os.PathLike[str]) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Walk as `os.walk` does, which takes a folder that cannot be listed for an empty one; one that is gone
+    meanwhile is.
+    """
+    yield from os.walk(os.fspath(path), onerror=_raise_unless_absent)
 
 
 @touching("create")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,7 +13,7 @@ import numpy as np
 
 from ...store.common.optional_packages import ZARR, require
 from ...store.errors import DatasetError
-from ...store.files import is_file, is_folder
+from ...store.files import is_file, is_folder, walk
 from .boundary import ZARR_ROOTS, boundary, check_bytes, closed_on_error, is_zarr_folder, reading
 
 #: The files that state the codecs of an array.
@@ -148,7 +147,7 @@ def _stated(path: Path) -> Iterator[tuple[str, bytes]]:
                 if entry.filename.rpartition("/")[2] in _STATED:
                     yield entry.filename, archive.read(entry)
         return
-    for folder, _, files in os.walk(path):
+    for folder, _, files in walk(path):
         for name in _STATED:
             if name in files:
                 file = Path(folder, name)

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from ...errors import DatasetError, InvalidArgumentError
 from ...plugin import LISTS, OBSERVATION, ForeignDataset, Format, ImportOptions, Match, user_path
-from ...store.files import is_file
+from ...store.files import is_file, walk
 from ...writers.importing.boundary import bounded_line, check_access
 from ...writers.importing.formats import SPACES
 from ...writers.importing.trees import natural
@@ -81,7 +81,7 @@ def _files(path: Path) -> Iterator[Path]:
             yield path
         return
     # The runs of RLlib's recorder are numbered.
-    for folder, folders, names in os.walk(path):
+    for folder, folders, names in walk(path):
         folders.sort(key=natural)
         for name in sorted(names, key=natural):
             if name.lower().endswith((".parquet", ".json")) and not name.startswith(("_", ".")):
