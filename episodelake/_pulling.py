@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
@@ -11,11 +10,11 @@ import polars as pl
 
 from . import open as open_store
 from ._store import EpisodeStore
-from .plugin import Layout, Progress, collected, guard_access, progress_meter
-from .publishing.contents import Source, is_needed_for_episodes, is_steps, temporary_folder
+from .plugin import Layout, Progress, collected, progress_meter
+from .publishing.contents import Source, is_needed_for_episodes, is_steps, working_folder
 from .publishing.fetching import appear, fetch, fetch_whole, free_target, source_of, staged
 from .readers.context import SqlCondition
-from .store.files import afterwards
+from .store.files import afterwards, remove_tree
 from .store.files.local import LocalPlace
 
 
@@ -93,8 +92,8 @@ def _pulled_part(
     )
     store = view.copy(target, link=True)
     change = f"{published.address} is pulled to {target}"
-    with afterwards(change, f"{stage} is no longer needed: delete it."), guard_access("delete", stage):
-        shutil.rmtree(stage.local)
+    with afterwards(change, f"{stage} is no longer needed: delete it."):
+        remove_tree(stage.local)
     return store
 
 
@@ -114,6 +113,6 @@ def preview(
     """
     published = source_of(source, version, storage_options)
     wanted = [name for name in published.contents.files if is_needed_for_episodes(name)]
-    with temporary_folder("preview") as folder:
+    with working_folder("preview") as folder:
         fetch(published, wanted, folder, lambda done, total: None)
         return collected(open_store(folder.local).episodes)

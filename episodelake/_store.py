@@ -16,7 +16,7 @@ from .store.common.arguments import flag, integer, naming_arguments
 from .store.common.progress import Progress, progress_meter
 from .store.creation import check_free, check_free_for_copy, created_atomically, make_tables
 from .store.errors import InvalidArgumentError, StoreExistsError, StoreNotFoundError, VersionNotFoundError
-from .store.files import afterwards, options_of, refuse_unused, user_path
+from .store.files import afterwards, is_folder, options_of, refuse_unused, user_path
 from .store.layout import Layout
 from .store.manifest import (
     Manifest,
@@ -283,7 +283,7 @@ def recover(
     layout = layout.of_store(manifest.store_id)
     if journals is not None:
         folder = user_path(journals).absolute()
-        if not folder.is_dir():
+        if not is_folder(folder):
             raise InvalidArgumentError(f"journals={str(journals)!r}: there is no such folder.")
         layout = replace(layout, journals=folder, former_journals=None)
     store = StoreHandle(layout, manifest)

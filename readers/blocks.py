@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from ..store.dynamic.columns import columns_or_nulls
 from ..store.errors import CorruptStoreError
 from ..store.files import Place
-from ..store.parquet.files import open_parquet, reading_error
+from ..store.parquet.files import open_parquet, reading_file
 from ..store.snapshot import Snapshot
 from ..store.spaces import SpaceCodec
 from ..store.spaces.arrow import flat_array, list_array, values_of
@@ -89,22 +89,21 @@ class SegmentFile:
         except IndexError:
             reader = open_parquet(self.path, self.parquet.metadata)
         try:
-            if most is None:
-                tables = iter([reader.read_row_groups(list(groups), columns=wanted, use_threads=threads)])
-            else:
-                batches = reader.iter_batches(most, list(groups), columns=wanted, use_threads=threads)
-                tables = (pa.Table.from_batches([batch]) for batch in batches)
-            for table in tables:
-                count = table.num_rows
-                left -= count
-                # Arrow takes the number of values from the headers of pages, which have no checksum.
-                if table.column_names != wanted or any(len(column) != count for column in table.columns):
-                    raise ValueError("its columns are not those of its footer, or of different lengths")
-                yield table
-            if left:
-                raise ValueError(f"it does not have the rows that its footer lists: {left} are missing")
-        except (pa.ArrowException, OSError, KeyError, ValueError) as error:
-            raise reading_error(self.path, error) from error
+            with reading_file(self.path):
+                if most is None:
+                    tables = iter([reader.read_row_groups(list(groups), columns=wanted, use_threads=threads)])
+                else:
+                    batches = reader.iter_batches(most, list(groups), columns=wanted, use_threads=threads)
+                    tables = (pa.Table.from_batches([batch]) for batch in batches)
+                for table in tables:
+                    count = table.num_rows
+                    left -= count
+                    # Arrow takes the number of values from the headers of pages, which have no checksum.
+                    if table.column_names != wanted or any(len(column) != count for column in table.columns):
+                        raise ValueError("its columns are not those of its footer, or of different lengths")
+                    yield table
+                if left:
+                    raise ValueError(f"it does not have the rows that its footer lists: {left} are missing")
         finally:
             self._free.append(reader)
 
@@ -156,10 +155,8 @@ class Block:
         """Return some rows as an Arrow table; columns that the file lacks are NULL."""
         self.load(field.name for field in columns)
         here = {c.name: self._raw[c.name].slice(start, count) for c in columns if c.name in self._raw}
-        try:
+        with reading_file(self.file.path):
             return pa.table(columns_or_nulls(here, columns, count), schema=pa.schema(list(columns)))
-        except pa.ArrowException as error:
-            raise reading_error(self.file.path, error) from error
 
     def shown(
         self, columns: Sequence[pa.Field], overflow: Mapping[str, Overflow], start: int, count: int

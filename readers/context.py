@@ -20,7 +20,7 @@ from ..store.delta.log import TableFile
 from ..store.dynamic.columns import align_to_schema
 from ..store.errors import CorruptStoreError, InvalidArgumentError
 from ..store.layout import EPISODES
-from ..store.parquet.files import check_listed, open_parquet, reading_error
+from ..store.parquet.files import check_listed, open_parquet, reading_file
 from ..store.snapshot import Snapshot
 from ..store.spaces.arrow import values_of
 from .blocks import BlockReader
@@ -160,10 +160,8 @@ class EpisodeRowReader:
 
 def _checked_rows(snapshot: Snapshot, file: TableFile) -> pa.Table:
     path = snapshot.layout.table(EPISODES) / file.name
-    try:
+    with reading_file(path):
         rows = open_parquet(path).read()
-    except (pa.ArrowException, OSError) as error:
-        raise reading_error(path, error) from error
     if rows.num_rows != file.rows:
         raise CorruptStoreError(f"{path} has {rows.num_rows} rows; {file.rows} were committed.")
     missing = {field.name for field in snapshot.schema.episodes}.difference(rows.column_names)
@@ -172,10 +170,8 @@ def _checked_rows(snapshot: Snapshot, file: TableFile) -> pa.Table:
     check_listed(path, file, snapshot.episodes_schema)
     if rows.column("episode_id").null_count or not _fitting(snapshot, rows):
         raise CorruptStoreError(f"{path} has an episode without an id, or with an impossible length.")
-    try:
+    with reading_file(path):
         return align_to_schema(rows, snapshot.episodes_schema)
-    except pa.ArrowException as error:
-        raise reading_error(path, error) from error
 
 
 def _fitting(snapshot: Snapshot, rows: pa.Table) -> bool:

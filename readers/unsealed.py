@@ -14,9 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from ..store.errors import CorruptStoreError, EpisodelakeError, StoreAccessError
-from ..store.files import guard_access, is_absent
-from ..store.files.access import stat_or_none
+from ..store.errors import CorruptStoreError, EpisodelakeError, MissingFileError
+from ..store.files import stat_or_none
 from ..store.files.locks import holder
 from ..store.journal.episodes import EpisodeRecord, timestamp_now
 from ..store.journal.reading import GrowingPart, JournalBatch
@@ -82,10 +81,8 @@ class FollowedJournal:
                     self.header = self.header or part.header
                     yield batch
                 whole = part.ended
-            except StoreAccessError as error:
-                # Deleted after it was listed: its episodes are sealed.
-                if not is_absent(error):
-                    raise
+            except MissingFileError:
+                pass  # deleted after it was listed: its episodes are sealed
             finally:
                 self._seen = max(self._seen, part.seen)
 
@@ -112,8 +109,7 @@ class _FollowedRun:
         self.live, other_host = holder(lock)
         if other_host is not None:
             return
-        with guard_access("look at the lock", lock):
-            state = stat_or_none(lock)
+        state = stat_or_none(lock)
         self.since = self.since or (state.st_mtime if state else 0.0)
         try:
             for batch in () if self._damaged else self.journal.batches():

@@ -19,9 +19,8 @@ import pyarrow.parquet as pq
 from .delta.log import TableFile
 from .delta.version import TableVersion
 from .dynamic.logical_types import field_kind
-from .errors import CorruptStoreError, EpisodelakeError, StoreAccessError
-from .files import Place, guard_access, is_absent
-from .files.access import is_folder, stat_or_none
+from .errors import CorruptStoreError, EpisodelakeError, MissingFileError, StoreAccessError
+from .files import Place, is_folder, stat_or_none
 from .files.locks import holder
 from .journal.run_journal import DAMAGED_SUFFIX, journal_folders, lock_path, part_paths
 from .layout import (
@@ -177,8 +176,7 @@ def check_manifest(handle: StoreHandle, findings: Findings) -> None:
     findings.files += 1
     try:
         expected = read_manifest(handle.layout).to_json()["columns"]
-        with guard_access("read", handle.layout.manifest):
-            columns = json.loads(handle.layout.manifest.read()).get("columns")
+        columns = json.loads(handle.layout.manifest.read()).get("columns")
         if expected != columns:
             message = f"It names the columns {columns}; its spaces have {expected}."
             findings.add("manifest", MANIFEST, message)
@@ -228,11 +226,8 @@ def check_file(
         The open file; None if it is damaged.
     """
     try:
-        with guard_access("read", place):
-            size = place.size()
-    except StoreAccessError as error:
-        if not is_absent(error):
-            raise
+        size = place.size()
+    except MissingFileError:
         findings.add("missing", file, f"The file is missing.{needed}", mend=mend)
         return None
     findings.files += 1
@@ -363,11 +358,10 @@ def check_journals(layout: Layout, findings: Findings) -> None:
             )
             findings.add("journal", file, message)
             continue
-        with guard_access("look at the journal", directory):
-            # Parts may be deleted while they are counted.
-            lock = lock_path(directory)
-            waits = not any(holder(lock)) and is_folder(directory)
-            states = [stat_or_none(path) for path in part_paths(directory)] if waits else []
+        # Parts may be deleted while they are counted.
+        lock = lock_path(directory)
+        waits = not any(holder(lock)) and is_folder(directory)
+        states = [stat_or_none(path) for path in part_paths(directory)] if waits else []
         if waits:
             size = sum(state.st_size for state in states if state is not None)
             message = f"Its writer is dead; {size} bytes of journal wait for recovery (episodelake recover)."
@@ -389,11 +383,8 @@ def check_leftovers(layout: Layout, findings: Findings) -> None:
     ]
     for folder in folders:
         place = layout.root / folder if folder else layout.root
-        with guard_access("list", place):
-            for entry in place.entries(deep=folder == ANNOTATIONS):
-                unfinished = LEFTOVER.fullmatch(entry.name.rpartition("/")[2])
-                if unfinished and entry.modified < latest:
-                    file = f"{folder}/{entry.name}" if folder else entry.name
-                    findings.add(
-                        "leftover", file, "It was never finished; its writer is gone.", mend="leftover"
-                    )
+        for entry in place.entries(deep=folder == ANNOTATIONS):
+            unfinished = LEFTOVER.fullmatch(entry.name.rpartition("/")[2])
+            if unfinished and entry.modified < latest:
+                file = f"{folder}/{entry.name}" if folder else entry.name
+                findings.add("leftover", file, "It was never finished; its writer is gone.", mend="leftover")

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from .delta.table import Table
 from .errors import CorruptStoreError, StoreExistsError
-from .files import guard_access
+from .files import make_folder, remove_file, stat_or_none
 from .files.local import LocalPlace
 from .files.locks import MAINTENANCE_LOCK
 from .layout import (
@@ -57,21 +57,20 @@ def check_free(layout: Layout, *, again: bool = False) -> None:
     """
     if layout.root.local is not None:
         check_outside_stores(layout.root.local)
-    with guard_access("create the store", layout.root):
-        names = layout.root.names()
-        if MANIFEST in names:
-            raise exists_error(layout)
-        if UNFINISHED in names and not again:
-            raise StoreExistsError(
-                f"{layout.root} holds a copy or merge that was not finished, or that another process is "
-                "still making. If none is, delete it and call again, or choose another path."
-            )
-        # What a creation that was cut short leaves behind is taken over.
-        if UNFINISHED in names:
-            ours = [*TABLES, *_FOLDERS, CARD, UNFINISHED]
-        else:
-            ours = [name for name in TABLES if set(layout.table(name).names()) <= {"_delta_log"}]
-        others = [name for name in names if name not in (*ours, JOURNAL) and not _LEFTOVER.fullmatch(name)]
+    names = layout.root.names()
+    if MANIFEST in names:
+        raise exists_error(layout)
+    if UNFINISHED in names and not again:
+        raise StoreExistsError(
+            f"{layout.root} holds a copy or merge that was not finished, or that another process is "
+            "still making. If none is, delete it and call again, or choose another path."
+        )
+    # What a creation that was cut short leaves behind is taken over.
+    if UNFINISHED in names:
+        ours = [*TABLES, *_FOLDERS, CARD, UNFINISHED]
+    else:
+        ours = [name for name in TABLES if set(layout.table(name).names()) <= {"_delta_log"}]
+    others = [name for name in names if name not in (*ours, JOURNAL) and not _LEFTOVER.fullmatch(name)]
     if others:
         raise StoreExistsError(
             f"{layout.root} is not empty (it holds {', '.join(others[:5])}). Choose a new or empty folder."
@@ -86,10 +85,9 @@ def make_tables(store: StoreHandle) -> None:
         StoreAccessError: the file system refused.
     """
     columns = {RUNS: RUNS_SCHEMA, EPISODES: store.schema.episodes, STEPS: store.schema.steps}
-    with guard_access("create the store", store.layout.root):
-        for table, schema in columns.items():
-            Table.create(store.layout.table(table), schema)
-        store.layout.journals.mkdir(parents=True, exist_ok=True)
+    for table, schema in columns.items():
+        Table.create(store.layout.table(table), schema)
+    make_folder(store.layout.journals)
 
 
 def check_free_for_copy(layout: Layout) -> None:
@@ -116,7 +114,7 @@ def created_atomically(store: StoreHandle, card: bytes | None) -> contextlib.Abs
         StoreAccessError: the file system refused.
     """
     root = store.layout.root.local
-    return _created_atomically(store, card, new=root is not None and not root.exists())
+    return _created_atomically(store, card, new=root is not None and stat_or_none(root) is None)
 
 
 @contextlib.contextmanager
@@ -125,16 +123,15 @@ def _created_atomically(store: StoreHandle, card: bytes | None, *, new: bool) ->
     check_free_for_copy(layout)
     mark, ours = layout.root / UNFINISHED, True
     try:
-        with guard_access("create the store", layout.root):
-            if mark.exists():
-                _discard(layout)
-            layout.root.make_folder()
-            try:
-                mark.write(checked_json({"store_id": store.manifest.store_id}), exclusive=True)
-            except FileExistsError:
-                ours = False
-                check_free(layout)
-                ours = True
+        if mark.exists():
+            _discard(layout)
+        layout.root.make_folder()
+        try:
+            mark.write(checked_json({"store_id": store.manifest.store_id}), exclusive=True)
+        except FileExistsError:
+            ours = False
+            check_free(layout)
+            ours = True
         make_tables(store)
         if card is not None:
             write_card(layout, card)
@@ -172,7 +169,7 @@ def _discard(layout: Layout) -> None:
 def _discard_folders(layout: Layout, *, root: bool) -> None:
     """Delete the folder of journals, in which this process holds the lock, and that of the store if asked."""
     for name in (MAINTENANCE_LOCK, UNFINISHED_NOTE):
-        (layout.journals / name).unlink(missing_ok=True)
+        remove_file(layout.journals / name)
     LocalPlace(layout.journals).remove_folder()
     if root:
         layout.root.remove_folder()

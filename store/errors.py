@@ -67,6 +67,9 @@ class StoreExistsError(EpisodelakeError, FileExistsError):
 class StoreAccessError(EpisodelakeError, OSError):
     """The system refused to read or write the store: permission, a full disk, a lost link."""
 
+    #: Whether the change was made all the same, and could not be made durable.
+    unsynced = False
+
 
 class StoreUnavailableError(StoreAccessError):
     """The store cannot be reached for now: no free file descriptors or memory, a disk or connection in
@@ -75,6 +78,14 @@ class StoreUnavailableError(StoreAccessError):
     Nothing is known to be damaged, and nothing was treated as damaged: call again. The error of the system,
     or of the library that met it, is its `__cause__`.
     """
+
+
+class MissingFileError(StoreAccessError, FileNotFoundError):
+    """A file is not there, for code that can go on without it; everybody else met a `StoreAccessError`."""
+
+
+class FileTakenError(StoreAccessError, FileExistsError):
+    """The name of a new file is taken, for code that can go on; everybody else met a `StoreAccessError`."""
 
 
 class FormatVersionError(EpisodelakeError):

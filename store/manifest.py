@@ -22,12 +22,13 @@ from .errors import (
     CorruptStoreError,
     FormatVersionError,
     InvalidArgumentError,
+    MissingFileError,
     SpaceMismatchError,
     StoreExistsError,
     StoreNotFoundError,
 )
-from .files import Place, guard_access, is_absent, visible_step
-from .files.access import is_file, open_plain, read_chunks
+from .files import Place, is_file, visible_step
+from .files.paths import read_plain
 from .layout import CHECKSUM, FORMAT_VERSION, MANIFEST, STAGING, Layout, checked_json, read_json
 from .spaces import SpaceCodec, plain_space, space_from_json, space_to_json
 
@@ -147,7 +148,7 @@ def write_manifest(layout: Layout, manifest: Manifest) -> None:
         StoreAccessError: the file system refused.
     """
     text = checked_json(manifest.to_json())
-    with visible_step(f"The store {layout.root} is created"), guard_access("write", layout.manifest):
+    with visible_step(f"The store {layout.root} is created"):
         try:
             layout.manifest.write(text, exclusive=True)
         except FileExistsError as error:
@@ -253,7 +254,7 @@ def write_card(layout: Layout, data: bytes) -> None:
     Raises:
         StoreAccessError: the file system refused; the old card stays.
     """
-    with visible_step(f"The card {layout.card} is written"), guard_access("write", layout.card):
+    with visible_step(f"The card {layout.card} is written"):
         layout.card.write(data)
 
 
@@ -296,12 +297,8 @@ def _not_found(root: Place) -> StoreNotFoundError:
 def _read_object(path: Place, missing: Callable[[], StoreNotFoundError]) -> dict[str, Any]:
     try:
         return read_json(path)
-    except OSError as error:
-        if is_absent(error):
-            with guard_access("look for a store", path):
-                not_found = missing()
-            raise not_found from None
-        raise
+    except MissingFileError:
+        raise missing() from None
 
 
 def store_at(path: Path) -> Path | None:
@@ -317,8 +314,7 @@ def check_outside_stores(path: Path) -> None:
         InvalidArgumentError: it does.
         StoreAccessError: the folders above it cannot be read.
     """
-    with guard_access("look for a store", path):
-        store = store_at(path.resolve().parent)
+    store = store_at(path.resolve().parent)
     if store is not None and path.resolve().relative_to(store).parts[0] != STAGING:
         raise InvalidArgumentError(
             f"{path} is inside the store {store}, which holds its own files only. Choose a path outside."
@@ -331,7 +327,7 @@ def _is_store(folder: Path) -> bool:
         if is_file(file):
             # Other programs have files of this name.
             try:
-                if "store_id" in json.loads(b"".join(read_chunks(open_plain(file)))):
+                if "store_id" in json.loads(read_plain(file)):
                     return True
             except (ValueError, TypeError, RecursionError):
                 continue

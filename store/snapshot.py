@@ -21,7 +21,7 @@ from .delta.version import TableVersion
 from .dynamic import logical_types as kinds
 from .dynamic.columns import array_kinds, remember
 from .errors import CorruptStoreError, VersionNotFoundError
-from .files import Place, guard_access
+from .files import Place
 from .layout import EPISODES, RUNS, STEPS, Layout, check_identity
 from .manifest import Manifest
 from .parquet.files import check_annotation_footer, check_listed, open_parquet, over_files, read_parquet
@@ -477,9 +477,8 @@ class Snapshot:
             VersionNotFoundError: they were vacuumed.
         """
         folder = self.layout.table(EPISODES)
-        with guard_access("list", folder):
-            there = {entry.name for entry in folder.entries()}
-            lost = self.annotation_files.missing_folders()
+        there = {entry.name for entry in folder.entries()}
+        lost = self.annotation_files.missing_folders()
         if lost or not there.issuperset(file.name for file in self.episode_files):
             raise VersionNotFoundError(
                 f"Version {self.version} of {self.layout.root} was vacuumed: some of its files are gone. "

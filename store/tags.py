@@ -10,7 +10,7 @@ import re
 from datetime import UTC, datetime
 
 from .errors import CorruptStoreError, InvalidArgumentError, StoreExistsError, VersionNotFoundError
-from .files import guard_access, visible_step
+from .files import visible_step
 from .layout import Layout, check_identity, checked_json, read_json
 
 _SUFFIX = ".json"
@@ -37,7 +37,7 @@ def write_tag(layout: Layout, name: str, version: int) -> None:
         )
     place = layout.tags / f"{name}{_SUFFIX}"
     content = {"tag": name, "version": version, "created_at": datetime.now(UTC).isoformat(timespec="seconds")}
-    with visible_step(f"The tag {name!r} is written"), guard_access("write the tag", place):
+    with visible_step(f"The tag {name!r} is written"):
         layout.tags.make_folder()
         try:
             place.write(checked_json(content), exclusive=True)
@@ -59,8 +59,7 @@ def remove_tag(layout: Layout, name: str) -> None:
     """
     check_identity(layout)
     place = layout.tags / _found(layout, name)
-    with guard_access("remove the tag", place):
-        place.remove()
+    place.remove()
 
 
 def read_tags(layout: Layout) -> dict[str, int]:
@@ -74,8 +73,7 @@ def read_tags(layout: Layout) -> dict[str, int]:
 
 def tag_files(layout: Layout) -> list[str]:
     """Return the names of the tags' files."""
-    with guard_access("read the tags", layout.tags):
-        return [name for name in layout.tags.names() if name.endswith(_SUFFIX) and not name.startswith(".")]
+    return [name for name in layout.tags.names() if name.endswith(_SUFFIX) and not name.startswith(".")]
 
 
 def read_tag(layout: Layout, name: str) -> int:

@@ -33,7 +33,7 @@ from .delta.log import (
 from .delta.state import retry_log_read
 from .delta.version import TableVersion
 from .errors import CorruptStoreError, InvalidArgumentError
-from .files import Entry, Place, guard_access
+from .files import Entry, Place
 from .journal.run_journal import journal_folders
 from .layout import ANNOTATIONS, ARTIFACTS, EPISODES, RUNS, STAGING, STEPS, TABLES, Layout
 from .parquet.files import read_parquet, reading_error
@@ -194,10 +194,9 @@ def _was_committed(operation: Operation, table: str, name: str, needed: _Needed)
 
 def _candidates(layout: Layout) -> Iterator[tuple[str, Entry]]:
     for table in (*TABLES, ANNOTATIONS):
-        with guard_access("list", layout.root / table):
-            for entry in (layout.root / table).entries(deep=table == ANNOTATIONS):
-                if _DELETED.fullmatch(entry.name):
-                    yield table, entry
+        for entry in (layout.root / table).entries(deep=table == ANNOTATIONS):
+            if _DELETED.fullmatch(entry.name):
+                yield table, entry
 
 
 def _run_of(name: str) -> str | None:
@@ -269,8 +268,7 @@ def _replaced_log(layout: Layout, name: str, oldest: int) -> list[tuple[str, Ent
     replaces.
     """
     place = layout.table(name)
-    with guard_access("list", place / _LOG):
-        entries = list((place / _LOG).entries())
+    entries = list((place / _LOG).entries())
     for version in reversed(checkpoints_of([entry.name for entry in entries])):
         if version <= oldest:
             data = read_checkpoint(place, version, checksummed=False)
@@ -284,8 +282,7 @@ def _vacuumed_before(layout: Layout, names: set[str]) -> set[str]:
 
     An earlier vacuum with a shorter age took them; what they point at is not needed for them any more.
     """
-    with guard_access("list", layout.table(EPISODES)):
-        gone = names - set(layout.table(EPISODES).names())
+    gone = names - set(layout.table(EPISODES).names())
     if gone:
         for version in {None, *read_tags(layout).values()}:
             gone -= {file.name for file in TableVersion(layout.table(EPISODES), version).files()}
@@ -295,8 +292,7 @@ def _vacuumed_before(layout: Layout, names: set[str]) -> set[str]:
 def _version_at(layout: Layout, table: str, moment: float, newest: int) -> int:
     """Return the version that was the newest at a moment, or the oldest that the log still has."""
     log = layout.table(table) / _LOG
-    with guard_access("read", log):
-        dates = {entry.name: entry.modified for entry in log.entries()}
+    dates = {entry.name: entry.modified for entry in log.entries()}
     names = list(dates)
     commits = {version: dates[commit_name(version)] for version in commits_of(names) if version <= newest}
     older = older_versions(commits, moment)
@@ -330,11 +326,9 @@ def _delete(layout: Layout, doomed: list[tuple[str, Entry]], progress: Progress)
     folders = set()
     for done, (table, entry) in enumerate(doomed, 1):
         place = layout.root / table / entry.name
-        with guard_access("delete", place):
-            place.remove()
+        place.remove()
         if table == ANNOTATIONS:
             folders.add(entry.name.partition("/")[0])
         progress(done, len(doomed))
     for folder in sorted(folders):
-        with guard_access("delete", layout.annotations / folder):
-            (layout.annotations / folder).remove_folder()
+        (layout.annotations / folder).remove_folder()

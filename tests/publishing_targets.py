@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from conformance import ObjectBackend
+from episodelake.store.files import touching
 from episodelake.store.files.local import LocalPlace
 from episodelake.store.layout import checked_json
 from fake_hub import FakeHub
@@ -87,11 +88,13 @@ class Folder(Target):
         """See `Target`."""
         write, chunks = self._real
 
+        @touching("write")
         def failing(place: LocalPlace, data: Any, **options: Any) -> None:
             if kind == "write" and str(place).startswith(self.address) and place.name == "checksums.json":
                 raise OSError(errno.EIO, "Input/output error")
             write(place, data, **options)
 
+        @touching("read")
         def reading(place: LocalPlace) -> Iterator[bytes]:
             if kind == "read" and str(place).startswith(self.address) and place.parent.name == "steps":
                 raise OSError(errno.EIO, "Input/output error")

@@ -27,7 +27,7 @@ from minari.dataset.minari_storage import MinariStorage
 
 import episodelake as el
 from episodelake.readers.exporting import export as exporting
-from episodelake.store.files import visible
+from episodelake.store.files import touching, visible
 from episodelake.store.spaces.codec import slice_batch
 from episodelake.writers.importing import formats
 from test_cli import printed, refused
@@ -360,6 +360,7 @@ def test_a_new_store_that_is_not_synced_is_not_said_to_wait(
     source = d4rl_file(tmp_path / "walk.hdf5", [3, 80])
     with monkeypatch.context() as patched:
 
+        @touching("sync")
         def failing(path: Path) -> None:
             raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
 

@@ -15,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -345,6 +346,29 @@ def test_a_lock_is_lost_when_its_file_is_gone_only(
         assert lock.is_ours() == ours
     assert lock.is_ours()
     lock.release(remove=True)
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM])
+def test_a_lock_of_another_user_is_taken_by_reading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Maintenance locks a file that it may only read; a writer, whose name belongs in it, may not."""
+    path, opened = tmp_path / "maintenance.lock", os.open
+    path.touch()
+
+    def refusing(path: Any, flags: int, *arguments: Any, **options: Any) -> int:
+        if flags & os.O_RDWR:
+            raise OSError(number, os.strerror(number), str(path))
+        return opened(path, flags, *arguments, **options)
+
+    monkeypatch.setattr(os, "open", refusing)
+    lock = FileLock.acquire(path, read_only=True)
+    assert lock is not None
+    lock.release(remove=False)
+    with pytest.raises(el.errors.StoreAccessError, match="Could not take the lock at"):
+        FileLock.acquire(path)
+    with pytest.raises(el.errors.StoreAccessError):
+        FileLock.acquire(tmp_path / "none.lock", read_only=True)
 
 
 @pytest.mark.parametrize("owner", ["", "this", "other"])

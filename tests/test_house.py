@@ -459,8 +459,8 @@ DOORS: dict[str, Room] = {
             store.common.foreign_arrays store.creation store.dynamic store.dynamic.column_groups
             store.dynamic.columns store.dynamic.logical_types store.dynamic.values
             store.environments.artifacts store.environments.records store.files store.files.locks
-            store.files.visible store.manifest store.names store.rewrite.merging store.schema
-            store.spaces store.spaces.arrow store.spaces.coerce store.spaces.fixed
+            store.manifest store.names store.rewrite.merging store.schema store.spaces
+            store.spaces.arrow store.spaces.coerce store.spaces.fixed
             store.tables.annotation_files writers.episodes.arrow_episodes writers.episodes.source_keys
             writers.session.environment writers.session.run
         """,
@@ -474,10 +474,10 @@ DOORS: dict[str, Room] = {
             readers.replaying.environment readers.replaying.replay readers.replaying.run_envs
             readers.replaying.team_replay readers.sql.connections readers.sql.elements
             readers.sql.session readers.sql.sources readers.sql.text readers.unsealed store.card
-            store.dynamic.column_groups store.files.locating store.journal.packed_columns
-            store.journal.reading store.journal.row_index store.journal.run_journal store.manifest
-            store.names store.parquet.files store.recovery.recovery store.spaces.arrow
-            store.spaces.fixed
+            store.dynamic.column_groups store.files store.files.locating
+            store.journal.packed_columns store.journal.reading store.journal.row_index
+            store.journal.run_journal store.manifest store.names store.parquet.files
+            store.recovery.recovery store.spaces.arrow store.spaces.fixed
         """,
     ),
     "lakes": Room(
@@ -489,8 +489,7 @@ DOORS: dict[str, Room] = {
             readers.view store.card store.creation store.delta.version store.environments.records
             store.files store.files.access store.files.local store.files.locating store.files.locks
             store.files.place store.journal.run_journal store.layout store.manifest store.names
-            store.parquet.files store.parquet.page_checks store.rewrite.merging store.schema
-            store.snapshot
+            store.parquet.page_checks store.rewrite.merging store.schema store.snapshot
         """,
     ),
     "integrations": Room(
@@ -509,9 +508,9 @@ DOORS: dict[str, Room] = {
         rooms="lakes look training",
         core="""
             _store readers.replaying.replay readers.replaying.run_envs readers.sql.session
-            readers.sql.sources readers.sql.text store.card store.delta.log store.files.locks
-            store.journal.run_journal store.layout store.parquet.files store.parquet.page_checks
-            store.rewrite.operation store.schema
+            readers.sql.sources readers.sql.text store.card store.delta.log store.files
+            store.files.locks store.journal.run_journal store.layout store.parquet.files
+            store.parquet.page_checks store.rewrite.operation store.schema
         """,
     ),
     "collecting": Room(

@@ -514,12 +514,14 @@ def test_an_error_that_may_pass_hides_no_store(
     root: Path, monkeypatch: pytest.MonkeyPatch, call: str, number: int
 ) -> None:
     """It is raised, and what the lake saw before stays, instead of a store that seems to be broken."""
+    from episodelake.store.files import touching
     from episodelake.store.files.local import LocalPlace
 
     lake = el.lake(root)
     before = lake.stores()
     real = getattr(LocalPlace, call)
 
+    @touching(call)
     def fail(self: LocalPlace, *args: Any, **options: Any) -> Any:
         if "ppo" in str(self):
             raise OSError(number, os.strerror(number))
@@ -744,7 +746,7 @@ def test_a_deleted_store_is_gone(root: Path, monkeypatch: pytest.MonkeyPatch) ->
     lake = el.lake(root)
     lake["pole/ppo"].artifacts.add(b"content", name="file")
     with monkeypatch.context() as patch:
-        patch.setattr(moving.shutil, "rmtree", _fail)
+        patch.setattr(moving, "remove_tree", _fail)
         with pytest.warns(RuntimeWarning, match=r"is deleted\. Files of it are left in .*: delete it again"):
             lake.delete("pole/ppo")
     assert "pole/ppo" not in lake and list(lake) == ["empty", "pole/dqn"]

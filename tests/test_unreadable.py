@@ -416,6 +416,6 @@ def test_a_read_that_would_block_is_not_the_end_of_a_file(
         return read_at(*arguments)
 
     monkeypatch.setattr(access, "_read_at", blocked)
-    with pytest.raises(BlockingIOError):
+    with pytest.raises(el.errors.StoreUnavailableError):
         list(locate(path).chunks())
     assert b"".join(locate(path).chunks()) == path.read_bytes()

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -16,8 +13,7 @@ import pytest
 
 import episodelake as el
 import visible_steps
-from faults.shim import build, compiler
-from waiting import PATIENCE
+from faults.shim import build, compiler, run_with
 
 TESTS = Path(__file__).parent
 GROUPS = [list(visible_steps.OPERATIONS)[start::6] for start in range(6)]
@@ -33,17 +29,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 def _struck(library: Path, folder: Path, names: list[str], most: int) -> list[str]:
     """Let calls of some operations fail; return what is wrong."""
-    path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
-    one = dict.fromkeys(("POLARS_MAX_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
-    result = subprocess.run(
-        [sys.executable, TESTS / "visible_steps.py", folder, str(most), *names],
-        env={**os.environ, **one, "LD_PRELOAD": str(library), "PYTHONPATH": path},
-        stdout=subprocess.PIPE,
-        check=True,
-        text=True,
-        timeout=PATIENCE,
-    )
-    return json.loads(result.stdout)
+    return run_with(library, TESTS / "visible_steps.py", folder, most, *names)
 
 
 @pytest.mark.further

@@ -25,7 +25,7 @@ from deltalake import DeltaTable
 from gymnasium.spaces import Box, Discrete
 
 import episodelake as el
-from faults.faults import CHANGE, FAIL, LOOKS, MAKE, OPEN, SYNC, TRUNCATE, WRITE, Fault
+from faults.faults import CHANGE, FAIL, LOOKS, MAKE, OPEN, STAT, SYNC, TRUNCATE, WRITE, Fault
 from faults.shim import Shim
 
 CHANGES = WRITE | MAKE | CHANGE | SYNC | TRUNCATE
@@ -34,8 +34,10 @@ ERRORS = {
     "EIO": (errno.EIO, CHANGES, CHANGES),
     "ENOSPC": (errno.ENOSPC, WRITE | MAKE, CHANGES),
     "EMFILE": (errno.EMFILE, MAKE, CHANGES),
+    "EACCES": (errno.EACCES, MAKE | CHANGE, CHANGES),
     "EIO while reading": (errno.EIO, LOOKS, LOOKS),
     "EMFILE while reading": (errno.EMFILE, OPEN, LOOKS),
+    "EACCES while reading": (errno.EACCES, OPEN | STAT, LOOKS),
 }
 SPACES = {"observation_space": Box(-1, 1, (2,), np.float32), "action_space": Discrete(2)}
 
@@ -239,6 +241,13 @@ OPERATIONS: dict[str, Operation] = {
         lambda f: _has_imported(f / "target"),
         before=lambda f: _empty(f / "target"),
     ),
+    "draw a chart": Operation(
+        lambda f: a(f).plot.returns().save(f / "chart.json"), lambda f: (f / "chart.json").is_file()
+    ),
+    "get an artifact": Operation(
+        lambda f: a(f).artifacts.get("table", into=f / "artifact"),
+        lambda f: (f / "artifact").is_file(),
+    ),
     "add an artifact": Operation(
         lambda f: a(f).artifacts.add(b"new", name="new"), lambda f: "new" in _artifacts(f)
     ),
@@ -348,8 +357,9 @@ class Trials:
 
 #: Before the name of an error that is not of our tree.
 FOREIGN = "foreign"
-#: Operations that change a thing after the other, and whose change shows when the last one is left.
-GRADUAL = ("vacuum", "recover")
+#: Operations that change a thing after the other, and whose change shows when the last one is left, or that
+#: write in place.
+GRADUAL = ("vacuum", "recover", "draw a chart")
 
 
 def main(folder: Path, names: list[str], most: int) -> list[str]:

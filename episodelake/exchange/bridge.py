@@ -39,6 +39,7 @@ from ..plugin import (
     check_unpickled,
     reading,
 )
+from ..store.files import is_file, is_folder, walk
 from ..writers.importing.columns import array_space, image_frames, opened_image, read_json
 from ..writers.importing.trees import natural
 
@@ -50,9 +51,9 @@ _LAG = datetime(2021, 7, 23)
 
 def _trajectories(source: Any) -> Iterator[Path]:
     """Yield the folders of the episodes in the order of their names."""
-    if not isinstance(source, str | Path) or not Path(source).is_dir():
+    if not isinstance(source, str | Path) or not is_folder(Path(source)):
         return
-    for folder, folders, files in os.walk(source):
+    for folder, folders, files in walk(source):
         folders[:] = sorted((name for name in folders if name[0] != "."), key=natural)
         if _OBSERVED in files and _ACTED in files:
             folders.clear()
@@ -139,7 +140,7 @@ class _Dataset(ForeignDataset):
         """Return what a dated folder of the source states of its episodes."""
         for folder in islice(path.parents, 3):
             file = folder / "collection_metadata.json"
-            if folder.is_relative_to(self._folder) and file.is_file():
+            if folder.is_relative_to(self._folder) and is_file(file):
                 return {"collection_metadata": read_json(file)}
         return {}
 
@@ -178,7 +179,7 @@ def _state(observed: Any, path: Path) -> np.ndarray:
 
 
 def _cameras(path: Path) -> list[str]:
-    names = (each.name for each in os.scandir(path) if each.is_dir() and each.name.startswith("images"))
+    names = (each.name for each in os.scandir(path) if is_folder(each) and each.name.startswith("images"))
     return sorted(names, key=natural)
 
 
@@ -220,7 +221,7 @@ def _later(extra: Mapping[str, Any]) -> dict[str, Any]:
 
 def _metadata(path: Path) -> dict[str, Any]:
     metadata: dict[str, Any] = {}
-    if (path / "lang.txt").is_file():
+    if is_file(path / "lang.txt"):
         text = (path / "lang.txt").read_text("utf-8", errors="replace")
         lines = [line.strip() for line in text.splitlines() if line.strip()]
         tasks = [line for line in lines if "confidence" not in line]

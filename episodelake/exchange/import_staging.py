@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -27,8 +26,7 @@ from ..errors import DatasetError, StoreAccessError, StoreNotFoundError
 from ..plugin import MANIFEST, ForeignDataset, Layout, Progress, collected, dump_json, space_to_json
 from ..readers.dataset_facts import IMPORTED_FROM, facts_as_metadata
 from ..store.dynamic.values import freeze
-from ..store.files import afterwards, rename_durably, visible_step
-from ..store.files.visible import UnsyncedError
+from ..store.files import afterwards, exists, is_visible, rename_durably, visible_step
 from ..store.rewrite.merging import merge as merge_stores
 from ..store.spaces.coerce import Cast
 from ..writers.episodes.source_keys import Source, committed_sources
@@ -158,13 +156,13 @@ def _moved(staging: EpisodeStore, into: str | PathLike[str]) -> bool:
         return False
     with visible_step(f"The store {there} is created"):
         try:
-            if os.path.lexists(there):  # a folder, or a link to one, stays what it is
+            if exists(there, follow=False):  # a folder, or a link to one, stays what it is
                 return False
             rename_durably(here, there)
-        except UnsyncedError:
-            raise
-        except OSError:  # the copy says what is wrong
-            return False
+        except StoreAccessError as error:
+            if is_visible(error):
+                raise
+            return False  # the copy says what is wrong
     return True
 
 
@@ -224,7 +222,7 @@ def _staged(dataset: ForeignDataset, target: Target) -> Iterator[tuple[EpisodeSt
     try:
         yield staging, staged
     except Exception as error:
-        if not path.exists():  # it has become the new store
+        if not exists(path):  # it has become the new store
             raise
         changed = isinstance(error, SourceChangedError)
         # Where the disk is full, the writer still holds its journal, from which the next call goes on.
@@ -240,7 +238,7 @@ def _staged(dataset: ForeignDataset, target: Target) -> Iterator[tuple[EpisodeSt
     with afterwards(
         f"The episodes are in {target.into}", f"Those in {path} are no longer needed: delete it."
     ):
-        if path.exists():  # else it has become the new store
+        if exists(path):  # else it has become the new store
             _delete(path)
 
 

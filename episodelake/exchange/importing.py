@@ -35,6 +35,7 @@ from ..plugin import (
 from ..readers.dataset_facts import IMPORTED_FROM, IMPORTED_KEYS
 from ..store.common.arguments import naming_arguments
 from ..store.creation import check_free_for_copy
+from ..store.files import exists, is_file
 from ..store.spaces import same_space
 from ..store.spaces.coerce import Cast
 from ..writers.importing.boundary import Files, bounded, guarded, located
@@ -193,7 +194,7 @@ def import_dataset(
     shown, given = _name(source), source
     with guarded(given):
         source = located(given)
-        if isinstance(given, str) and isinstance(source, Path) and not source.exists():
+        if isinstance(given, str) and isinstance(source, Path) and not exists(source):
             source = installed_dataset(given) or source
     if isinstance(source, Files):
         shown = str(source)
@@ -284,7 +285,7 @@ def _imported(
 def _check_source(source: Any, into: EpisodeStore | str | PathLike[str]) -> None:
     """Refuse stores as sources, and sources inside or around the target."""
     path = source.resolve() if isinstance(source, Path) else None
-    if isinstance(source, EpisodeView) or (path is not None and (path / MANIFEST).is_file()):
+    if isinstance(source, EpisodeView) or (path is not None and is_file(path / MANIFEST)):
         raise InvalidArgumentError(
             f"{_name(source)} is a store already, no dataset of another library. Bring its episodes into "
             "another store with el.merge([...], into)."

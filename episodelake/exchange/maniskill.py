@@ -17,6 +17,7 @@ from typing import Any
 
 from ..errors import DatasetError
 from ..plugin import H5, HDF5, GroupedTree, Match, TreeLayout, check_bytes, tree_format
+from ..store.files import is_file
 from ..writers.importing.boundary import TRUST, boundary
 from ..writers.importing.columns import read_json
 
@@ -61,7 +62,7 @@ class _Dataset(GroupedTree):
 def _facts_beside(path: Path) -> dict[str, Any]:
     """Return the content of the JSON file with the same name; empty if there is none."""
     file = path.with_suffix(".json")
-    if not file.is_file():
+    if not is_file(file):
         return {}
     if not boundary().trust and file.resolve().parent != path.resolve().parent:
         raise DatasetError(f"{file} is a link to {file.resolve()}, outside of the source. {TRUST}")

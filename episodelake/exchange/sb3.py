@@ -42,6 +42,7 @@ from ..plugin import (
 )
 from ..readers.exporting.conversions import BUFFERS, Converted, flat_transitions
 from ..readers.exporting.step_arrays import SIMPLE_SPACES, refuse_spaces
+from ..store.files import is_file
 from ..writers.importing.flat import BEGUN, FlatDataset, FlatRows, RolledView, Tree, class_names, unrolled
 from ..writers.importing.hdf5 import flags_of
 
@@ -81,7 +82,7 @@ def _open(source: Any, options: ImportOptions) -> ForeignDataset:
 
 
 def _is_pickle(source: Any) -> bool:
-    if not isinstance(source, str | Path) or not Path(source).is_file():
+    if not isinstance(source, str | Path) or not is_file(Path(source)):
         return False
     with open(source, "rb") as file:
         head = file.read(_HEAD_BYTES)

@@ -32,6 +32,7 @@ from .. import open as open_store
 from ..errors import InvalidArgumentError, SpaceMismatchError, StoreNotFoundError
 from ..plugin import collected, dump_json, replacing, require, slice_batch
 from ..store.dynamic.values import load_json
+from ..store.files import read_file
 from ..store.spaces.codec import single_value
 from ..writers.episodes.whole_episode import batch_lengths
 
@@ -188,7 +189,7 @@ class _Recording:
         self._writer.close()
         self._writer = None
         path = self._folder / METADATA_FILE_NAME
-        content = json.loads(path.read_text()) | _totals(self.store.refresh())
+        content = json.loads(read_file(path)) | _totals(self.store.refresh())
         size = sum(file.stat().st_size for file in self._folder.rglob("*")) / 1e6
         with replacing(path) as draft:
             draft.write_text(json.dumps(content | {"dataset_size": float(np.round(size, 1))}))

@@ -15,7 +15,7 @@ from .. import create
 from .. import open as open_store
 from .._store import EpisodeStore
 from ..errors import CorruptStoreError, FormatVersionError, InvalidArgumentError, StoreNotFoundError
-from ..plugin import MANIFEST, Layout, Place, QuerySession, counted, flag, guard_access, suggest
+from ..plugin import MANIFEST, Layout, Place, QuerySession, counted, flag, suggest
 from ..readers.context import Parameters
 from ..store.creation import check_free
 from ..store.manifest import read_manifest
@@ -169,8 +169,7 @@ class Lake:
             place = place_of(self._root, name)
         except InvalidArgumentError:
             return False
-        with guard_access("look for a store", place):
-            return (place / MANIFEST).exists()
+        return (place / MANIFEST).exists()
 
     def __getitem__(self, name: str) -> EpisodeStore:
         """Open a store at its newest version.

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from ..errors import StoreAccessError, StoreExistsError, StoreNotFoundError, StoreUnavailableError
 from ..plugin import MANIFEST, Layout, Place, guard_access
-from ..store.files import afterwards, syncing, visible_step
-from ..store.files.access import is_folder
+from ..store.files import afterwards, is_folder, remove_tree, syncing, visible_step
 from ..store.files.locks import MAINTENANCE_LOCK, FileLock, holder
 from ..store.journal.run_journal import check_journals, journal_folders, lock_path
 from ..store.layout import JOURNAL
@@ -69,20 +67,19 @@ def delete(store: Layout) -> None:
     """
     root, manifest = store.root, store.root / MANIFEST
     with _unused(store):
-        with guard_access("delete the store", root):
-            identity = manifest.read() if manifest.exists() else None
-            manifest.remove()
-            try:
-                # A writer may have begun after the first look.
-                _check_idle(root, journal_folders(*store.journal_places))
-            except BaseException:
-                if identity is not None:
-                    manifest.write(identity)
-                raise
+        identity = manifest.read() if manifest.exists() else None
+        manifest.remove()
+        try:
+            # A writer may have begun after the first look.
+            _check_idle(root, journal_folders(*store.journal_places))
+        except BaseException:
+            if identity is not None:
+                manifest.write(identity)
+            raise
         left = f"Files of it are left in {root}: delete it again."
-        with afterwards(f"The store {root} is deleted", left), guard_access("delete", root):
+        with afterwards(f"The store {root} is deleted", left):
             if root.local is not None:
-                shutil.rmtree(root.local)
+                remove_tree(root.local)
             for entry in list(root.entries(deep=True)):
                 (root / entry.name).remove()
 
@@ -104,9 +101,7 @@ def _unused(store: Layout) -> Iterator[None]:
             f"{store.root} has the journal of the run {journals[0].name!r} on this machine, whose episodes "
             "are not in it yet. Nothing was changed. Call episodelake.recover first."
         )
-    with guard_access("look at the journals", store.journals):
-        recorded = is_folder(store.journals)
-    if not recorded:
+    if not is_folder(store.journals):
         yield
         return
     lock = FileLock.acquire(store.journals / MAINTENANCE_LOCK)

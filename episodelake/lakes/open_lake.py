@@ -11,10 +11,11 @@ from typing import Any, NoReturn
 from .. import open as open_store
 from .._store import EpisodeStore
 from ..errors import InvalidArgumentError, StoreAccessError, StoreNotFoundError
-from ..plugin import MANIFEST, guard_access, locate
+from ..plugin import MANIFEST, locate
 from ..publishing.contents import CHECKSUMS, is_needed_for_episodes
 from ..publishing.fetching import cached_version
 from ..publishing.hub import MAIN, ORGANISATION, SCHEME, Repository, datasets_of, refuse_options
+from ..store.files import exists, is_folder
 from ..store.files.local import LocalPlace
 from ..store.manifest import store_at
 from .lake import Lake
@@ -129,13 +130,12 @@ def lake(
     if str(root).startswith(SCHEME):
         return HubLake(str(root), storage_options)
     place = locate(root, storage_options)
-    with guard_access("look for a lake", place):
-        if place.local is not None:
-            store: object = store_at(place.local)
-            if place.local.exists() and not place.local.is_dir():
-                raise InvalidArgumentError(f"{place} is a file. A lake is a folder of stores.")
-        else:
-            store = place if (place / MANIFEST).exists() else None
+    if place.local is not None:
+        store: object = store_at(place.local)
+        if exists(place.local) and not is_folder(place.local):
+            raise InvalidArgumentError(f"{place} is a file. A lake is a folder of stores.")
+    else:
+        store = place if (place / MANIFEST).exists() else None
     if store is not None:
         within = "is a store" if str(store) == str(place) else f"is inside the store {store}"
         raise InvalidArgumentError(

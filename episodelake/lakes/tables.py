@@ -37,7 +37,6 @@ from ..readers.sql.advice import advice
 from ..readers.sql.connections import create_view, with_run
 from ..readers.sql.session import ThreadSessions
 from ..readers.sql.sources import Sources, null_column, run_interruptible, type_name
-from ..store.parquet.files import check_plain
 from ..store.schema import RUNS_SCHEMA
 from ..store.snapshot import FileGroup
 
@@ -209,7 +208,7 @@ class LakeSources(Sources):
             own = Sources(part.own, confined=self.through_arrow, connection=self.connection)
             return literal(part.owners[0]), f"({own._table(table, name)})"
         for place in part.places:
-            check_plain(place)
+            place.check_plain()
         if self.through_arrow:
             from pyarrow.dataset import field as column
 

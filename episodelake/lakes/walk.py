@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from ..errors import CorruptStoreError, InvalidArgumentError, StoreAccessError, StoreUnavailableError
-from ..plugin import MANIFEST, TABLES, Place, guard_access
-from ..store.files.access import is_link
+from ..plugin import MANIFEST, TABLES, Place
+from ..store.files import is_link
 from ..store.files.locating import REFUSED
 from ..store.manifest import UNFINISHED
 from ..store.names import has_utf8
@@ -82,19 +82,18 @@ def look_at(place: Place, *, is_root: bool = False) -> tuple[str | None, list[st
     Raises:
         StoreAccessError, CorruptStoreError: it cannot be listed, or has links for folders.
     """
-    with guard_access("list", place):
-        folders, files = place.listed()
-        if not is_root and MANIFEST in files:
-            return None, None
-        begun = [table for table in TABLES if not is_root and table in folders]
-        if (not is_root and UNFINISHED in files) or any(
-            "_delta_log" in (place / each).listed()[0] for each in begun
-        ):
-            return (
-                f"{place} has no {MANIFEST}: a store is being created there, or its creation was cut short. "
-                "If no process creates it, create it again or delete it.",
-                None,
-            )
+    folders, files = place.listed()
+    if not is_root and MANIFEST in files:
+        return None, None
+    begun = [table for table in TABLES if not is_root and table in folders]
+    if (not is_root and UNFINISHED in files) or any(
+        "_delta_log" in (place / each).listed()[0] for each in begun
+    ):
+        return (
+            f"{place} has no {MANIFEST}: a store is being created there, or its creation was cut short. "
+            "If no process creates it, create it again or delete it.",
+            None,
+        )
     return None, [folder for folder in folders if not folder.startswith(".")]
 
 
@@ -130,9 +129,7 @@ def place_of(root: Place, name: object) -> Place:
     place, way = root, ""
     for part in checked_name(name).split("/"):
         place, way = place / part, f"{way}/{part}".lstrip("/")
-        with guard_access("look for a store", place):
-            linked = place.local is not None and is_link(place.local)
-        if linked:
+        if place.local is not None and is_link(place.local):
             raise InvalidArgumentError(
                 f"{way!r} in the lake {root} is a link, which may lead out of the lake. Open the store "
                 "behind it with episodelake.open, or make a lake of the folder it points to."

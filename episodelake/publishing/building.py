@@ -16,10 +16,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..plugin import TABLES, Layout, Progress, ReadContext, Snapshot, collected, guard_access
+from ..plugin import TABLES, Layout, Progress, ReadContext, Snapshot, collected
 from ..readers.view import ReadView
 from ..store.creation import created_atomically
 from ..store.delta.version import fold_log
+from ..store.files import remove_file
 from ..store.files.local import LocalPlace
 from ..store.files.locks import MAINTENANCE_LOCK
 from ..store.manifest import Manifest, card_bytes
@@ -57,22 +58,17 @@ def build(
     merge(store, [selection], uniform=True, progress=progress, within=within)
     for table in TABLES:
         fold_log(layout.table(table), moment)
-    with guard_access("remove the lock", layout.journals):
-        (layout.journals / MAINTENANCE_LOCK).unlink(missing_ok=True)
-        LocalPlace(layout.journals).remove_folder()
+    remove_file(layout.journals / MAINTENANCE_LOCK)
+    LocalPlace(layout.journals).remove_folder()
     context = ReadContext.of(Snapshot(layout, manifest))
-    with guard_access("read", folder):
-        files = {
-            each.name: digest_of(place_of(folder, each.name).chunks()) for each in folder.entries(deep=True)
-        }
+    files = {each.name: digest_of(place_of(folder, each.name).chunks()) for each in folder.entries(deep=True)}
     steps = sum(collected(view.episodes.select("length"))["length"].to_list())
     origin = source.manifest.store_id, source.version
     contents = Contents(tag, len(view), steps, files, origin, time.time_ns() // 1_000_000)
     page = readme(context, card, contents, address).encode()
     contents = replace(contents, files={**files, README: digest_of([page])})
-    with guard_access("write", folder):
-        (folder / README).write(page)
-        (folder / CHECKSUMS).write(contents.to_bytes())
+    (folder / README).write(page)
+    (folder / CHECKSUMS).write(contents.to_bytes())
     return contents
 
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ..errors import CorruptStoreError, InvalidArgumentError
-from ..plugin import MANIFEST, STEPS, TABLES, Place, guard_access
+from ..plugin import MANIFEST, STEPS, TABLES, Place
+from ..store.files import temporary_folder
 from ..store.files.local import LocalPlace
 from ..store.layout import ANNOTATIONS, ARTIFACT_NAMES, ARTIFACTS, CARD, ENVIRONMENTS, checked_json, read_json
 from ..types import PublishReport
@@ -183,15 +183,13 @@ def digest_of(pieces: Iterable[bytes]) -> KnownFile:
 
 
 @contextlib.contextmanager
-def temporary_folder(work: str) -> Iterator[LocalPlace]:
+def working_folder(work: str) -> Iterator[LocalPlace]:
     """Yield a new folder for temporary files, deleted at the end.
 
     Raises:
         StoreAccessError: it cannot be made.
     """
-    with guard_access("make a temporary folder", work):
-        folder = tempfile.TemporaryDirectory(prefix=f"episodelake-{work}-", ignore_cleanup_errors=True)
-    with folder as name:
+    with temporary_folder(f"episodelake-{work}-") as name:
         yield LocalPlace(Path(name).resolve())
 
 

@@ -16,10 +16,20 @@ from os import PathLike, fspath
 from pathlib import Path
 
 from ..errors import CorruptStoreError, InvalidArgumentError, StoreAccessError, StoreExistsError
-from ..plugin import Layout, Place, Progress, check_outside_stores, guard_access, locate
+from ..plugin import Layout, Place, Progress, check_outside_stores, locate
 from ..readers.columns.cache_folder import chosen_folder
 from ..store.creation import check_free_for_copy
-from ..store.files import is_absent, rename_durably, visible_step
+from ..store.files import (
+    MissingFileError,
+    exists,
+    is_file,
+    is_link,
+    make_folder,
+    names_in,
+    read_file,
+    rename_durably,
+    visible_step,
+)
 from ..store.files.local import LocalPlace
 from ..store.files.locks import wait_for
 from .contents import CHECKSUMS, Contents, KnownFile, Source, digest_of, place_of
@@ -57,10 +67,9 @@ def source_of(
     text, tag = os.fspath(source), None
     if isinstance(text, str) and (match := _TAGGED.fullmatch(text)):
         root = locate(text, storage_options)
-        with guard_access("look for a published version", root):
-            # A folder may have such a name.
-            if root.local is None or not root.exists():
-                text, tag = match["path"], match["tag"]
+        # A folder may have such a name.
+        if root.local is None or not root.exists():
+            text, tag = match["path"], match["tag"]
     return PlaceTarget(locate(text, storage_options)).source(chosen_tag(str(source), version, tag))
 
 
@@ -79,10 +88,9 @@ def free_target(into: str | PathLike[str], *, copied: bool) -> Path:
     if target is None:
         raise InvalidArgumentError(f"into={fspath(into)!r}: expected a folder of this machine.")
     check_outside_stores(target)
-    with guard_access("look at the target", target):
-        odd = target.is_symlink() or target.is_file()
-        if odd or (not copied and LocalPlace(target).names()):
-            raise StoreExistsError(f"There is something at {target} already. Choose a new or empty folder.")
+    odd = is_link(target) or is_file(target)
+    if odd or (not copied and LocalPlace(target).names()):
+        raise StoreExistsError(f"There is something at {target} already. Choose a new or empty folder.")
     if copied:
         check_free_for_copy(Layout.at(target))
     return target
@@ -96,22 +104,16 @@ def staged(target: Path, contents: Contents) -> Iterator[LocalPlace]:
     """
     stage = target.parent / f".{target.name}.unfinished"
     checksums = stage / CHECKSUMS
-    with guard_access("make the folder", target.parent):
-        target.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(target.parent)
     lock = wait_for(target.parent / f".{target.name}.pull.lock", math.inf)
     assert lock is not None
     try:
-        with guard_access("prepare the folder", stage):
-            ours = (
-                not stage.exists()
-                or checksums.is_file()
-                or all(each.name[0] == "." for each in stage.iterdir())
-            )
-            if stage.is_symlink() or not ours:
-                raise StoreExistsError(f"There is something at {stage}, where the pull works. Remove it.")
-            stage.mkdir(exist_ok=True)
-            if not checksums.is_file() or checksums.read_bytes() != contents.to_bytes():
-                LocalPlace(checksums).write(contents.to_bytes())
+        ours = not exists(stage) or is_file(checksums) or all(name[0] == "." for name in names_in(stage))
+        if is_link(stage) or not ours:
+            raise StoreExistsError(f"There is something at {stage}, where the pull works. Remove it.")
+        make_folder(stage)
+        if not is_file(checksums) or read_file(checksums) != contents.to_bytes():
+            LocalPlace(checksums).write(contents.to_bytes())
         yield LocalPlace(stage)
     finally:
         lock.release(remove=True)
@@ -133,14 +135,13 @@ def _fetch_one(published: Source, name: str, stage: Place) -> None:
     place, file = place_of(stage, name), published.contents.files[name]
     for attempt in range(_ATTEMPTS):
         try:
-            with guard_access(f"fetch {name} of {published.address}", place):
-                place.parent.make_folder()
-                if not place.exists() or digest_of(place.chunks()) != file:
-                    place.write(_checked(published, name, file))
+            place.parent.make_folder()
+            if not place.exists() or digest_of(place.chunks()) != file:
+                place.write(_checked(published, name, file))
             return
         except (CorruptStoreError, StoreAccessError) as error:
             # Bytes may be lost on their way.
-            if attempt == _ATTEMPTS - 1 or is_absent(error):
+            if attempt == _ATTEMPTS - 1 or isinstance(error, MissingFileError):
                 raise
 
 
@@ -170,15 +171,14 @@ def fetch_whole(
     """Fetch a version, or its wanted files, and delete what an interrupted write left beside them."""
     names = {name for name in published.contents.files if wanted is None or wanted(name)}
     fetch(published, names, stage, tell)
-    with guard_access("finish the pull", stage):
-        for entry in list(stage.entries(deep=True)):
-            if entry.name not in names and entry.name != CHECKSUMS:
-                (stage.local / entry.name).unlink()
+    for entry in list(stage.entries(deep=True)):
+        if entry.name not in names and entry.name != CHECKSUMS:
+            (stage / entry.name).remove()
 
 
 def appear(published: Source, made: Path, target: Path) -> None:
     """Publish the fetched folder under its final name."""
-    with visible_step(f"{published.address} is pulled to {target}"), guard_access("finish the pull", target):
+    with visible_step(f"{published.address} is pulled to {target}"):
         rename_durably(made, target)
 
 
@@ -205,10 +205,10 @@ def cached_version(
         / repository.name.replace("/", "--")
         / commit
     )
-    if not target.exists():
+    if not exists(target):
         published = source_of(f"{repository}", commit, None)
         with staged(target, published.contents) as stage:
-            if not target.exists():
+            if not exists(target):
                 fetch_whole(published, stage, lambda done, total: None, wanted)
                 appear(published, stage.local, target)
     return target

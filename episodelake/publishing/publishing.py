@@ -21,7 +21,7 @@ from ..store.environments.records import KINDS, Records
 from ..store.manifest import card_bytes
 from ..types import PublishReport
 from .building import build
-from .contents import CHECKSUMS, Contents, check_tag, temporary_folder
+from .contents import CHECKSUMS, Contents, check_tag, working_folder
 from .target import target_of
 
 _COLUMNS: dict[str, Any] = {
@@ -67,7 +67,7 @@ def publish_view(
     card_bytes(whole_card)
     place = target_of(target, storage_options)
     place.check_free(tag, private=private)
-    with progress_meter(progress, "Publishing", "segments") as tell, temporary_folder("publish") as folder:
+    with progress_meter(progress, "Publishing", "segments") as tell, working_folder("publish") as folder:
         contents = build(chosen, folder, whole_card, tag, place.opened_at(tag), tell)
         if not dry_run:
             place.send(folder, contents, private=private)

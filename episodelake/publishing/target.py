@@ -13,13 +13,12 @@ from os import PathLike
 from ..errors import (
     CorruptStoreError,
     InvalidArgumentError,
-    StoreAccessError,
     StoreExistsError,
     StoreNotFoundError,
     VersionNotFoundError,
 )
-from ..plugin import MANIFEST, Place, check_outside_stores, guard_access, locate
-from ..store.files import afterwards, is_absent, visible_step
+from ..plugin import MANIFEST, Place, check_outside_stores, locate
+from ..store.files import MissingFileError, afterwards, is_file, visible_step
 from ..store.files.local import LocalPlace
 from ..store.layout import checked_json, read_json
 from ..store.manifest import UNFINISHED
@@ -72,20 +71,19 @@ class PlaceTarget:
         """
         version = self.root / contents.tag
         change = f"The version {self.root}@{contents.tag} is published"
-        with guard_access("publish", version):
-            self.root.make_folder()
-            version.make_folder()
-            self._claim(version, contents)
-            there = {entry.name: entry.size for entry in version.entries(deep=True)}
-            for name, file in contents.files.items():
-                # Files are written as a whole, and the claim is for these contents alone.
-                if name != MANIFEST and there.get(name) != file.size:
-                    place = place_of(version, name)
-                    place.parent.make_folder()
-                    place.write(place_of(built, name).chunks())
-            (version / CHECKSUMS).write(contents.to_bytes())
-            manifest = (built / MANIFEST).read()
-        with visible_step(change), guard_access("publish", version):
+        self.root.make_folder()
+        version.make_folder()
+        self._claim(version, contents)
+        there = {entry.name: entry.size for entry in version.entries(deep=True)}
+        for name, file in contents.files.items():
+            # Files are written as a whole, and the claim is for these contents alone.
+            if name != MANIFEST and there.get(name) != file.size:
+                place = place_of(version, name)
+                place.parent.make_folder()
+                place.write(place_of(built, name).chunks())
+        (version / CHECKSUMS).write(contents.to_bytes())
+        manifest = (built / MANIFEST).read()
+        with visible_step(change):
             try:
                 (version / MANIFEST).write(manifest, exclusive=True)
             except FileExistsError:
@@ -103,9 +101,9 @@ class PlaceTarget:
         except FileExistsError:
             try:
                 there = read_json(mark)
-            except StoreAccessError as error:
+            except MissingFileError as error:
                 # The other publisher has just finished.
-                if is_absent(error) and (version / MANIFEST).exists():
+                if (version / MANIFEST).exists():
                     raise self._taken(contents.tag) from error
                 raise
             if there != claim:
@@ -144,8 +142,7 @@ class PlaceTarget:
         return Source(str(place), Contents.read(place), lambda name: place_of(place, name).chunks())
 
     def _chosen(self, tag: str | None) -> Place:
-        with guard_access("look for a published version", self.root):
-            names = self.root.names()
+        names = self.root.names()
         if MANIFEST in names:
             if CHECKSUMS not in names:
                 raise StoreNotFoundError(
@@ -173,23 +170,22 @@ class PlaceTarget:
     def _listed(self) -> tuple[list[str], list[str]]:
         """Return the tags, and the names of other things; hidden and unfinished ones are neither."""
         tags, others = [], []
-        with guard_access("look for published versions", self.root):
-            if self.root.local is not None and self.root.local.is_file():
-                raise StoreExistsError(
-                    f"{self.root} is a file; expected a folder of published versions, or nothing."
-                )
-            folders, _ = self.root.listed()
-            names = self.root.names()
-            if MANIFEST in names:
-                raise StoreExistsError(
-                    f"{self.root} is a store, not a folder of published versions. Choose another."
-                )
-            for name in (each for each in names if not each.startswith(".")):
-                inside = (self.root / name).names() if name in folders else [""]
-                if {MANIFEST, CHECKSUMS} <= {*inside}:
-                    tags.append(name)
-                elif UNFINISHED not in inside and not all(each.startswith(".") for each in inside):
-                    others.append(name)
+        if self.root.local is not None and is_file(self.root.local):
+            raise StoreExistsError(
+                f"{self.root} is a file; expected a folder of published versions, or nothing."
+            )
+        folders, _ = self.root.listed()
+        names = self.root.names()
+        if MANIFEST in names:
+            raise StoreExistsError(
+                f"{self.root} is a store, not a folder of published versions. Choose another."
+            )
+        for name in (each for each in names if not each.startswith(".")):
+            inside = (self.root / name).names() if name in folders else [""]
+            if {MANIFEST, CHECKSUMS} <= {*inside}:
+                tags.append(name)
+            elif UNFINISHED not in inside and not all(each.startswith(".") for each in inside):
+                others.append(name)
         return tags, others
 
     def _taken(self, tag: str) -> StoreExistsError:

@@ -17,7 +17,7 @@ import altair as alt
 from ...store.common.arguments import one_of
 from ...store.common.optional_packages import EXPLORE, require
 from ...store.errors import InvalidArgumentError
-from ...store.files import guard_access, user_path
+from ...store.files import user_path, write_file
 from .theme import END_COLORS, INK, PALETTE, THEMES, config, shown
 
 _FORMATS = ("html", "svg", "png", "json")
@@ -64,8 +64,7 @@ class _Saved:
             fp.write(content)
             return
         path = user_path(fp)
-        with guard_access("write the chart", path):
-            path.write_bytes(content.encode() if isinstance(content, str) else content)
+        write_file(path, content.encode() if isinstance(content, str) else content)
 
 
 class Chart(_Saved, alt.Chart):  # pyright: ignore[reportIncompatibleMethodOverride]

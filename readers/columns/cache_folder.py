@@ -28,9 +28,10 @@ from typing import Any, BinaryIO
 import platformdirs
 
 from ...store.errors import EpisodelakeError, InvalidArgumentError, StoreAccessError
-from ...store.files import sync_path, user_path
-from ...store.files.access import allocate, open_plain, pread
+from ...store.files import access_class, is_file, is_folder, sync_path, user_path
+from ...store.files.access import allocate, pread
 from ...store.files.local import check_locks, has_name, try_lock, wait_for_lock
+from ...store.files.paths import open_plain
 from ...store.layout import CACHE_MARKS, checksum
 from ...store.manifest import check_outside_stores
 
@@ -219,8 +220,9 @@ class CacheFolder:
 
     def _remove(self, remove: Callable[[CacheEntry], bool]) -> list[CacheEntry]:
         """Remove leftovers, and entries by a function that returns whether it removed one."""
-        if not self.path.is_dir():
-            return []
+        with self._guarded("read"):
+            if not is_folder(self.path):
+                return []
         with self.building("room"), self._guarded("write"):
             self._remove_leftovers()
             return [entry for entry in self.entries() if remove(entry)]
@@ -254,7 +256,7 @@ class CacheFolder:
             return [
                 path
                 for path in self.path.iterdir()
-                if path.name.endswith(ending) and path.is_file() and not path.is_symlink()
+                if path.name.endswith(ending) and is_file(path, follow=False)
             ]
         return []
 
@@ -263,10 +265,11 @@ class CacheFolder:
         try:
             yield
         except OSError as error:
-            if isinstance(error, (EpisodelakeError, *passed)):
+            # Errors of the cache's own have no number.
+            if isinstance(error, passed) or (isinstance(error, EpisodelakeError) and error.errno is None):
                 raise
             full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-            raise StoreAccessError(
+            raise access_class(error)(
                 f"Could not {action} the cache folder {self.path}: {error.strerror or error}. "
                 f"{'Free some space, choose' if full else 'Choose'} another folder with "
                 f"el.Cache('mmap', folder=...) or the environment variable {VARIABLE}, or load with "

@@ -21,7 +21,16 @@ from pathlib import Path
 from typing import Any
 
 from ...store.errors import StoreExistsError
-from ...store.files import afterwards, guard_access
+from ...store.files import (
+    afterwards,
+    exists,
+    guard_access,
+    is_file,
+    is_folder,
+    is_link,
+    make_folder,
+    names_in,
+)
 from ...store.files.locks import LOCK_SUFFIX, FileLock
 from ...store.layout import MANIFEST
 from ...store.manifest import check_outside_stores, store_at
@@ -50,9 +59,8 @@ def atomic_target(path: Path, format: str, *, folder: bool, overwrite: bool) -> 
     """
     check_outside_stores(path)
     area = _hidden(path, _AREA)
-    with guard_access("write", path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock.acquire(_hidden(path, f"{_AREA}{LOCK_SUFFIX}"))
+    make_folder(path.parent)
+    lock = FileLock.acquire(_hidden(path, f"{_AREA}{LOCK_SUFFIX}"))
     if lock is None:
         raise StoreExistsError(f"Another process exports to {path}. Wait for it, or choose another path.")
     try:
@@ -79,7 +87,11 @@ def _hidden(path: Path, ending: str) -> Path:
 
 def _clear(area: Path, path: Path) -> None:
     """Delete a draft, and move the old export back if it was moved away and the draft did not replace it."""
-    if (area / _OLD).exists() and (area / _NEW).exists() and not os.path.lexists(path):
+    if (
+        exists(area / _OLD, follow=False)
+        and exists(area / _NEW, follow=False)
+        and not exists(path, follow=False)
+    ):
         (area / _OLD).rename(path)
     for name in (_NEW, _OLD):
         shutil.rmtree(area / name, ignore_errors=True)
@@ -96,7 +108,7 @@ def _check_replaceable(path: Path, *, folder: bool, overwrite: bool) -> None:
             f"{path} is the current folder, or one around it, which the export would replace. Name a new "
             "folder in it, or change to another folder."
         )
-    if not os.path.lexists(path) or (folder and _is_empty_folder(path)):
+    if not exists(path, follow=False) or (folder and _is_empty_folder(path)):
         return
     if not overwrite:
         raise StoreExistsError(
@@ -114,27 +126,27 @@ def _check_replaceable(path: Path, *, folder: bool, overwrite: bool) -> None:
 def _is_current_folder(path: Path) -> bool:
     """Return whether the process works in a folder: it would be in a deleted one afterwards."""
     try:
-        return path.is_dir() and Path.cwd().is_relative_to(path.resolve())
+        return is_folder(path) and Path.cwd().is_relative_to(path.resolve())
     except FileNotFoundError:  # the current folder was deleted
         return False
 
 
 def _is_empty_folder(path: Path) -> bool:
-    return not path.is_symlink() and path.is_dir() and not any(path.iterdir())
+    return is_folder(path, follow=False) and not names_in(path)
 
 
 def _why_not_replaceable(path: Path) -> str | None:
     """Return why a target cannot be replaced, to follow its name; None if an export wrote it."""
-    if path.is_symlink():
+    if is_link(path):
         return f"is a link to {os.readlink(path)}"
     if (store := store_at(path)) is not None:
         return f"is the store {store}"
-    if path.is_dir():
-        if not (_is_empty_folder(path) or (path / MARK).is_file()):
+    if is_folder(path):
+        if not (_is_empty_folder(path) or is_file(path / MARK)):
             return "is a folder that no export wrote"
         stores = filter(None, (store_at(each.parent) for each in path.rglob(MANIFEST)))
         return next((f"contains the store {store}" for store in stores), None)
-    if not path.is_file():
+    if not is_file(path):
         return "is no ordinary file or folder"
     if _identity(path) in _marked(_hidden(path, MARK)):
         return None
@@ -159,14 +171,14 @@ def _swap(area: Path, path: Path, format: str) -> None:
     """Move a draft to the target, with its mark; an older export moves to the area."""
     draft, mark, hidden = area / _NEW, area / _MARK, _hidden(path, MARK)
     about: dict[str, Any] = {"made_by": "episodelake export", "format": format}
-    single = draft.is_file()
-    replaced = single and path.is_file()
+    single = is_file(draft)
+    replaced = single and is_file(path)
     if single:
         about["files"] = [_identity(each) for each in (draft, *([path] if replaced else []))]
     mark.write_text(json.dumps(about))
     # Before the file: whatever is killed, the mark names the file that is there.
     mark.replace(hidden if single else draft / MARK)
-    if os.path.lexists(path) and not replaced:
+    if exists(path, follow=False) and not replaced:
         path.rename(area / _OLD)
     draft.replace(path)
     if not single:

@@ -14,7 +14,7 @@ from ...store.common.arguments import suggest
 from ...store.common.exchange import Losses, entries, find_format, formats
 from ...store.common.progress import Progress, progress_meter
 from ...store.errors import DatasetError, EpisodelakeError, InvalidArgumentError
-from ...store.files import guard_access, user_path
+from ...store.files import guard_access, is_file, user_path
 from ..context import ReadContext
 from .atomic import atomic_target
 from .capabilities import LOST_EPISODE, LOST_TRANSITION
@@ -134,6 +134,6 @@ def _writing(draft: Path, path: Path, name: str) -> Iterator[None]:
 
 
 def _files(draft: Path, path: Path) -> tuple[str, ...]:
-    if draft.is_file():
+    if is_file(draft):
         return (path.name,)
-    return tuple(sorted(str(file.relative_to(draft)) for file in draft.rglob("*") if file.is_file()))
+    return tuple(sorted(str(file.relative_to(draft)) for file in draft.rglob("*") if is_file(file)))

@@ -23,7 +23,7 @@ import polars as pl
 
 from ...store.common.arguments import is_real
 from ...store.errors import InvalidArgumentError
-from ...store.files import replacing
+from ...store.files import make_folder, replacing
 from ...store.layout import checksum
 from ...store.snapshot import Snapshot
 from ...store.tables.table_files import Pointers
@@ -239,7 +239,7 @@ class StatsCache:
         """Save statistics; warn if that fails, since only time is lost."""
         body = json.dumps({"key": key, "stats": [_kept(each) for each in stats]}).encode()
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            make_folder(self._folder)
             with replacing(self._path(key)) as draft, open(draft, "xb") as file:
                 file.write(b"%d\n%b" % (checksum(body), body))
             self._drop_oldest()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import sys
-import tempfile
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +24,7 @@ from ...store.errors import (
     NothingToDrawError,
     UntrustedEnvError,
 )
-from ...store.files import user_path
+from ...store.files import temporary_folder, user_path
 from ..episode_data import EpisodeData
 from ..replaying.environment import remake_env
 from ..replaying.replay import ReplayReport, SoloGame, check_spaces
@@ -301,7 +300,7 @@ def _page(video: Video) -> str:
     caption = [escape(f"{len(video):,} frames of {video.source}, {video.fps:g} fps")]
     if every > 1:
         caption.append(f"every {every}th frame is shown; save() writes all")
-    with tempfile.TemporaryDirectory(prefix="episodelake-video-") as folder:
+    with temporary_folder("episodelake-video-") as folder:
         path = Path(folder) / "video.mp4"
         try:
             with warnings.catch_warnings():

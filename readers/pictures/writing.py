@@ -16,7 +16,7 @@ import numpy as np
 
 from ...store.common.optional_packages import EXPLORE, require
 from ...store.errors import InvalidArgumentError
-from ...store.files import guard_access, replacing
+from ...store.files import replacing
 from ...store.manifest import check_outside_stores
 
 #: Steps of an episode with their frames, uint8 (H, W, 3); at least one.
@@ -182,7 +182,7 @@ def _opened(av: Any, temporary: Path, path: Path, format: str, options: dict[str
 def _replacing(path: Path) -> Iterator[Path]:
     """Yield a path to write to, which takes the place of `path` in the end."""
     check_outside_stores(path)
-    with guard_access("write the video", path), replacing(path, path.suffix) as draft:
+    with replacing(path, path.suffix) as draft:
         # The libraries would blame one of their own for a folder that cannot be written.
         draft.touch(exist_ok=False)
         yield draft

@@ -12,7 +12,6 @@ from functools import cached_property, reduce
 from typing import Any
 
 import gymnasium
-import pyarrow as pa
 
 from ...store.common.arguments import suggest
 from ...store.environments.artifacts import EnvBundle
@@ -21,7 +20,7 @@ from ...store.environments.saving import find_saved
 from ...store.errors import CorruptStoreError, EnvUnavailableError, InvalidArgumentError
 from ...store.layout import RUNS, Layout
 from ...store.manifest import read_card
-from ...store.parquet.files import open_parquet, reading_error
+from ...store.parquet.files import open_parquet, reading_file
 from ...store.snapshot import Snapshot
 from ..context import ReadContext
 from ..frames import collect_episodes, episodes_frame
@@ -130,10 +129,8 @@ def run_envs_of(context: ReadContext) -> dict[str, RunEnv]:
 def _rows(snapshot: Snapshot) -> Iterator[dict[str, Any]]:
     for file in snapshot.run_files:
         place = snapshot.layout.table(RUNS) / file.name
-        try:
+        with reading_file(place):
             table = open_parquet(place).read(columns=[name for name in _COLUMNS if name in file.columns])
-        except (pa.ArrowException, OSError, KeyError, ValueError) as error:
-            raise reading_error(place, error) from error
         yield from table.to_pylist()
 
 

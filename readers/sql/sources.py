@@ -23,7 +23,6 @@ from ...store.files import Place
 from ...store.files.access import check_process
 from ...store.layout import EPISODES, STEPS
 from ...store.names import STEP, next_name
-from ...store.parquet.files import check_plain
 from ...store.snapshot import FileGroup, Snapshot
 from ...store.tables.overflow import Overflow
 from ..corruption import steps_places
@@ -252,7 +251,7 @@ class Sources:
         if self.through_arrow:
             return self._registered(name, schema, lambda: places)
         for place in places:
-            check_plain(place)
+            place.check_plain()
         parts = []
         for group in groups:
             # Qualified, since DuckDB takes a bare name that is also a macro's parameter for a conflict.
@@ -289,7 +288,7 @@ class Sources:
 
     def _dataset(self, schema: pa.Schema, places: Sequence[Place], partitions: Sequence[Any] | None) -> Any:
         for place in places:
-            check_plain(place)
+            place.check_plain()
         root = self.snapshot.layout.root
         filesystem, base = root.filesystem()
         paths = [base + str(place).removeprefix(str(root)) for place in places]

@@ -30,7 +30,7 @@ from ...store.checks import (
 )
 from ...store.delta.log import TableFile
 from ...store.errors import ConcurrentCommitError, CorruptStoreError, StoreAccessError, VersionNotFoundError
-from ...store.files import Place, guard_access
+from ...store.files import Place
 from ...store.journal.run_journal import journal_folders
 from ...store.layout import ANNOTATIONS, EPISODES, RUNS, STEPS, TAGS
 from ...store.recovery.recovery import recover_journals
@@ -231,10 +231,7 @@ class _Inspection:
         lost = sorted(pointed.keys() - steps.files.keys())
         stray = [name for name in steps.files if name not in pointed and is_maintenance_file(name)]
         # Those that are not there are reported as missing.
-        with guard_access("look for the files of steps", steps.place):
-            lost, stray = (
-                [name for name in names if (steps.place / name).exists()] for names in (lost, stray)
-            )
+        lost, stray = ([name for name in names if (steps.place / name).exists()] for names in (lost, stray))
         for name in lost:
             message = "Episodes point at it, and the table steps does not list it."
             findings.add("listing", steps.file(name), message, mend="listing")
@@ -367,6 +364,5 @@ def _repair(operation: Operation, findings: Findings) -> None:
             findings.mended("unlist", gone)
     for file in findings.waiting("leftover"):
         place = operation.store.layout.root / file
-        with guard_access("delete", place):
-            place.remove()
+        place.remove()
         findings.mended("leftover", {file})

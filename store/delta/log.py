@@ -18,9 +18,8 @@ from functools import cached_property, lru_cache, partial
 from typing import Any
 from urllib.parse import unquote
 
-from ..errors import CorruptStoreError, StoreAccessError
-from ..files import Place, guard_access, is_absent, oversized_error
-from ..files.access import is_link
+from ..errors import CorruptStoreError, MissingFileError
+from ..files import Place, is_link, oversized_error
 from ..layout import checksum
 
 _PLAIN = re.compile(r"[^/\\:%\x00.][^/\\:%\x00]{0,254}")
@@ -293,33 +292,32 @@ def check_log(table: Place) -> list[str]:
             too large to read.
     """
     log = table / "_delta_log"
-    with guard_access("read", log):
-        for folder in (table, log):
-            if folder.local is not None and is_link(folder.local):
-                raise CorruptStoreError(f"{folder} is a link; a store has folders of its own only.")
-        # Listing objects tells their sizes; those of a folder's files are looked up one by one.
-        sizes = {} if log.local is not None else {entry.name: entry.size for entry in log.entries()}
-        try:
-            names = log.names() if log.local is not None else sorted(sizes)
-        except NotADirectoryError:
-            names = []
-        commits = {commit_name(version) for version in commits_of(names)}
-        if not commits:
-            raise CorruptStoreError(
-                f"The table {table} is missing: its log has no commits. If its disk is not mounted or it was "
-                "moved, bring it back; else restore it from a copy of the store. Nothing was changed."
-            )
-        summed_up = max((name for name in names if ".checkpoint" in name), default="")[:20]
-        for name in names:
-            # Other readers read these files whole.
-            if name >= summed_up and (name[:20].isdigit() or name == HINT):
-                size = sizes[name] if name in sizes else (log / name).size()
-                most = _LARGEST_HINT if name == HINT else LARGEST
-                if size > most:
-                    raise oversized_error(log / name, size, most)
-                if not size and name in commits:
-                    raise CorruptStoreError(f"The log of the table {table} is damaged: {name} is empty.")
-        return names
+    for folder in (table, log):
+        if folder.local is not None and is_link(folder.local):
+            raise CorruptStoreError(f"{folder} is a link; a store has folders of its own only.")
+    # Listing objects tells their sizes; those of a folder's files are looked up one by one.
+    sizes = {} if log.local is not None else {entry.name: entry.size for entry in log.entries()}
+    names = sorted(sizes)
+    if log.local is not None:
+        with contextlib.suppress(MissingFileError):
+            names = log.names()
+    commits = {commit_name(version) for version in commits_of(names)}
+    if not commits:
+        raise CorruptStoreError(
+            f"The table {table} is missing: its log has no commits. If its disk is not mounted or it was "
+            "moved, bring it back; else restore it from a copy of the store. Nothing was changed."
+        )
+    summed_up = max((name for name in names if ".checkpoint" in name), default="")[:20]
+    for name in names:
+        # Other readers read these files whole.
+        if name >= summed_up and (name[:20].isdigit() or name == HINT):
+            size = sizes[name] if name in sizes else (log / name).size()
+            most = _LARGEST_HINT if name == HINT else LARGEST
+            if size > most:
+                raise oversized_error(log / name, size, most)
+            if not size and name in commits:
+                raise CorruptStoreError(f"The log of the table {table} is damaged: {name} is empty.")
+    return names
 
 
 def read_commit(table: Place, version: int, *, checksummed: bool = True) -> bytes:
@@ -335,9 +333,7 @@ def read_commit(table: Place, version: int, *, checksummed: bool = True) -> byte
         StoreAccessError: it cannot be read.
     """
     place = commit_place(table, version)
-    with guard_access("read", place):
-        data = place.read(LARGEST)
-    return _checked(table, version, place, data, checksummed=checksummed)
+    return _checked(table, version, place, place.read(LARGEST), checksummed=checksummed)
 
 
 def _checked(table: Place, version: int, place: Place, data: bytes, *, checksummed: bool) -> bytes:
@@ -367,15 +363,9 @@ def find_commit(table: Place, version: int, *, checksummed: bool = False) -> byt
     """
     place = commit_place(table, version)
     try:
-        with guard_access("read", place):
-            try:
-                data = place.read(LARGEST)
-            except FileNotFoundError:
-                return None
-    except StoreAccessError as error:
-        if is_absent(error):
-            return None
-        raise
+        data = place.read(LARGEST)
+    except MissingFileError:
+        return None
     return _checked(table, version, place, data, checksummed=checksummed)
 
 

@@ -20,8 +20,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import Schema
 
-from ..errors import CorruptStoreError, FormatVersionError, StoreAccessError, VersionNotFoundError
-from ..files import Place, guard_access, is_absent
+from ..errors import (
+    CorruptStoreError,
+    FormatVersionError,
+    MissingFileError,
+    StoreAccessError,
+    VersionNotFoundError,
+)
+from ..files import Place
 from ..files.access import check_process
 from ..layout import CHECKPOINT_MARK, checksum_of_end
 from .checkpoints import checkpoint_fits, read_checkpoint
@@ -399,10 +405,10 @@ def retry_log_read(table: Place, look: Callable[[], _Result]) -> _Result:
 
 def _was_cleaned(table: Place, error: Exception) -> bool:
     """Return whether an error may come from a file that cleaning deleted meanwhile."""
-    if isinstance(error.__cause__ or error, OSError) and not is_absent(error):
+    reason = error.__cause__ if isinstance(error, CorruptStoreError) else error
+    if isinstance(reason, OSError) and not isinstance(reason, MissingFileError):
         return False
-    with guard_access("read", table):
-        return first_version((table / "_delta_log").names()) > 0
+    return first_version((table / "_delta_log").names()) > 0
 
 
 def metadata_of(schema: pa.Schema, configuration: Mapping[str, str | None]) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from ..errors import (
     StoreNotFoundError,
     replaced_error,
 )
-from ..files import Place, guard_access, is_visible, syncing
+from ..files import Place, is_visible, syncing
 from ..layout import RUNS, STEPS, time_ordered_suffix
 from .checkpoints import clean_log, write_checkpoint
 from .log import (
@@ -118,8 +118,7 @@ class Table(TableVersion):
                 raise replaced_error(self.path.parent) from error
             if newest.metadata.id != self._state.metadata.id or newest.version < self.version:
                 raise replaced_error(self.path.parent)
-            with guard_access("read", self.path):
-                first = first_version((self.path / "_delta_log").names())
+            first = first_version((self.path / "_delta_log").names())
             # A log that was cleaned goes on without the commit; any other still has it.
             if first <= self.version and not self._is_last_commit_there():
                 raise replaced_error(self.path.parent)
@@ -296,8 +295,7 @@ class Table(TableVersion):
             if self._state.transactions.get(application, -1) >= number:
                 return
             moment = max(time.time_ns() // 1_000_000, self._state.moment + 1)
-            with guard_access(action, self.path):
-                lines = actions(moment)
+            lines = actions(moment)
             if lines is None:
                 return
             lines.append({"txn": {"appId": application, "version": number}})
@@ -333,8 +331,7 @@ class Table(TableVersion):
         if not self._is_last_commit_there():
             # It got a number of the past, which cleaning had freed, or was cleaned itself: take it back.
             if find_commit(self.path, version) == commit:
-                with guard_access("take a commit back", self.path):
-                    commit_place(self.path, version).remove()
+                commit_place(self.path, version).remove()
             return False
         self._state.add_commit(commit, actions)
         self._state.moment = max(self._state.moment, information["timestamp"])
@@ -360,7 +357,7 @@ class Table(TableVersion):
             StoreAccessError: the log cannot be synced.
         """
         log = self.path / "_delta_log"
-        with guard_access("sync the log", log), syncing():
+        with syncing():
             with contextlib.suppress(FileNotFoundError):
                 commit_place(self.path, self.version).sync()
             log.sync()
@@ -378,8 +375,7 @@ def _create_log(table: Place, metadata: Mapping[str, Any]) -> bool:
         StoreAccessError: it cannot be written; whether it was made is open.
     """
     log = table / "_delta_log"
-    with guard_access("create the table", table):
-        log.make_folder()
+    log.make_folder()
     moment = time.time_ns() // 1_000_000
     made = {"id": str(uuid.uuid4()), **metadata, "createdTime": moment}
     made["configuration"] = {**metadata["configuration"], PROPERTY: "1"}
@@ -392,11 +388,10 @@ def _create_log(table: Place, metadata: Mapping[str, Any]) -> bool:
 def _write(table: Place, version: int, commit: bytes) -> bool:
     """Make a commit; False if the number is taken."""
     place = commit_place(table, version)
-    with guard_access("commit", place):
-        try:
-            place.write(commit, exclusive=True)
-        except FileExistsError:
-            return False
+    try:
+        place.write(commit, exclusive=True)
+    except FileExistsError:
+        return False
     return True
 
 

@@ -17,9 +17,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import CorruptStoreError, InvalidArgumentError
-from ..files import Place, guard_access, is_absent, replacing
-from ..files.access import read_chunks
+from ..errors import CorruptStoreError, InvalidArgumentError, MissingFileError
+from ..files import Place, make_folder, replacing
+from ..files.access import read_chunks, touching
 from ..layout import Layout
 
 MOST_FILES = 1000
@@ -129,6 +129,7 @@ def check_names(names: Iterable[object]) -> None:
             above = above.rpartition("/")[0]
 
 
+@touching("read")
 def file_chunks(path: Path) -> Iterator[bytes]:
     """Yield a file of the caller in pieces."""
     yield from read_chunks(os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0)))
@@ -153,10 +154,9 @@ def keep_artifact(layout: Layout, read: Callable[[], Iterable[bytes]]) -> tuple[
     """
     digest, size = measure(read())
     place = layout.artifacts / digest
-    with guard_access("keep the file", place):
-        layout.artifacts.make_folder()
-        if not _renewed(place, digest):
-            place.write(_checked(read(), digest))
+    layout.artifacts.make_folder()
+    if not _renewed(place, digest):
+        place.write(_checked(read(), digest))
     return digest, size
 
 
@@ -169,6 +169,7 @@ def measure(pieces: Iterable[bytes]) -> tuple[str, int]:
     return digest.hexdigest(), size
 
 
+@touching("keep")
 def _renewed(place: Place, digest: str) -> bool:
     """Return whether an intact content is there, with a new modification time.
 
@@ -201,19 +202,16 @@ def artifact_chunks(layout: Layout, file: KeptFile) -> Iterator[bytes]:
     place = layout.artifacts / file.sha256
     digest, size = hashlib.sha256(), 0
     try:
-        with guard_access("read the file", place):
-            # Before it is read: what stands there may be of any size.
-            size = place.size()
-            if size == file.size:
-                for piece in place.chunks():
-                    digest.update(piece)
-                    yield piece
-    except OSError as error:
-        if is_absent(error):
-            raise CorruptStoreError(
-                f"The artifact {place} is missing; it is the file {file.name!r}. Restore it from a copy."
-            ) from error
-        raise
+        # Before it is read: what stands there may be of any size.
+        size = place.size()
+        if size == file.size:
+            for piece in place.chunks():
+                digest.update(piece)
+                yield piece
+    except MissingFileError as error:
+        raise CorruptStoreError(
+            f"The artifact {place} is missing; it is the file {file.name!r}. Restore it from a copy."
+        ) from error
     if size != file.size or digest.hexdigest() != file.sha256:
         raise CorruptStoreError(
             f"The artifact {place} is damaged: its content ({size} bytes; {file.size} were kept) has another "
@@ -230,7 +228,6 @@ def unpack(layout: Layout, files: Iterable[KeptFile], folder: Path) -> None:
     """
     for file in files:
         path = folder.joinpath(*file.name.split("/"))
-        with guard_access("unpack the file", path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(path) as draft, open(draft, "xb") as target:
-                target.writelines(artifact_chunks(layout, file))
+        make_folder(path.parent)
+        with replacing(path) as draft, open(draft, "xb") as target:
+            target.writelines(artifact_chunks(layout, file))

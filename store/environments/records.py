@@ -19,7 +19,7 @@ from typing import ClassVar, Generic, TypeVar
 
 from ..common.arguments import whole_number
 from ..errors import CorruptStoreError, InvalidArgumentError
-from ..files import guard_access, visible_step
+from ..files import visible_step
 from ..layout import ARTIFACT_NAMES, ENVIRONMENTS, Layout, check_identity, checked_json, read_json
 from .artifacts import EnvBundle, KeptFile, checked_file, is_hash
 
@@ -174,8 +174,7 @@ class Records(Generic[Record]):
     def file_names(self, name: str | None = None) -> list[str]:
         """Return the files of the records, or of those with a name."""
         folder = self.layout.root / self.kind.folder
-        with guard_access("list", folder):
-            files = [each for each in folder.names() if _FILE.fullmatch(each)]
+        files = [each for each in folder.names() if _FILE.fullmatch(each)]
         return files if name is None else [each for each in files if each[:64] == _stem(name)]
 
     def all(self) -> list[Record]:
@@ -225,7 +224,7 @@ class Records(Generic[Record]):
         folder = self.layout.root / self.kind.folder
         data = checked_json(asdict(record))
         place = folder / record.file_name
-        with visible_step(f"The record of {record.name!r} is written"), guard_access("write", place):
+        with visible_step(f"The record of {record.name!r} is written"):
             folder.make_folder()
             try:
                 place.write(data, exclusive=exclusive)
@@ -242,8 +241,7 @@ class Records(Generic[Record]):
         check_identity(self.layout)
         for name in file_names:
             place = self.layout.root / self.kind.folder / name
-            with guard_access("delete", place):
-                place.remove()
+            place.remove()
 
 
 KINDS: tuple[type[SavedEnvironment] | type[NamedArtifact], ...] = (SavedEnvironment, NamedArtifact)

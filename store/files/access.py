@@ -10,23 +10,33 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
+import inspect
 import os
 import re
 import secrets
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar, cast
 
-from ..errors import EpisodelakeError, InvalidArgumentError, StoreAccessError, StoreUnavailableError
+from ..errors import (
+    EpisodelakeError,
+    FileTakenError,
+    InvalidArgumentError,
+    MissingFileError,
+    StoreAccessError,
+    StoreUnavailableError,
+)
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 #: The process that has used a store; threads of the libraries do not live on in a forked child.
 _process: list[int] = []
 #: Folders of this process below which nothing is synced.
 _scratch: list[Path] = []
 
-_NOFOLLOW: int = getattr(os, "O_NOFOLLOW", 0)
-_PLAIN: int = _NOFOLLOW | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 _ZEROS = bytes(1 << 20)
 #: The size of the pieces in which files are streamed.
 CHUNK_BYTES = 8 << 20
@@ -69,11 +79,6 @@ def is_passing(error: BaseException) -> bool:
 def is_denied(error: BaseException) -> bool:
     """Return whether this user may not do what failed."""
     return _number(error) in _DENIED
-
-
-def is_absent(error: BaseException) -> bool:
-    """Return whether an error, or the one that it was raised from, means that there is no such file."""
-    return any(isinstance(each, FileNotFoundError | NotADirectoryError) for each in (error, error.__cause__))
 
 
 def _number(error: BaseException) -> int | None:
@@ -138,8 +143,27 @@ def user_path(path: str | os.PathLike[str]) -> Path:
 
 
 @contextlib.contextmanager
-def guard_access(action: str, path: object) -> Iterator[None]:
+def _guarded(beginning: str, path: object) -> Iterator[None]:
+    try:
+        yield
+    except EpisodelakeError:
+        raise
+    except OSError as error:
+        raise access_error(f"{beginning} {path}", error, path) from error
+    except ValueError as error:
+        # How Python refuses such a path before the system sees it.
+        if str(error) != "embedded null byte":
+            raise
+        raise InvalidArgumentError(
+            f"{beginning} {str(path)!r}: it holds a null byte, which no path may. Choose another path."
+        ) from error
+
+
+def guard_access(action: str, path: object) -> contextlib.AbstractContextManager[None]:
     """Turn an `OSError` of the operating system into a `StoreAccessError` that names the path.
+
+    It goes around code that has another library touch files, or touches several. Methods of a `Place`, and
+    the functions below, raise our errors themselves.
 
     Args:
         action: what was being done, as in "write the journal".
@@ -150,19 +174,32 @@ def guard_access(action: str, path: object) -> Iterator[None]:
         StoreAccessError: the system refused.
         InvalidArgumentError: the path holds a null byte.
     """
-    try:
-        yield
-    except OSError as error:
-        if isinstance(error, EpisodelakeError):
-            raise
-        raise access_error(f"Could not {action} at {path}", error, path) from error
-    except ValueError as error:
-        # How Python refuses such a path before the system sees it.
-        if str(error) != "embedded null byte":
-            raise
-        raise InvalidArgumentError(
-            f"Could not {action}: {str(path)!r} holds a null byte, which no path may. Choose another path."
-        ) from error
+    return _guarded(f"Could not {action} at", path)
+
+
+def touching(action: str) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
+    """Decorate a function of a path or place, its first argument, or a generator of one: what the system
+    refuses is a `StoreAccessError` that names it, as with `guard_access`.
+
+    Args:
+        action: what the function does to it, as in "read".
+    """
+    beginning = f"Could not {action}"
+
+    def decorate(function: Callable[_P, _T]) -> Callable[_P, _T]:
+        @functools.wraps(function)
+        def called(*args: _P.args, **options: _P.kwargs) -> _T:
+            with _guarded(beginning, args[0]):
+                return function(*args, **options)
+
+        @functools.wraps(function)
+        def generated(*args: _P.args, **options: _P.kwargs) -> Iterator[Any]:
+            with _guarded(beginning, args[0]):
+                yield from cast(Iterator[Any], function(*args, **options))
+
+        return cast(Callable[_P, _T], generated) if inspect.isgeneratorfunction(function) else called
+
+    return decorate
 
 
 def access_error(problem: str, error: BaseException, path: object) -> StoreAccessError:
@@ -174,11 +211,20 @@ def access_error(problem: str, error: BaseException, path: object) -> StoreAcces
         path: the file or folder concerned.
     """
     reason = (isinstance(error, OSError) and error.strerror) or error_text(error)
-    return access_class(error)(f"{problem}: {reason}. {_hint(error, path)}")
+    ours = access_class(error)(f"{problem}: {reason}. {_hint(error, path)}")
+    if isinstance(error, OSError):
+        ours.errno, ours.strerror, ours.filename = error.errno, error.strerror, error.filename
+    return ours
 
 
 def access_class(error: BaseException) -> type[StoreAccessError]:
-    """Return the class of an error that reports another one: whether that passes by itself stays known."""
+    """Return the class of an error that reports another one: whether that passes by itself stays known, and
+    whether a file was missing or its name taken.
+    """
+    if isinstance(error, FileNotFoundError | NotADirectoryError):
+        return MissingFileError
+    if isinstance(error, FileExistsError):
+        return FileTakenError
     return StoreUnavailableError if is_passing(error) else StoreAccessError
 
 
@@ -229,6 +275,7 @@ def _name(look_up: Callable[[int], Sequence[Any]], number: int) -> str:
 
 
 @contextlib.contextmanager
+@touching("write")
 def replacing(path: Path, ending: str = ".tmp", *, exclusive: bool = False) -> Iterator[Path]:
     """Yield a new path beside `path`; the file written there takes its name in one step.
 
@@ -241,7 +288,8 @@ def replacing(path: Path, ending: str = ".tmp", *, exclusive: bool = False) -> I
         exclusive: do not replace a file that is there.
 
     Raises:
-        FileExistsError: there is one already, and `exclusive` is set.
+        FileTakenError: there is one already, and `exclusive` is set.
+        StoreAccessError: the system refused.
     """
     draft = path.with_name(f".{path.name[:50]}.{secrets.token_hex(4)}{ending}")
     try:
@@ -269,6 +317,7 @@ def scratch(folder: Path) -> Iterator[None]:
         _scratch.remove(folder)
 
 
+@touching("sync")
 def sync_path(path: Path) -> None:
     """Make a file, or the names in a folder, durable; see `sync_open`."""
     descriptor = os.open(path, os.O_RDONLY)
@@ -282,53 +331,6 @@ def sync_open(descriptor: int, path: Path) -> None:
     """Make an open file durable, unless it is in a `scratch` folder."""
     if not any(path.is_relative_to(folder) for folder in _scratch):
         os.fsync(descriptor)
-
-
-def stat_or_none(path: str | os.PathLike[str], *, follow: bool = True) -> os.stat_result | None:
-    """Return the `stat` of a path; None if nothing is there.
-
-    The `exists` and `is_dir` of Python take each error for "no", depending on its version.
-
-    Raises:
-        OSError: the system cannot tell.
-    """
-    try:
-        return os.stat(path, follow_symlinks=follow)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            return None
-        raise
-
-
-def is_folder(path: str | os.PathLike[str], *, follow: bool = True) -> bool:
-    """Return whether a path is a folder, or a link to one; raises as `stat_or_none`."""
-    state = stat_or_none(path, follow=follow)
-    return state is not None and stat.S_ISDIR(state.st_mode)
-
-
-def is_file(path: str | os.PathLike[str], *, follow: bool = True) -> bool:
-    """Return whether a path is a file, or a link to one; raises as `stat_or_none`."""
-    state = stat_or_none(path, follow=follow)
-    return state is not None and stat.S_ISREG(state.st_mode)
-
-
-def is_link(path: str | os.PathLike[str]) -> bool:
-    """Return whether a path is a link; raises as `stat_or_none`."""
-    state = stat_or_none(path, follow=False)
-    return state is not None and stat.S_ISLNK(state.st_mode)
-
-
-def open_plain(path: str | os.PathLike[str], flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
-    """Open a file without following a link or waiting for a pipe; like `os.open`.
-
-    Raises:
-        OSError: among others with `ELOOP` for a link.
-    """
-    if not _NOFOLLOW and is_link(path):
-        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), os.fspath(path))
-    return os.open(path, flags | _PLAIN, mode)
 
 
 def _pread(descriptor: int, count: int, start: int) -> bytes:

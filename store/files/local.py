@@ -20,17 +20,8 @@ from typing import IO, Any
 import pyarrow.fs
 
 from ..errors import CorruptStoreError, StoreAccessError
-from .access import (
-    is_folder,
-    is_link,
-    open_plain,
-    pread,
-    read_chunks,
-    replacing,
-    stat_or_none,
-    sync_open,
-    sync_path,
-)
+from .access import pread, read_chunks, replacing, sync_open, sync_path, touching
+from .paths import is_folder, is_link, open_plain, stat_or_none, walk
 from .place import Entry, Place, oversized_error
 from .visible import syncing
 
@@ -189,10 +180,12 @@ class LocalPlace(Place):
         """The path."""
         return self._path
 
+    @touching("look at")
     def exists(self) -> bool:
         """See `Place`."""
         return stat_or_none(self._text) is not None
 
+    @touching("look at")
     def size(self) -> int:
         """See `Place`."""
         return os.path.getsize(self._text)
@@ -208,6 +201,7 @@ class LocalPlace(Place):
                     f"{folder} is a link; a store has folders of its own only. Nothing behind it was changed."
                 )
 
+    @touching("look at")
     def check_plain(self) -> None:
         """See `Place`."""
         try:
@@ -217,6 +211,7 @@ class LocalPlace(Place):
         if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
             raise CorruptStoreError(f"{self._path} is a link or a pipe; a store has files of its own only.")
 
+    @touching("read")
     def read(self, most: int | None = None) -> bytes:
         """See `Place`."""
         descriptor = _open_plain(self._text)
@@ -228,10 +223,12 @@ class LocalPlace(Place):
         finally:
             os.close(descriptor)
 
+    @touching("read")
     def chunks(self) -> Iterator[bytes]:
         """See `Place`."""
         yield from read_chunks(_open_plain(self._path))
 
+    @touching("read")
     def read_tail(self, count: int) -> tuple[bytes, int]:
         """See `Place`."""
         descriptor = _open_plain(self._path)
@@ -242,6 +239,7 @@ class LocalPlace(Place):
         finally:
             os.close(descriptor)
 
+    @touching("write")
     def write(self, data: bytes | Iterator[bytes], *, exclusive: bool = False) -> None:
         """See `Place`: the data goes to a temporary neighbour, is synced, and takes its name in one step."""
         self._check_inside()
@@ -256,6 +254,7 @@ class LocalPlace(Place):
         """See `Place`; of several hard links with one name, one is made."""
 
     @contextlib.contextmanager
+    @touching("write")
     def written(self) -> Iterator[Path]:
         """See `Place`."""
         self._check_inside()
@@ -264,6 +263,7 @@ class LocalPlace(Place):
         sync_path(self._path)
         self.parent.sync()
 
+    @touching("write")
     def copy_from(self, source: Place, *, link: bool = False) -> None:
         """See `Place`; a link is made where both are on one file system."""
         if source.local is None:
@@ -276,11 +276,13 @@ class LocalPlace(Place):
         with self.written() as path:
             shutil.copyfile(source.local, path)
 
+    @touching("delete")
     def remove(self) -> None:
         """See `Place`."""
         self._check_inside()
         self._path.unlink(missing_ok=True)
 
+    @touching("create")
     def make_folder(self) -> None:
         """See `Place`."""
         self._check_inside()
@@ -290,6 +292,7 @@ class LocalPlace(Place):
             self._path.mkdir(parents=True, exist_ok=True)
             self.parent.sync()
 
+    @touching("delete")
     def remove_folder(self) -> None:
         """See `Place`."""
         self._check_inside()
@@ -299,11 +302,12 @@ class LocalPlace(Place):
             if error.errno not in (errno.ENOTEMPTY, errno.ENOENT, errno.EEXIST):
                 raise
 
+    @touching("list")
     def entries(self, *, deep: bool = False) -> Iterator[Entry]:
         """See `Place`."""
         if self._path != self._root:
             self.check_plain()
-        for folder, folders, files in os.walk(self._path, onerror=_raise_unless_absent):
+        for folder, folders, files in walk(self._path):
             if not deep:
                 folders.clear()
             within = Path(folder).relative_to(self._path).as_posix()
@@ -313,6 +317,7 @@ class LocalPlace(Place):
                     state = os.lstat(os.path.join(folder, name))
                     yield Entry(before + name, state.st_size, state.st_mtime)
 
+    @touching("list")
     def names(self) -> list[str]:
         """See `Place`."""
         try:
@@ -320,6 +325,7 @@ class LocalPlace(Place):
         except FileNotFoundError:
             return []
 
+    @touching("list")
     def listed(self) -> tuple[list[str], list[str]]:
         """See `Place`."""
         folders: list[str] = []
@@ -332,6 +338,7 @@ class LocalPlace(Place):
                     files.append(entry.name)
         return sorted(folders), sorted(files)
 
+    @touching("sync")
     def sync(self) -> None:
         """See `Place`."""
         sync_path(self._path)
@@ -343,12 +350,6 @@ class LocalPlace(Place):
     def filesystem(self) -> tuple[Any, str]:
         """See `Place`."""
         return pyarrow.fs.LocalFileSystem(), str(self._path)
-
-
-def _raise_unless_absent(error: OSError) -> None:
-    """Let a folder that cannot be listed be no empty one; one that is gone meanwhile is."""
-    if not isinstance(error, FileNotFoundError | NotADirectoryError):
-        raise error
 
 
 def _open_plain(path: str | Path) -> int:

@@ -19,6 +19,7 @@ from pathlib import Path
 from ..errors import InvalidArgumentError
 from .access import user_path
 from .local import LocalPlace
+from .paths import is_folder
 from .place import Place
 
 #: delta-rs decodes the first, refuses the second, and makes a slash of the third.
@@ -40,7 +41,7 @@ def _plain(path: Path) -> Path:
     """
     plain = Path(path.anchor)
     for part in path.parts[1:]:
-        back = part == ".." and plain.name != ".." and plain.is_dir() and not plain.is_symlink()
+        back = part == ".." and plain.name != ".." and is_folder(plain, follow=False)
         plain = plain.parent if back else plain / part
     return plain
 

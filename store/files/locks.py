@@ -25,8 +25,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from ..errors import CorruptStoreError, StoreAccessError
-from .access import access_error, guard_access, open_plain, pread, stat_or_none
+from .access import access_error, guard_access, is_denied, pread
 from .local import check_locks, has_locks, has_name, is_local, shares_locks, try_lock
+from .paths import open_plain, stat_or_none
 
 LOCK_SUFFIX = ".lock"
 MAINTENANCE_LOCK = "maintenance.lock"
@@ -318,8 +319,8 @@ def _opened(path: Path) -> tuple[int, bool]:
         try:
             try:
                 descriptor, writable = open_plain(path, os.O_RDWR | os.O_CREAT, _MODE), True
-            except PermissionError:
-                if stat_or_none(path, follow=False) is None:
+            except StoreAccessError as error:
+                if not is_denied(error) or stat_or_none(path, follow=False) is None:
                     raise
                 descriptor, writable = open_plain(path), False
         except OSError as error:

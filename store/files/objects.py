@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 import pyarrow.fs
 
-from ..errors import InvalidArgumentError
+from ..errors import EpisodelakeError, InvalidArgumentError
 from .access import error_text
 
 #: Answers that repeating the request does not change.
@@ -65,6 +65,8 @@ def as_os_errors(place: object) -> Iterator[None]:
 
     try:
         yield
+    except EpisodelakeError:
+        raise
     except (exceptions.NotFoundError, FileNotFoundError) as error:
         what = "bucket" if _NO_BUCKET.search(str(error)) else "object"
         raise FileNotFoundError(errno.ENOENT, f"there is no such {what}", str(place)) from error

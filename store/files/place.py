@@ -31,8 +31,9 @@ class Entry:
 class Place(ABC):
     """A file or a folder of a store.
 
-    `str(place)` is what delta-rs and Polars take: an absolute path, or a URL. What the system refuses is an
-    `OSError`; `guard_access` turns it into a `StoreAccessError` that names the place.
+    `str(place)` is what delta-rs and Polars take: an absolute path, or a URL. What the system refuses is a
+    `StoreAccessError` that names the place; of a file that is not there a `MissingFileError`, of a name that
+    is taken a `FileTakenError`. Code that has another library open a path uses `guard_access`.
     """
 
     @abstractmethod
@@ -77,7 +78,7 @@ class Place(ABC):
 
     @abstractmethod
     def check_plain(self) -> None:
-        """Refuse what is no file of its own.
+        """Refuse what is no file of its own, before an engine opens it by name.
 
         Raises:
             CorruptStoreError: it is a link, which may lead out of the store, or a pipe.
@@ -112,8 +113,9 @@ class Place(ABC):
             exclusive: fail if the name is taken, instead of replacing the file; takes bytes only.
 
         Raises:
-            FileExistsError: `exclusive`, and the name is taken; of several that try, one succeeds.
-            UnsyncedError: readers see the file, and a crash of the machine may undo that; see `visible`.
+            FileTakenError: `exclusive`, and the name is taken; of several that try, one succeeds.
+            StoreAccessError: it is not written; if `unsynced`, readers see it, and a crash of the machine may
+                undo that.
         """
 
     @abstractmethod
@@ -164,8 +166,7 @@ class Place(ABC):
     def listed(self) -> tuple[list[str], list[str]]:
         """Return names of the folders in this folder, without links, and of the files, both sorted.
 
-        Raises:
-            OSError: the folder cannot be listed; one that is not there is empty.
+        A folder that is not there is empty.
         """
 
     @abstractmethod

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import InvalidArgumentError, StoreAccessError
-from .access import error_text, guard_access
+from .access import error_text, guard_access, is_denied, touching
 from .objects import arrow_files, as_os_errors, bare_option, open_object
 from .place import CHUNK_BYTES, Entry, Place, oversized_error
 
@@ -125,10 +125,10 @@ def _repeated(request: Callable[[], None]) -> None:
     for attempt in range(_ATTEMPTS):
         try:
             return request()
-        except (PermissionError, FileExistsError, FileNotFoundError):
+        except (FileExistsError, FileNotFoundError):
             raise
         except OSError as error:
-            if error.errno == errno.ENOTSUP or attempt == _ATTEMPTS - 1:
+            if is_denied(error) or error.errno == errno.ENOTSUP or attempt == _ATTEMPTS - 1:
                 raise
         time.sleep(_PAUSE_SECONDS * 2**attempt)
 
@@ -179,6 +179,7 @@ class RemotePlace(Place):
     def _store(self) -> Any:
         return self._bucket.store
 
+    @touching("look at")
     def exists(self) -> bool:
         """See `Place`."""
         if self._key:
@@ -186,6 +187,7 @@ class RemotePlace(Place):
                 return self.size() >= 0
         return bool(self.names())
 
+    @touching("look at")
     def size(self) -> int:
         """See `Place`."""
         with as_os_errors(self):
@@ -194,6 +196,7 @@ class RemotePlace(Place):
     def check_plain(self) -> None:
         """See `Place`; objects are plain."""
 
+    @touching("read")
     def read(self, most: int | None = None) -> bytes:
         """See `Place`."""
         with as_os_errors(self):
@@ -203,12 +206,14 @@ class RemotePlace(Place):
                 raise oversized_error(self, size, most)
             return bytes(answer.bytes())
 
+    @touching("read")
     def chunks(self) -> Iterator[bytes]:
         """See `Place`."""
         with as_os_errors(self):
             for piece in self._store.get(self._key).stream(min_chunk_size=CHUNK_BYTES):
                 yield bytes(piece)
 
+    @touching("read")
     def read_tail(self, count: int) -> tuple[bytes, int]:
         """See `Place`."""
         from obstore.exceptions import NotSupportedError
@@ -224,6 +229,7 @@ class RemotePlace(Place):
                 tail = self._store.get_range(self._key, start=start, end=size) if size else b""
                 return bytes(tail), size
 
+    @touching("write")
     def write(self, data: bytes | Iterator[bytes], *, exclusive: bool = False) -> None:
         """See `Place`; an exclusive write is a conditional put, and many pieces are a multipart upload."""
         if not isinstance(data, bytes):
@@ -302,6 +308,7 @@ class RemotePlace(Place):
             return "it does not show an object right after it was put"
 
     @contextlib.contextmanager
+    @touching("write")
     def written(self) -> Iterator[Path]:
         """See `Place`: the object appears when the upload is complete."""
         descriptor, name = tempfile.mkstemp(prefix="episodelake-", suffix=".parquet")
@@ -314,6 +321,7 @@ class RemotePlace(Place):
         finally:
             path.unlink(missing_ok=True)
 
+    @touching("write")
     def copy_from(self, source: Place, *, link: bool = False) -> None:
         """See `Place`; the object store copies objects below our root, also from another store there."""
         below = f"{self._bucket.url}/"
@@ -329,6 +337,7 @@ class RemotePlace(Place):
             else:
                 self.write(source.chunks())
 
+    @touching("delete")
     def remove(self) -> None:
         """See `Place`."""
 
@@ -344,6 +353,7 @@ class RemotePlace(Place):
     def remove_folder(self) -> None:
         """See `Place`; an object store has no folders."""
 
+    @touching("list")
     def entries(self, *, deep: bool = False) -> Iterator[Entry]:
         """See `Place`."""
         prefix = f"{self._key}/" if self._key else ""
@@ -362,6 +372,7 @@ class RemotePlace(Place):
         folders, files = self.listed()
         return sorted([*folders, *files])
 
+    @touching("list")
     def listed(self) -> tuple[list[str], list[str]]:
         """See `Place`."""
         prefix = f"{self._key}/" if self._key else ""
@@ -377,6 +388,7 @@ class RemotePlace(Place):
     def sync(self) -> None:
         """See `Place`; an object that was put is durable."""
 
+    @touching("read")
     def parquet_source(self) -> Any:
         """See `Place`: a file that asks for ranges of the object as they are read."""
         with as_os_errors(self):

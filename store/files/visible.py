@@ -15,29 +15,27 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ..common.warn import warn_caller
-from ..errors import EpisodelakeError
-from .access import causes, error_text, sync_path
-
-
-class UnsyncedError(OSError):
-    """A file or folder has its new name, and the system could not make the name durable."""
+from ..errors import EpisodelakeError, StoreAccessError
+from .access import causes, error_text, sync_path, touching
 
 
 @contextlib.contextmanager
 def syncing() -> Iterator[None]:
-    """Mark errors as `UnsyncedError`: what the block makes durable is visible already."""
+    """Mark errors of access as `unsynced`: what the block makes durable is visible already."""
     try:
         yield
-    except OSError as error:
-        raise UnsyncedError(*error.args) from error
+    except StoreAccessError as error:
+        error.unsynced = True
+        raise
 
 
+@touching("rename")
 def rename_durably(source: Path, target: Path) -> None:
     """Rename a file or folder, and make the change of both folders durable.
 
     Raises:
-        UnsyncedError: it is renamed, and may have its old name again after a crash of the machine.
-        OSError: it is not renamed.
+        StoreAccessError: it is not renamed; if `unsynced`, it is, and may have its old name again after a
+            crash of the machine.
     """
     os.rename(source, target)
     with syncing():
@@ -47,7 +45,7 @@ def rename_durably(source: Path, target: Path) -> None:
 
 def is_visible(error: BaseException) -> bool:
     """Return whether an error came after the change was visible."""
-    return any(isinstance(each, UnsyncedError) for each in causes(error))
+    return any(isinstance(each, StoreAccessError) and each.unsynced for each in causes(error))
 
 
 @contextlib.contextmanager

@@ -21,8 +21,9 @@ import pyarrow as pa
 
 from ..dynamic.values import load_object
 from ..errors import DamagedJournalError
-from ..files import guard_access
-from ..files.access import open_plain, pread, stat_or_none
+from ..files import guard_access, stat_or_none
+from ..files.access import pread
+from ..files.paths import open_plain
 from ..spaces.arrow import STORED_TYPES, inner_type
 from .packed_columns import PACKED, PackedRows, has_packed, packed_bytes, plain_bytes
 from .records import (

@@ -30,10 +30,10 @@ from typing import Any
 import pyarrow as pa
 
 from ..dynamic.columns import align_to_schema
-from ..errors import CorruptStoreError, RecorderStateError
-from ..files import guard_access, is_denied, sync_open, sync_path
-from ..files.access import is_folder, is_link, open_plain, read_chunks, stat_or_none
+from ..errors import CorruptStoreError, MissingFileError, RecorderStateError, StoreAccessError
+from ..files import guard_access, is_denied, is_folder, is_link, names_in, stat_or_none, sync_open, sync_path
 from ..files.locks import LOCK_SUFFIX, holder
+from ..files.paths import open_plain, read_plain
 from ..layout import checksum
 from .records import BATCH, END, HEADER_KEY, SCHEMA, RunHeader, encode
 
@@ -183,9 +183,7 @@ def check_journals(folder: Path) -> None:
     Raises:
         CorruptStoreError: it is one.
     """
-    with guard_access("look at the journals", folder):
-        linked = is_link(folder)
-    if linked:
+    if is_link(folder):
         raise CorruptStoreError(
             f"{folder} is a link; a store has folders of its own only. Put a folder in its place: nothing "
             "was recovered, deleted or written."
@@ -202,9 +200,8 @@ def journal_folders(*folders: Path) -> list[Path]:
     """
     journals: list[Path] = []
     for folder in folders:
-        with guard_access("list the journals", folder):
-            if is_folder(folder):
-                journals += sorted(entry for entry in folder.iterdir() if is_journal(entry))
+        if is_folder(folder):
+            journals += filter(is_journal, (folder / name for name in names_in(folder)))
     return journals
 
 
@@ -229,17 +226,17 @@ def is_journal(directory: Path) -> bool:
     """Return whether a folder is the journal of a run, set aside or not.
 
     Raises:
-        OSError: the system cannot tell.
+        StoreAccessError: the system cannot tell.
     """
     if not is_folder(directory, follow=False):
         return False
     if stat_or_none(lock_path(directory), follow=False) is not None:
         return True
     try:
-        return any(map(is_own_name, os.listdir(directory)))
-    except OSError as error:
+        return any(map(is_own_name, names_in(directory)))
+    except StoreAccessError as error:
         # Another user's has its lock beside it if it is a journal in use.
-        if isinstance(error, FileNotFoundError) or is_denied(error):
+        if isinstance(error, MissingFileError) or is_denied(error):
             return False
         raise
 
@@ -255,8 +252,8 @@ def part_paths(directory: Path) -> list[Path]:
     Raises:
         StoreAccessError: its folder cannot be listed.
     """
-    with guard_access("list the journal", directory), contextlib.suppress(FileNotFoundError):
-        return sorted(directory / name for name in os.listdir(directory) if _PART.fullmatch(name))
+    with contextlib.suppress(MissingFileError):
+        return [directory / name for name in names_in(directory) if _PART.fullmatch(name)]
     return []
 
 
@@ -339,8 +336,7 @@ def sealed_numbers(directory: Path, committed: int) -> set[int]:
     """
     by_segment: dict[int, list[int]] = {}
     path = directory / SEAL_LOG
-    with guard_access("read the journal", path):
-        data = b"" if is_link(path) or stat_or_none(path) is None else b"".join(read_chunks(open_plain(path)))
+    data = b"" if is_link(path) or stat_or_none(path) is None else read_plain(path)
     for line in data.split(b"\n"):
         check, _, text = line.partition(b" ")
         if text and check == b"%08x" % checksum(text):

@@ -27,8 +27,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ..delta.log import TableFile
-from ..errors import CorruptStoreError, EpisodelakeError
-from ..files import Place, access_error, guard_access, is_denied, is_passing
+from ..errors import CorruptStoreError, EpisodelakeError, MissingFileError
+from ..files import Place, access_error, is_denied, is_passing
 from ..layout import FOOTER_MARK, PARQUET_END, checked_end, checksum, checksum_of_end
 
 _PAGE_BYTES = 1 << 20
@@ -89,7 +89,7 @@ def parquet_writer(place: Place, schema: pa.Schema, row_bytes: int) -> Iterator[
     Raises:
         StoreAccessError: the file could not be written; what is there is listed by no table.
     """
-    with guard_access("write", place), place.written() as path:
+    with place.written() as path:
         with pq.ParquetWriter(str(path), schema, **writer_options(schema, row_bytes)) as writer:
             yield writer
         _add_checksum(path)
@@ -127,14 +127,12 @@ def read_footer(place: Place) -> pq.FileMetaData:
         CorruptStoreError: the file is missing, truncated, damaged or no Parquet file; the message names it.
         StoreAccessError: it may not be read, or cannot be reached.
     """
-    try:
+    with reading_file(place):
         metadata = pq.read_metadata(pa.BufferReader(_MAGIC + footer_bytes(place)))
         sizes = (metadata.row_group(index).total_byte_size for index in range(metadata.num_row_groups))
         if max(sizes, default=0) > _LARGEST_GROUP:
             raise ValueError(f"a row group unpacks to more than {_LARGEST_GROUP} bytes")
         return metadata
-    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
-        raise reading_error(place, error) from error
 
 
 def footer_bytes(place: Place) -> bytes:
@@ -179,34 +177,43 @@ def reading_error(place: Place, error: Exception) -> EpisodelakeError:
     """
     if isinstance(error, MemoryError):
         raise error
-    if isinstance(error, EpisodelakeError):
+    number = error.errno if isinstance(error, OSError) else None
+    absent = isinstance(error, FileNotFoundError) and number != errno.ENOTDIR
+    folder = number == errno.EISDIR
+    if isinstance(error, EpisodelakeError) and not (
+        folder or (absent and isinstance(error, MissingFileError))
+    ):
         return error
-    if isinstance(error, FileNotFoundError):
+    if absent:
         return CorruptStoreError(
             f"The file {place} is missing. Either it was vacuumed after this version was opened (refresh the "
             "store), or it was deleted by hand: restore it from a copy."
         )
-    number = error.errno if isinstance(error, OSError) else None
-    if number not in (None, errno.EISDIR) or is_passing(error) or is_denied(error):
+    if not (folder or number is None) or is_passing(error) or is_denied(error):
         return access_error(f"Could not read {place}", error, place)
-    reason = " ".join(str(error).split()).rstrip(" .")
+    reason = " ".join((os.strerror(errno.EISDIR) if folder else str(error)).split()).rstrip(" .")
     return CorruptStoreError(
         f"The file {place} cannot be read: {reason}. It is damaged; the other files of the store are not "
         "affected."
     )
 
 
-def check_plain(place: Place) -> None:
-    """Refuse links and special files before an engine opens them by name.
+@contextlib.contextmanager
+def reading_file(place: Place) -> Iterator[None]:
+    """Turn what Arrow and the system raise at a file of the store into the errors of `reading_error`.
 
     Raises:
-        CorruptStoreError: it is a link or a pipe.
-        StoreAccessError: the system cannot tell.
+        CorruptStoreError: the file is damaged or missing.
+        StoreAccessError: it may not be read, or cannot be reached.
     """
     try:
-        place.check_plain()
-    except OSError as error:
-        raise reading_error(place, error) from error
+        yield
+    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
+        ours = reading_error(place, error)
+        # An error that has itself for a cause has no end.
+        if ours is error:
+            raise
+        raise ours from error
 
 
 def _footer_size(tail: bytes, size: int) -> int:
@@ -238,13 +245,11 @@ def read_parquet(
         CorruptStoreError: the file is damaged, missing, or has another number of rows; the message names it.
         StoreAccessError: it may not be read, or cannot be reached.
     """
-    try:
+    with reading_file(place):
         table = open_parquet(place, dictionaries=dictionaries).read(columns and list(columns))
         if rows not in (None, table.num_rows):
             raise ValueError(f"it has {table.num_rows} rows, {rows} were committed")
         return table
-    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
-        raise reading_error(place, error) from error
 
 
 #: Of a column of a local file so much is read ahead; without a buffer all of its row group is in memory.
@@ -265,7 +270,7 @@ def open_parquet(
         CorruptStoreError, StoreAccessError: see `read_footer`.
     """
     footer = read_footer(place) if metadata is None else metadata
-    try:
+    with reading_file(place):
         return pq.ParquetFile(
             place.parquet_source(),
             metadata=footer,
@@ -274,8 +279,6 @@ def open_parquet(
             pre_buffer=place.local is None,
             buffer_size=_BUFFER_BYTES if place.local is not None else 0,
         )
-    except (pa.ArrowException, OSError, KeyError, ValueError) as error:
-        raise reading_error(place, error) from error
 
 
 def make_first_array() -> None:
@@ -360,8 +363,7 @@ def check_listed(place: Place, file: TableFile, schema: pa.Schema) -> None:
 
 def _check_identity(place: Place, file: TableFile, footer: pq.FileMetaData) -> None:
     """Refuse another file of the same columns and rows in the place of the one that was committed."""
-    with guard_access("look at the size", place):
-        size = file.size if place.local is None else place.size()
+    size = file.size if place.local is None else place.size()
     if size != file.size:
         raise CorruptStoreError(
             f"The file {place} has {size} bytes where {file.size} were committed. It is damaged, or another "

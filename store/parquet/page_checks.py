@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-import pyarrow as pa
-
-from ..files import Place, guard_access
-from .files import file_key, footer_bytes, open_parquet, reading_error
+from ..files import Place, status
+from .files import file_key, footer_bytes, open_parquet, reading_file
 
 #: Files whose pages were all read, by their identity: a file that was changed since has another.
 _read: set[object] = set()
@@ -41,8 +38,7 @@ def content_digests(places: Sequence[Place]) -> list[str]:
 def _changed(place: Place) -> str:
     if place.local is None:
         return ""
-    with guard_access("look at", place.local):
-        state = os.stat(place.local)
+    state = status(place.local)
     return f"-{state.st_size}-{state.st_ctime_ns}"
 
 
@@ -56,18 +52,14 @@ def check_pages(places: Sequence[Place]) -> None:
         key = file_key(place)
         if key is not None and key in _read:
             continue
-        try:
+        with reading_file(place):
             file = open_parquet(place)
             for group in range(file.num_row_groups):
                 file.read_row_group(group)
-        except (pa.ArrowException, OSError) as error:
-            raise reading_error(place, error) from error
         _read.add(key)
 
 
 def _footer_digest(place: Place) -> str:
     """Return the SHA-256 of a footer: places, sizes and statistics of its pages."""
-    try:
+    with reading_file(place):
         return hashlib.sha256(footer_bytes(place)).hexdigest()
-    except (OSError, ValueError) as error:
-        raise reading_error(place, error) from error

@@ -22,9 +22,8 @@ from ..common.progress import Progress
 from ..dynamic.column_groups import METADATA, merge_rows
 from ..dynamic.columns import align_to_schema
 from ..dynamic.values import dump_json
-from ..errors import CorruptStoreError, DamagedJournalError, StoreAccessError
-from ..files import afterwards, guard_access, is_absent, is_denied
-from ..files.access import is_folder, is_link, stat_or_none
+from ..errors import CorruptStoreError, DamagedJournalError, MissingFileError, StoreAccessError
+from ..files import afterwards, guard_access, is_denied, is_folder, is_link, names_in, stat_or_none
 from ..files.locks import (
     LOCK_SUFFIX,
     MAINTENANCE_LOCK,
@@ -144,19 +143,17 @@ def _journals_with_locks(layout: Layout, troubles: list[str]) -> list[Path]:
     entries: list[Path] = []
     for folder in layout.journal_places:
         check_journals(folder)
-        with guard_access("list the journals", folder):
-            entries += sorted(folder.iterdir()) if is_folder(folder) else []
+        entries += [folder / name for name in names_in(folder)] if is_folder(folder) else []
     journals = []
     for entry in entries:
         if entry.name.endswith(LOCK_SUFFIX) and entry.name != MAINTENANCE_LOCK:
             with _reported(entry, troubles):
                 _remove_stray_lock(entry)
             continue
-        with guard_access("look at the journal", entry):
-            if is_link(entry):
-                troubles.append(f"{entry} is a link, which may lead out of the store. Remove it.")
-            elif not entry.name.endswith(DAMAGED_SUFFIX) and is_journal(entry):
-                journals.append(entry)
+        if is_link(entry):
+            troubles.append(f"{entry} is a link, which may lead out of the store. Remove it.")
+        elif not entry.name.endswith(DAMAGED_SUFFIX) and is_journal(entry):
+            journals.append(entry)
     return journals
 
 
@@ -191,9 +188,11 @@ def _recover_locked(store: StoreHandle, directory: Path, lock: FileLock) -> Reco
 def _is_gone(directory: Path) -> bool:
     """Return whether a journal is known to be empty."""
     try:
-        return not any(map(is_own_name, os.listdir(directory)))
-    except OSError as error:
-        return is_absent(error)
+        return not any(map(is_own_name, names_in(directory)))
+    except MissingFileError:
+        return True
+    except StoreAccessError:
+        return False
 
 
 @contextlib.contextmanager

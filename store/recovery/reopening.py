@@ -25,10 +25,9 @@ from ..errors import (
     CorruptStoreError,
     EpisodeNotFoundError,
     InvalidArgumentError,
+    MissingFileError,
     RecorderStateError,
-    StoreAccessError,
 )
-from ..files import is_absent
 from ..journal.episodes import Continued, EpisodeFacts
 from ..journal.reading import PartReader
 from ..journal.run_journal import journal_folders, part_paths
@@ -262,9 +261,8 @@ def _events(folder: Path) -> Iterator[dict[str, Any]]:
                 yield from batch.events()
         except CorruptStoreError:
             continue  # set aside by the next recovery
-        except StoreAccessError as error:
-            if not is_absent(error):
-                raise
+        except MissingFileError:
+            continue
 
 
 def seal_reopened(store: StoreHandle, tables: Tables, job: Seal) -> None:

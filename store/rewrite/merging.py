@@ -23,7 +23,7 @@ from ..dynamic import logical_types as kinds
 from ..dynamic.column_groups import METADATA
 from ..dynamic.columns import SegmentColumns, align_to_schema, with_columns
 from ..errors import CorruptStoreError
-from ..files import Place, afterwards, guard_access
+from ..files import Place, afterwards
 from ..layout import EPISODES, RUNS, STEPS, TABLES, Layout
 from ..manifest import check_same_spaces
 from ..parquet.files import read_footer, read_parquet
@@ -284,13 +284,12 @@ class _Source:
         target = layout.table(STEPS) / name
         source = self._snapshot.segment_path(segment)
         self._check(source, segment)
-        with guard_access("take over the segment", target):
-            target.copy_from(source, link=self._link)
-            for annotation, place in self._sidecars(segment):
-                folder = layout.annotations / annotation.ids[0]
-                self._check(place, segment)
-                folder.make_folder()
-                (folder / name).copy_from(place, link=self._link)
+        target.copy_from(source, link=self._link)
+        for annotation, place in self._sidecars(segment):
+            folder = layout.annotations / annotation.ids[0]
+            self._check(place, segment)
+            folder.make_folder()
+            (folder / name).copy_from(place, link=self._link)
         listed = self._here[segment]
         new = list_steps_file(target) if not listed.listed else listed.as_new(name)
         brought.steps.append(new)
@@ -337,8 +336,7 @@ class _Source:
             schema = annotation.schema(self._operation.store.schema.step_keys)
             side = AlignedFiles(find, schema, pointers.segments)
             folder = layout.annotations / annotation.ids[0]
-            with guard_access("write", folder):
-                folder.make_folder()
+            folder.make_folder()
             write_rows(folder / name, side, in_order(side, pointers), pointers.row_count)
         brought.rewritten += 1
         return pointing_at(members, name)

@@ -23,7 +23,7 @@ from ..delta.log import NewFile, TableFile
 from ..dynamic import logical_types as kinds
 from ..dynamic.columns import align_to_schema
 from ..errors import ConcurrentCommitError, EpisodelakeError, StoreAccessError
-from ..files import Place, guard_access, is_visible, visible_step
+from ..files import Place, is_visible, make_folder, visible_step
 from ..files.locks import MAINTENANCE_LOCK, OtherHostError, wait_for
 from ..journal.run_journal import check_journals
 from ..layout import EPISODES, STEPS, time_ordered_suffix
@@ -236,13 +236,12 @@ class Operation:
         """Note that the list of `steps` is to be mended if this process dies."""
         # A note that a crash leaves empty serves as well, and a temporary file would stay for ever.
         note = self.store.layout.unfinished_note
-        with guard_access("note the operation", note), note.written() as path:
+        with note.written() as path:
             path.write_text(self.id)
 
     def _forget_unfinished(self) -> None:
         note = self.store.layout.unfinished_note
-        with guard_access("remove the note of the operation", note):
-            note.remove()
+        note.remove()
 
     @property
     def annotations(self) -> dict[str, StepAnnotation]:
@@ -337,8 +336,7 @@ def _locked(store: StoreHandle, *, wait: bool = True, other_hosts: bool = False)
     """Hold the lock of maintenance; False if another operation has it and `wait` is not set."""
     check_journals(store.layout.journals)
     path = store.layout.journals / MAINTENANCE_LOCK
-    with guard_access("lock the store for maintenance", path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     lock = None
     try:
         lock = wait_for(path, math.inf if wait else 0, read_only=True, other_hosts=other_hosts)

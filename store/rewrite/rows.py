@@ -8,7 +8,6 @@ through temporary files, so that memory stays within one new segment.
 from __future__ import annotations
 
 import itertools
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -25,8 +24,8 @@ from ..delta.log import NewFile
 from ..dynamic.columns import align_to_schema, columns_or_nulls
 from ..dynamic.logical_types import field_overflow
 from ..errors import CorruptStoreError
-from ..files import Place, guard_access
-from ..parquet.files import open_parquet, parquet_writer, read_footer, reading_error
+from ..files import Place, guard_access, remove_file, temporary_folder
+from ..parquet.files import open_parquet, parquet_writer, read_footer, reading_file
 from ..segments.steps_file import GROUP_BYTES, GROUP_ROWS
 from ..tables.table_files import Pointers
 from .operation import Progress
@@ -115,10 +114,8 @@ class AlignedFiles:
                 while self._open:
                     self._open.popitem()[1].close()
                 self._open[name] = open_parquet(place, self.footers[name])
-            try:
+            with reading_file(place):
                 self._kept[name, index] = self._open[name].read_row_group(index)
-            except (pa.ArrowException, OSError) as error:
-                raise reading_error(place, error) from error
         return self._kept[name, index]
 
 
@@ -144,7 +141,7 @@ class Shuffled:
 
     def __init__(self, aligned: AlignedFiles, pointers: Pointers, bucket: np.ndarray) -> None:
         self._aligned = aligned
-        self._folder = tempfile.TemporaryDirectory(prefix="episodelake-")
+        self._folder = temporary_folder("episodelake-")
         columns = [*aligned.columns, pa.field(_RANK, pa.int64())]
         with guard_access("write temporary files", self._folder.name), ExitStack() as stack:
             writers = [
@@ -181,7 +178,8 @@ class Shuffled:
 
     def bucket(self, index: int) -> Iterator[pa.Table]:
         """Yield the rows of one new segment in their new order."""
-        with pa.memory_map(str(self._file(index))) as file:
+        path = self._file(index)
+        with guard_access("read temporary files", path), pa.memory_map(str(path)) as file:
             reader = pa.ipc.open_file(file)
             batch: int | None = None
             table = None
@@ -190,7 +188,7 @@ class Shuffled:
                     batch, table = number, pa.Table.from_batches([reader.get_batch(number)])
                 assert table is not None
                 yield table.slice(start, count).drop_columns([_RANK])
-        self._file(index).unlink()
+        remove_file(path)
 
     @staticmethod
     def _pieces(reader: pa.ipc.RecordBatchFileReader) -> Iterator[tuple[int, int, int]]:

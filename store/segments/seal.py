@@ -26,6 +26,7 @@ from ..dynamic.column_groups import METADATA, ColumnSet, DynamicRows
 from ..dynamic.columns import SegmentColumns, marked
 from ..dynamic.values import load_json
 from ..errors import StoreAccessError
+from ..files import is_folder
 from ..journal.episodes import EpisodeColumns
 from ..journal.reading import PartReader
 from ..journal.records import RunHeader
@@ -247,7 +248,7 @@ def write_ahead(store: StoreHandle, tables: Tables, job: Seal) -> None:
 
     def write() -> WrittenSegment:
         check_identity(tables.layout)
-        if not job.journal.is_dir():
+        if not is_folder(job.journal):
             raise StoreAccessError(f"The journal {job.journal} is gone.")
         return _write_steps(tables, store.schema, job)
 

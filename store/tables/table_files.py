@@ -25,7 +25,7 @@ from ..delta.table import Table
 from ..errors import CorruptStoreError, EpisodelakeError
 from ..files import Place
 from ..layout import segment_name
-from ..parquet.files import open_parquet, over_files, parquet_writer, read_parquet, reading_error
+from ..parquet.files import open_parquet, over_files, parquet_writer, read_parquet, reading_file
 from ..spaces.arrow import values_of
 
 _EPISODE_ROW_GROUP = 65_536
@@ -103,13 +103,11 @@ def list_steps_file(place: Place) -> NewFile:
     """
     file = open_parquet(place)
     nulls = dict.fromkeys(file.schema_arrow.names, 0)
-    try:
+    with reading_file(place):
         for group in range(file.num_row_groups):
             for name, column in zip(nulls, file.read_row_group(group).columns, strict=True):
                 nulls[name] += column.null_count
         ids = file.read(columns=["episode_id"]).column("episode_id")
-    except (pa.ArrowException, OSError, KeyError) as error:
-        raise reading_error(place, error) from error
     extremes = _min_max(ids)
     if extremes["min"] is None:
         raise CorruptStoreError(f"The file {place} has no episode ids.")
@@ -231,9 +229,9 @@ def read_pointers(places: Iterable[Place], root: Place) -> Pointers:
 
     def read(place: Place) -> pa.Table:
         rows = read_parquet(place, POINTERS, dictionaries=["segment"])
-        if rows.schema.types != _SCHEMA.types:
-            problem = ValueError(f"it has {rows.schema.types} for the row pointers")
-            raise reading_error(place, problem) from problem
+        with reading_file(place):
+            if rows.schema.types != _SCHEMA.types:
+                raise ValueError(f"it has {rows.schema.types} for the row pointers")
         return rows
 
     tables = over_files(read, list(places), root)

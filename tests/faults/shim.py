@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from waiting import PATIENCE
 
@@ -106,6 +109,21 @@ def read_log(path: Path, mark: str) -> list[Call]:
         if first == mark:
             found.append(Call(int(point), name, int(kind), where, other, int(size)))
     return found
+
+
+def run_with(library: Path, script: Path, *arguments: object) -> Any:
+    """Run a script of the tests in a process with the shim; return the JSON that it prints."""
+    path = os.pathsep.join([str(SOURCE.parents[1]), os.environ.get("PYTHONPATH", "")])
+    one = dict.fromkeys(("POLARS_MAX_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+    result = subprocess.run(
+        [sys.executable, script, *map(str, arguments)],
+        env={**os.environ, **one, "LD_PRELOAD": str(library), "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        check=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    return json.loads(result.stdout)
 
 
 class Shim:

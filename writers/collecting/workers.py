@@ -19,7 +19,7 @@ from typing import Any
 import polars as pl
 
 from ...store.errors import EpisodelakeError, InvalidArgumentError
-from ...store.files.access import stat_or_none
+from ...store.files import stat_or_none
 from ...store.recovery.recovery import recover
 from ...store.schema import OpenStore, StoreHandle
 from ..recorders.choice import is_source

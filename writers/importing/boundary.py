@@ -13,7 +13,7 @@ from typing import IO, Any, Protocol
 
 from ...store.common.arguments import whole_number
 from ...store.errors import DatasetError, EpisodelakeError
-from ...store.files import access_error, is_denied, is_passing, user_path
+from ...store.files import access_error, exists, is_denied, is_file, is_folder, is_passing, status, user_path
 
 #: The default limit of an item: these bytes, or so many times the bytes of the source.
 _LEAST_BYTES, _EXPANSION = 256 << 20, 200
@@ -116,14 +116,14 @@ def located(source: Any) -> Any:
     if source == "":
         raise DatasetError("The source is an empty text. Pass the path of a file or folder.")
     path = Path(source)
-    path = (path if path.exists() else user_path(source)).absolute()
-    if path.exists() or not glob.has_magic(str(path)):
+    path = (path if exists(path) else user_path(source)).absolute()
+    if exists(path) or not glob.has_magic(str(path)):
         return path
     matches = sorted(Path(name) for name in glob.glob(str(path), recursive=True))
     stores = {each for each in matches if is_zarr_folder(each)}
     # `**` also matches what is in a store.
     paths = [
-        each for each in matches if (each in stores or each.is_file()) and stores.isdisjoint(each.parents)
+        each for each in matches if (each in stores or is_file(each)) and stores.isdisjoint(each.parents)
     ]
     if not paths:
         raise DatasetError(f"There is no file {source}, and none matches it as a pattern. Check the path.")
@@ -132,19 +132,19 @@ def located(source: Any) -> Any:
 
 def _files(paths: Sequence[Any]) -> Files:
     for path in paths:
-        if isinstance(path, Path) and path.is_dir() and not is_zarr_folder(path):
+        if isinstance(path, Path) and is_folder(path) and not is_zarr_folder(path):
             raise DatasetError(
                 f"{path} is a folder, and a list of sources has files and zarr stores. Import folders one by "
                 "one, or list their files."
             )
-        if not isinstance(path, Path) or not path.exists():
+        if not isinstance(path, Path) or not exists(path):
             raise DatasetError(f"There is no file {path}, which the list of sources has. Check the path.")
     return Files(tuple(paths), Path(os.path.commonpath([path.parent for path in paths])))
 
 
 def is_zarr_folder(path: Path) -> bool:
     """Return whether a folder has a zarr group at its root, so that it counts as one file."""
-    return any((path / name).is_file() for name in ZARR_ROOTS)
+    return any(is_file(path / name) for name in ZARR_ROOTS)
 
 
 @contextmanager
@@ -312,7 +312,7 @@ def check_not_empty(path: Path) -> None:
     Raises:
         DatasetError: names the file.
     """
-    if not path.stat().st_size:
+    if not status(path).st_size:
         raise DatasetError(f"{path} is empty: it has 0 bytes. Copy or download it again, or leave it out.")
 
 
@@ -331,8 +331,8 @@ def inside(folder: Path, name: Any) -> Path:
 
 def _size(path: Path, trust: bool) -> int:
     """Return the bytes of a file, or of all files of a folder; checks the folder."""
-    if not path.is_dir():
-        return path.stat().st_size if path.is_file() else 0
+    if not is_folder(path):
+        return status(path).st_size if is_file(path) else 0
     total = 0
     root = Path(os.path.realpath(path))
     waiting = [root]
@@ -360,7 +360,7 @@ def _size(path: Path, trust: bool) -> int:
 def _check_entry(root: Path, path: Path) -> None:
     """Refuse a link that leads out of a folder, a pipe or a device."""
     target = Path(os.path.realpath(path))
-    if target.exists() and not (target.is_file() or target.is_dir()):
+    if exists(target) and not (is_file(target) or is_folder(target)):
         raise DatasetError(f"{path} is no file, but a pipe or a device. {TRUST}")
     allowed = [root]
     if root.parent.name == "snapshots" and root.parents[1].name.startswith(("datasets--", "models--")):

@@ -28,6 +28,7 @@ from ...store.errors import (
     StoreAccessError,
     StoreUnavailableError,
 )
+from ...store.files import exists, is_file, is_folder, names_in
 from ...store.names import ACTION, OBSERVATION
 from ..episodes.arrow_episodes import batches_of
 from .boundary import Files, check_access, check_not_empty, reading
@@ -381,11 +382,11 @@ def chosen_format(source: Any, name: str | None, *, mapped: bool = False) -> tup
                 f"{', '.join(known)}."
             )
         return named, "as asked"
-    if isinstance(source, str | PathLike) and "://" not in str(source) and not Path(source).exists():
+    if isinstance(source, str | PathLike) and "://" not in str(source) and not exists(Path(source)):
         raise DatasetError(
             f"{source} does not exist, and no installed dataset of Minari has this name. Check the path."
         )
-    if isinstance(source, str | PathLike) and Path(source).is_file():
+    if isinstance(source, str | PathLike) and is_file(Path(source)):
         check_not_empty(Path(source))
     if isinstance(source, str | PathLike) and os.access(source, os.R_OK) and _is_empty_folder(source):
         raise DatasetError(f"{source} is an empty folder. Check the path.")
@@ -441,7 +442,7 @@ def _reads(format: SourceFormat, source: Any) -> bool:
 
 
 def _is_empty_folder(path: str | PathLike[str]) -> bool:
-    return os.path.isdir(path) and not os.listdir(path)
+    return is_folder(path) and not names_in(Path(path))
 
 
 def _unknown(source: Any, compared: Mapping[str, Match]) -> str:

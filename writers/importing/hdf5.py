@@ -13,6 +13,7 @@ from gymnasium import Space, spaces
 
 from ...store.common.optional_packages import HDF5, require
 from ...store.errors import DatasetError
+from ...store.files import is_file, status
 from .boundary import TRUST, Boundary, boundary, check_bytes, expanded, reading
 from .columns import array_space, discrete_space
 from .formats import ForeignDataset, Match
@@ -71,7 +72,7 @@ def claimed_bytes(path: Path) -> int:
 
 
 def _state(path: Path) -> tuple[int, int, int]:
-    state = path.stat()
+    state = status(path)
     return state.st_ino, state.st_size, state.st_mtime_ns
 
 
@@ -288,7 +289,7 @@ def hdf5_path(source: Any) -> Path | None:
     """Return the path of a file that begins like HDF5; None for any other source."""
     if not isinstance(source, str | Path):
         return None
-    if not Path(source).is_file():
+    if not is_file(Path(source)):
         return None
     with open(source, "rb") as file:
         return Path(source) if file.read(len(_MAGIC)) == _MAGIC else None

@@ -12,6 +12,7 @@ from typing import IO, Any
 import numpy as np
 
 from ...store.errors import DatasetError
+from ...store.files import is_file
 from .boundary import check_bytes, closed_on_error, reading
 from .formats import Match
 
@@ -151,7 +152,7 @@ def npz_path(source: Any) -> Path | None:
     """Return the path of an `.npz` file; None for any other source."""
     if not isinstance(source, str | Path) or Path(source).suffix != ".npz":
         return None
-    if not Path(source).is_file():
+    if not is_file(Path(source)):
         return None
     with open(source, "rb") as file:
         return Path(source) if zipfile.is_zipfile(file) else None

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from ...store.errors import DatasetError, MissingPackageError
+from ...store.files import is_file, is_folder
 from .boundary import Files, reading
 from .columns import image_frames, nested, opened_image
 from .formats import Match
@@ -85,7 +86,7 @@ def trees_of(source: Any, kinds: Sequence[Kind]) -> Iterator[Path]:
 
     def is_named(path: Path) -> bool:
         return any(
-            path.suffix in kind.suffixes and (path.is_file() if kind.only else kind.has(path))
+            path.suffix in kind.suffixes and (is_file(path) if kind.only else kind.has(path))
             for kind in kinds
         )
 
@@ -97,13 +98,13 @@ def trees_of(source: Any, kinds: Sequence[Kind]) -> Iterator[Path]:
     if not isinstance(source, str | Path):
         return
     path = Path(source)
-    if path.is_file() or is_tree(path):
+    if is_file(path) or is_tree(path):
         yield from filter(is_tree, [path])
         return
-    waiting = [path] if path.is_dir() else []
+    waiting = [path] if is_folder(path) else []
     while waiting:
         folder = waiting.pop()
-        if folder.is_file():
+        if is_file(folder):
             yield folder
             continue
         if folder != path and is_zarr(folder):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,6 +13,7 @@ import numpy as np
 
 from ...store.common.optional_packages import ZARR, require
 from ...store.errors import DatasetError
+from ...store.files import is_file, is_folder, walk
 from .boundary import ZARR_ROOTS, boundary, check_bytes, closed_on_error, is_zarr_folder, reading
 
 #: The files that state the codecs of an array.
@@ -42,7 +42,7 @@ _IMAGES = "imagecodecs_"
 
 def is_zarr(path: Path) -> bool:
     """Return whether a path is a folder or a zip file with a zarr group at its root."""
-    if path.is_dir():
+    if is_folder(path):
         return is_zarr_folder(path)
     if path.suffix != ".zip" or not zipfile.is_zipfile(path):
         return False
@@ -97,7 +97,7 @@ class ZarrFile(ZarrGroup):
             with reading(f"{path}: {name}"):
                 for codec in _codecs(json.loads(text)):
                     _check_codec(codec, f"{path}: {name}")
-        self._store: Any = zarr.storage.ZipStore(path, mode="r") if path.is_file() else None
+        self._store: Any = zarr.storage.ZipStore(path, mode="r") if is_file(path) else None
         with closed_on_error(self):
             # Consolidated metadata may name arrays that are not there.
             opened = zarr.open_group(self._store or str(path), mode="r", use_consolidated=False)
@@ -140,14 +140,14 @@ class ZarrArray:
 
 def _stated(path: Path) -> Iterator[tuple[str, bytes]]:
     """Yield the files of a store that state codecs, by name."""
-    if path.is_file():
+    if is_file(path):
         with zipfile.ZipFile(path) as archive:
             for entry in archive.infolist():
                 check_bytes(f"{path}: {entry.filename}", entry.file_size)
                 if entry.filename.rpartition("/")[2] in _STATED:
                     yield entry.filename, archive.read(entry)
         return
-    for folder, _, files in os.walk(path):
+    for folder, _, files in walk(path):
         for name in _STATED:
             if name in files:
                 file = Path(folder, name)

@@ -38,8 +38,8 @@ from ...store.environments.codecs import (
     encode_opaque,
     is_opaque,
 )
-from ...store.errors import EpisodelakeError, InvalidArgumentError
-from ...store.files import user_path
+from ...store.errors import EpisodelakeError, InvalidArgumentError, StoreAccessError
+from ...store.files import is_file, status, user_path
 from ...store.layout import Layout
 from .run import KeptEnv, versions_of
 
@@ -266,7 +266,7 @@ class _ArtifactWriter:
         self._names[os.fspath(path)] = self._names[os.path.realpath(user_path(path))] = name
 
     def _keep(self, name: str, path: Path) -> None:
-        if not path.is_file():  # a folder, or a pipe that cannot be read twice
+        if not is_file(path):  # a folder, or a pipe that cannot be read twice
             raise InvalidArgumentError(f"{str(path)!r} is not a regular file. Give the path of a file.")
         if len(self.kept) == MOST_FILES:
             raise InvalidArgumentError(f"The file {name!r} is one too many: an environment has {MOST_FILES}.")
@@ -304,9 +304,14 @@ class _ArtifactWriter:
         # Other relative paths are looked for among the environment's own files, not in the current folder.
         explicit = text.startswith((".", "~")) or path.is_absolute()
         plainly = argument.lower().endswith(_FILE_ARGUMENTS) and path.suffix.lower() in _SCENES
-        if not (explicit and plainly and path.is_file()):
+        try:
+            size = status(path).st_size if explicit and plainly and is_file(path) else None
+        except StoreAccessError as error:
+            warnings.warn(f"A file of the environment is not kept: {error}", RuntimeWarning, stacklevel=2)
             return None
-        if path.stat().st_size > LARGEST_UNASKED:
+        if size is None:
+            return None
+        if size > LARGEST_UNASKED:
             warnings.warn(
                 f"The file {text[:200]!r} has more than {LARGEST_UNASKED} bytes and is not kept. "
                 'Name it to keep it: store.record(env, files={"model.xml": path}).',

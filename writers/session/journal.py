@@ -14,8 +14,7 @@ import pyarrow as pa
 
 from ...store.common.arguments import one_of, positive_number, suggest, whole_number
 from ...store.errors import InvalidArgumentError, RecorderStateError, StoreAccessError
-from ...store.files import afterwards, guard_access, sync_path
-from ...store.files.access import stat_or_none
+from ...store.files import afterwards, guard_access, make_folder, remove_file, stat_or_none, sync_path
 from ...store.files.locks import FileLock, wait_for
 from ...store.journal.packed_columns import Packer, plain_bytes
 from ...store.journal.reading import PartReader
@@ -148,7 +147,7 @@ def _claim(directory: Path) -> FileLock:
     """
     check_journals(directory.parent)
     with guard_access("create the journal", directory):
-        directory.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(directory.parent)
         # A recovery may hold the lock, to see if it is a stray one.
         lock = wait_for(lock_path(directory), _CLAIM_SECONDS)
         if lock is None:
@@ -295,8 +294,7 @@ class RunJournal:
         if writer is None or writer.closed:
             for stray in set(part_paths(self.directory)) - self._pending.keys():
                 # An interrupt left it before it had a row; recovery would see a gap in the journal.
-                with guard_access("remove the empty journal part", stray):
-                    stray.unlink(missing_ok=True)
+                remove_file(stray)
             path = part_path(self.directory, next(self._numbers))
             self._writer = writer = PartWriter(path, self._header, sync=self._sync)
         return writer

@@ -17,6 +17,7 @@ from queue import SimpleQueue
 import pyarrow as pa
 
 from ...store.errors import StoreNotFoundError
+from ...store.files import is_folder
 from ...store.journal.episodes import EpisodeColumns, EpisodeRecord
 from ...store.journal.records import RunHeader
 from ...store.layout import check_identity
@@ -352,7 +353,7 @@ def join(thread: threading.Thread) -> None:
 
 def _with_journal(error: StoreNotFoundError, journal: Path) -> StoreNotFoundError:
     """Add to the error of a store that is gone where the episodes are that were not sealed."""
-    if not journal.is_dir():
+    if not is_folder(journal):
         return StoreNotFoundError(f"{error} The journal {journal} was deleted or moved with the store.")
     return StoreNotFoundError(
         f"{error} The journal {journal} keeps the episodes that were not sealed. Once this process has "

@@ -27,6 +27,7 @@ import numpy as np
 
 from ...errors import DatasetError
 from ...plugin import ForeignDataset, Format, ImportOptions, Losses, Match
+from ...store.files import is_folder
 from ...writers.importing.boundary import closed_on_error
 from ...writers.importing.flat import BEGUN, FlatDataset, FlatRows, action_space_of, extra_column
 from ...writers.importing.hdf5 import box_of
@@ -38,7 +39,7 @@ _BLOCK_ROWS = 1 << 20
 
 def _detect(source: Any) -> Match:
     """Look at the names of the files."""
-    if not isinstance(source, str | Path) or not Path(source).is_dir():
+    if not isinstance(source, str | Path) or not is_folder(Path(source)):
         return Match("it is not a folder", 3, related=False)
     checkpoints = find_checkpoints(Path(source))
     if not checkpoints:

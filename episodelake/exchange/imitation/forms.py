@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from ...errors import DatasetError
 from ...plugin import check_unpickled, inside, reading, require
+from ...store.files import is_file
 from ...writers.importing.boundary import closed_on_error
 from ...writers.importing.flat import class_names, tree_leaves
 from ...writers.importing.npy import NpzFile
@@ -229,7 +230,7 @@ def is_trajectory(value: Any) -> bool:
 
 def folder_features(source: Any) -> Mapping[str, Any] | None:
     """Return the columns of a Hugging Face dataset on disk; None for any other source."""
-    if not isinstance(source, str | Path) or not (Path(source) / _STATE).is_file():
+    if not isinstance(source, str | Path) or not is_file(Path(source) / _STATE):
         return None
     try:
         return dict(json.loads((Path(source) / "dataset_info.json").read_bytes())["features"])

@@ -44,6 +44,7 @@ from ...plugin import (
 from ...readers.exporting.capabilities import everything
 from ...readers.exporting.conversions import Converted, export_of
 from ...readers.exporting.step_arrays import SIMPLE_SPACES, refuse_spaces
+from ...store.files import is_folder
 from ...writers.importing.boundary import closed_on_error
 from ...writers.importing.hdf5 import discrete_of, is_discrete, space_of
 from ...writers.importing.npy import compared, look_into_npz, npz_path
@@ -81,7 +82,7 @@ def _open(source: Any, options: ImportOptions) -> ForeignDataset:
             f"A {type(source).__name__} is no source for imitation. Give a list of trajectories."
         )
     path = Path(source)
-    if path.is_dir():
+    if is_folder(path):
         form: Trajectories = Folder(path)
     else:
         form = Npz(path, options.trust) if path.suffix == ".npz" else unpickled(path)

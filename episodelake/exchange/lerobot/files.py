@@ -24,6 +24,7 @@ from pyarrow.types import is_boolean, is_primitive
 
 from ...errors import DatasetError
 from ...plugin import check_bytes, elements_of, inside, reading
+from ...store.files import exists
 from ...writers.importing.boundary import check_groups
 from .videos import VideoSpan
 
@@ -60,9 +61,9 @@ def read_tasks(folder: Path, info: Mapping[str, Any]) -> dict[int, str]:
     """
     meta = folder / "meta"
     if not is_v3(info):
-        lines = _json_lines(meta / "tasks.jsonl") if (meta / "tasks.jsonl").exists() else ()
+        lines = _json_lines(meta / "tasks.jsonl") if exists(meta / "tasks.jsonl") else ()
         return {int(line["task_index"]): str(line["task"]) for line in lines}
-    if not (meta / "tasks.parquet").exists():
+    if not exists(meta / "tasks.parquet"):
         return {}
     table = _table(meta / "tasks.parquet")
     texts = [name for name in table.column_names if name != "task_index"]

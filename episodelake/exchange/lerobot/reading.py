@@ -40,6 +40,7 @@ from ...plugin import (
     space_from_json,
 )
 from ...store.common.arguments import as_flags
+from ...store.files import exists, is_file, is_folder
 from ...writers.importing.columns import (
     extra_names,
     image_frames,
@@ -76,11 +77,11 @@ _SUCCESS = "next.success"
 
 def _detect(source: Any) -> Match:
     """Look for `meta/info.json`."""
-    if not isinstance(source, str | Path) or not Path(source).is_dir():
+    if not isinstance(source, str | Path) or not is_folder(Path(source)):
         return Match("it is not a folder", 2, related=False)
     file = Path(source) / INFO
-    if not file.is_file():
-        return Match(f"{file} is missing", 2, related=(Path(source) / "meta").is_dir())
+    if not is_file(file):
+        return Match(f"{file} is missing", 2, related=is_folder(Path(source) / "meta"))
     return look_into_json(file, "codebase_version")
 
 
@@ -105,7 +106,7 @@ class _Dataset(ForeignDataset):
         if self._fps <= 0:
             raise DatasetError(f"{folder / INFO}: fps={info.get('fps')!r}; expected a number above 0.")
         self.count = int(info["total_episodes"]) if "total_episodes" in info else None
-        ours = read_json(folder / OURS) if (folder / OURS).exists() else {}
+        ours = read_json(folder / OURS) if exists(folder / OURS) else {}
         if options.mapping is not None:
             # Its spaces are those of other roles.
             ours = {key: value for key, value in ours.items() if key == "card"}

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 from ...plugin import EXPLORE, require
 from ...readers.exporting.shards import ShardWriter
 from ...readers.pictures.writing import video_encoding
+from ...store.files import is_file
 
 FILES_IN_CHUNK = 1000
 DATA_MB, VIDEO_MB = 100, 200
@@ -119,7 +120,7 @@ class VideoFiles:
         """Append the frames of an episode, uint8 (T, H, W, 3), and return where they are."""
         self._shape = frames.shape[1:3]
         # PyAV makes the file with the first packet.
-        self._shards.size = self._path.stat().st_size if self._path.is_file() else 0
+        self._shards.size = self._path.stat().st_size if is_file(self._path) else 0
         start, stop = self._shards.file_for(0).write(frames)
         times = {"from_timestamp": float(start / self._fps), "to_timestamp": float(stop / self._fps)}
         return {**place_of(len(self._shards.counts) - 1), **times}

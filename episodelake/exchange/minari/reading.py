@@ -37,6 +37,7 @@ from ...plugin import (
     require,
 )
 from ...store.card import CARD_KEYS
+from ...store.files import is_file, is_folder
 from ...store.spaces.arrow import plain_array
 from ...writers.importing.boundary import is_too_large
 from ...writers.importing.columns import opened_image
@@ -63,7 +64,7 @@ def _detect(source: Any) -> Match:
     if folder is None:
         return Match("it is neither a folder nor a MinariDataset", 2, related=False)
     file = folder / _METADATA
-    if not file.is_file():
+    if not is_file(file):
         return Match(f"{file} is missing", 1)
     return look_into_json(file, "data_format")
 
@@ -263,9 +264,9 @@ def _folder(source: Any) -> Path | None:
     if not isinstance(source, str | Path):
         return None
     folder = Path(source)
-    if (folder / "data" / _METADATA).is_file():
+    if is_file(folder / "data" / _METADATA):
         return folder / "data"
-    return folder if folder.is_dir() else None
+    return folder if is_folder(folder) else None
 
 
 def installed(name: str) -> Path | None:
@@ -275,7 +276,7 @@ def installed(name: str) -> Path | None:
         return None
     root = os.environ.get("MINARI_DATASETS_PATH") or Path.home() / ".minari" / "datasets"
     folder = Path(root, *parts)
-    return folder.absolute() if (folder / "data" / _METADATA).is_file() else None
+    return folder.absolute() if is_file(folder / "data" / _METADATA) else None
 
 
 def _card(metadata: Mapping[str, Any]) -> dict[str, Any]:

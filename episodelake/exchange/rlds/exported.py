@@ -15,6 +15,7 @@ from gymnasium import Space, spaces
 from ...errors import DatasetError, EpisodelakeError
 from ...plugin import ForeignEpisode, slice_batch, space_from_json, unescape
 from ...store.dynamic.values import load_object
+from ...store.files import exists
 from ...store.names import GROUPS
 from ...writers.importing.columns import plain_texts, read_json
 
@@ -42,7 +43,7 @@ def read_exported(folder: Path) -> Exported | None:
         DatasetError: it is damaged.
     """
     file = folder / FILE
-    if not file.exists():
+    if not exists(file):
         return None
     stated = read_json(file)
     try:

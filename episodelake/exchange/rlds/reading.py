@@ -37,6 +37,7 @@ from ...plugin import (
     map_leaves,
 )
 from ...store.common.arguments import as_flags
+from ...store.files import is_file, is_folder
 from ...writers.importing.columns import (
     array_space,
     extra_names,
@@ -77,9 +78,9 @@ class _Leaf:
 
 def _detect(source: Any) -> Match:
     """Look for the two files."""
-    if not isinstance(source, str | Path) or not Path(source).is_dir():
+    if not isinstance(source, str | Path) or not is_folder(Path(source)):
         return Match("it is not a folder", 3, related=False)
-    lacking = [name for name in (_FEATURES, _INFO) if not (Path(source) / name).is_file()]
+    lacking = [name for name in (_FEATURES, _INFO) if not is_file(Path(source) / name)]
     if lacking:
         why = f"{', '.join(lacking)} missing; give the folder of the version, such as NAME/1.0.0"
         return Match(why, len(lacking), related=len(lacking) == 1)

@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 
 from ...errors import DatasetError, InvalidArgumentError
 from ...plugin import LISTS, OBSERVATION, ForeignDataset, Format, ImportOptions, Match, user_path
+from ...store.files import is_file, walk
 from ...writers.importing.boundary import bounded_line, check_access
 from ...writers.importing.formats import SPACES
 from ...writers.importing.trees import natural
@@ -75,12 +76,12 @@ def _path(source: Any) -> Path | None:
 
 
 def _files(path: Path) -> Iterator[Path]:
-    if path.is_file():
+    if is_file(path):
         if path.suffix.lower() in (".parquet", ".json"):
             yield path
         return
     # The runs of RLlib's recorder are numbered.
-    for folder, folders, names in os.walk(path):
+    for folder, folders, names in walk(path):
         folders.sort(key=natural)
         for name in sorted(names, key=natural):
             if name.lower().endswith((".parquet", ".json")) and not name.startswith(("_", ".")):

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...errors import DatasetError
+from ...store.files import is_file
 from ...writers.importing.columns import check_present, column_of
 from ...writers.importing.columns import flags_of as flags
 from .blocks import Block
@@ -114,7 +115,7 @@ def _counted(block: Block, keys: pa.Table, counts: dict[Path, int], path: Path) 
     ends = flags_of(keys, "terminateds") | flags_of(keys, "truncateds")
     numbers = counts.get(block.file, 0) + np.cumsum(np.concatenate([[0], ends[:-1]]))
     counts[block.file] = int(numbers[-1] + ends[-1])
-    name = "" if path.is_file() else f"{block.file.absolute().relative_to(path)}:"
+    name = "" if is_file(path) else f"{block.file.absolute().relative_to(path)}:"
     return pa.array([f"{name}{number}" for number in numbers])
 
 

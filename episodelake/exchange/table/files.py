@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ...errors import DatasetError
+from ...store.files import is_file
 from ...writers.importing.boundary import Files, check_not_empty
 from ...writers.importing.npy import NpzFile
 from .arrays import table_of_arrays
@@ -54,7 +55,7 @@ EXPECTED = (
 
 def kind_of_file(path: Path) -> str | None:
     """Return "parquet", "csv", "json", "npz" or "ipc" by the first bytes or the suffix; None for others."""
-    if not path.is_file():
+    if not is_file(path):
         return None
     with path.open("rb") as file:
         magic = file.read(6)
@@ -74,7 +75,7 @@ def files_in(folder: Path) -> Files:
         path
         for path in sorted(folder.rglob("*"))
         if not _SUFFIXES.keys().isdisjoint(suffix.lower() for suffix in path.suffixes[-2:])
-        and path.is_file()
+        and is_file(path)
         and not any(part[0] in "._" for part in path.relative_to(folder).parts)
     ]
     return Files(tuple(path for path in files if kind_of_file(path) is not None), folder)

@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 
 from ...errors import DatasetError
 from ...store.dynamic.columns import align_to_schema
+from ...store.files import is_file, is_folder
 from ...store.spaces.arrow import plain_table, plain_type
 from ...writers.importing.boundary import Files
 from ...writers.importing.flat import class_names
@@ -151,7 +152,7 @@ def _open_path(path: Path, spool: Spool) -> OpenTable:
     files = table_files(path)
     if files is None:
         raise DatasetError(f"{path} is no table. {EXPECTED}")
-    return _open_files(files, spool, partitioned=path.is_dir())
+    return _open_files(files, spool, partitioned=is_folder(path))
 
 
 def _open_files(files: Files, spool: Spool, *, partitioned: bool = False) -> OpenTable:
@@ -186,7 +187,7 @@ def plain_schema(schema: pa.Schema) -> pa.Schema:
 
 def is_delta(path: Path) -> bool:
     """Return whether a folder is a Delta table."""
-    return (path / _DELTA_LOG).is_dir()
+    return is_folder(path / _DELTA_LOG)
 
 
 def is_pandas(source: Any) -> bool:
@@ -205,11 +206,11 @@ def table_files(path: Path) -> Files | None:
     Of a folder these are its Parquet files, or those in `data`, where `datasets` of Hugging Face keeps its
     shards; or else all tables in it. Other files, such as a README, are none of the table.
     """
-    if path.is_dir():
+    if is_folder(path):
         parquet = tuple(_parquet_files(path)) or tuple(_parquet_files(path / "data"))
         files = Files(parquet, path) if parquet else files_in(path)
         return files if files.paths else None
-    return Files((path,), path.parent) if path.is_file() and kind_of_file(path) is not None else None
+    return Files((path,), path.parent) if is_file(path) and kind_of_file(path) is not None else None
 
 
 def delta_table(path: Path) -> Any:

@@ -36,6 +36,7 @@ from ...plugin import (
     space_from_json,
 )
 from ...readers.exporting.tables import CARD_KEY, SPACES_KEY
+from ...store.files import exists
 from ...writers.importing.boundary import Files, closed_on_error
 from ...writers.importing.episode_rows import SpanDataset
 from ...writers.importing.formats import SPACES
@@ -101,7 +102,7 @@ def _detect(source: Any) -> Match:
 
 def _open(source: Any, options: ImportOptions) -> ForeignDataset:
     """Open a table and find its episodes."""
-    if isinstance(source, str | Path) and not Path(source).exists():
+    if isinstance(source, str | Path) and not exists(Path(source)):
         raise DatasetError(f"{source} does not exist. {EXPECTED}")
     rows = TableRows(source)
     with closed_on_error(rows):

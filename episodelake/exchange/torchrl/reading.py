@@ -24,6 +24,7 @@ import numpy as np
 
 from ...errors import DatasetError, InvalidArgumentError
 from ...plugin import INFO, NO_REWARDS, POLICY, ForeignDataset, Format, ImportOptions, Match, inside, reading
+from ...store.files import exists, is_folder
 from ...writers.importing.flat import (
     BEGUN,
     FlatDataset,
@@ -132,14 +133,14 @@ def rows_in_folder(path: Path) -> FoundRows:
         if not _is_tensordict(meta):
             raise DatasetError(f"{path} holds no TensorDict. {_EXPECTED}.")
         filled, cursor = None, None if folder == path else 0
-        if (folder / "storage_metadata.json").exists():
+        if exists(folder / "storage_metadata.json"):
             filled = int(json.loads((folder / "storage_metadata.json").read_text())["len"])
-        if (path / "writer" / "metadata.json").exists():
+        if exists(path / "writer" / "metadata.json"):
             cursor = int(json.loads((path / "writer" / "metadata.json").read_text())["cursor"])
         return FoundRows(str(path), _memmaps(folder, meta), tuple(meta["shape"]), filled, cursor)
 
 
-def is_folder(path: Path) -> bool:
+def is_written(path: Path) -> bool:
     """Return whether a folder has a TensorDict, or a buffer with one."""
     try:
         return _is_tensordict(_meta(_storage_folder(path)))
@@ -148,7 +149,7 @@ def is_folder(path: Path) -> bool:
 
 
 def _storage_folder(path: Path) -> Path:
-    return path / "storage" if (path / "storage").is_dir() else path
+    return path / "storage" if is_folder(path / "storage") else path
 
 
 def _meta(folder: Path) -> dict[str, Any]:
@@ -235,9 +236,9 @@ def _detect(source: Any) -> Match:
     """Look at the classes of an object, or at meta.json of a folder."""
     if class_names(source, "tensordict") or class_names(source, "torchrl"):
         return Match(f"it is a {type(source).__name__} of TorchRL")
-    if not isinstance(source, str | Path) or not Path(source).is_dir():
+    if not isinstance(source, str | Path) or not is_folder(Path(source)):
         return Match("it is neither an object of TorchRL nor a folder", 9, related=False)
-    match = is_folder(Path(source))
+    match = is_written(Path(source))
     return Match(
         "it has meta.json of a TensorDict" if match else "it has no meta.json of a TensorDict", 1 - match
     )

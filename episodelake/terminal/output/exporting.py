@@ -18,7 +18,8 @@ import pyarrow as pa
 import typer
 
 from ...errors import QueryError, StoreAccessError
-from ...plugin import QuerySession, check_outside_stores, guard_access, replacing, size_text
+from ...plugin import QuerySession, check_outside_stores, replacing, size_text
+from ...store.files import exists, is_file, is_folder
 from ..result import Report
 from .cells import clean, writer
 from .json_text import json_of
@@ -119,15 +120,14 @@ def check_target(file: Path) -> None:
         StoreAccessError: it is a folder, a device, or below a folder that is not there.
     """
     check_outside_stores(file)
-    with guard_access("write the result", file):
-        if file.is_dir():
-            reason = f"it is a folder. Name a file in it, such as {file / 'result'}{file.suffix or '.csv'}."
-        elif not file.parent.is_dir():
-            reason = f"the folder {file.parent} does not exist. Create it, or choose another."
-        elif file.exists() and not file.is_file():
-            reason = "it is no ordinary file. Leave it out and redirect the output: ... --csv > FILE."
-        else:
-            return
+    if is_folder(file):
+        reason = f"it is a folder. Name a file in it, such as {file / 'result'}{file.suffix or '.csv'}."
+    elif not is_folder(file.parent):
+        reason = f"the folder {file.parent} does not exist. Create it, or choose another."
+    elif exists(file) and not is_file(file):
+        reason = "it is no ordinary file. Leave it out and redirect the output: ... --csv > FILE."
+    else:
+        return
     raise StoreAccessError(f"Could not write the result at {file}: {reason}")
 
 
@@ -135,7 +135,7 @@ def file_report(
     beginning: str, file: Path, facts: Mapping[str, Any], *, status: int = 0, error: str = ""
 ) -> Report:
     """Report the file that a command wrote: facts and the file as JSON, or a sentence with this beginning."""
-    size = file.stat().st_size
+    size = status(file).st_size
     sentence = f"{beginning} {file} ({size_text(size)})."
     value = {**facts, "file": file, "bytes": size}
     return Report(value, lambda page, _: page.note(sentence), status=status, error=error)
@@ -149,7 +149,7 @@ def replaced(file: Path) -> Iterator[Path]:
         StoreAccessError: the folder cannot be written, or the file cannot be replaced.
     """
     check_target(file)
-    with guard_access("write the result", file), replacing(file, file.suffix) as draft:
+    with replacing(file, file.suffix) as draft:
         draft.touch(exist_ok=False)
         yield draft
 

@@ -19,8 +19,9 @@ import polars as pl
 from ... import collect, create
 from ..._store import EpisodeStore
 from ...errors import StoreExistsError
-from ...plugin import counted, guard_access
+from ...plugin import counted
 from ...readers.replaying.replay import replay
+from ...store.files import make_folder, names_in
 from ...types import ReplayReport
 from ..output.page import Page
 from .drawings import RunSeries, histogram_drawing
@@ -152,9 +153,8 @@ def next_commands(path: Path) -> list[list[str]]:
 
 
 def _make_folder(path: Path) -> None:
-    with guard_access("make the demo's folder", path):
-        path.mkdir(parents=True, exist_ok=True)
-        present = sorted(entry.name for entry in path.iterdir())
+    make_folder(path)
+    present = names_in(path)
     if present:
         more = f" and {len(present) - 3} more" if len(present) > 3 else ""
         raise StoreExistsError(

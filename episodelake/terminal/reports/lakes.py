@@ -14,6 +14,7 @@ from ...errors import InvalidArgumentError, StoreNotFoundError
 from ...lakes.lake import session_of
 from ...lakes.open_lake import is_organisation
 from ...plugin import counted
+from ...store.files import exists
 from ...types import Lake
 from ..output.exporting import Export, write_result
 from ..output.page import Page, report_warning
@@ -28,7 +29,7 @@ def open_lake(root: str, storage: Sequence[str] | None) -> Lake:
     Raises:
         StoreNotFoundError: the folder does not exist, where `episodelake.lake` gives a lake without stores.
     """
-    if "://" not in root and not Path(root).exists():
+    if "://" not in root and not exists(root):
         raise StoreNotFoundError(
             f"There are no stores at {Path(root).absolute()}: the folder does not exist.",
             hint="Create stores in it with episodelake.lake(path).create(name, env).",

@@ -13,7 +13,6 @@ import shlex
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
@@ -26,6 +25,7 @@ from ... import open as open_store
 from ..._store import EpisodeStore
 from ...errors import CorruptStoreError, EpisodeNotFoundError
 from ...plugin import Snapshot, counted, options_of, refuse_unused, suggest
+from ...store.files import exists
 from ...store.journal.run_journal import journal_runs
 from ..command import FAILED, INTERRUPTED, failure
 from ..output.page import report_warning
@@ -94,7 +94,7 @@ def split_version(path: str) -> tuple[str, str | None]:
     match = _VERSIONED.fullmatch(rest)
     if match is None or (separator and "/" not in match["path"]):
         return path, None
-    if not separator and Path(path).exists():
+    if not separator and exists(path):
         return path, None
     return scheme + separator + match["path"], match["version"]
 

@@ -1,0 +1,139 @@
+"""Plain paths of this machine: what the system refuses is a `StoreAccessError`, and absence is told from it.
+
+The `exists`, `is_dir` and `is_file` of Python take each error for "no", or raise it, as its version does.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from .access import read_chunks, touching
+
+_NOFOLLOW: int = getattr(os, "O_NOFOLLOW", 0)
+_BINARY: int = getattr(os, "O_BINARY", 0)
+_PLAIN: int = _NOFOLLOW | getattr(os, "O_NONBLOCK", 0) | _BINARY
+
+
+@touching("look at")
+def status(path: str | os.PathLike[str]) -> os.stat_result:
+    """Return the `stat` of a path."""
+    return os.stat(path)
+
+
+@touching("look at")
+def stat_or_none(path: str | os.PathLike[str], *, follow: bool = True) -> os.stat_result | None:
+    """Return the `stat` of a path; None if nothing is there.
+
+    Raises:
+        StoreAccessError: the system cannot tell.
+    """
+    try:
+        return os.stat(path, follow_symlinks=follow)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return None
+        raise
+
+
+def exists(path: str | os.PathLike[str], *, follow: bool = True) -> bool:
+    """Return whether something is at a path; raises as `stat_or_none`."""
+    return stat_or_none(path, follow=follow) is not None
+
+
+def is_folder(path: str | os.PathLike[str], *, follow: bool = True) -> bool:
+    """Return whether a path is a folder, or a link to one; raises as `stat_or_none`."""
+    state = stat_or_none(path, follow=follow)
+    return state is not None and stat.S_ISDIR(state.st_mode)
+
+
+def is_file(path: str | os.PathLike[str], *, follow: bool = True) -> bool:
+    """Return whether a path is a file, or a link to one; raises as `stat_or_none`."""
+    state = stat_or_none(path, follow=follow)
+    return state is not None and stat.S_ISREG(state.st_mode)
+
+
+def is_link(path: str | os.PathLike[str]) -> bool:
+    """Return whether a path is a link; raises as `stat_or_none`."""
+    state = stat_or_none(path, follow=False)
+    return state is not None and stat.S_ISLNK(state.st_mode)
+
+
+@touching("open")
+def open_plain(path: str | os.PathLike[str], flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
+    """Open a file without following a link or waiting for a pipe; like `os.open`.
+
+    Raises:
+        StoreAccessError: among others with the `errno` `ELOOP` for a link.
+    """
+    if not _NOFOLLOW and is_link(path):
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), os.fspath(path))
+    return os.open(path, flags | _PLAIN, mode)
+
+
+@touching("read")
+def read_plain(path: Path) -> bytes:
+    """Return the content of a file of ours, which is no link."""
+    return b"".join(read_chunks(open_plain(path)))
+
+
+@touching("read")
+def read_file(path: Path) -> bytes:
+    """Return the content of a file of the user, which may be a link."""
+    return b"".join(read_chunks(os.open(path, os.O_RDONLY | _BINARY)))
+
+
+@touching("write")
+def write_file(path: Path, data: bytes) -> None:
+    """Write a file of the user in place, which may be a link."""
+    path.write_bytes(data)
+
+
+@touching("list")
+def names_in(path: Path) -> list[str]:
+    """Return the names in a folder, sorted."""
+    return sorted(os.listdir(path))
+
+
+def _raise_unless_absent(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError | NotADirectoryError):
+        raise error
+
+
+@touching("list")
+def walk(path: str | os.PathLike[str]) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Walk as `os.walk` does, which takes a folder that cannot be listed for an empty one; one that is gone
+    meanwhile is.
+    """
+    yield from os.walk(os.fspath(path), onerror=_raise_unless_absent)
+
+
+@touching("create")
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it, where they are missing."""
+    path.mkdir(parents=True, exist_ok=True)
+
+
+@touching("make a temporary folder")
+def temporary_folder(prefix: str) -> tempfile.TemporaryDirectory[str]:
+    """Return a new folder of this process, with a name that begins so; it is deleted with the object."""
+    return tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True)
+
+
+@touching("delete")
+def remove_file(path: Path) -> None:
+    """Delete a file; one that is not there is no error."""
+    path.unlink(missing_ok=True)
+
+
+@touching("delete")
+def remove_tree(path: Path) -> None:
+    """Delete a folder with all that is in it."""
+    shutil.rmtree(path)
