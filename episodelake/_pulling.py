@@ -9,8 +9,8 @@ from pathlib import Path
 
 import polars as pl
 
+from . import EpisodeStore
 from . import open as open_store
-from ._store import EpisodeStore
 from .plugin import Layout, Progress, collected, guard_access, progress_meter
 from .publishing.contents import Source, is_needed_for_episodes, is_steps, temporary_folder
 from .publishing.fetching import appear, fetch, fetch_whole, free_target, source_of, staged

@@ -2,9 +2,9 @@
 
 from .readers.columns.tree import map_leaves
 from .readers.context import ReadContext
+from .readers.dataset_facts import DatasetFacts
 from .readers.episode_data import EpisodeData
 from .readers.exporting.capabilities import Holds
-from .readers.exporting.step_arrays import refuse_vector_rewards
 from .readers.exporting.target import Export, Option, export_format
 from .readers.formatting import counted, size_text
 from .readers.frames import collected, episodes_frame
@@ -55,6 +55,7 @@ from .writers.importing.trees import H5
 
 __all__ = [
     "ACTION",
+    "DatasetFacts",
     "EPISODE",
     "EPISODES",
     "EXPLORE",
@@ -121,7 +122,6 @@ __all__ = [
     "quote",
     "reading",
     "refuse_unused",
-    "refuse_vector_rewards",
     "replacing",
     "require",
     "run_envs",

@@ -38,7 +38,6 @@ from ..plugin import (
     Part,
     export_format,
     reading,
-    refuse_vector_rewards,
     require,
 )
 from ..readers.exporting.capabilities import LOST_SPACES
@@ -245,7 +244,7 @@ _SEEM_DISCRETE = (
 )
 def write_d3rlpy(export: Export, target: Path) -> None:
     """Write the file."""
-    refuse_vector_rewards(export.context, "d3rlpy")
+    export.refuse_vector_rewards("d3rlpy")
     manifest = export.context.snapshot.manifest
     observation = manifest.observation_space
     for part in observation.spaces if isinstance(observation, spaces.Tuple) else [observation]:

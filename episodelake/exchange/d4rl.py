@@ -32,7 +32,6 @@ from ..plugin import (
     Match,
     TreeLayout,
     export_format,
-    refuse_vector_rewards,
     tree_format,
 )
 from ..readers.exporting.hdf5 import (
@@ -102,7 +101,7 @@ def _is_card(path: tuple[Any, ...], value: Any) -> bool:
 )
 def write_d4rl(export: Export, target: Path) -> None:
     """Write the file."""
-    refuse_vector_rewards(export.context, "D4RL")
+    export.refuse_vector_rewards("D4RL")
     manifest = export.context.snapshot.manifest
     observation = single_array(manifest.observation_space, "observations", "D4RL")
     action = single_array(manifest.action_space, "actions", "D4RL")

@@ -19,13 +19,19 @@ from typing import Any
 
 import polars as pl
 
-from .. import EpisodeView, create
+from .. import EpisodeStore, EpisodeView, create
 from .. import open as open_store
-from .._store import EpisodeStore
-from ..episode_store import copy_views
 from ..errors import DatasetError, StoreAccessError, StoreNotFoundError
-from ..plugin import MANIFEST, ForeignDataset, Layout, Progress, collected, dump_json, space_to_json
-from ..readers.dataset_facts import IMPORTED_FROM, facts_as_metadata
+from ..plugin import (
+    MANIFEST,
+    DatasetFacts,
+    ForeignDataset,
+    Layout,
+    Progress,
+    collected,
+    dump_json,
+    space_to_json,
+)
 from ..store.dynamic.values import freeze
 from ..store.files import afterwards, rename_durably, visible_step
 from ..store.files.visible import UnsyncedError
@@ -98,7 +104,7 @@ def _write(
     facts = {key: value for key, value in dataset.card.items() if env is None or key != "env_spec"}
     with staging.writer(
         run=identity,
-        metadata={**facts_as_metadata(facts, target.metadata), IMPORTED_FROM: identity},
+        metadata=DatasetFacts.as_metadata(facts, target.metadata, identity),
         env=env if target.env is None else target.env,
         on_duplicate="skip",
         cast=target.cast,
@@ -131,8 +137,7 @@ def _commit(dataset: ForeignDataset, staging: EpisodeStore, done: Imported, targ
     episodes, steps = len(new), _steps_of(new)
     if target.store is None:
         if added is not staging or not _moved(staging, target.into):
-            options: Any = {"storage_options": target.storage_options, "progress": lambda *_: None}
-            copy_views([added], target.into, link=True, **options)
+            added.copy(target.into, link=True, storage_options=target.storage_options)
     elif staged:
         merge_stores(target.store.handle, [added.selection()], replaced=replaced)
         target.store._show_newest()

@@ -15,11 +15,12 @@ import polars as pl
 import pyarrow as pa
 from gymnasium.envs.registration import EnvSpec
 
-from .. import EpisodeView
-from .._store import EpisodeStore, store_at
-from ..errors import DatasetError, InvalidArgumentError, SpaceMismatchError
+from .. import EpisodeStore, EpisodeView
+from .. import open as open_store
+from ..errors import DatasetError, InvalidArgumentError, SpaceMismatchError, StoreNotFoundError
 from ..plugin import (
     MANIFEST,
+    DatasetFacts,
     ForeignDataset,
     ImportOptions,
     Layout,
@@ -32,7 +33,6 @@ from ..plugin import (
     reading,
     refuse_unused,
 )
-from ..readers.dataset_facts import IMPORTED_FROM, IMPORTED_KEYS
 from ..store.common.arguments import naming_arguments
 from ..store.creation import check_free_for_copy
 from ..store.spaces import same_space
@@ -197,7 +197,7 @@ def import_dataset(
             source = installed_dataset(given) or source
     if isinstance(source, Files):
         shown = str(source)
-    own = (IMPORTED_FROM, IMPORTED_KEYS)
+    own = DatasetFacts.KEYS
     if not isinstance(metadata, Mapping | None) or {*own} & {*(metadata or {})}:
         raise InvalidArgumentError(
             f"metadata={metadata!r:.300}; expected a mapping without the keys {' and '.join(own)}, which the "
@@ -208,7 +208,7 @@ def import_dataset(
         _check_source(source, into)
         refuse_unused(storage_options, None if isinstance(into, EpisodeStore) else into)
         where = into.url if isinstance(into, EpisodeStore) else into
-        store = into if isinstance(into, EpisodeStore) else store_at(into, storage_options)
+        store = into if isinstance(into, EpisodeStore) else _store_at(into, storage_options)
         target = Target(
             where, store, storage_options, on_error, on_changed, cast, progress, env, metadata or {}
         )
@@ -279,6 +279,14 @@ def _imported(
             else:
                 counts = import_staged(dataset, replace(target, progress=tell))
         return ImportReport(**facts, mapping=dataset.mapping, lost=dataset.losses, **counts)
+
+
+def _store_at(path: str | PathLike[str], storage_options: Mapping[str, str] | None) -> EpisodeStore | None:
+    """Return the store at a path; None if there is none."""
+    try:
+        return open_store(path, storage_options=storage_options)
+    except StoreNotFoundError:
+        return None
 
 
 def _check_source(source: Any, into: EpisodeStore | str | PathLike[str]) -> None:

@@ -40,7 +40,6 @@ from ..plugin import (
     Option,
     TreeLayout,
     export_format,
-    refuse_vector_rewards,
     tree_format,
 )
 from ..readers.episode_data import stack
@@ -166,7 +165,7 @@ def write_robomimic(export: Export, target: Path) -> None:
     """Write the file."""
     manifest = export.context.snapshot.manifest
     _check("observations", manifest.observation_space)
-    refuse_vector_rewards(export.context, "robomimic")
+    export.refuse_vector_rewards("robomimic")
     if not _is_array(manifest.action_space) or len(manifest.action_space.shape or ()) != 1:
         raise DatasetError(
             f"robomimic holds actions of shape (n,); the store has {manifest.action_space} actions."

@@ -21,9 +21,8 @@ import numpy as np
 
 from .. import Episode
 from ..errors import EnvUnavailableError
-from ..plugin import EXPLORE, require, run_envs
+from ..plugin import EXPLORE, DatasetFacts, require, run_envs
 from ..readers.charts.signals import row_values
-from ..readers.dataset_facts import rates_of_runs
 from ..readers.pictures.images import image_column, image_columns
 from ..readers.pictures.video import FASTEST, REPLAY, recorded_fps
 
@@ -322,7 +321,8 @@ def rate_of(episode: Episode, fps: Any) -> float:
     Args:
         fps: that of the card.
     """
-    rate = rates_of_runs(episode._rows.snapshot, {"fps": fps}, [episode.run_id])[episode.run_id]
+    facts = DatasetFacts.of(episode._rows.snapshot)
+    rate = facts.rates({"fps": fps}, [episode.run_id])[episode.run_id]
     return rate if rate is not None and rate <= FASTEST else recorded_fps(episode)
 
 

@@ -27,7 +27,7 @@ from ...store.schema import ENV_BUNDLE, LAST_OBSERVATION
 from ...store.snapshot import Snapshot
 from ...store.tables.annotation_files import episode_annotations
 from ..context import ReadContext
-from ..dataset_facts import IMPORTED_FROM, DatasetFacts, runs_metadata, shared_facts
+from ..dataset_facts import DatasetFacts
 from ..frames import collect_episodes, collected, episodes_frame
 
 #: Whether a value has a place, given the keys that lead to it.
@@ -143,20 +143,17 @@ class RunFacts:
     def __init__(self, context: ReadContext) -> None:
         snapshot = context.snapshot
         ids = episodes_frame(snapshot, context.positions).select("run_id").unique()
-        every, metadata_of = runs_metadata(snapshot)
-        self._datasets = DatasetFacts()
-        for run_id, metadata in metadata_of.items():
-            self._datasets.take(run_id, metadata)
-        frame = every.join(collected(ids), on="run_id", how="semi", maintain_order="left")
+        self._datasets = DatasetFacts.of(snapshot)
+        frame = self._datasets.runs.join(collected(ids), on="run_id", how="semi", maintain_order="left")
         runs = frame.select("run_id", "name").to_dicts()
         names = Counter(row["name"] for row in runs)
         #: The facts of each run, by its id.
         self.by_run: dict[str, dict[str, Any]] = {}
         for row in runs:
-            metadata = metadata_of[row["run_id"]]
+            metadata = self._datasets.metadata[row["run_id"]]
             name = row["name"] if names[row["name"]] == 1 else row["run_id"]
             facts = {} if names == {DEFAULT_RUN: 1} else {RUN: name}
-            if metadata.pop(IMPORTED_FROM, None) is not None:
+            if row["run_id"] in self._datasets.imported:
                 facts = {}
             facts |= {RUN_METADATA: metadata} if metadata else {}
             self.by_run[row["run_id"]] = facts
@@ -169,7 +166,7 @@ class RunFacts:
 
     def card(self, card: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
         """Return the card with the facts that hold for all episodes, and the names of those that differ."""
-        return shared_facts(list(self._datasets.stated(card, list(self.by_run)).values()) or [card])
+        return self._datasets.shared(card, list(self.by_run))
 
     def join(self, run_id: str, metadata: dict[Any, Any]) -> tuple[dict[Any, Any], list[str]]:
         """Return the metadata of an episode with the facts of its run, and which of these have no room."""

@@ -13,7 +13,6 @@ from ...store.dynamic import logical_types as kinds
 from ...store.dynamic.column_groups import INFO, POLICY, STEP_GROUPS, ColumnGroup
 from ...store.errors import DatasetError
 from ...store.spaces.arrow import elements_of
-from ..context import ReadContext
 from ..episode import Episode
 from .target import Export
 
@@ -152,16 +151,6 @@ def _values(cells: pa.Array, kind: str) -> Any:
         return values
     inner = shape if logical.shape == (-1,) else logical.shape
     return values.astype(logical.dtype, copy=False).reshape(len(cells), *inner)
-
-
-def refuse_vector_rewards(context: ReadContext, target: str) -> None:
-    """Refuse rewards that are not a number."""
-    shape = context.snapshot.manifest.reward_shape
-    if shape:
-        raise DatasetError(
-            f"{target} holds one number as a reward; the store has rewards of shape {shape}. Combine the "
-            "objectives into one number, write the episodes with it to another store, and convert that."
-        )
 
 
 def refuse_spaces(target: str, column: str, space: spaces.Space, allowed: tuple[type, ...]) -> None:

@@ -137,6 +137,22 @@ class Export:
 
         return fitting(values, self.holds.of_steps(group), lose)
 
+    def refuse_vector_rewards(self, target: str) -> None:
+        """Refuse rewards that are not a number.
+
+        Args:
+            target: the name of the format, for the message.
+
+        Raises:
+            DatasetError: the store has rewards of several objectives.
+        """
+        shape = self.context.snapshot.manifest.reward_shape
+        if shape:
+            raise DatasetError(
+                f"{target} holds one number as a reward; the store has rewards of shape {shape}. Combine the "
+                "objectives into one number, write the episodes with it to another store, and convert that."
+            )
+
     def count_losses(self) -> None:
         """Count what the declaration has no place for, as far as columns and facts of all episodes show it.
 

@@ -37,7 +37,6 @@ from ...plugin import (
     Match,
     Part,
     map_leaves,
-    refuse_vector_rewards,
     require,
     slice_batch,
 )
@@ -202,7 +201,7 @@ def to_imitation(view: EpisodeView, target: str) -> Converted:
     export = export_of(view, target, _HOLDS)
     export.count_losses_of_transitions()
     manifest = export.context.snapshot.manifest
-    refuse_vector_rewards(export.context, target)
+    export.refuse_vector_rewards(target)
     refuse_spaces(target, "observation", manifest.observation_space, (*SIMPLE_SPACES, spaces.Dict))
     refuse_spaces(target, "action", manifest.action_space, SIMPLE_SPACES)
     made = (_trajectory(types, episode, export) for episode in export.episodes())

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from ..._store import EpisodeStore
+from ... import EpisodeStore
 from ...errors import CorruptStoreError
 from ...plugin import EXTRA, INFO, POLICY, STEPS, TABLES, Place, collected, counted, progress_meter, quote
 from ...readers.sql.sources import type_name

@@ -11,8 +11,7 @@ from typing import Any
 
 import polars as pl
 
-from ... import AgentGroup
-from ..._store import EpisodeStore
+from ... import AgentGroup, EpisodeStore
 from ...errors import CorruptStoreError
 from ...plugin import EPISODES, STEPS, Layout, counted, run_envs, size_text
 from ...readers.replaying.run_envs import RunEnv

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from ... import EpisodeView
-from ..._store import EpisodeStore
+from ... import EpisodeStore, EpisodeView
 from ...errors import QueryError
 from ...plugin import collected, counted, quote
 from ...readers.sql.text import RUN, run_keys

@@ -26,7 +26,7 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.lexers import PygmentsLexer
 from pygments.lexers.sql import SqlLexer
 
-from ..._store import EpisodeStore
+from ... import EpisodeStore
 from ...plugin import QuerySession, counted
 from ...readers.sql.session import sql_names
 from ...readers.sql.text import quoted_if_needed
