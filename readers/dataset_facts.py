@@ -19,7 +19,6 @@ import pyarrow as pa
 
 from ..store.dynamic.column_groups import METADATA, merge_rows
 from ..store.layout import RUNS
-from ..store.manifest import read_card
 from ..store.snapshot import Snapshot
 from .frames import collect_episodes, collected, episodes_frame, stored_frame
 
@@ -128,7 +127,7 @@ def frame_rates(snapshot: Snapshot, positions: np.ndarray | None) -> set[float |
     """
     frame = episodes_frame(snapshot, positions).select(pl.col("run_id").unique())
     runs = collect_episodes(snapshot, frame)["run_id"].to_list()
-    return set(DatasetFacts.of(snapshot).rates(read_card(snapshot.layout), runs).values())
+    return set(DatasetFacts.of(snapshot).rates(snapshot.card, runs).values())
 
 
 def _rate(value: Any) -> float | None:

@@ -27,8 +27,6 @@ from gymnasium import spaces
 
 from ..errors import DatasetError
 from ..plugin import (
-    EXPLORE,
-    NO_REWARDS,
     ForeignDataset,
     ForeignEpisode,
     Format,
@@ -40,6 +38,7 @@ from ..plugin import (
     reading,
 )
 from ..writers.importing.columns import array_space, image_frames, opened_image, read_json
+from ..writers.importing.formats import NO_REWARDS
 from ..writers.importing.trees import natural
 
 _OBSERVED, _ACTED = "obs_dict.pkl", "policy_out.pkl"
@@ -230,7 +229,7 @@ def _metadata(path: Path) -> dict[str, Any]:
 
 FORMAT = Format(
     "bridge",
-    EXPLORE,
+    "'episodelake[explore]'",
     "folders with obs_dict.pkl, policy_out.pkl and images0; with trust=True",
     _detect,
     _Dataset,

@@ -27,7 +27,6 @@ from gymnasium import spaces
 from .. import Episode, EpisodeView
 from ..errors import DatasetError
 from ..plugin import (
-    HDF5,
     Export,
     ForeignDataset,
     ForeignEpisode,
@@ -235,7 +234,7 @@ _SEEM_DISCRETE = (
 
 @export_format(
     "d3rlpy",
-    extra=HDF5,
+    extra="'episodelake[hdf5]'",
     holds=Holds(
         ends={"truncated": "cut", "interrupted": "cut"},
         both="terminated",
@@ -333,7 +332,7 @@ def to_d3rlpy(view: EpisodeView, target: str) -> Converted:
 
 FORMAT = Format(
     "d3rlpy",
-    HDF5,
+    "'episodelake[hdf5]'",
     "an HDF5 file with num_episodes, columns and version (d3rlpy 2) or with episode_terminals (1)",
     partial(looked_into, look=_look),
     _open,

@@ -24,7 +24,6 @@ import numpy as np
 from .. import Episode
 from ..plugin import (
     H5,
-    HDF5,
     Export,
     FlatTree,
     Holds,
@@ -91,7 +90,7 @@ def _is_card(path: tuple[Any, ...], value: Any) -> bool:
 
 @export_format(
     "d4rl",
-    extra=HDF5,
+    extra="'episodelake[hdf5]'",
     holds=Holds(
         ends={"cut": "truncated", "interrupted": "truncated"},
         card=_is_card,
@@ -144,7 +143,7 @@ def _append(columns: ColumnWriter, infos: InfoColumns, episode: Episode, export:
 FORMAT = tree_format(
     "d4rl",
     [H5],
-    HDF5,
+    "'episodelake[hdf5]'",
     "HDF5 files with observations, actions, rewards and terminals, without episode_terminals",
     _look,
     _Dataset,

@@ -27,16 +27,16 @@ from ..plugin import (
     DatasetFacts,
     ForeignDataset,
     Layout,
-    Progress,
     collected,
     dump_json,
+    freeze_value,
     space_to_json,
 )
-from ..store.dynamic.values import freeze
 from ..store.files import afterwards, rename_durably, visible_step
 from ..store.files.visible import UnsyncedError
 from ..store.rewrite.merging import merge as merge_stores
 from ..store.spaces.coerce import Cast
+from ..types import Progress
 from ..writers.episodes.source_keys import Source, committed_sources
 from ..writers.importing.importer import Imported, OnChanged, OnError, SourceChangedError, import_episodes
 from ..writers.session.environment import stated_spec
@@ -201,7 +201,7 @@ def _staged(dataset: ForeignDataset, target: Target) -> Iterator[EpisodeStore]:
     It is deleted when the block ends without an error, and if no episode is in it or the source has changed.
     """
     # The digests of episodes show other options of the import.
-    run = str(getattr(target.env, "spec", target.env)), dump_json(freeze(target.metadata))
+    run = str(getattr(target.env, "spec", target.env)), dump_json(freeze_value(dict(target.metadata)))
     spaces = space_to_json(dataset.observation_space), space_to_json(dataset.action_space)
     identity = json.dumps([dataset.identity, run, spaces, dataset.reward_shape], sort_keys=True)
     digest = hashlib.sha256(identity.encode()).hexdigest()[:12]

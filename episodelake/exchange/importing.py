@@ -25,18 +25,18 @@ from ..plugin import (
     ImportOptions,
     Layout,
     Losses,
-    Progress,
     collected,
     flag,
     one_of,
     progress_meter,
     reading,
     refuse_unused,
+    space_to_json,
 )
 from ..store.common.arguments import naming_arguments
 from ..store.creation import check_free_for_copy
-from ..store.spaces import same_space
 from ..store.spaces.coerce import Cast
+from ..types import Progress
 from ..writers.importing.boundary import Files, bounded, guarded, located
 from ..writers.importing.formats import SPACES, LastObservation, LastStep, chosen_format, installed_dataset
 from ..writers.importing.importer import OnChanged, OnError, read_part, source_identity, write_loaded
@@ -315,11 +315,15 @@ def _check_spaces(target: EpisodeStore, options: ImportOptions) -> None:
     """
     for name in SPACES:
         given, own = getattr(options, name), getattr(target, name, None)
-        if given is not None and own is not None and not same_space(given, own):
+        if given is not None and own is not None and not _same(given, own):
             raise InvalidArgumentError(
                 f"{name}={given!s:.200} is for a new store; {target.url} has {own!s:.200}. Leave it out, or "
                 "import into another store."
             )
+
+
+def _same(space: gymnasium.Space, other: gymnasium.Space) -> bool:
+    return bool(space == other) or space_to_json(space) == space_to_json(other)
 
 
 def _check_target(target: EpisodeStore, dataset: ForeignDataset) -> None:

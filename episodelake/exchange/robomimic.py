@@ -32,7 +32,6 @@ from ..errors import DatasetError
 from ..plugin import EXTRA as OWN
 from ..plugin import (
     H5,
-    HDF5,
     Export,
     GroupedTree,
     Holds,
@@ -148,7 +147,7 @@ def _is_card(path: tuple[Any, ...], value: Any) -> bool:
 
 @export_format(
     "robomimic",
-    extra=HDF5,
+    extra="'episodelake[hdf5]'",
     holds=Holds(
         card=_is_card,
         metadata=_is_metadata,
@@ -254,5 +253,10 @@ def _is_array(space: Space) -> bool:
 
 
 FORMAT = tree_format(
-    "robomimic", [H5], HDF5, "HDF5 files with groups data/demo_N, one or a folder", _look, open_demonstrations
+    "robomimic",
+    [H5],
+    "'episodelake[hdf5]'",
+    "HDF5 files with groups data/demo_N, one or a folder",
+    _look,
+    open_demonstrations,
 )

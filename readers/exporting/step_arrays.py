@@ -10,7 +10,7 @@ import pyarrow as pa
 from gymnasium import Space, spaces
 
 from ...store.dynamic import logical_types as kinds
-from ...store.dynamic.column_groups import INFO, POLICY, STEP_GROUPS, ColumnGroup
+from ...store.dynamic.column_groups import EXTRA, INFO, POLICY, ColumnGroup
 from ...store.errors import DatasetError
 from ...store.spaces.arrow import elements_of
 from ..episode import Episode
@@ -92,7 +92,7 @@ class StepColumns:
 
     def __init__(self, export: Export) -> None:
         schema = export.context.snapshot.steps_schema
-        self._fields = {group: list(filter(group.owns, schema)) for group in STEP_GROUPS}
+        self._fields = {group: list(filter(group.owns, schema)) for group in (INFO, POLICY, EXTRA)}
         self._kinds = {field.name: kinds.field_kind(field) or kinds.JSON_KIND for field in schema}
 
     def of(self, episode: Episode) -> Iterator[tuple[ColumnGroup, KeyPath, Any]]:

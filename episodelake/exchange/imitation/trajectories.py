@@ -27,7 +27,6 @@ from gymnasium import Space, spaces
 from ... import Episode, EpisodeView
 from ...errors import DatasetError
 from ...plugin import (
-    NO_REWARDS,
     Export,
     ForeignDataset,
     ForeignEpisode,
@@ -44,6 +43,7 @@ from ...readers.exporting.capabilities import everything
 from ...readers.exporting.conversions import Converted, export_of
 from ...readers.exporting.step_arrays import SIMPLE_SPACES, refuse_spaces
 from ...writers.importing.boundary import closed_on_error
+from ...writers.importing.formats import NO_REWARDS
 from ...writers.importing.hdf5 import discrete_of, is_discrete, space_of
 from ...writers.importing.npy import compared, look_into_npz, npz_path
 from .forms import NEEDED, Folder, Npz, Objects, Trajectories, folder_features, is_trajectory, unpickled
