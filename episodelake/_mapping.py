@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from .readers.context import SqlCondition
 from .readers.episode import Episode, MultiAgentEpisode
 from .readers.frames import collected
-from .readers.tasks import Address, groups_of
+from .readers.tasks import Address
 from .readers.view import ReadView
 from .store.annotations.annotations import (
     annotate_episodes,
@@ -336,7 +336,7 @@ class MapJob:
         rows = view.context.snapshot.pointers.row_count[chosen.positions]
         total = int(rows.sum())
         size = max(total // _GROUPS, min(_GROUP_ROWS, total // _FEW_GROUPS), 1)
-        return [chosen.positions[group] for group in groups_of(rows, size)]
+        return [chosen.positions[group] for group in Address.groups(rows, size)]
 
     def _commit(self, tables: list[pa.Table], version: int, resumed: int) -> MapReport:
         skipped = [(key, why) for table in tables for key, why in json.loads(table.schema.metadata[_SKIPPED])]

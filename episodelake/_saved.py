@@ -10,7 +10,9 @@ from typing import Any
 
 import polars as pl
 
-from .readers.replaying.run_envs import run_envs
+from .readers.replaying.run_envs import (
+    RunEnv,
+)
 from .store.dynamic.values import dump_json, freeze
 from .store.environments.artifacts import artifact_chunks
 from .store.environments.records import (
@@ -171,7 +173,7 @@ def _delete_episodes(store: Any, contents: Collection[str]) -> int:
     """Delete the episodes of a store whose runs have an environment of these contents; return how many."""
     runs = [
         each.run_id
-        for each in run_envs(store.refresh().context.snapshot).values()
+        for each in RunEnv.of_runs(store.refresh().context.snapshot).values()
         if each.spec is not None
         and env_content(each.spec, each.bundle.files if each.bundle else ()) in contents
     ]

@@ -1,29 +1,33 @@
 """The names of `episodelake.plugin`, for type checkers; `plugin.py` loads them on first use."""
 
+from .readers.chart_session import ChartSession
 from .readers.columns.tree import map_leaves
 from .readers.context import ReadContext
+from .readers.dataset_card import DatasetCard
+from .readers.dataset_facts import DatasetFacts
 from .readers.episode_data import EpisodeData
+from .readers.episodes import iterate_blocks
 from .readers.exporting.capabilities import Holds
-from .readers.exporting.step_arrays import refuse_vector_rewards
 from .readers.exporting.target import Export, Option, export_format
 from .readers.formatting import counted, size_text
 from .readers.frames import collected, episodes_frame
-from .readers.replaying.run_envs import run_envs
+from .readers.replaying.run_envs import RunEnv
 from .readers.sql.session import QuerySession
 from .readers.sql.text import literal, quote
+from .readers.tasks import Address
+from .store.card import CardEntries
 from .store.common.arguments import flag, one_of, positive_number, suggest, whole_number
 from .store.common.exchange import Losses
-from .store.common.optional_packages import EXPLORE, HDF5, ZARR, require
-from .store.common.progress import Progress, progress_meter
+from .store.common.optional_packages import require
+from .store.common.progress import progress_meter
 from .store.dynamic.column_groups import EXTRA, INFO, METADATA, POLICY
-from .store.dynamic.values import dump_json
+from .store.dynamic.values import dump_json, freeze_value, load_json
 from .store.files import Place, guard_access, locate, options_of, refuse_unused, replacing, user_path
-from .store.layout import EPISODES, MANIFEST, RUNS, STEPS, TABLES, Layout
+from .store.layout import MANIFEST, TABLES, Layout
 from .store.manifest import check_outside_stores
 from .store.names import (
     ACTION,
     EPISODE,
-    NEXT_OBSERVATION,
     OBSERVATION,
     REWARD,
     TERMINATED,
@@ -34,12 +38,12 @@ from .store.names import (
 from .store.schema import StepSchema
 from .store.snapshot import Snapshot
 from .store.spaces import space_from_json, space_to_json
-from .store.spaces.arrow import LISTS, elements_of
+from .store.spaces.arrow import LISTS, elements_of, plain_table
 from .store.spaces.codec import slice_batch
+from .store.spaces.fixed import FixedNode
 from .writers.importing.boundary import check_bytes, check_unpickled, inside, reading
 from .writers.importing.flat_trees import FlatTree
 from .writers.importing.formats import (
-    NO_REWARDS,
     ForeignDataset,
     ForeignEpisode,
     ForeignTable,
@@ -55,12 +59,16 @@ from .writers.importing.trees import H5
 
 __all__ = [
     "ACTION",
+    "Address",
+    "CardEntries",
+    "ChartSession",
+    "DatasetCard",
+    "DatasetFacts",
     "EPISODE",
-    "EPISODES",
-    "EXPLORE",
     "EXTRA",
     "EpisodeData",
     "Export",
+    "FixedNode",
     "FlatTree",
     "ForeignDataset",
     "ForeignEpisode",
@@ -68,7 +76,6 @@ __all__ = [
     "Format",
     "GroupedTree",
     "H5",
-    "HDF5",
     "Holds",
     "INFO",
     "ImportOptions",
@@ -78,26 +85,21 @@ __all__ = [
     "MANIFEST",
     "METADATA",
     "Match",
-    "NEXT_OBSERVATION",
-    "NO_REWARDS",
     "OBSERVATION",
     "Option",
     "POLICY",
     "Part",
     "Place",
-    "Progress",
     "QuerySession",
     "REWARD",
-    "RUNS",
     "ReadContext",
-    "STEPS",
+    "RunEnv",
     "Snapshot",
     "StepSchema",
     "TABLES",
     "TERMINATED",
     "TRUNCATED",
     "TreeLayout",
-    "ZARR",
     "check_bytes",
     "check_outside_stores",
     "check_unpickled",
@@ -109,22 +111,24 @@ __all__ = [
     "escape",
     "export_format",
     "flag",
+    "freeze_value",
     "guard_access",
     "inside",
+    "iterate_blocks",
     "literal",
+    "load_json",
     "locate",
     "map_leaves",
     "one_of",
     "options_of",
+    "plain_table",
     "positive_number",
     "progress_meter",
     "quote",
     "reading",
     "refuse_unused",
-    "refuse_vector_rewards",
     "replacing",
     "require",
-    "run_envs",
     "size_text",
     "slice_batch",
     "space_from_json",

@@ -9,6 +9,7 @@ from .readers.exporting.export import ExportReport
 from .readers.loading.feeding import FollowingLoader
 from .readers.loading.loader import PrioritizedLoader
 from .readers.loading.mixing import MixedLoader
+from .readers.loading.units import Units
 from .readers.measures.column_stats import ColumnStats, Stats
 from .readers.measures.health import Finding, HealthReport
 from .readers.namespaces import EpisodeExpr, EpisodeFrame, EpisodeLazyFrame
@@ -16,6 +17,7 @@ from .readers.publish_report import PublishReport
 from .readers.replaying.comparison import Difference
 from .readers.replaying.replay import ReplayReport
 from .readers.verification.inspection import Fault, VerifyReport
+from .store.common.progress import Progress
 from .store.environments.records import SavedEnvironment
 from .store.recovery.recovery import RecoveredRun
 from .store.rewrite.compaction import CompactReport
@@ -33,7 +35,7 @@ from .writers.recorders.pool_recorder import PoolRecorder
 from .writers.recorders.recorder import Recorder
 from .writers.recorders.vector_recorder import VectorRecorder
 from .writers.rows.step_rows import EpisodeRow
-from .writers.session.journal import SessionOptions
+from .writers.session.journal import SessionKeywords, SessionOptions
 
 __all__ = [
     "AECRecorder",
@@ -65,15 +67,18 @@ __all__ = [
     "ParallelRecorder",
     "PoolRecorder",
     "PrioritizedLoader",
+    "Progress",
     "PublishReport",
     "Recorder",
     "RecoveredRun",
     "ReopenedEpisode",
     "ReplayReport",
     "SavedEnvironment",
+    "SessionKeywords",
     "SessionOptions",
     "Stats",
     "StepData",
+    "Units",
     "VacuumReport",
     "VectorRecorder",
     "VerifyReport",

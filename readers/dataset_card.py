@@ -12,8 +12,7 @@ from typing import Any
 
 import polars as pl
 
-from ..store.card import known_entries
-from ..store.manifest import Manifest
+from ..store.card import CardEntries
 from .context import ReadContext
 from .frames import collected, episodes_frame
 
@@ -29,11 +28,53 @@ _SIZES = ((10**3, "n<1K"), (10**4, "1K<n<10K"), (10**5, "10K<n<100K"), (10**6, "
 _LARGER = ((10**7, "1M<n<10M"), (10**8, "10M<n<100M"), (10**9, "100M<n<1B"), (10**10, "1B<n<10B"))
 
 
-def card_text(front: Mapping[str, Any], lines: Sequence[str]) -> str:
-    """Return a dataset card of a front matter and the lines of its text."""
-    return "\n".join(
-        ["---", *(f"{key}: {_json(value)}" for key, value in front.items()), "---", "", *lines, ""]
-    )
+class DatasetCard:
+    """The parts of `README.md` of an export or a published version.
+
+    Args:
+        context: the episodes.
+        card: of their store.
+        rows: how many rows the dataset has.
+
+    Attributes:
+        front: the front matter; add what the dataset needs beside it.
+    """
+
+    def __init__(self, context: ReadContext, card: Mapping[str, Any], rows: int) -> None:
+        self._context, self._card = context, card
+        self.front: dict[str, Any] = _front(card, rows)
+
+    def text(self, lines: Sequence[str]) -> str:
+        """Return the card: the front matter, title and description, then lines of Markdown."""
+        about = [str(self._card["description"]), ""] if self._card.get("description") else []
+        front = (f"{key}: {_json(value)}" for key, value in self.front.items())
+        title = f"# {self._card.get('title', 'Episodes')}"
+        return "\n".join(["---", *front, "---", "", title, "", *about, *lines, ""])
+
+    def figures(self, others: Sequence[tuple[str, str]]) -> list[str]:
+        """Return the lines of a table: how many episodes there are, how they ended and what they returned.
+
+        Args:
+            others: names and values of further figures. The entries of the store's card follow them.
+        """
+        rows = [*_episode_figures(self._context), *others, *_shown_entries(self._card)]
+        return self.table(("what", "value"), rows)
+
+    @staticmethod
+    def table(head: tuple[str, str], rows: Sequence[tuple[str, str]]) -> list[str]:
+        """Return the lines of a table with two columns."""
+        return [_row(cells) for cells in (head, ("---", "---"), *rows)]
+
+    def spaces(self) -> list[str]:
+        """Return the lines about the spaces."""
+        manifest = self._context.snapshot.manifest
+        return [
+            "## Spaces",
+            "",
+            f"- observation: `{manifest.observation_space}`",
+            f"- action: `{manifest.action_space}`",
+            "",
+        ]
 
 
 def _json(value: Any) -> str:
@@ -42,13 +83,7 @@ def _json(value: Any) -> str:
     return "".join(each if each.isprintable() else f"\\U{ord(each):08X}" for each in text)
 
 
-def common_front(card: Mapping[str, Any], rows: int) -> dict[str, Any]:
-    """Return what the front matter of each card of ours has.
-
-    Args:
-        card: of the store.
-        rows: how many the dataset has.
-    """
+def _front(card: Mapping[str, Any], rows: int) -> dict[str, Any]:
     front: dict[str, Any] = {"pretty_name": card["title"]} if card.get("title") else {}
     if license := card.get("license"):
         known = str(license).lower().replace(" ", "-")
@@ -65,29 +100,16 @@ def common_front(card: Mapping[str, Any], rows: int) -> dict[str, Any]:
     }
 
 
-def shown_entries(card: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the entries of a store's card for the table of figures."""
-    entries = {
-        key: value for key, value in known_entries(card).items() if key not in ("title", "description")
-    }
+def _shown_entries(card: Mapping[str, Any]) -> list[tuple[str, str]]:
+    entries = CardEntries(card).texts()
+    for key in ("title", "description"):
+        entries.pop(key, None)
     if "env_spec" in entries:
         entries["env_spec"] = _environment(entries["env_spec"])
     return list(entries.items())
 
 
-def spaces_text(manifest: Manifest) -> list[str]:
-    """Return the lines about the spaces."""
-    return [
-        "## Spaces",
-        "",
-        f"- observation: `{manifest.observation_space}`",
-        f"- action: `{manifest.action_space}`",
-        "",
-    ]
-
-
-def episode_figures(context: ReadContext) -> list[tuple[str, str]]:
-    """Return how many episodes there are, how they ended and what they returned."""
+def _episode_figures(context: ReadContext) -> list[tuple[str, str]]:
     frame = episodes_frame(context.snapshot, context.all_positions)
     value, length = pl.col("episode_return"), pl.col("length")
     wanted = [pl.len().alias("episodes"), length.sum().alias("transitions")]
@@ -98,10 +120,10 @@ def episode_figures(context: ReadContext) -> list[tuple[str, str]]:
         for name in ("mean", "std", "min", "max"):
             wanted.append(getattr(value, name)().alias(f"{name} return"))
     (row,) = collected(frame.select(wanted)).to_dicts()
-    return [(key, number_text(value)) for key, value in row.items() if value is not None]
+    return [(key, _number_text(value)) for key, value in row.items() if value is not None]
 
 
-def number_text(value: float) -> str:
+def _number_text(value: float) -> str:
     """Return a number with separators of thousands."""
     return f"{value:,}" if isinstance(value, int) else f"{value:,.6g}"
 
@@ -113,11 +135,6 @@ def _environment(spec: str) -> str:
     except ValueError:
         return spec
     return str(environment.get("id", spec)) if isinstance(environment, dict) else spec
-
-
-def markdown_table(head: tuple[str, str], rows: Sequence[tuple[str, str]]) -> list[str]:
-    """Return the lines of a table with two columns."""
-    return [_row(cells) for cells in (head, ("---", "---"), *rows)]
 
 
 def _row(cells: Sequence[str]) -> str:

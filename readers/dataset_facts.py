@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import polars as pl
@@ -19,27 +19,16 @@ import pyarrow as pa
 
 from ..store.dynamic.column_groups import METADATA, merge_rows
 from ..store.layout import RUNS
-from ..store.manifest import read_card
 from ..store.snapshot import Snapshot
 from .frames import collect_episodes, collected, episodes_frame, stored_frame
 
-IMPORTED_FROM, IMPORTED_KEYS = "imported_from", "imported_keys"
+_FROM, _KEYS = "imported_from", "imported_keys"
 #: Facts that the metadata of any run may state, whether it is an import or not.
 _OF_ANY_RUN = ("fps", "robot_type")
 
 
-def facts_as_metadata(facts: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metadata of a run: those that the caller gave, and facts of its dataset under other keys.
-
-    A nested fact becomes a list of one, which takes one cell in place of a column for each of its leaves.
-    """
-    own = {key: value for key, value in facts.items() if key not in given and value is not None}
-    wrapped = {key: [value] if _is_nested(value) else value for key, value in own.items()}
-    return {**wrapped, **given, IMPORTED_KEYS: list(own)}
-
-
 def _take(metadata: dict[str, Any]) -> dict[str, Any] | None:
-    keys = metadata.pop(IMPORTED_KEYS, None)
+    keys = metadata.pop(_KEYS, None)
     if keys is None:
         return None
     found = {key: metadata.pop(key) for key in keys if key in metadata}
@@ -51,19 +40,54 @@ def _take(metadata: dict[str, Any]) -> dict[str, Any] | None:
 
 @dataclass
 class DatasetFacts:
-    """The facts of all runs of a store.
+    """The facts of the datasets that the runs of a store were imported from.
 
     Attributes:
         imported: those of imports by their run; None for an import of an earlier release.
         own: those that users stated in the metadata of runs.
+        metadata: of each run, without the facts of its dataset.
+        runs: the table of runs.
     """
 
     imported: dict[str, dict[str, Any] | None] = field(default_factory=dict)
     own: dict[str, dict[str, Any]] = field(default_factory=dict)
+    metadata: dict[str, dict[str, Any]] = field(default_factory=dict)
+    runs: pl.DataFrame = field(default_factory=pl.DataFrame)
+    #: The keys that an import adds to the metadata of its run.
+    KEYS: ClassVar = (_FROM, _KEYS)
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> DatasetFacts:
+        """Return the facts of the runs of a snapshot."""
+        facts = cls(runs=collected(stored_frame(snapshot, RUNS)))
+        fields = [column for column in snapshot.runs_schema if METADATA.owns(column)]
+        # In the types of the store, with their kinds.
+        columns = facts.runs.select([each.name for each in fields]).to_arrow().cast(pa.schema(fields))
+        rows = merge_rows(METADATA, columns) if fields else [{} for _ in range(facts.runs.height)]
+        for run_id, metadata in zip(facts.runs["run_id"], rows, strict=True):
+            facts.take(run_id, metadata)
+        return facts
+
+    @staticmethod
+    def as_metadata(facts: Mapping[str, Any], given: Mapping[str, Any], identity: str) -> dict[str, Any]:
+        """Return the metadata of the run of an import: those of the caller, and facts under other keys.
+
+        A nested fact becomes a list of one, which takes one cell in place of a column for each of its leaves.
+
+        Args:
+            facts: of the dataset.
+            given: the metadata that the caller gave.
+            identity: of the dataset.
+        """
+        own = {key: value for key, value in facts.items() if key not in given and value is not None}
+        wrapped = {key: [value] if _is_nested(value) else value for key, value in own.items()}
+        return {**wrapped, **given, _KEYS: list(own), _FROM: identity}
 
     def take(self, run_id: str, metadata: dict[str, Any]) -> None:
-        """Remove the facts of a dataset from the metadata of a run."""
-        if IMPORTED_FROM in metadata:
+        """Take the metadata of a run, and remove the facts of its dataset from them."""
+        self.metadata[run_id] = metadata
+        if _FROM in metadata:
+            del metadata[_FROM]
             self.imported[run_id] = _take(metadata)
         self.own[run_id] = {key: metadata[key] for key in _OF_ANY_RUN if metadata.get(key) is not None}
 
@@ -82,15 +106,17 @@ class DatasetFacts:
             for run in runs
         }
 
+    def rates(self, card: Mapping[str, Any], runs: Sequence[str]) -> dict[str, float | None]:
+        """Return the frames per second of the episodes of each run; None where nothing states them."""
+        return {run: _rate(each.get("fps")) for run, each in self.stated(card, runs).items()}
 
-def runs_metadata(snapshot: Snapshot) -> tuple[pl.DataFrame, dict[str, dict[Any, Any]]]:
-    """Return the runs of a store, and the metadata of each by its id."""
-    frame = collected(stored_frame(snapshot, RUNS))
-    fields = [column for column in snapshot.runs_schema if METADATA.owns(column)]
-    # In the types of the store, with their kinds.
-    columns = frame.select([each.name for each in fields]).to_arrow().cast(pa.schema(fields))
-    rows = merge_rows(METADATA, columns) if fields else [{} for _ in range(frame.height)]
-    return frame, dict(zip(frame["run_id"], rows, strict=True))
+    def shared(self, card: Mapping[str, Any], runs: Sequence[str]) -> tuple[dict[str, Any], list[str]]:
+        """Return the facts and entries of the card on which all runs agree that state them.
+
+        Returns:
+            Those, and the names of the facts on which the runs do not agree.
+        """
+        return _shared(list(self.stated(card, runs).values()) or [card])
 
 
 def frame_rates(snapshot: Snapshot, positions: np.ndarray | None) -> set[float | None]:
@@ -101,18 +127,7 @@ def frame_rates(snapshot: Snapshot, positions: np.ndarray | None) -> set[float |
     """
     frame = episodes_frame(snapshot, positions).select(pl.col("run_id").unique())
     runs = collect_episodes(snapshot, frame)["run_id"].to_list()
-    return set(rates_of_runs(snapshot, read_card(snapshot.layout), runs).values())
-
-
-def rates_of_runs(
-    snapshot: Snapshot, card: Mapping[str, Any], runs: Sequence[str]
-) -> dict[str, float | None]:
-    """Return the frames per second of the episodes of each run; None where nothing states them."""
-    _, metadata_of = runs_metadata(snapshot)
-    found = DatasetFacts()
-    for run_id, metadata in metadata_of.items():
-        found.take(run_id, metadata)
-    return {run: _rate(each.get("fps")) for run, each in found.stated(card, runs).items()}
+    return set(DatasetFacts.of(snapshot).rates(snapshot.card, runs).values())
 
 
 def _rate(value: Any) -> float | None:
@@ -120,7 +135,7 @@ def _rate(value: Any) -> float | None:
     return float(value) if is_number and 0 < value < math.inf else None
 
 
-def shared_facts(stated: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], list[str]]:
+def _shared(stated: Sequence[Mapping[str, Any]]) -> tuple[dict[str, Any], list[str]]:
     """Return the facts on which all agree that state them, and the names of those on which they do not."""
     differing: list[str] = []
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from ..store.agents import Lanes, lanes_of
 from ..store.common.arguments import missing_attribute
-from ..store.common.optional_packages import EXPLORE, require
+from ..store.common.optional_packages import require
 from ..store.dynamic.column_groups import EXTRA
 from ..store.errors import InvalidArgumentError
 from ..store.schema import ENV_STEP, StepSchema
@@ -93,7 +93,7 @@ class Episode(EpisodeData):
             MissingPackageError: Altair is not installed.
             CorruptStoreError: the steps are damaged.
         """
-        require("altair", "A chart", EXPLORE)
+        require("altair", "A chart")
         from .charts.episode_chart import draw_episode
 
         return draw_episode(self, signals)

@@ -281,7 +281,10 @@ def replay(view: ContextView, env: Any = None, *, rtol: float = 0.0, atol: float
         rtol, atol: as for `Episode.replay`.
     """
     from .replaying.environment import remake_env
-    from .replaying.run_envs import chosen_run, run_envs_of
+    from .replaying.run_envs import (
+        RunEnv,
+        run_envs_of,
+    )
 
     context = view.context
     if env is not None:
@@ -293,7 +296,7 @@ def replay(view: ContextView, env: Any = None, *, rtol: float = 0.0, atol: float
         for episode in iterate(context):
             run_id = episode.run_id
             if run_id not in made:
-                again = remake_env(context.snapshot, chosen_run(envs, run_id), stacklevel=2)
+                again = remake_env(context.snapshot, RunEnv.chosen(envs, run_id), stacklevel=2)
                 made[run_id] = stack.enter_context(contextlib.closing(again))
             reports.append(episode.replay(made[run_id], rtol=rtol, atol=atol))
     return reports

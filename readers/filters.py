@@ -26,7 +26,7 @@ from .formatting import counted
 from .frames import POSITION, collect_episodes, episodes_frame, positioned_episodes
 from .sql.advice import advice
 from .sql.beside import exact_text, refuse_rounded
-from .sql.connections import add_macros, add_steps, create_view, macros_for, with_run
+from .sql.connections import add_macros, add_steps, macros_for
 from .sql.macros import TRANSITIONS, WITH_NEXT
 from .sql.session import QuerySession, check_text, plain_parameters
 from .sql.sources import Sources, run_interruptible
@@ -114,10 +114,10 @@ def _confined_views(
         connection.register("_choice", pa.table({_CHOSEN: chosen}))
         # Takes half the time of a hash join of the positions.
         body = f"SELECT * EXCLUDE ({_CHOSEN}) FROM (({body}) POSITIONAL JOIN _choice) WHERE {_CHOSEN}"
-    create_view(snapshot, connection, "_positioned", body)
+    sources.create_view("_positioned", body)
     # So that a subquery in the condition sees the same episodes.
-    create_view(snapshot, connection, EPISODES, f"SELECT * EXCLUDE ({POSITION}) FROM _positioned")
-    create_view(snapshot, connection, RUNS, sources.table(RUNS))
+    sources.create_view(EPISODES, f"SELECT * EXCLUDE ({POSITION}) FROM _positioned")
+    sources.create_view(RUNS, sources.table(RUNS))
     if words is not None:
         steps_places(snapshot, sources.segments)
         position_of = f"SELECT episode_id FROM _positioned WHERE {POSITION} = _place"
@@ -138,7 +138,7 @@ def _fulfilling(
     condition = exact_text([snapshot], "The filter", condition, parameters, condition=True)
     rows = f"_positioned AS {EPISODES}"
     if names_run_keys(condition):
-        rows = f"({with_run(snapshot, 'FROM _positioned', f'FROM {RUNS}')}) AS {EPISODES}"
+        rows = f"({Sources.with_run(snapshot, 'FROM _positioned', f'FROM {RUNS}')}) AS {EPISODES}"
     result = connection.execute(f"SELECT ({condition}\n) AS kind FROM {rows} LIMIT 0", parameters)
     kind = str(result.description[0][1]) if result.description else ""
     if kind != "BOOLEAN":

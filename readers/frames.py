@@ -143,14 +143,22 @@ def collect_table(snapshot: Snapshot, table: str, frame: pl.LazyFrame) -> pl.Dat
         raise
 
 
-def collected(frame: pl.LazyFrame) -> pl.DataFrame:
+def collected(frame: pl.LazyFrame, episodes_of: Snapshot | None = None) -> pl.DataFrame:
     """Collect a frame that a view gave, as callers of the library get it: for work of the library's own.
 
+    Args:
+        frame: the frame.
+        episodes_of: the snapshot whose table of episodes is all that the frame reads; an error then names
+            the damaged file.
+
     Raises:
+        CorruptStoreError: a file of `episodes_of` is damaged.
         StoreUnavailableError: a file could not be read for now.
         StoreAccessError: this user may not read it.
         pl.exceptions.PolarsError: the frame itself fails.
     """
+    if episodes_of is not None:
+        return collect_episodes(episodes_of, frame)
     try:
         return frame.collect()
     except (pl.exceptions.PolarsError, OSError) as error:

@@ -33,6 +33,22 @@ class Address:
         options = tuple(sorted((root.options or {}).items()))
         return cls(str(root), version, layout.store_id, options)
 
+    @staticmethod
+    def groups(sizes: np.ndarray, capacity: int) -> list[slice]:
+        """Cut neighbours into groups of about `capacity`.
+
+        Where the sum passes a multiple of it, a group ends.
+
+        Args:
+            sizes: int64, shape (E,), such as rows of episodes. Groups have a positive size.
+        """
+        ends = np.cumsum(sizes)
+        if not len(ends) or not ends[-1]:
+            return []
+        edges = np.unique(np.searchsorted(ends, np.arange(capacity, int(ends[-1]), capacity)) + 1)
+        bounds = [0, *edges[edges < len(sizes)].tolist(), len(sizes)]
+        return [slice(*pair) for pair in pairwise(bounds)]
+
     def open(self) -> ReadView:
         """Open all episodes of the version; a process keeps the last few versions open.
 
@@ -58,17 +74,3 @@ def _opened(address: Address) -> ReadView:
     snapshot = Snapshot(layout.of_store(manifest.store_id), manifest, address.version)
     snapshot.check_retained()
     return ReadView(ReadContext.of(snapshot))
-
-
-def groups_of(sizes: np.ndarray, capacity: int) -> list[slice]:
-    """Cut neighbours into groups of about `capacity`: where the sum passes a multiple of it, a group ends.
-
-    Args:
-        sizes: int64, shape (E,), such as rows of episodes. Groups have a positive size.
-    """
-    ends = np.cumsum(sizes)
-    if not len(ends) or not ends[-1]:
-        return []
-    edges = np.unique(np.searchsorted(ends, np.arange(capacity, int(ends[-1]), capacity)) + 1)
-    bounds = [0, *edges[edges < len(sizes)].tolist(), len(sizes)]
-    return [slice(*pair) for pair in pairwise(bounds)]

@@ -119,7 +119,7 @@ class DescribedView(ContextView):
         return self.context.snapshot.version
 
     @property
-    def card(self) -> dict[str, Any]:
+    def card(self) -> Card:
         """The dataset card: whatever its makers say of the store, as plain JSON.
 
         Of a store, assigning replaces it as a whole, atomically, and so does changing an entry:

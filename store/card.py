@@ -7,9 +7,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import wraps
-from typing import Any
+from typing import Any, ClassVar
 
 from .errors import InvalidArgumentError
 
@@ -65,46 +65,56 @@ def check_card(card: Mapping[str, Any]) -> None:
         raise InvalidArgumentError(f"The card has {MIN_SCORE} {low} and {MAX_SCORE} {high}: swap them.")
 
 
-def reference_scores(card: Mapping[str, Any]) -> tuple[float, float] | None:
-    """Return the returns of a random and of an expert policy; None unless the card has both."""
-    low, high = card.get(MIN_SCORE), card.get(MAX_SCORE)
-    return None if low is None or high is None else (float(low), float(high))
+class CardEntries(dict[str, Any]):
+    """The entries of a dataset card."""
+
+    KEYS: ClassVar[Collection[str]] = CARD_KEYS.keys()
+
+    def reference_scores(self) -> tuple[float, float] | None:
+        """Return the returns of a random and of an expert policy; None unless the card has both."""
+        low, high = self.get(MIN_SCORE), self.get(MAX_SCORE)
+        return None if low is None or high is None else (float(low), float(high))
+
+    def dimension_names(self, column: str, size: int) -> tuple[str, ...] | None:
+        """Return the names that the card gives to the numbers of a column of steps; None if it gives none.
+
+        They are in `names` by column, or where an import from LeRobot left those of its features.
+
+        Args:
+            column: the column.
+            size: how many numbers the column has; names of another count are not its own.
+
+        >>> CardEntries(names={"action": ["left", "right"]}).dimension_names("action", 2)
+        ('left', 'right')
+        """
+        lerobot = self.get("lerobot")
+        for names in (self.get("names"), lerobot.get("names") if isinstance(lerobot, dict) else None):
+            if not isinstance(names, dict):
+                continue
+            # A single part of the observation is no dict: LeRobot's observation.state is `observation`.
+            parts = [name for name in names if name == column or name.startswith(f"{column}.")]
+            if column not in names and len(parts) != 1:
+                continue
+            given = names[column if column in names else parts[0]]
+            if isinstance(given, dict) and len(given) == 1:
+                (given,) = given.values()
+            if isinstance(given, list) and len(given) == size:
+                return tuple(map(str, given))
+        return None
+
+    def texts(self, *, others: bool = False) -> dict[str, str]:
+        """Return the entries as texts for people: lists of texts with commas, other values as JSON.
+
+        Args:
+            others: return also the entries whose keys have no meaning, after those of `KEYS` in their order.
+        """
+        keys = [key for key in CARD_KEYS if self.get(key) is not None]
+        if others:
+            keys += [key for key in self if key not in CARD_KEYS]
+        return {key: _text(self[key]) for key in keys}
 
 
-def dimension_names(card: Mapping[str, Any], column: str, size: int) -> tuple[str, ...] | None:
-    """Return the names that the card gives to the numbers of a column of steps; None if it gives none.
-
-    They are in `names` by column, or where an import from LeRobot left those of its features.
-
-    Args:
-        size: how many numbers the column has; names of another count are not its own.
-
-    >>> dimension_names({"names": {"action": ["left", "right"]}}, "action", 2)
-    ('left', 'right')
-    """
-    lerobot = card.get("lerobot")
-    for names in (card.get("names"), lerobot.get("names") if isinstance(lerobot, dict) else None):
-        if not isinstance(names, dict):
-            continue
-        # A single part of the observation is no dict: LeRobot's observation.state is `observation`.
-        parts = [name for name in names if name == column or name.startswith(f"{column}.")]
-        if column not in names and len(parts) != 1:
-            continue
-        given = names[column if column in names else parts[0]]
-        if isinstance(given, dict) and len(given) == 1:
-            (given,) = given.values()
-        if isinstance(given, list) and len(given) == size:
-            return tuple(map(str, given))
-    return None
-
-
-def known_entries(card: Mapping[str, Any]) -> dict[str, str]:
-    """Return the entries whose keys have a meaning as texts for people, in the order of `CARD_KEYS`."""
-    return {key: entry_text(card[key]) for key in CARD_KEYS if card.get(key) is not None}
-
-
-def entry_text(value: Any) -> str:
-    """Return the value of an entry: texts as they are, lists of texts with commas, other values as JSON."""
+def _text(value: Any) -> str:
     if isinstance(value, list) and value and all(isinstance(each, str) for each in value):
         return ", ".join(value)
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -142,7 +152,7 @@ class _Writing:
 
     def copy(self) -> Any:
         """Return a plain copy, of what is nested too."""
-        return plain(self)
+        return _plain(self)
 
 
 def _writing(base: Any, name: str) -> Any:
@@ -166,11 +176,11 @@ def _writing(base: Any, name: str) -> Any:
     return changed
 
 
-def plain(value: Any) -> Any:
+def _plain(value: Any) -> Any:
     """Return JSON as plain dicts and lists."""
     if isinstance(value, dict):
-        return {key: plain(part) for key, part in value.items()}
-    return [plain(part) for part in value] if isinstance(value, list) else value
+        return {key: _plain(part) for key, part in value.items()}
+    return [_plain(part) for part in value] if isinstance(value, list) else value
 
 
 class _Entries(
@@ -191,7 +201,7 @@ class _Items(
     """A nested list of a card."""
 
 
-class Card(_Entries, base=dict, changes=""):
+class Card(CardEntries, _Entries, base=dict, changes=""):
     """A store's card as it was when it was read; changing it, or what is nested in it, writes all of it.
 
     Args:
@@ -200,4 +210,4 @@ class Card(_Entries, base=dict, changes=""):
     """
 
     def __init__(self, card: Mapping[str, Any], write: Callable[[Mapping[str, Any]], None]) -> None:
-        super().__init__(card, lambda: write(plain(self)))
+        super().__init__(card, lambda: write(_plain(self)))

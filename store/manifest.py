@@ -17,7 +17,7 @@ from typing import Any
 import gymnasium
 
 from .agents import AgentGroup, check_groups, column_prefix, joint_spaces
-from .card import check_card
+from .card import CardEntries, check_card
 from .errors import (
     CorruptStoreError,
     FormatVersionError,
@@ -209,16 +209,16 @@ def _spaces(
     return groups, joint_spaces(groups)
 
 
-def read_card(layout: Layout) -> dict[str, Any]:
+def read_card(layout: Layout) -> CardEntries:
     """Read `card.json`; a store without one has an empty card."""
     try:
         card = _read_object(layout.card, missing=lambda: StoreNotFoundError(f"{layout.card} is gone."))
     except StoreNotFoundError:
-        return {}
+        return CardEntries()
     if "licence" in card:
         # The name of the key in stores of 0.1.0.
         card.setdefault("license", card.pop("licence"))
-    return card
+    return CardEntries(card)
 
 
 def card_bytes(card: Mapping[str, Any]) -> bytes:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from .card import CardEntries
 from .delta.log import TableFile
 from .delta.version import TableVersion
 from .dynamic import logical_types as kinds
@@ -23,7 +24,7 @@ from .dynamic.columns import array_kinds, remember
 from .errors import CorruptStoreError, VersionNotFoundError
 from .files import Place
 from .layout import EPISODES, RUNS, STEPS, Layout, check_identity
-from .manifest import Manifest
+from .manifest import Manifest, read_card
 from .parquet.files import check_annotation_footer, check_listed, open_parquet, over_files, read_parquet
 from .parquet.page_checks import check_pages
 from .schema import LAST_OBSERVATION, MISSING, RUNS_SCHEMA, StepSchema, checked_schema
@@ -119,6 +120,11 @@ class Snapshot:
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as layout and version; the store is reopened on load."""
         return Snapshot, (self.layout, self.manifest, self.version, self._left_out, self.lost_segments)
+
+    @property
+    def card(self) -> CardEntries:
+        """The dataset card of the store."""
+        return read_card(self.layout)
 
     @property
     def commits(self) -> tuple[tuple[int, bytes | None], ...]:

@@ -13,7 +13,7 @@ from gymnasium import spaces
 
 import episodelake as el
 from episodelake.explorer.moments import rate_of
-from episodelake.readers.dataset_facts import DatasetFacts, facts_as_metadata, shared_facts
+from episodelake.readers.dataset_facts import DatasetFacts
 
 SPACE = spaces.Box(-np.inf, np.inf, (2,), np.float32)
 
@@ -135,19 +135,17 @@ def test_facts_come_back_from_metadata_as_they_were() -> None:
         "one": [{}],
     }
     facts["title"] = "T"
-    metadata = {**facts_as_metadata({**facts, "gone": None}, {"title": "own"}), "imported_from": "x"}
+    metadata = DatasetFacts.as_metadata({**facts, "gone": None}, {"title": "own"}, "x")
     found = DatasetFacts()
     found.take("new", metadata)
     del facts["title"]
-    assert found.imported == {"new": facts} and metadata == {"title": "own", "imported_from": "x"}
+    assert found.imported == {"new": facts} and metadata == {"title": "own"} == found.metadata["new"]
     assert found.stated({"fps": 15, "title": "card"}, ["new"])["new"]["fps"] == 15
     found.take("old", {"imported_from": "y"})
     stated = found.stated({"fps": 15}, ["new", "old"])
     assert (stated["new"]["fps"], stated["old"]["fps"]) == (30, 15)
-    assert shared_facts([{"a": 1, "b": {"c": 1, "d": 2}}, {"b": {"c": 1, "d": {"e": 3}}}]) == (
-        {"a": 1, "b": {"c": 1}},
-        ["b.d"],
-    )
+    found.imported = {"old": {"a": 1, "b": {"c": 1, "d": 2}}, "new": {"b": {"c": 1, "d": {"e": 3}}}}
+    assert found.shared({}, ["old", "new"]) == ({"a": 1, "b": {"c": 1}}, ["b.d"])
 
 
 def test_deltas_in_seconds_are_those_of_the_steps(tmp_path: Path) -> None:

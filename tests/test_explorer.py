@@ -470,14 +470,14 @@ def test_stopping_a_query_before_it_runs(store: el.EpisodeStore) -> None:
 def test_a_query_waits_for_completions(store: el.EpisodeStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """A query that is run while the editor asks for its completions waits for them, and then has its rows."""
     queries, asked, go_on = Queries(store), threading.Event(), threading.Event()
-    names = explorer_queries.sql_names
+    names = explorer_queries.QuerySession.names
 
     def slow(*arguments: Any) -> Any:
         asked.set()
         assert go_on.wait(PATIENCE)
         return names(*arguments)
 
-    monkeypatch.setattr(explorer_queries, "sql_names", slow)
+    monkeypatch.setattr(explorer_queries.QuerySession, "names", slow)
     with ThreadPoolExecutor(2) as pool:
         completions = pool.submit(queries.completions)
         assert asked.wait(PATIENCE)

@@ -452,65 +452,55 @@ class Room(NamedTuple):
 DOORS: dict[str, Room] = {
     "exchange": Room(
         modules="exchange readers.exporting store.common.exchange writers.importing",
-        rooms="look training",
+        rooms="training",
         core="""
-            _store episode_store readers.blocks readers.dataset_card readers.dataset_facts
-            readers.episode_data readers.episodes readers.frames store store.card store.common.arguments
+            readers.blocks readers.episode_data readers.episodes store.common.arguments
             store.common.foreign_arrays store.creation store.dynamic store.dynamic.column_groups
-            store.dynamic.columns store.dynamic.logical_types store.dynamic.values
-            store.environments.artifacts store.environments.records store.files store.files.locks
-            store.manifest store.names store.rewrite.merging store.schema store.spaces
-            store.spaces.arrow store.spaces.coerce store.spaces.fixed
-            store.tables.annotation_files writers.episodes.arrow_episodes writers.episodes.source_keys
-            writers.session.environment writers.session.run
+            store.dynamic.logical_types store.environments.records store.files store.files.locks
+            store.manifest store.names store.rewrite.merging store.spaces store.spaces.arrow
+            store.spaces.coerce store.tables.annotation_files writers.episodes.arrow_episodes
+            writers.episodes.source_keys writers.session.environment writers.session.run
         """,
     ),
     "look": Room(
         modules="explorer readers.charts readers.pictures _exploring",
         rooms="lakes",
         core="""
-            _store readers.blocks readers.context readers.corruption readers.dataset_facts
-            readers.filters readers.measures.findings readers.measures.health
-            readers.replaying.environment readers.replaying.replay readers.replaying.run_envs
-            readers.replaying.team_replay readers.sql.connections readers.sql.elements
-            readers.sql.session readers.sql.sources readers.sql.text readers.unsealed store.card
-            store.dynamic.column_groups store.files store.files.locating
+            _store readers.blocks readers.context readers.filters readers.measures.findings
+            readers.measures.health readers.replaying.environment readers.replaying.replay
+            readers.replaying.team_replay readers.unsealed store.files store.files.locating
             store.journal.packed_columns store.journal.reading store.journal.row_index
-            store.journal.run_journal store.manifest store.names store.parquet.files
-            store.recovery.recovery store.spaces.arrow store.spaces.fixed
+            store.journal.run_journal store.names store.parquet.files store.recovery.recovery
+            store.spaces.arrow
         """,
     ),
     "lakes": Room(
         modules="lakes publishing _pulling readers.publish_report",
         rooms="look training",
         core="""
-            _store readers.context readers.corruption readers.dataset_card readers.replaying.run_envs
-            readers.sql.advice readers.sql.connections readers.sql.session readers.sql.sources
-            readers.view store.card store.creation store.delta.version store.environments.records
-            store.files store.files.access store.files.local store.files.locating store.files.locks
-            store.files.place store.journal.run_journal store.layout store.manifest store.names
-            store.parquet.page_checks store.rewrite.merging store.schema store.snapshot
+            readers.context readers.sql.sources readers.view store.creation store.delta.version
+            store.environments.records store.files store.files.access store.files.local
+            store.files.locating store.files.locks store.files.place store.journal.run_journal
+            store.layout store.manifest store.names store.parquet.page_checks store.rewrite.merging
+            store.schema store.snapshot
         """,
     ),
     "integrations": Room(
         modules="integrations",
         rooms="collecting exchange training",
         core="""
-            readers.blocks readers.episodes readers.tasks store.agents store.common.foreign_arrays
-            store.common.warn store.dynamic.values store.files store.files.access store.layout
-            store.names store.rewrite.merging store.schema store.spaces.arrow store.spaces.codec
-            store.spaces.fixed store.staging writers.episodes.whole_episode writers.recorders.env_checks
-            writers.recorders.team_recorder writers.recorders.vector_values writers.session.journal
+            readers.blocks store.agents store.common.foreign_arrays store.common.warn store.files
+            store.rewrite.merging store.spaces.codec store.staging writers.episodes.whole_episode
+            writers.recorders.vector_values
         """,
     ),
     "terminal": Room(
         modules="terminal",
         rooms="lakes look training",
         core="""
-            _store readers.replaying.replay readers.replaying.run_envs readers.sql.session
-            readers.sql.sources readers.sql.text store.card store.delta.log store.files
-            store.files.locks store.journal.run_journal store.layout store.parquet.files
-            store.parquet.page_checks store.rewrite.operation store.schema
+            readers.replaying.replay store.delta.log store.files store.files.locks
+            store.journal.run_journal store.layout store.parquet.files store.parquet.page_checks
+            store.schema
         """,
     ),
     "collecting": Room(

@@ -29,7 +29,7 @@ from agent_environments import Comings
 from episodelake.readers.charts import episode_chart, returns, series, steps
 from episodelake.readers.charts.bins import bins_for
 from episodelake.readers.charts.signals import reduced
-from episodelake.store.card import dimension_names
+from episodelake.store.card import CardEntries
 from picture_stores import HOSTILE, as_json, cartpole, drawn, pictures, play, raw, rows_of, scores, told
 from plain_agents import play_parallel, random_policy
 from real_environments import NUMBERED_SPACES
@@ -526,12 +526,13 @@ def test_many_numbers_are_a_heat_map(tmp_path: Path) -> None:
 
 def test_names_of_features_of_lerobot() -> None:
     """The names that an import from LeRobot left are those of the columns, if there are as many."""
-    card = {"lerobot": {"names": {"observation.state": {"motors": ["x", "y"]}, "action": ["a", "b", "c"]}}}
-    assert dimension_names(card, "observation.state", 2) == ("x", "y")
-    assert dimension_names(card, "observation", 2) == ("x", "y")
-    assert dimension_names(card, "action", 3) == ("a", "b", "c")
-    assert dimension_names(card, "action", 2) is None
-    assert dimension_names({"names": 3, "lerobot": "v2"}, "action", 2) is None
+    names = {"observation.state": {"motors": ["x", "y"]}, "action": ["a", "b", "c"]}
+    card = CardEntries(lerobot={"names": names})
+    assert card.dimension_names("observation.state", 2) == ("x", "y")
+    assert card.dimension_names("observation", 2) == ("x", "y")
+    assert card.dimension_names("action", 3) == ("a", "b", "c")
+    assert card.dimension_names("action", 2) is None
+    assert CardEntries(names=3, lerobot="v2").dimension_names("action", 2) is None
 
 
 def test_many_discrete_actions_are_ticks(store: el.EpisodeStore, monkeypatch: pytest.MonkeyPatch) -> None:

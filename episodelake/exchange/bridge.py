@@ -27,8 +27,6 @@ from gymnasium import spaces
 
 from ..errors import DatasetError
 from ..plugin import (
-    EXPLORE,
-    NO_REWARDS,
     ForeignDataset,
     ForeignEpisode,
     Format,
@@ -41,6 +39,7 @@ from ..plugin import (
 )
 from ..store.files import is_file, is_folder, walk
 from ..writers.importing.columns import array_space, image_frames, opened_image, read_json
+from ..writers.importing.formats import NO_REWARDS
 from ..writers.importing.trees import natural
 
 _OBSERVED, _ACTED = "obs_dict.pkl", "policy_out.pkl"
@@ -231,7 +230,7 @@ def _metadata(path: Path) -> dict[str, Any]:
 
 FORMAT = Format(
     "bridge",
-    EXPLORE,
+    "'episodelake[explore]'",
     "folders with obs_dict.pkl, policy_out.pkl and images0; with trust=True",
     _detect,
     _Dataset,

@@ -27,7 +27,6 @@ from gymnasium import spaces
 from .. import Episode, EpisodeView
 from ..errors import DatasetError
 from ..plugin import (
-    HDF5,
     Export,
     ForeignDataset,
     ForeignEpisode,
@@ -38,7 +37,6 @@ from ..plugin import (
     Part,
     export_format,
     reading,
-    refuse_vector_rewards,
     require,
 )
 from ..readers.exporting.capabilities import LOST_SPACES
@@ -238,7 +236,7 @@ _SEEM_DISCRETE = (
 
 @export_format(
     "d3rlpy",
-    extra=HDF5,
+    extra="'episodelake[hdf5]'",
     holds=Holds(
         ends={"truncated": "cut", "interrupted": "cut"},
         both="terminated",
@@ -247,7 +245,7 @@ _SEEM_DISCRETE = (
 )
 def write_d3rlpy(export: Export, target: Path) -> None:
     """Write the file."""
-    refuse_vector_rewards(export.context, "d3rlpy")
+    export.refuse_vector_rewards("d3rlpy")
     manifest = export.context.snapshot.manifest
     observation = manifest.observation_space
     for part in observation.spaces if isinstance(observation, spaces.Tuple) else [observation]:
@@ -336,7 +334,7 @@ def to_d3rlpy(view: EpisodeView, target: str) -> Converted:
 
 FORMAT = Format(
     "d3rlpy",
-    HDF5,
+    "'episodelake[hdf5]'",
     "an HDF5 file with num_episodes, columns and version (d3rlpy 2) or with episode_terminals (1)",
     partial(looked_into, look=_look),
     _open,

@@ -24,7 +24,6 @@ import numpy as np
 from .. import Episode
 from ..plugin import (
     H5,
-    HDF5,
     Export,
     FlatTree,
     Holds,
@@ -32,7 +31,6 @@ from ..plugin import (
     Match,
     TreeLayout,
     export_format,
-    refuse_vector_rewards,
     tree_format,
 )
 from ..readers.exporting.hdf5 import (
@@ -92,7 +90,7 @@ def _is_card(path: tuple[Any, ...], value: Any) -> bool:
 
 @export_format(
     "d4rl",
-    extra=HDF5,
+    extra="'episodelake[hdf5]'",
     holds=Holds(
         ends={"cut": "truncated", "interrupted": "truncated"},
         card=_is_card,
@@ -102,7 +100,7 @@ def _is_card(path: tuple[Any, ...], value: Any) -> bool:
 )
 def write_d4rl(export: Export, target: Path) -> None:
     """Write the file."""
-    refuse_vector_rewards(export.context, "D4RL")
+    export.refuse_vector_rewards("D4RL")
     manifest = export.context.snapshot.manifest
     observation = single_array(manifest.observation_space, "observations", "D4RL")
     action = single_array(manifest.action_space, "actions", "D4RL")
@@ -145,7 +143,7 @@ def _append(columns: ColumnWriter, infos: InfoColumns, episode: Episode, export:
 FORMAT = tree_format(
     "d4rl",
     [H5],
-    HDF5,
+    "'episodelake[hdf5]'",
     "HDF5 files with observations, actions, rewards and terminals, without episode_terminals",
     _look,
     _Dataset,

@@ -14,7 +14,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..plugin import ZARR as EXTRA
 from ..plugin import FlatTree, ImportOptions, Match, TreeLayout, tree_format
 from ..writers.importing.layouts import Paths
 from ..writers.importing.trees import ZARR
@@ -69,7 +68,7 @@ def _open(path: Path, file: Any, options: ImportOptions) -> FlatTree:
 FORMAT = tree_format(
     "diffusion_policy",
     [ZARR],
-    EXTRA,
+    "'episodelake[zarr]'",
     "zarr stores, folders or zip files, with data and meta/episode_ends",
     _look,
     _open,

@@ -18,17 +18,23 @@ from typing import Any
 
 import polars as pl
 
-from .. import EpisodeView, create
+from .. import EpisodeStore, EpisodeView, create
 from .. import open as open_store
-from .._store import EpisodeStore
-from ..episode_store import copy_views
 from ..errors import DatasetError, StoreAccessError, StoreNotFoundError
-from ..plugin import MANIFEST, ForeignDataset, Layout, Progress, collected, dump_json, space_to_json
-from ..readers.dataset_facts import IMPORTED_FROM, facts_as_metadata
-from ..store.dynamic.values import freeze
+from ..plugin import (
+    MANIFEST,
+    DatasetFacts,
+    ForeignDataset,
+    Layout,
+    collected,
+    dump_json,
+    freeze_value,
+    space_to_json,
+)
 from ..store.files import afterwards, exists, is_visible, rename_durably, visible_step
 from ..store.rewrite.merging import merge as merge_stores
 from ..store.spaces.coerce import Cast
+from ..types import Progress
 from ..writers.episodes.source_keys import Source, committed_sources
 from ..writers.importing.importer import Imported, OnChanged, OnError, SourceChangedError, import_episodes
 from ..writers.session.environment import stated_spec
@@ -98,7 +104,7 @@ def _write(
     facts = {key: value for key, value in dataset.card.items() if env is None or key != "env_spec"}
     with staging.writer(
         run=identity,
-        metadata={**facts_as_metadata(facts, target.metadata), IMPORTED_FROM: identity},
+        metadata=DatasetFacts.as_metadata(facts, target.metadata, identity),
         env=env if target.env is None else target.env,
         on_duplicate="skip",
         cast=target.cast,
@@ -141,8 +147,7 @@ def _commit(dataset: ForeignDataset, staging: EpisodeStore, done: Imported, targ
         new = added.filter(~pl.col("episode_id").is_in([*changed]))
         counts |= {"episodes": len(new), "steps": _steps_of(new), "replaced": len(changed)}
     if target.store is None:
-        options: Any = {"storage_options": target.storage_options, "progress": lambda *_: None}
-        copy_views([added], target.into, link=True, **options)
+        added.copy(target.into, link=True, storage_options=target.storage_options)
     elif staged:
         merge_stores(target.store.handle, [added.selection()], replaced=list(changed.values()))
         target.store._show_newest()
@@ -199,7 +204,7 @@ def _staged(dataset: ForeignDataset, target: Target) -> Iterator[tuple[EpisodeSt
     It is deleted when the block ends without an error, and if no episode is in it or the source has changed.
     """
     # The digests of episodes show other options of the import.
-    run = str(getattr(target.env, "spec", target.env)), dump_json(freeze(target.metadata))
+    run = str(getattr(target.env, "spec", target.env)), dump_json(freeze_value(dict(target.metadata)))
     spaces = space_to_json(dataset.observation_space), space_to_json(dataset.action_space)
     identity = json.dumps([dataset.identity, run, spaces, dataset.reward_shape], sort_keys=True)
     digest = hashlib.sha256(identity.encode()).hexdigest()[:12]

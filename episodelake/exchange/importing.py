@@ -15,29 +15,29 @@ import polars as pl
 import pyarrow as pa
 from gymnasium.envs.registration import EnvSpec
 
-from .. import EpisodeView
-from .._store import EpisodeStore, store_at
-from ..errors import DatasetError, InvalidArgumentError, SpaceMismatchError
+from .. import EpisodeStore, EpisodeView
+from .. import open as open_store
+from ..errors import DatasetError, InvalidArgumentError, SpaceMismatchError, StoreNotFoundError
 from ..plugin import (
     MANIFEST,
+    DatasetFacts,
     ForeignDataset,
     ImportOptions,
     Layout,
     Losses,
-    Progress,
     collected,
     flag,
     one_of,
     progress_meter,
     reading,
     refuse_unused,
+    space_to_json,
 )
-from ..readers.dataset_facts import IMPORTED_FROM, IMPORTED_KEYS
 from ..store.common.arguments import naming_arguments
 from ..store.creation import check_free_for_copy
 from ..store.files import exists, is_file
-from ..store.spaces import same_space
 from ..store.spaces.coerce import Cast
+from ..types import Progress
 from ..writers.importing.boundary import Files, bounded, guarded, located
 from ..writers.importing.formats import SPACES, LastObservation, LastStep, chosen_format, installed_dataset
 from ..writers.importing.importer import OnChanged, OnError, read_part, source_identity, write_loaded
@@ -198,7 +198,7 @@ def import_dataset(
             source = installed_dataset(given) or source
     if isinstance(source, Files):
         shown = str(source)
-    own = (IMPORTED_FROM, IMPORTED_KEYS)
+    own = DatasetFacts.KEYS
     if not isinstance(metadata, Mapping | None) or {*own} & {*(metadata or {})}:
         raise InvalidArgumentError(
             f"metadata={metadata!r:.300}; expected a mapping without the keys {' and '.join(own)}, which the "
@@ -209,7 +209,7 @@ def import_dataset(
         _check_source(source, into)
         refuse_unused(storage_options, None if isinstance(into, EpisodeStore) else into)
         where = into.url if isinstance(into, EpisodeStore) else into
-        store = into if isinstance(into, EpisodeStore) else store_at(into, storage_options)
+        store = into if isinstance(into, EpisodeStore) else _store_at(into, storage_options)
         target = Target(
             where, store, storage_options, on_error, on_changed, cast, progress, env, metadata or {}
         )
@@ -282,6 +282,14 @@ def _imported(
         return ImportReport(**facts, mapping=dataset.mapping, lost=dataset.losses, **counts)
 
 
+def _store_at(path: str | PathLike[str], storage_options: Mapping[str, str] | None) -> EpisodeStore | None:
+    """Return the store at a path; None if there is none."""
+    try:
+        return open_store(path, storage_options=storage_options)
+    except StoreNotFoundError:
+        return None
+
+
 def _check_source(source: Any, into: EpisodeStore | str | PathLike[str]) -> None:
     """Refuse stores as sources, and sources inside or around the target."""
     path = source.resolve() if isinstance(source, Path) else None
@@ -308,11 +316,15 @@ def _check_spaces(target: EpisodeStore, options: ImportOptions) -> None:
     """
     for name in SPACES:
         given, own = getattr(options, name), getattr(target, name, None)
-        if given is not None and own is not None and not same_space(given, own):
+        if given is not None and own is not None and not _same(given, own):
             raise InvalidArgumentError(
                 f"{name}={given!s:.200} is for a new store; {target.url} has {own!s:.200}. Leave it out, or "
                 "import into another store."
             )
+
+
+def _same(space: gymnasium.Space, other: gymnasium.Space) -> bool:
+    return bool(space == other) or space_to_json(space) == space_to_json(other)
 
 
 def _check_target(target: EpisodeStore, dataset: ForeignDataset) -> None:

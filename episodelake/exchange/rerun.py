@@ -38,7 +38,6 @@ from ..plugin import (
 )
 from ..readers.exporting.shards import image_files, is_image
 from ..readers.exporting.tables import BARE_TABLES, TableExport
-from ..store.names import STEP
 
 _EXTRA = "'episodelake[rerun]'"
 #: Longer vectors are tensors, not as many lines of a plot.
@@ -145,9 +144,9 @@ class _Folder:
         # Of plain values Rerun gives each name one type in the whole process.
         typed = {name: pa.array([value]) for name, value in properties.items()}
         yield chunk.from_property("episode", rerun.AnyValues(**typed))
-        times = _Times(rerun, self._axis(rows, number), rows.column(STEP).to_numpy())
+        times = _Times(rerun, self._axis(rows, number), rows.column("t").to_numpy())
         for field in rows.schema:
-            skipped = field.name in (EPISODE, STEP, "seed") or field.name.startswith(METADATA.prefix)
+            skipped = field.name in (EPISODE, "t", "seed") or field.name.startswith(METADATA.prefix)
             if not skipped:
                 entity = rerun.new_entity_path([*map(unescape, field.name.split("."))])
                 for chosen, columns in self._parts(field.name, rows.column(field.name)):
@@ -158,7 +157,7 @@ class _Folder:
     def _axis(self, rows: pa.Table, number: int) -> dict[str, np.ndarray]:
         """Return the timeline `time` as an argument of `TimeColumn`, if there is one."""
         if self._time is None:
-            steps = rows.column(STEP).to_numpy()
+            steps = rows.column("t").to_numpy()
             return {} if self._fps is None else {"duration": steps / self._fps}
         column = rows.column(self._time)
         wrong = column.combine_chunks().is_null(nan_is_null=True)

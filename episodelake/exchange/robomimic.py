@@ -32,7 +32,6 @@ from ..errors import DatasetError
 from ..plugin import EXTRA as OWN
 from ..plugin import (
     H5,
-    HDF5,
     Export,
     GroupedTree,
     Holds,
@@ -40,7 +39,6 @@ from ..plugin import (
     Option,
     TreeLayout,
     export_format,
-    refuse_vector_rewards,
     tree_format,
 )
 from ..readers.episode_data import stack
@@ -149,7 +147,7 @@ def _is_card(path: tuple[Any, ...], value: Any) -> bool:
 
 @export_format(
     "robomimic",
-    extra=HDF5,
+    extra="'episodelake[hdf5]'",
     holds=Holds(
         card=_is_card,
         metadata=_is_metadata,
@@ -166,7 +164,7 @@ def write_robomimic(export: Export, target: Path) -> None:
     """Write the file."""
     manifest = export.context.snapshot.manifest
     _check("observations", manifest.observation_space)
-    refuse_vector_rewards(export.context, "robomimic")
+    export.refuse_vector_rewards("robomimic")
     if not _is_array(manifest.action_space) or len(manifest.action_space.shape or ()) != 1:
         raise DatasetError(
             f"robomimic holds actions of shape (n,); the store has {manifest.action_space} actions."
@@ -255,5 +253,10 @@ def _is_array(space: Space) -> bool:
 
 
 FORMAT = tree_format(
-    "robomimic", [H5], HDF5, "HDF5 files with groups data/demo_N, one or a folder", _look, open_demonstrations
+    "robomimic",
+    [H5],
+    "'episodelake[hdf5]'",
+    "HDF5 files with groups data/demo_N, one or a folder",
+    _look,
+    open_demonstrations,
 )

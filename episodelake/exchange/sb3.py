@@ -36,7 +36,6 @@ from ..plugin import (
     Match,
     check_unpickled,
     reading,
-    refuse_vector_rewards,
     require,
     whole_number,
 )
@@ -173,7 +172,7 @@ def to_sb3(view: EpisodeView, target: str, *, buffer_size: int | None, device: s
     buffers = require("stable_baselines3.common.buffers", "view.to.sb3()", _EXTRA)
     flat, export = flat_transitions(view, target, _HOLDS)
     manifest = export.context.snapshot.manifest
-    refuse_vector_rewards(export.context, target)
+    export.refuse_vector_rewards(target)
     refuse_spaces(target, "observation", manifest.observation_space, (*SIMPLE_SPACES, spaces.Dict))
     refuse_spaces(target, "action", manifest.action_space, SIMPLE_SPACES)
     observation = manifest.observation_space

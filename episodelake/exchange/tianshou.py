@@ -25,7 +25,6 @@ from gymnasium import spaces
 from .. import EpisodeView
 from ..errors import DatasetError
 from ..plugin import (
-    HDF5,
     INFO,
     POLICY,
     ForeignDataset,
@@ -234,7 +233,7 @@ def to_tianshou(view: EpisodeView, target: str) -> Converted:
 
 FORMAT = Format(
     "tianshou",
-    HDF5,
+    "'episodelake[hdf5]'",
     "a ReplayBuffer of Tianshou, or an HDF5 file with _meta and maxsize, as save_hdf5 writes it",
     _detect,
     _open,

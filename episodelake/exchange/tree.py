@@ -19,7 +19,6 @@ from typing import Any
 from ..errors import DatasetError, InvalidArgumentError
 from ..plugin import (
     H5,
-    HDF5,
     FlatTree,
     ForeignDataset,
     GroupedTree,
@@ -28,7 +27,6 @@ from ..plugin import (
     TreeLayout,
     tree_format,
 )
-from ..plugin import ZARR as EXTRA
 from ..writers.importing.formats import SPACES
 from ..writers.importing.trees import ZARR
 from .table.mapping import FILE, ColumnMapping, column_mapping
@@ -97,7 +95,7 @@ def _open(path: Path, file: Any, options: ImportOptions) -> ForeignDataset:
 FORMAT = tree_format(
     "tree",
     [H5, ZARR],
-    f"{HDF5} or {EXTRA}",
+    "'episodelake[hdf5]' or 'episodelake[zarr]'",
     "HDF5 files or zarr stores, one or a folder, with mapping= by path",
     _look,
     _open,

@@ -18,13 +18,21 @@ from typing import Any
 import numpy as np
 
 from .. import Episode
-from ..plugin import EXTRA, INFO, POLICY, Export, Holds, Option, dump_json, export_format, space_to_json
-from ..readers.episode_data import positional
+from ..plugin import (
+    EXTRA,
+    INFO,
+    POLICY,
+    Export,
+    Holds,
+    Option,
+    dump_json,
+    escape,
+    export_format,
+    space_to_json,
+)
+from ..readers.exporting.images import image_bytes
 from ..readers.exporting.shards import ShardWriter, is_image, write_json
 from ..readers.exporting.step_arrays import StepColumns, by_key, check_space, leaves, text_keys
-from ..readers.pictures.writing import image_bytes
-from ..store import names
-from ..store.names import POSITIONAL
 
 _OF_STEPS = ("length", "has_last_observation")
 
@@ -128,7 +136,7 @@ def _names(paths: list[tuple[str, ...]]) -> list[str]:
     taken: set[str] = set()
     members = []
     for first, *rest in paths:
-        name = ".".join(names.escape(key).replace("/", "%2F") for key in (first, *rest))
+        name = ".".join(escape(key).replace("/", "%2F") for key in (first, *rest))
         if name.lower() in taken:
             name = ".".join([first, *("".join(f"%{byte:02X}" for byte in key.encode()) for key in rest)])
         taken.add(name.lower())
@@ -156,7 +164,8 @@ def _transitions(
     for column in policy[-1]:
         export.losses.add(f"{POLICY.column((column,))} at the last observation")
     for row in policy:
-        row.update((key, positional(row[key])) for key in POSITIONAL if key in row)
+        # As `Episode.policy` has them.
+        row.update((key, _positional(row[key])) for key in ("state", "raw_action") if key in row)
     texts = [[dump_json(row) for row in rows] for rows in (infos, policy, extra)]
     facts = dump_json({key: value for key, value in _facts(episode, export).items() if key not in _OF_STEPS})
     ends = zip(episode.terminations.tolist(), episode.truncations.tolist(), strict=True)
@@ -168,6 +177,17 @@ def _transitions(
         )
         members = [(f"{name}.{suffix}", contents[t]) for name, suffix, contents in columns]
         yield t, [*members, ("json", facts_of_step.encode())]
+
+
+def _positional(value: Any) -> Any:
+    """Return dicts with the keys "0", "1", ... as tuples, at every depth."""
+    if isinstance(value, list):
+        return [_positional(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    parts = {key: _positional(part) for key, part in value.items()}
+    places = [str(place) for place in range(len(parts))]
+    return tuple(parts[place] for place in places) if parts and set(parts) == set(places) else parts
 
 
 def _rows(values: Any, pictures: bool) -> tuple[str, list[bytes]]:

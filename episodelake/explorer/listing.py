@@ -17,10 +17,9 @@ import polars as pl
 
 from .. import EpisodeStore, EpisodeView
 from ..errors import QueryError
-from ..plugin import collected, literal
+from ..plugin import collected, literal, quote
 from ..readers.charts.theme import END_COLORS, PALETTE, shown
 from ..readers.filters import sorted_positions
-from ..readers.sql.text import quoted_if_needed
 from .facets import Facet, facet_of
 
 T = TypeVar("T")
@@ -91,7 +90,7 @@ class Choice:
 def column_sql(name: str) -> str:
     """Return a column of the list as conditions name it."""
     key = name.removeprefix(RUN_KEY)
-    return quoted_if_needed(name) if key == name else f"run.{quoted_if_needed(key)}"
+    return quote(name, always=False) if key == name else f"run.{quote(key, always=False)}"
 
 
 @dataclass(frozen=True)

@@ -21,9 +21,12 @@ import numpy as np
 
 from .. import Episode
 from ..errors import EnvUnavailableError
-from ..plugin import EXPLORE, require, run_envs
+from ..plugin import (
+    DatasetFacts,
+    RunEnv,
+    require,
+)
 from ..readers.charts.signals import row_values
-from ..readers.dataset_facts import rates_of_runs
 from ..readers.pictures.images import image_column, image_columns
 from ..readers.pictures.video import FASTEST, REPLAY, recorded_fps
 
@@ -322,18 +325,19 @@ def rate_of(episode: Episode, fps: Any) -> float:
     Args:
         fps: that of the card.
     """
-    rate = rates_of_runs(episode._rows.snapshot, {"fps": fps}, [episode.run_id])[episode.run_id]
+    facts = DatasetFacts.of(episode._rows.snapshot)
+    rate = facts.rates({"fps": fps}, [episode.run_id])[episode.run_id]
     return rate if rate is not None and rate <= FASTEST else recorded_fps(episode)
 
 
 def has_environment(episode: Episode) -> bool:
     """Return whether the record of its run suffices to replay an episode of one agent."""
-    environment = run_envs(episode._rows.snapshot).get(episode.run_id)
+    environment = RunEnv.of_runs(episode._rows.snapshot).get(episode.run_id)
     return not episode.agents and environment is not None and environment.spec is not None
 
 
 def _picture(frame: np.ndarray, t: int, difference: str | None = None, *, passing: bool = False) -> Picture:
-    image = require("PIL.Image", "A frame", EXPLORE).fromarray(frame)
+    image = require("PIL.Image", "A frame").fromarray(frame)
     file = io.BytesIO()
     kind = "jpeg" if passing and image.width * image.height > _EXACT_PIXELS else "png"
     image.save(file, kind, **({"quality": 90} if kind == "jpeg" else {"compress_level": 1}))

@@ -12,7 +12,12 @@ import polars as pl
 from nicegui import run, ui
 
 from ..errors import EpisodelakeError
-from ..plugin import counted, literal, run_envs, size_text
+from ..plugin import (
+    RunEnv,
+    counted,
+    literal,
+    size_text,
+)
 from ..readers.charts.series import LENGTH, RETURN, RUN
 from ..readers.charts.theme import END_COLORS
 from ..types import Finding
@@ -335,7 +340,7 @@ def _quantiles(returns: pl.Series) -> list[str]:
 
 def _spaces(shown: Shown) -> dict[str, str]:
     snapshot = shown.store.context.snapshot
-    titles = dict.fromkeys(env.title for env in run_envs(snapshot).values() if env.spec is not None)
+    titles = dict.fromkeys(env.title for env in RunEnv.of_runs(snapshot).values() if env.spec is not None)
     facts = {"environment": ", ".join(titles) or NOTHING}
     schema = snapshot.schema
     if schema.groups:

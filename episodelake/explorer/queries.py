@@ -16,9 +16,7 @@ import pyarrow as pa
 
 from .. import EpisodeStore
 from ..errors import InvalidArgumentError, QueryError, StoreExistsError
-from ..plugin import QuerySession, literal
-from ..readers.sql.session import sql_names
-from ..readers.sql.text import quoted_if_needed
+from ..plugin import QuerySession, literal, quote
 from ..store.files import exists
 
 MOST_ROWS = 1_000
@@ -77,13 +75,19 @@ class Queries:
     def completions(self) -> list[dict[str, Any]]:
         """Return the tables, columns and functions of a query, as the editor's completion takes them."""
         with self._using:
-            tables, functions = sql_names(self._session.connection)
+            tables, functions = QuerySession.names(self._session.connection)
         columns: dict[str, str] = {}
         for each in tables.values():
             columns |= each
         kinds = (("property", columns, 3), ("class", dict.fromkeys(tables, "table"), 2))
         offered = [
-            {"label": name, "apply": quoted_if_needed(name), "type": icon, "detail": detail, "boost": boost}
+            {
+                "label": name,
+                "apply": quote(name, always=False),
+                "type": icon,
+                "detail": detail,
+                "boost": boost,
+            }
             for icon, names, boost in kinds
             for name, detail in names.items()
         ]

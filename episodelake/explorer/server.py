@@ -17,7 +17,7 @@ from typing import Any
 
 from .. import EpisodeStore
 from ..errors import InvalidArgumentError, StoreAccessError
-from ..plugin import EXPLORE, require
+from ..plugin import require
 from ..store.parquet.files import make_first_array
 from ..types import Lake
 from .gate import LOOPBACK, Gate, new_token
@@ -73,7 +73,7 @@ def check_packages() -> None:
         MissingPackageError: something is not; the message says how to install it.
     """
     for package in PACKAGES:
-        require(package, "The explorer", EXPLORE)
+        require(package, "The explorer")
 
 
 def serve(opened: EpisodeStore | Lake, options: Options, ready: Callable[[Address], None]) -> None:

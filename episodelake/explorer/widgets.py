@@ -15,7 +15,7 @@ from nicegui.events import GenericEventArguments
 
 from .. import Episode
 from ..errors import EpisodelakeError
-from ..plugin import EXPLORE, require
+from ..plugin import require
 from .live.watch import Shown, Watch
 from .moments import text_of
 
@@ -127,7 +127,7 @@ def vega_bundle() -> bytes:
     Raises:
         MissingPackageError: vl-convert-python is not installed.
     """
-    return require("vl_convert", "The explorer", EXPLORE).javascript_bundle().encode()
+    return require("vl_convert", "The explorer").javascript_bundle().encode()
 
 
 class Drawing(ui.element, component="vega.js"):

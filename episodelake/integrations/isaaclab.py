@@ -24,7 +24,7 @@ import numpy as np
 from .. import EpisodeStore, EpisodeWriter, create
 from ..errors import InvalidArgumentError
 from ..exchange.robomimic import open_demonstrations
-from ..plugin import HDF5, ForeignDataset, ForeignEpisode, ImportOptions, Losses, require
+from ..plugin import ForeignDataset, ForeignEpisode, ImportOptions, Losses, require
 from ..store.common.foreign_arrays import as_array
 
 _ENV_NAME = "env_name"
@@ -112,7 +112,7 @@ class StoreFileHandler:
             raise InvalidArgumentError("The handler has no path. Call create(file_path) first.")
         if episode.is_empty():
             return
-        h5py: Any = require("h5py", "Recording from Isaac Lab", HDF5)
+        h5py: Any = require("h5py", "Recording from Isaac Lab")
         with h5py.File(io.BytesIO(), "w") as file:
             _write(file, episode)
             dataset = open_demonstrations(self._path, file, ImportOptions())

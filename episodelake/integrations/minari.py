@@ -30,8 +30,7 @@ from gymnasium import Space, spaces
 from .. import Episode, EpisodeStore, EpisodeWriter, create
 from .. import open as open_store
 from ..errors import InvalidArgumentError, SpaceMismatchError, StoreNotFoundError
-from ..plugin import collected, dump_json, replacing, require, slice_batch
-from ..store.dynamic.values import load_json
+from ..plugin import collected, dump_json, load_json, replacing, require, slice_batch
 from ..store.files import read_file
 from ..store.spaces.codec import single_value
 from ..writers.episodes.whole_episode import batch_lengths

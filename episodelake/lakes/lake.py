@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import duckdb
 import polars as pl
 
-from .. import create
+from .. import EpisodeStore, create
 from .. import open as open_store
-from .._store import EpisodeStore
 from ..errors import CorruptStoreError, FormatVersionError, InvalidArgumentError, StoreNotFoundError
 from ..plugin import MANIFEST, Layout, Place, QuerySession, counted, flag, suggest
 from ..readers.context import Parameters

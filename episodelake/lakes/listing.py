@@ -19,9 +19,7 @@ from ..errors import (
     StoreNotFoundError,
     StoreUnavailableError,
 )
-from ..plugin import EPISODES, RUNS, Layout, Place, Snapshot
-from ..readers.corruption import check_readable, name_damaged
-from ..readers.replaying.run_envs import RunEnv
+from ..plugin import Layout, Place, QuerySession, RunEnv, Snapshot
 from ..store.files import access_error, is_passing
 from ..store.manifest import read_manifest
 from ..store.parquet.page_checks import check_pages
@@ -205,7 +203,7 @@ def _counted(layout: Layout, entries: Mapping[str, Entry]) -> dict[str, Entry]:
 
 def _figures(lake: LakeSnapshot) -> tuple[dict[str, int], dict[str, list[str]]]:
     """Return the steps and the ids of environments of stores, from two small columns of all of them."""
-    agents = "coalesce(len(agents), 1)" if "agents" in lake.shown_schema(EPISODES).names else "1"
+    agents = "coalesce(len(agents), 1)" if "agents" in lake.shown_schema("episodes").names else "1"
     with connect(lake, read_only=False) as connection:
         counted = connection.sql(f"SELECT store, sum(row_count - {agents})::BIGINT FROM episodes GROUP BY 1")
         steps = dict(counted.fetchall())
@@ -222,9 +220,8 @@ def _figures(lake: LakeSnapshot) -> tuple[dict[str, int], dict[str, list[str]]]:
 def _reason(snapshot: Snapshot, error: Exception) -> str:
     """Return why a store cannot be read, with the damaged file where there is one."""
     try:
-        check_readable(snapshot, (EPISODES, RUNS))
-        if isinstance(error, duckdb.Error):
-            name_damaged(snapshot, error, (EPISODES, RUNS))
+        of_engine = error if isinstance(error, duckdb.Error) else None
+        QuerySession.name_damaged(snapshot, of_engine, ("episodes", "runs"))
     except EpisodelakeError as named:
         return str(named)
     return str(error)
@@ -243,7 +240,7 @@ def checked(root: Place, entries: Mapping[str, Entry], *, pages: bool = False) -
     def check(entry: Entry) -> Entry:
         if entry.snapshot is not None:
             try:
-                for table in (EPISODES, RUNS):
+                for table in ("episodes", "runs"):
                     places = entry.snapshot.places(table)
                     if pages:
                         check_pages(places)

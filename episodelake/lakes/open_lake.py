@@ -8,8 +8,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, NoReturn
 
+from .. import EpisodeStore
 from .. import open as open_store
-from .._store import EpisodeStore
 from ..errors import InvalidArgumentError, StoreAccessError, StoreNotFoundError
 from ..plugin import MANIFEST, locate
 from ..publishing.contents import CHECKSUMS, is_needed_for_episodes

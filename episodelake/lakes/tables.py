@@ -21,9 +21,6 @@ from gymnasium.spaces import Discrete
 from polars.io.plugins import register_io_source
 
 from ..plugin import (
-    EPISODES,
-    RUNS,
-    STEPS,
     Layout,
     Place,
     QuerySession,
@@ -33,10 +30,7 @@ from ..plugin import (
     literal,
     quote,
 )
-from ..readers.sql.advice import advice
-from ..readers.sql.connections import create_view, with_run
-from ..readers.sql.session import ThreadSessions
-from ..readers.sql.sources import Sources, null_column, run_interruptible, type_name
+from ..readers.sql.sources import Sources
 from ..store.schema import RUNS_SCHEMA
 from ..store.snapshot import FileGroup
 
@@ -136,7 +130,7 @@ class LakeSnapshot(Snapshot):
 
     def groups(self, table: str) -> tuple[FileGroup, ...]:
         """Return the files of a table by their columns; a lake has no steps."""
-        if table not in (EPISODES, RUNS):
+        if table not in ("episodes", "runs"):
             return ()
         return tuple(
             FileGroup(tuple(part.places), frozenset(part.schema.names)) for part in self.parts(table)
@@ -149,14 +143,14 @@ class LakeSnapshot(Snapshot):
 
     def shown_schema(self, table: str) -> pa.Schema:
         """Return the columns that queries show, `store` first; text where types have nothing in common."""
-        if table in (STORES, STEPS):
+        if table in (STORES, "steps"):
             return pa.schema([(STORE, pa.string())] if table == STORES else [])
         if table not in self._unified:
             self._unified[table] = self._unify(table)
         return self._unified[table]
 
     def _unify(self, table: str) -> pa.Schema:
-        standard = StepSchema(Discrete(1), Discrete(1)).episodes if table == EPISODES else RUNS_SCHEMA
+        standard = StepSchema(Discrete(1), Discrete(1)).episodes if table == "episodes" else RUNS_SCHEMA
         names: dict[str, str] = {}
         stores: dict[str, dict[pa.DataType, dict[str, None]]] = {}
         for part in self.parts(table) or [Part(standard, None)]:
@@ -167,7 +161,7 @@ class LakeSnapshot(Snapshot):
         for name, types in stores.items():
             kind = _common_type(types)
             if kind is None:
-                by_type = {type_name(each): sorted(owners) for each, owners in types.items()}
+                by_type = {QuerySession.type_name(each): sorted(owners) for each, owners in types.items()}
                 self.conflicts[table, name] = Conflict(table, name, by_type)
             columns.append(pa.field(_shown(name), kind or pa.string()))
         return pa.schema(columns)
@@ -200,7 +194,7 @@ class LakeSources(Sources):
             known = {_shown(each.name).casefold(): each for each in part.schema}
             columns = [_column(each, known.get(each.name.casefold()), store) for each in list(shown)[1:]]
             texts.append(f"SELECT {', '.join([f'{store} AS {STORE}', *columns])} FROM {source} AS _files")
-        return " UNION ALL ".join(texts) or f"SELECT {', '.join(map(null_column, shown))} WHERE false"
+        return " UNION ALL ".join(texts) or f"SELECT {', '.join(map(self.null_column, shown))} WHERE false"
 
     def _read(self, part: Part, table: str, name: str) -> tuple[str, str]:
         """Return the name of a row's store, and what its files are in a query."""
@@ -225,7 +219,7 @@ class LakeSources(Sources):
 def _column(shown: pa.Field, stored: pa.Field | None, store: str) -> str:
     """Return a column of some files as the lake shows it; `store` is the SQL text for a row's store."""
     if stored is None:
-        return null_column(shown)
+        return Sources.null_column(shown)
     value, name = f"_files.{quote(stored.name)}", quote(shown.name)
     if stored.type == shown.type:
         return f"{value} AS {name}"
@@ -238,11 +232,13 @@ def _column(shown: pa.Field, stored: pa.Field | None, store: str) -> str:
         failure = f"error({problem} || {store} || {remedy})::DOUBLE"
         exact = f"coalesce({value} BETWEEN -{_EXACT_IN_DOUBLE} AND {_EXACT_IN_DOUBLE}, true)"
         return f"CASE WHEN {exact} THEN {value}::DOUBLE ELSE {failure} END AS {name}"
-    return f"{value}::{type_name(shown.type)} AS {name}"
+    return f"{value}::{QuerySession.type_name(shown.type)} AS {name}"
 
 
 class LakeSession(QuerySession):
     """Queries over `episodes`, `runs` and `stores` of a lake."""
+
+    _tables = ("episodes", "runs", STORES)
 
     @property
     def _lake(self) -> LakeSnapshot:
@@ -262,10 +258,7 @@ class LakeSession(QuerySession):
         return list(self._lake.stores.values())
 
     def _tables_read(self, text: str) -> tuple[str, ...]:
-        return RUNS, EPISODES
-
-    def _advice(self, text: str, reason: str) -> str:
-        return advice(self._lake, text, reason, (), (EPISODES, RUNS, STORES))
+        return "runs", "episodes"
 
 
 def connect(lake: LakeSnapshot, read_only: bool, run_keys: bool = False) -> duckdb.DuckDBPyConnection:
@@ -273,31 +266,35 @@ def connect(lake: LakeSnapshot, read_only: bool, run_keys: bool = False) -> duck
     sources = LakeSources(lake, confined=read_only)
 
     def connected() -> duckdb.DuckDBPyConnection:
-        for name in (RUNS, EPISODES):
+        for name in ("runs", "episodes"):
             body = sources.table(name)
-            if run_keys and name == EPISODES:
+            if run_keys and name == "episodes":
                 # Copies of a store have the same runs.
-                body = with_run(lake, body, sources.table(RUNS), (STORE, "run_id"))
-            create_view(lake, sources.connection, name, body)
+                body = sources.with_run(lake, body, sources.table("runs"), (STORE, "run_id"))
+            sources.create_view(name, body)
         if lake.stores_table is not None:
             sources.connection.register(STORES, lake.stores_table)
         if read_only:
             sources.confine()
         return sources.connection
 
-    return run_interruptible(connected)
+    return sources.carry_out(connected)
 
 
-class LakeQueries(ThreadSessions):
+class LakeQueries:
     """Sessions over a lake, for each thread its own, and one for its frames."""
 
     def __init__(self, lake: LakeSnapshot) -> None:
         nothing = cast(Any, None)
         context = ReadContext(lake, nothing, nothing)
-        super().__init__(context, LakeSession)
+        self._sessions = LakeSession.for_threads(context)
         # A connection that belongs to a thread of Polars ends the process as that thread ends.
         self._of_frames = LakeSession(context, read_only=False)
         self._guard = threading.Lock()
+
+    def session(self, *, read_only: bool) -> QuerySession:
+        """Return the calling thread's session."""
+        return self._sessions.session(read_only=read_only)
 
     def read(self, text: str) -> pl.DataFrame:
         """Return the answer to a query, in any thread."""

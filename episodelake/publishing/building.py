@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..plugin import TABLES, Layout, Progress, ReadContext, Snapshot, collected
+from ..plugin import TABLES, Layout, ReadContext, Snapshot, collected
 from ..readers.view import ReadView
 from ..store.creation import created_atomically
 from ..store.delta.version import fold_log
@@ -27,6 +27,7 @@ from ..store.manifest import Manifest, card_bytes
 from ..store.rewrite.merging import merge
 from ..store.schema import StoreHandle
 from ..store.snapshot import EpisodeSet
+from ..types import Progress
 from .contents import CHECKSUMS, README, Contents, digest_of, place_of
 from .readme import readme
 

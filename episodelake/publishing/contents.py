@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CorruptStoreError, InvalidArgumentError
-from ..plugin import MANIFEST, STEPS, TABLES, Place
+from ..plugin import MANIFEST, TABLES, Place
 from ..store.files import temporary_folder
 from ..store.files.local import LocalPlace
 from ..store.layout import ANNOTATIONS, ARTIFACT_NAMES, ARTIFACTS, CARD, ENVIRONMENTS, checked_json, read_json
@@ -165,7 +165,7 @@ def check_tag(tag: object) -> str:
 def is_steps(name: str) -> bool:
     """Return whether a file holds steps, or annotations of them, which a preview does without."""
     folder, _, rest = name.partition("/")
-    return folder in (STEPS, ANNOTATIONS) and rest.endswith(".parquet")
+    return folder in ("steps", ANNOTATIONS) and rest.endswith(".parquet")
 
 
 def is_needed_for_episodes(name: str) -> bool:

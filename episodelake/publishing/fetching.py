@@ -16,7 +16,7 @@ from os import PathLike, fspath
 from pathlib import Path
 
 from ..errors import CorruptStoreError, InvalidArgumentError, StoreAccessError, StoreExistsError
-from ..plugin import Layout, Place, Progress, check_outside_stores, locate
+from ..plugin import Layout, Place, check_outside_stores, locate
 from ..readers.columns.cache_folder import chosen_folder
 from ..store.creation import check_free_for_copy
 from ..store.files import (
@@ -32,6 +32,7 @@ from ..store.files import (
 )
 from ..store.files.local import LocalPlace
 from ..store.files.locks import wait_for
+from ..types import Progress
 from .contents import CHECKSUMS, Contents, KnownFile, Source, digest_of, place_of
 from .hub import COMMIT, MAIN, SCHEME, Repository
 from .target import PlaceTarget

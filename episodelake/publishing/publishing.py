@@ -13,13 +13,12 @@ from typing import Any
 import polars as pl
 
 from ..errors import InvalidArgumentError
-from ..plugin import Progress, flag, progress_meter
+from ..plugin import flag, progress_meter
 from ..readers.context import SqlCondition
 from ..readers.view import ReadView
-from ..store.card import plain
 from ..store.environments.records import KINDS, Records
 from ..store.manifest import card_bytes
-from ..types import PublishReport
+from ..types import Progress, PublishReport
 from .building import build
 from .contents import CHECKSUMS, Contents, check_tag, working_folder
 from .target import target_of
@@ -63,7 +62,7 @@ def publish_view(
             "saved environments and artifacts alone, publish a view without episodes: store[:0]."
         )
     card_bytes(added := {} if card is None else card)
-    whole_card = json.loads(json.dumps(plain({**view.card, **added})))
+    whole_card = json.loads(json.dumps({**view.card, **added}))
     card_bytes(whole_card)
     place = target_of(target, storage_options)
     place.check_free(tag, private=private)

@@ -5,15 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ..plugin import EPISODES, RUNS, STEPS, ReadContext, size_text
-from ..readers.dataset_card import (
-    card_text,
-    common_front,
-    episode_figures,
-    markdown_table,
-    shown_entries,
-    spaces_text,
-)
+from ..plugin import DatasetCard, ReadContext, size_text
 from .contents import Contents
 
 
@@ -28,32 +20,30 @@ def readme(context: ReadContext, card: Mapping[str, Any], contents: Contents, ad
     """
     configs = [
         {"config_name": name, "data_files": [{"split": "train", "path": f"{name}/*.parquet"}]}
-        for name in (EPISODES, STEPS, RUNS)
+        for name in ("episodes", "steps", "runs")
     ]
     configs[0]["default"] = True
-    front = {**common_front(card, contents.steps), "configs": configs}
-    figures = [*episode_figures(context), ("size of the files", size_text(contents.size))]
-    lines = [
-        f"# {card.get('title', 'Episodes')}",
-        "",
-        *([str(card["description"]), ""] if card.get("description") else []),
-        f"Version `{contents.tag}` of episodes of reinforcement learning, published from a store of "
-        "Episodelake: one row per episode in `episodes`, per step (T+1 for T transitions) in `steps`, per "
-        "run in `runs`.",
-        "",
-        *markdown_table(("what", "value"), [*figures, *shown_entries(card)]),
-        "",
-        *spaces_text(context.snapshot.manifest),
-        *_loading(address, contents.tag),
-    ]
-    return card_text(front, lines)
+    about = DatasetCard(context, card, contents.steps)
+    about.front["configs"] = configs
+    return about.text(
+        [
+            f"Version `{contents.tag}` of episodes of reinforcement learning, published from a store of "
+            "Episodelake: one row per episode in `episodes`, per step (T+1 for T transitions) in `steps`, "
+            "per run in `runs`.",
+            "",
+            *about.figures([("size of the files", size_text(contents.size))]),
+            "",
+            *about.spaces(),
+            *_loading(address, contents.tag),
+        ]
+    )
 
 
 def _loading(address: str, tag: str) -> list[str]:
     hub = address.startswith("hf://")
     name = address.removeprefix("hf://").partition("@")[0]
     files = f"hf://datasets/{name}@{tag}" if hub else address
-    dataset = f'"{name}", "{EPISODES}", revision="{tag}"' if hub else f'"{address}", "{EPISODES}"'
+    dataset = f'"{name}", "episodes", revision="{tag}"' if hub else f'"{address}", "episodes"'
     opened = f'el.pull("{address}", "data")' if hub else f'el.open("{address}")'
     return [
         "## Loading",
@@ -69,7 +59,7 @@ def _loading(address: str, tag: str) -> list[str]:
         "",
         f'episodes = pl.read_parquet("{files}/episodes/*.parquet")',
         f"duckdb.sql(\"select avg(episode_return) from '{files}/episodes/*.parquet'\")",
-        f'episodes = datasets.load_dataset({dataset})  # or "{STEPS}"',
+        f'episodes = datasets.load_dataset({dataset})  # or "steps"',
         "```",
         "",
         "`checksums.json` lists the SHA-256 of every file; `el.pull` verifies them.",

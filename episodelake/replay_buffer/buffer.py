@@ -13,7 +13,6 @@ from .. import NSteps, Output, Prioritized
 from ..errors import InvalidArgumentError, RecorderStateError
 from ..plugin import (
     ACTION,
-    NEXT_OBSERVATION,
     OBSERVATION,
     REWARD,
     TERMINATED,
@@ -30,7 +29,7 @@ from ..readers.loading.orders import hash_words, uniforms
 from ..readers.loading.outputs import OutputName
 from ..readers.loading.priorities import Priorities, checked_update
 from ..readers.loading.units import Batch
-from ..store.names import DISCOUNT, FLAGS, SPAN, UNIT, WEIGHT
+from ..store.names import DISCOUNT, FLAGS, NEXT_OBSERVATION, SPAN, UNIT, WEIGHT
 from ..store.schema import StoreHandle
 from ..writers.session.session import RunSession
 from .ring import NO_ROW, Ring

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ..errors import EpisodelakeError
 
 if TYPE_CHECKING:
-    from .._store import EpisodeStore
+    from .. import EpisodeStore
 
 #: The most ids that are offered at once.
 OFFERED = 50

@@ -9,12 +9,13 @@ import altair as alt
 from ...store.common.arguments import suggest, whole_number
 from ...store.errors import InvalidArgumentError, NothingToDrawError
 from ...store.names import ACTION, OBSERVATION
+from ..chart_session import ChartSession
 from ..context import ReadContext
 from ..formatting import counted
 from .bins import Bins
 from .chart import AnyChart, color_channel, finished, stacked, title_of, tooltip_of, values_of
 from .returns import BINS, MOST_BINS, edges_of, heights
-from .series import AGENT, ChartSession
+from .series import AGENT
 from .steps import ALL, Element, StepRows, bins_of, elements_of, finite, step_rows
 from .theme import HEIGHT, PALETTE, WIDTH, shown
 

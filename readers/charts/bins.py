@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .series import DRAWN, FITS, ChartSession
+from ..chart_session import ChartSession
+from .series import DRAWN, FITS
 
 #: A histogram that would end farther from the quartiles than so many of their distances ends nearer.
 _FAR, _NEAR = 10, 3

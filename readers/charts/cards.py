@@ -11,15 +11,16 @@ from collections.abc import Callable, Mapping
 from itertools import islice
 from typing import Any
 
-from ...store.card import known_entries
 from ...store.errors import NothingToDrawError
-from ...store.manifest import read_card
 from ...store.snapshot import Snapshot
+from ..chart_session import ChartSession
 from ..context import ReadContext
 from ..episode_data import EpisodeData
 from ..formatting import size_text
 from ..pictures.images import image_columns
-from ..replaying.run_envs import run_envs
+from ..replaying.run_envs import (
+    RunEnv,
+)
 from . import html
 from .bins import count_bins
 from .series import (
@@ -29,7 +30,6 @@ from .series import (
     RETURN,
     RUN,
     VALUED,
-    ChartSession,
     Series,
     episode_series,
     means_over,
@@ -184,7 +184,7 @@ def view_card(context: ReadContext, kind: str, first: Callable[[], EpisodeData])
 
 def _about(snapshot: Snapshot) -> str:
     """Return the entries of `card.json` that have a meaning."""
-    entries = known_entries(read_card(snapshot.layout))
+    entries = snapshot.card.texts()
     return (
         html.part("About", html.facts((key, html.text(value)) for key, value in entries.items()))
         if entries
@@ -343,7 +343,7 @@ def _runs(bench: ChartSession) -> str:
         "FROM episodes LEFT JOIN runs USING (run_id) "
         "GROUP BY run_id ORDER BY max(episodes.ended_at) DESC, run_id"
     )
-    envs = run_envs(bench.snapshot)
+    envs = RunEnv.of_runs(bench.snapshot)
     rows = []
     for each in runs[:_RUNS]:
         env = envs[each["run_id"]].title if each["run_id"] in envs else ""

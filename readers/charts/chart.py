@@ -15,7 +15,7 @@ from typing import Any
 import altair as alt
 
 from ...store.common.arguments import one_of
-from ...store.common.optional_packages import EXPLORE, require
+from ...store.common.optional_packages import require
 from ...store.errors import InvalidArgumentError
 from ...store.files import user_path, write_file
 from .theme import END_COLORS, INK, PALETTE, THEMES, config, shown
@@ -120,7 +120,7 @@ def _content(chart: Any, kind: str, theme: str | None, options: dict[str, Any]) 
     specification = chart.to_dict()
     if kind == "json":
         return json.dumps(specification, indent=2, ensure_ascii=False)
-    drawing: Any = require("vl_convert", f"A chart as {kind.upper()}", EXPLORE)
+    drawing: Any = require("vl_convert", f"A chart as {kind.upper()}")
     chosen = theme or ("light" if kind == "png" else None)
     if chosen is not None:
         specification = themed(specification, chosen)

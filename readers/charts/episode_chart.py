@@ -10,10 +10,8 @@ from typing import Any
 import altair as alt
 import numpy as np
 
-from ...store.card import dimension_names
 from ...store.common.arguments import suggest
 from ...store.errors import CorruptStoreError, InvalidArgumentError, NothingToDrawError
-from ...store.manifest import read_card
 from ...store.names import ACTION
 from ..episode_data import EpisodeData
 from ..formatting import counted
@@ -139,11 +137,13 @@ def _labels(episode: EpisodeData, signals: Sequence[Signal]) -> dict[str, str]:
     sizes = {leaf.column: leaf.size for codec in codecs for leaf in codec.leaves}
     labels: dict[str, str] = {}
     try:
-        card = read_card(episode._rows.snapshot.layout) if any("[" in each.name for each in signals) else {}
+        card = episode._rows.snapshot.card if any("[" in each.name for each in signals) else None
     except CorruptStoreError:
         return labels
+    if card is None:
+        return labels
     for column in {signal.column for signal in signals}:
-        names = dimension_names(card, column, sizes.get(column, -1))
+        names = card.dimension_names(column, sizes.get(column, -1))
         for signal in signals if names else ():
             if signal.column == column and names:
                 labels[signal.name] = names[int(signal.name.rpartition("[")[2][:-1])]

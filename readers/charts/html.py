@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ...store.common.optional_packages import EXPLORE, require
+from ...store.common.optional_packages import require
 from ...store.errors import MissingPackageError
 from ..episode_data import EpisodeData
 from ..pictures.video import make_video
@@ -166,7 +166,7 @@ def frames_part(episode: EpisodeData, column: str, title: str) -> str:
     """Return some evenly spaced frames of an episode's images; a word where Pillow is not installed."""
     steps = np.unique(np.linspace(0, episode._observation_count - 1, _FRAMES).round().astype(int)).tolist()
     try:
-        images: Any = require("PIL.Image", "Frames in a card", EXPLORE)
+        images: Any = require("PIL.Image", "Frames in a card")
     except MissingPackageError as error:
         return part(title, f'<span class="el-dim">{text(error)}</span>')
     pictures = []

@@ -11,9 +11,10 @@ import numpy as np
 import polars as pl
 
 from ...store.common.arguments import one_of, whole_number
+from ..chart_session import ChartSession
 from ..context import ReadContext
 from ..formatting import counted
-from .series import LENGTH, OVER, PLACED, RETURN, ChartSession, Series, episode_series, place_values
+from .series import LENGTH, OVER, PLACED, RETURN, Series, episode_series, place_values
 from .theme import HEIGHT, WIDTH
 
 if TYPE_CHECKING:

@@ -10,13 +10,13 @@ import altair as alt
 import numpy as np
 
 from ...store.errors import NothingToDrawError
+from ..chart_session import ChartSession
 from ..context import ReadContext
 from ..episode_data import EpisodeData
 from ..formatting import counted
 from ..sql.session import QuerySession
 from .chart import AnyChart, color_channel, finished, stacked, tooltip_of, values_of
 from .episode_chart import chosen_signals
-from .series import check_any
 from .signals import Signal, reduced
 from .theme import WIDTH, shown
 
@@ -31,7 +31,7 @@ def draw_overlay(
     context: ReadContext, episodes: Iterable[EpisodeData], wanted: Sequence[str] | None, align: str
 ) -> AnyChart:
     """Return the chart; see `Plots.overlay`."""
-    check_any(context)
+    ChartSession.check_any(context)
     some = list(islice(iter(episodes), MOST_EPISODES))
     zeros = _zeros(context, some, align)
     aligned = {episode.id: chosen_signals(episode, wanted) for episode in some if episode.id in zeros}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
-from ...store.common.optional_packages import EXPLORE, require
+from ...store.common.optional_packages import require
 from ..context import ReadContext
 from ..episode_data import EpisodeData
 
@@ -48,7 +48,7 @@ class Plots:
             Vector rewards give a panel for each objective. With several agents, and `by` something else than
             "agent", the return is the sum over agents.
         """
-        require("altair", _PURPOSE, EXPLORE)
+        require("altair", _PURPOSE)
         from .returns import draw_over_time
 
         return draw_over_time(self._context, "return", over, by, scale)
@@ -77,7 +77,7 @@ class Plots:
             Up to 100 stretches of each series. Single episodes are not drawn, so outliers do not flatten the
             curves.
         """
-        require("altair", _PURPOSE, EXPLORE)
+        require("altair", _PURPOSE)
         from .learning import draw_learning_curve
 
         return draw_learning_curve(self._context, what, over, by, smooth, band)
@@ -90,7 +90,7 @@ class Plots:
             by: as for `returns`; of a histogram the end reason if it is not given.
             scale: of the y axis, as for `returns`; of a histogram as for `return_histogram`.
         """
-        require("altair", _PURPOSE, EXPLORE)
+        require("altair", _PURPOSE)
         if over is not None:
             from .returns import draw_over_time
 
@@ -110,7 +110,7 @@ class Plots:
             scale: "linear"; or "clipped": where a few values are far from the others, they are counted in the
                 outer bars, and the subtitle says so. "log" is for lines only: histograms stay linear.
         """
-        require("altair", _PURPOSE, EXPLORE)
+        require("altair", _PURPOSE)
         from .returns import draw_distribution
 
         return draw_distribution(self._context, "return", by, bins, scale)
@@ -122,7 +122,7 @@ class Plots:
             by: as for `returns`; None for all together, and for several agents by agent.
             column: a part of a nested action space, such as "action.move"; None for all.
         """
-        require("altair", _PURPOSE, EXPLORE)
+        require("altair", _PURPOSE)
         from .actions import draw_actions
 
         return draw_actions(self._context, by, column)
@@ -139,7 +139,7 @@ class Plots:
             A panel for each signal, with a line for each episode. A dashed line marks the first step at which
             an episode differs from the first one.
         """
-        require("altair", _PURPOSE, EXPLORE)
+        require("altair", _PURPOSE)
         from .overlay import draw_overlay
 
         return draw_overlay(self._context, self._episodes, signals, align)
@@ -156,7 +156,7 @@ class Plots:
         Raises:
             NothingToDrawError: the observations are images, texts or of no fixed length.
         """
-        require("altair", _PURPOSE, EXPLORE)
+        require("altair", _PURPOSE)
         from .actions import draw_visitation
 
         return draw_visitation(self._context, x, y, bins)

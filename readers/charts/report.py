@@ -12,7 +12,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ...store.common.optional_packages import EXPLORE, require
+from ...store.common.optional_packages import require
 from ...store.common.progress import Progress
 from ...store.errors import NothingToDrawError
 from ...store.files import replacing, status, user_path
@@ -38,8 +38,8 @@ def write_report(
     view: ContextView, plot: Plots, card: str, file: str | PathLike[str], progress: bool | Progress
 ) -> Path:
     """Write the page, with a card as HTML, and return its path; see `EpisodeView.report`."""
-    require("altair", "A report", EXPLORE)
-    require("vl_convert", "A report", EXPLORE)
+    require("altair", "A report")
+    require("vl_convert", "A report")
     path = user_path(file)
     status(path.parent)  # a folder that is missing is reported before the work, not after it
     page = _page(view, plot, card, progress).encode()

@@ -10,12 +10,13 @@ from typing import Any
 import altair as alt
 
 from ...store.common.arguments import one_of, whole_number
+from ..chart_session import ChartSession
 from ..context import ReadContext
 from ..formatting import counted
 from ..sql.text import literal
 from .bins import Bins, count_bins
 from .chart import AnyChart, color_channel, finished, only, stacked, title_of, tooltip_of, values_of
-from .series import DRAWN, FITS, LARGEST, OVER, VALUED, WILD, ChartSession, Series, episode_series, means_over
+from .series import DRAWN, FITS, LARGEST, OVER, VALUED, WILD, Series, episode_series, means_over
 from .theme import HEIGHT, WIDTH
 
 MOST_POINTS = 2_000

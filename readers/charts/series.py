@@ -7,22 +7,14 @@ what gets axes of its own: an objective of vector rewards.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Self
-
-import duckdb
-import pyarrow as pa
+from typing import Any
 
 from ...store.common.arguments import suggest
 from ...store.dynamic.column_groups import METADATA
-from ...store.errors import CorruptStoreError, InvalidArgumentError, NothingToDrawError
-from ...store.layout import EPISODES, RUNS, TABLES
+from ...store.errors import InvalidArgumentError, NothingToDrawError
 from ...store.snapshot import Snapshot
-from ..context import ReadContext, refresh_hint
-from ..corruption import check_readable, name_damaged
-from ..filters import available_episodes
+from ..chart_session import ChartSession
 from ..formatting import counted
-from ..sql.connections import connect
-from ..sql.sources import run_interruptible
 from ..sql.text import quote
 
 MOST_SERIES = 12
@@ -56,62 +48,6 @@ THEN run_id ELSE name END AS run {label} FROM runs)"""
 _PLAIN = "episode_id, run_id, run, number, ended_at, length, end_reason, seed, steps"
 
 
-class ChartSession:
-    """A DuckDB connection of its own, for the tables that a chart is aggregated from; `with` closes it.
-
-    Args:
-        context: the episodes.
-        steps: provide all tables; else only `episodes` and `runs`, which needs no file of steps.
-
-    Raises:
-        NothingToDrawError: there are no episodes.
-        CorruptStoreError: a file is damaged.
-    """
-
-    def __init__(self, context: ReadContext, *, steps: bool) -> None:
-        check_any(context)
-        self.snapshot = context.snapshot
-        self._tables = TABLES if steps else (EPISODES, RUNS)
-        self._segments = context.segments if steps else None
-        # Rows of chosen episodes are picked from their files once, and not by each query.
-        kept = not steps and context.positions is not None
-        self._connection = connect(context, steps=steps, keep_rows=kept, words=())
-
-    def rows(self, text: str) -> list[dict[str, Any]]:
-        """Run a statement, and return its rows by name of column; see `table`."""
-        return self.table(text).to_pylist()
-
-    def table(self, text: str) -> pa.Table:
-        """Run a statement; of one that is no query, return a table without columns.
-
-        Raises:
-            CorruptStoreError: a file is damaged; the message names it, where that can be told.
-        """
-
-        def ask() -> pa.Table:
-            relation = self._connection.sql(text)
-            return pa.table({}) if relation is None else relation.to_arrow_table()
-
-        try:
-            return run_interruptible(ask, self._connection.interrupt)
-        except (duckdb.InterruptException, duckdb.OutOfMemoryException):
-            raise
-        except duckdb.Error as error:
-            # The statements are ours, so it is a file: one that does not hold what its schema says, or one
-            # for which the connection has no view.
-            check_readable(self.snapshot, self._tables, self._segments)
-            name_damaged(self.snapshot, error, self._tables, self._segments)
-            raise CorruptStoreError(
-                f"The store {self.snapshot.layout.root} cannot be read: {error}"
-            ) from error
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._connection.close()
-
-
 @dataclass(frozen=True)
 class Series:
     """One value per episode (or agent, or objective) of a view, with what it belongs to.
@@ -136,19 +72,6 @@ class Series:
     count: int
     largest: int
     notes: tuple[str, ...]
-
-
-def check_any(context: ReadContext) -> None:
-    """Refuse a view without episodes.
-
-    Raises:
-        NothingToDrawError: it has none.
-    """
-    if not len(context):
-        raise NothingToDrawError(
-            "There is nothing to draw: there are no episodes. Record some, or choose with a wider filter."
-            + refresh_hint(context.snapshot)
-        )
 
 
 def episode_series(bench: ChartSession, what: str, by: str | None, *, finished: bool = False) -> Series:
@@ -345,6 +268,6 @@ def _labels(snapshot: Snapshot, by: str) -> tuple[str, str]:
         columns = [f"{RUN}.{name.removeprefix(METADATA.prefix)}" for name in columns]
     meant = suggest(by, [*known, *columns])
     raise InvalidArgumentError(
-        f"by={by!r} is no column of episodes or of runs.{meant} {available_episodes(snapshot)} "
+        f"by={by!r} is no column of episodes or of runs.{meant} {ChartSession.available(snapshot)} "
         f"Of runs: {', '.join(snapshot.runs_schema.names)}."
     )

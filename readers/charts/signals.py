@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...store.dynamic.column_groups import EXTRA, INFO, POLICY, STEP_GROUPS
+from ...store.dynamic.column_groups import EXTRA, INFO, POLICY
 from ...store.names import ACTION, OBSERVATION, REWARD, is_observation
 from ...store.spaces.arrow import values_of
 from ..blocks import is_numeric
@@ -134,7 +134,9 @@ def _narrow(episode: EpisodeData, widest: int, named: Collection[str] = ()) -> l
     schema = episode._own_schema
     leaves = [leaf for codec in (schema.reward, schema.action, schema.observation) for leaf in codec.leaves]
     fixed = [leaf.fields[0] for leaf in leaves if leaf.size <= widest or leaf.column in named]
-    dynamic = [field for field in episode._columns if any(group.owns(field) for group in STEP_GROUPS)]
+    dynamic = [
+        field for field in episode._columns if any(group.owns(field) for group in (INFO, POLICY, EXTRA))
+    ]
     return [field for field in (*fixed, *dynamic) if is_numeric(field.type)]
 
 
@@ -226,7 +228,7 @@ def row_values(episode: EpisodeData, t: int) -> tuple[dict[str, Any], dict[Any, 
         if field.name not in _KEYS
         and field.name not in annotations
         and not pa.types.is_binary(field.type)
-        and not any(group.owns(field) for group in STEP_GROUPS)
+        and not any(group.owns(field) for group in (INFO, POLICY, EXTRA))
     ]
     step = episode._block.table(fields, start, 1).to_pylist()[0] if fields else {}
     (infos,), (policy,), (extra,) = (episode._dynamic(group, t, 1) for group in (INFO, POLICY, EXTRA))

@@ -8,10 +8,10 @@ import gymnasium
 import numpy as np
 
 from ...store.schema import StepSchema
-from ..sql.elements import leaves_of
+from ..chart_session import ChartSession
 from ..sql.text import literal, quote
 from .bins import Bins, bins_for
-from .series import AGENT, LARGEST, MOST_SERIES, ChartSession, label_episodes
+from .series import AGENT, LARGEST, MOST_SERIES, label_episodes
 
 #: About how many rows a chart reads; of larger views, it takes a sample of episodes.
 MOST_ROWS = 20_000_000
@@ -41,7 +41,8 @@ class Element:
 
 def elements_of(schema: StepSchema, root: str) -> list[Element]:
     """Return the numbers of the fixed parts of the observation or the action; frames are no numbers here."""
-    nodes = [leaf.node for leaf in leaves_of(schema, root) if not leaf.node.binary]
+    codecs = [part.observation if root == "observation" else part.action for part in schema.parts]
+    nodes = [node for codec in codecs for node in codec.leaves if not node.binary]
     return [
         _element(node.column, node.space, node.shape, index) for node in nodes for index in range(node.size)
     ]

@@ -19,16 +19,15 @@ from polars.selectors import by_name
 
 from ...store.common.exchange import Losses
 from ...store.dynamic.column_groups import EXTRA, INFO, METADATA, POLICY, ColumnGroup
-from ...store.environments.artifacts import EnvBundle
 from ...store.environments.records import NamedArtifact, Records, SavedEnvironment
-from ...store.layout import STEPS
-from ...store.names import DEFAULT_RUN, SOURCE_DIGEST, SOURCE_KEY
-from ...store.schema import ENV_BUNDLE, LAST_OBSERVATION
 from ...store.snapshot import Snapshot
 from ...store.tables.annotation_files import episode_annotations
 from ..context import ReadContext
-from ..dataset_facts import IMPORTED_FROM, DatasetFacts, runs_metadata, shared_facts
-from ..frames import collect_episodes, collected, episodes_frame
+from ..dataset_facts import DatasetFacts
+from ..frames import collected, episodes_frame
+from ..replaying.run_envs import (
+    RunEnv,
+)
 
 #: Whether a value has a place, given the keys that lead to it.
 Fits = Callable[[tuple[Any, ...], Any], bool]
@@ -52,6 +51,8 @@ _BOTH = {
 }
 #: Where the facts of a run stand in the metadata of its episodes.
 RUN, RUN_METADATA = "run", "run_metadata"
+#: The name of a run that got none.
+_DEFAULT_RUN = "run"
 
 
 def everything(path: tuple[Any, ...], value: Any) -> bool:
@@ -143,33 +144,29 @@ class RunFacts:
     def __init__(self, context: ReadContext) -> None:
         snapshot = context.snapshot
         ids = episodes_frame(snapshot, context.positions).select("run_id").unique()
-        every, metadata_of = runs_metadata(snapshot)
-        self._datasets = DatasetFacts()
-        for run_id, metadata in metadata_of.items():
-            self._datasets.take(run_id, metadata)
-        frame = every.join(collected(ids), on="run_id", how="semi", maintain_order="left")
+        self._datasets = DatasetFacts.of(snapshot)
+        frame = self._datasets.runs.join(collected(ids), on="run_id", how="semi", maintain_order="left")
         runs = frame.select("run_id", "name").to_dicts()
         names = Counter(row["name"] for row in runs)
         #: The facts of each run, by its id.
         self.by_run: dict[str, dict[str, Any]] = {}
         for row in runs:
-            metadata = metadata_of[row["run_id"]]
+            metadata = self._datasets.metadata[row["run_id"]]
             name = row["name"] if names[row["name"]] == 1 else row["run_id"]
-            facts = {} if names == {DEFAULT_RUN: 1} else {RUN: name}
-            if metadata.pop(IMPORTED_FROM, None) is not None:
+            facts = {} if names == {_DEFAULT_RUN: 1} else {RUN: name}
+            if row["run_id"] in self._datasets.imported:
                 facts = {}
             facts |= {RUN_METADATA: metadata} if metadata else {}
             self.by_run[row["run_id"]] = facts
         #: The specs of all environments.
         self.environments = frame["env_spec"].drop_nulls().unique(maintain_order=True).to_list()
-        bundles = frame.get_column(ENV_BUNDLE.name, default=None)
-        texts = [] if bundles is None else bundles.drop_nulls().to_list()
+        bundles = [env.bundle for run_id, env in RunEnv.of_runs(snapshot).items() if run_id in self.by_run]
         #: How many of them have files of their environment.
-        self.bundles = sum(bool(EnvBundle.from_json(text, "A run").files) for text in texts)
+        self.bundles = sum(bundle is not None and bool(bundle.files) for bundle in bundles)
 
     def card(self, card: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
         """Return the card with the facts that hold for all episodes, and the names of those that differ."""
-        return shared_facts(list(self._datasets.stated(card, list(self.by_run)).values()) or [card])
+        return self._datasets.shared(card, list(self.by_run))
 
     def join(self, run_id: str, metadata: dict[Any, Any]) -> tuple[dict[Any, Any], list[str]]:
         """Return the metadata of an episode with the facts of its run, and which of these have no room."""
@@ -182,7 +179,7 @@ class RunFacts:
 def ends_frame(context: ReadContext) -> pl.DataFrame:
     """Return length, flags and end of each episode, and whether its last observation is missing."""
     frame = episodes_frame(context.snapshot, context.positions)
-    last, missing = LAST_OBSERVATION.name, pl.lit(False)
+    last, missing = "last_observation", pl.lit(False)
     if last in context.snapshot.episodes_schema.names:
         missing = pl.col(last).is_not_null()
     names = ("length", "terminated", "truncated", "end_reason")
@@ -199,13 +196,14 @@ def count_facts(context: ReadContext, runs: RunFacts, holds: Holds, losses: Loss
     if holds.options is nothing:
         columns["the options of an episode"] = pl.col("options") != "{}"
     if holds.metadata is nothing:
-        own = [METADATA.column((name,)) for name in (SOURCE_KEY, SOURCE_DIGEST)]
+        own = [METADATA.column((name,)) for name in ("source_key", "source_digest")]
         names = [each.name for each in snapshot.episodes_schema if METADATA.owns(each)]
         columns |= {f"the column {name}": by_name(name).is_not_null() for name in names if name not in own}
         for run_id, count in collected(frame.group_by("run_id").len()).iter_rows():
             for key in runs.by_run[run_id]:
                 losses.add(lost_metadata((key,)), count)
-    given = collect_episodes(snapshot, frame.select(each.sum().alias(name) for name, each in columns.items()))
+    sums = frame.select(each.sum().alias(name) for name, each in columns.items())
+    given = collected(sums, snapshot)
     losses.merge(given.row(0, named=True) if columns else {})
 
 
@@ -226,7 +224,7 @@ def count_columns(context: ReadContext, holds: Holds, losses: Losses) -> None:
     added = snapshot.annotation_files.annotations
     for group in (INFO, POLICY, EXTRA):
         if holds.of_steps(group) is nothing:
-            for column in snapshot.shown_schema(STEPS):
+            for column in snapshot.shown_schema("steps"):
                 if group.owns(column) and column.name not in added:
                     losses.add(f"the column {column.name}", count)
     for name in () if holds.annotations else added:
@@ -235,7 +233,7 @@ def count_columns(context: ReadContext, holds: Holds, losses: Losses) -> None:
     if own:
         # By name, since `pl.col` takes some names for patterns.
         frame = episodes_frame(snapshot, context.positions).select(by_name(*own).count())
-        for name, given in collect_episodes(snapshot, frame).row(0, named=True).items():
+        for name, given in collected(frame, snapshot).row(0, named=True).items():
             losses.add(f"the annotation {name}", given)
 
 

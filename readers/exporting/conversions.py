@@ -19,7 +19,7 @@ import polars as pl
 from ...store.common.arguments import flag, one_of
 from ...store.common.exchange import Losses, find_format
 from ...store.common.optional_packages import require
-from ...store.names import ACTION, EPISODE, FLAGS, NEXT_OBSERVATION, OBSERVATION, REWARD
+from ...store.names import ACTION, EPISODE, OBSERVATION, REWARD, TERMINATED, TRUNCATED
 from ..context import ReadContext
 from ..frames import collected
 from ..loading.feeding_view import FeedingView
@@ -31,7 +31,7 @@ TableName = Literal["transitions", "steps", "episodes", "runs"]
 #: An object of another library, and what it does not hold: counts, by a sentence that says what.
 Converted = tuple[Any, Mapping[str, int]]
 _TABLES = ("transitions", "steps", "episodes", "runs")
-_KEYS = (OBSERVATION, ACTION, REWARD, NEXT_OBSERVATION, *FLAGS, EPISODE)
+_KEYS = (OBSERVATION, ACTION, REWARD, "next_observation", TERMINATED, TRUNCATED, EPISODE)
 #: What buffers of transitions hold.
 BUFFERS = Holds(ends={"cut": "truncated", "interrupted": "truncated"})
 

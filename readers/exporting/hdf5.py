@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from gymnasium import Space
 
-from ...store.common.optional_packages import HDF5, require
+from ...store.common.optional_packages import require
 from ...store.dynamic.column_groups import INFO
 from ...store.errors import DatasetError
 from ...store.spaces.codec import slice_batch
@@ -35,7 +35,7 @@ def new_file(target: Path, name: str) -> Iterator[Any]:
         MissingPackageError: h5py is not installed.
         OSError: a write failed, as on a full disk.
     """
-    h5py = require("h5py", f"Exporting to {name}", HDF5)
+    h5py = require("h5py", f"Exporting to {name}")
     with open(target, "w+b", buffering=0) as opened:
         writes = _Writes(opened)
         try:

@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
-from ..pictures.writing import image_bytes
+from .images import image_bytes
 
 
 class ShardWriter:

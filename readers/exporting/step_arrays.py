@@ -10,10 +10,9 @@ import pyarrow as pa
 from gymnasium import Space, spaces
 
 from ...store.dynamic import logical_types as kinds
-from ...store.dynamic.column_groups import INFO, POLICY, STEP_GROUPS, ColumnGroup
+from ...store.dynamic.column_groups import EXTRA, INFO, POLICY, ColumnGroup
 from ...store.errors import DatasetError
 from ...store.spaces.arrow import elements_of
-from ..context import ReadContext
 from ..episode import Episode
 from .target import Export
 
@@ -93,7 +92,7 @@ class StepColumns:
 
     def __init__(self, export: Export) -> None:
         schema = export.context.snapshot.steps_schema
-        self._fields = {group: list(filter(group.owns, schema)) for group in STEP_GROUPS}
+        self._fields = {group: list(filter(group.owns, schema)) for group in (INFO, POLICY, EXTRA)}
         self._kinds = {field.name: kinds.field_kind(field) or kinds.JSON_KIND for field in schema}
 
     def of(self, episode: Episode) -> Iterator[tuple[ColumnGroup, KeyPath, Any]]:
@@ -152,16 +151,6 @@ def _values(cells: pa.Array, kind: str) -> Any:
         return values
     inner = shape if logical.shape == (-1,) else logical.shape
     return values.astype(logical.dtype, copy=False).reshape(len(cells), *inner)
-
-
-def refuse_vector_rewards(context: ReadContext, target: str) -> None:
-    """Refuse rewards that are not a number."""
-    shape = context.snapshot.manifest.reward_shape
-    if shape:
-        raise DatasetError(
-            f"{target} holds one number as a reward; the store has rewards of shape {shape}. Combine the "
-            "objectives into one number, write the episodes with it to another store, and convert that."
-        )
 
 
 def refuse_spaces(target: str, column: str, space: spaces.Space, allowed: tuple[type, ...]) -> None:

@@ -17,9 +17,8 @@ import pyarrow.compute as pc
 
 from ...store.dynamic.column_groups import EXTRA, INFO, METADATA, POLICY, ColumnSet, DynamicRows
 from ...store.dynamic.logical_types import marked
-from ...store.dynamic.values import dump_json, load_object
-from ...store.layout import EPISODES, STEPS
-from ...store.names import EPISODE, EPISODE_ID, next_name
+from ...store.dynamic.values import dump_json, load_json
+from ...store.names import EPISODE, next_name
 from ...store.spaces import space_to_json
 from ..blocks import Block
 from ..episodes import iterate_blocks
@@ -73,10 +72,10 @@ class TableExport:
         self._snapshot = snapshot = export.context.snapshot
         self._transitions = layout == "transitions"
         added = snapshot.annotation_files.annotations
-        self._steps = [field for field in snapshot.shown_schema(STEPS) if field.name != EPISODE_ID]
+        self._steps = [field for field in snapshot.shown_schema("steps") if field.name != "episode_id"]
         self._stored = [field for field in self._steps if field.name not in added]
         self.extra = [field.name for field in self._steps if EXTRA.owns(field) or field.name in added]
-        shown = snapshot.shown_schema(EPISODES)
+        shown = snapshot.shown_schema("episodes")
         self._own = [field for field in shown if field.name == _SEED or METADATA.owns(field)]
         self._runs = _RunColumns(export, self._own)
         self._facts = [*self._own, *self._runs.fields]
@@ -174,7 +173,7 @@ class TableExport:
                 self._export.losses.add(what, len(values) - values.null_count)
 
     def _block_rows(self, block: Block) -> pa.Table:
-        table = block.shown(self._stored, self._snapshot.overflow(STEPS), 0, block.count)
+        table = block.shown(self._stored, self._snapshot.overflow("steps"), 0, block.count)
         for name, annotation in self._snapshot.annotation_files.annotations.items():
             table = table.append_column(name, block.added(self._snapshot, annotation, 0, block.count))
         return table
@@ -234,7 +233,7 @@ class _RunColumns:
 def _merged(own: pa.Array, other: pa.Array) -> pa.Array:
     """Return JSON objects with the entries of others that they lack."""
     pairs = zip(own.to_pylist(), other.to_pylist(), strict=True)
-    read = [[load_object(text, METADATA.json_column) for text in pair if text is not None] for pair in pairs]
+    read = [[load_json(text, METADATA.json_column) for text in pair if text is not None] for pair in pairs]
     return pa.array(
         [dump_json(objects[-1] | objects[0]) if objects else None for objects in read], pa.string()
     )

@@ -10,11 +10,11 @@ from typing import Any, Protocol
 
 import polars as pl
 
+from ...store.card import CardEntries
 from ...store.common.arguments import one_of, positive_number, whole_number
 from ...store.common.exchange import Losses
 from ...store.dynamic.column_groups import EXTRA, ColumnGroup
 from ...store.errors import DatasetError
-from ...store.manifest import read_card
 from ..context import ReadContext
 from ..episode import Episode
 from ..episodes import iterate
@@ -76,7 +76,7 @@ class Export:
         return episode._observation_count - 1
 
     @cached_property
-    def card(self) -> dict[str, Any]:
+    def card(self) -> CardEntries:
         """The entries of the card that have a place, with the environment that all runs share."""
 
         def lose(path: tuple[Any, ...], value: Any) -> None:
@@ -86,11 +86,11 @@ class Export:
         specs = self.runs.environments
         if len(specs) == 1:
             card = {**card, ENV_SPEC: card.get(ENV_SPEC, specs[0])}
-        return fitting(card, self.holds.card, lose)
+        return CardEntries(fitting(card, self.holds.card, lose))
 
     @cached_property
     def _summed_up(self) -> tuple[dict[str, Any], list[str]]:
-        return self.runs.card(read_card(self.context.snapshot.layout))
+        return self.runs.card(self.context.snapshot.card)
 
     @property
     def differing(self) -> list[str]:
@@ -136,6 +136,22 @@ class Export:
             self.losses.add(f"{what}, which is not a {self.holds.form} at every step", _rows(value))
 
         return fitting(values, self.holds.of_steps(group), lose)
+
+    def refuse_vector_rewards(self, target: str) -> None:
+        """Refuse rewards that are not a number.
+
+        Args:
+            target: the name of the format, for the message.
+
+        Raises:
+            DatasetError: the store has rewards of several objectives.
+        """
+        shape = self.context.snapshot.manifest.reward_shape
+        if shape:
+            raise DatasetError(
+                f"{target} holds one number as a reward; the store has rewards of shape {shape}. Combine the "
+                "objectives into one number, write the episodes with it to another store, and convert that."
+            )
 
     def count_losses(self) -> None:
         """Count what the declaration has no place for, as far as columns and facts of all episodes show it.

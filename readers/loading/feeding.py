@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import zlib
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -20,17 +22,19 @@ from ..columns.step_arrays import ColumnSource, read_arrays
 from ..context import ReadContext
 from ..dataset_facts import frame_rates
 from ..frames import collect_episodes, positioned_episodes
-from .config import LoaderConfig, check_selection, evaluate_weights
-from .feed import ArrayFeed, BatchSource
+from .config import LoaderConfig, check_selection, choose_units, evaluate_weights
+from .feed import ArrayFeed, Batches, BatchSource, Shard
 from .follow_feed import FollowFeed
 from .follow_window import Follow
 from .joint import JointGroup, joint_keys, joint_source, teams_of
 from .loader import Loader, PrioritizedLoader
 from .number_sets import NumberSet
 from .orders import Order
+from .outputs import Output
 from .priorities import Priorities, Prioritized
 from .stream import StreamFeed, StreamOrder, blocks_of
-from .units import Deltas, UnitIndex
+from .transforms.on_read import TransformPipeline
+from .units import Deltas, UnitIndex, Units
 
 #: Of a stream: decoded values at a time by default.
 _BUFFER_BYTES = 1 << 30
@@ -65,6 +69,49 @@ def chosen_episodes(
         selection = selection.part(selection.index.lengths > 0) if selection.agents else selection
     index = replace(selection.index, left_out=config.needs_last)
     return config, replace(selection, index=index), teams
+
+
+def unit_counts(
+    context: ReadContext,
+    units: Units,
+    columns: Sequence[str] | None,
+    *,
+    transforms: Sequence[Any] = (),
+    agent: str | None = None,
+    group: str | None = None,
+    joint: bool = False,
+) -> np.ndarray:
+    """Return how many units a loader cuts from each episode; int64, shape (E,).
+
+    It warns of transitions that are left out.
+
+    Args:
+        context: the episodes.
+        units, columns, transforms, agent, group, joint: as for `store.loader`.
+
+    Raises:
+        InvalidArgumentError: as for `store.loader`.
+    """
+    config = LoaderConfig(
+        choose_units(units, window=None, n_step=None, gamma=None),
+        columns,
+        TransformPipeline.of(transforms),
+        Batches.of(1),
+        Shard(),
+        Output.of("numpy").converter(),
+        seed=0,
+        shuffle=False,
+        weights=None,
+        cache=Cache(),
+        agent=agent,
+        group=group,
+        joint=joint,
+    )
+    config, selection, _ = chosen_episodes(context, config)
+    config.warn_left_out(selection.index)
+    counts = config.units.counts(selection.index)
+    numbers = selection.index.numbers
+    return counts if numbers is None else np.bincount(numbers, counts, len(context)).astype(np.int64)
 
 
 def loader_of(context: ReadContext, config: LoaderConfig) -> Loader:

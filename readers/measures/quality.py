@@ -14,11 +14,10 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from ...store.card import MAX_SCORE, MIN_SCORE, reference_scores
+from ...store.card import MAX_SCORE, MIN_SCORE
 from ...store.common.arguments import discount_factor, real_number, suggest, whole_number
 from ...store.common.progress import Progress, progress_meter
 from ...store.errors import InvalidArgumentError
-from ...store.manifest import read_card
 from ...store.schema import StepSchema
 from ..blocks import is_numeric
 from ..context import ContextView, ReadContext
@@ -116,7 +115,7 @@ def quality(
         QueryError: `state` is no SQL expression over `transitions`.
     """
     context = view.context
-    span = reference_scores(read_card(context.snapshot.layout)) if scores is None else _scores(scores)
+    span = context.snapshot.card.reference_scores() if scores is None else _scores(scores)
     gamma, alpha = discount_factor("gamma", gamma), real_number("alpha", alpha)
     neighbours = whole_number("neighbours", neighbours, 2, _LARGEST)
     samples, seed = whole_number("samples", samples, 2, _LARGEST), whole_number("seed", seed, 0, _LARGEST)
@@ -367,7 +366,7 @@ def normalized_score(view: DescribedView, returns: Any = None) -> np.ndarray:
         InvalidArgumentError: the card lacks the scores, or the store has several objectives and no returns
             are given.
     """
-    scores = reference_scores(read_card(view.context.snapshot.layout))
+    scores = view.context.snapshot.card.reference_scores()
     if scores is None:
         raise InvalidArgumentError(
             f"The card has no {MIN_SCORE} and {MAX_SCORE}. Set them: store.card = {{**store.card, "

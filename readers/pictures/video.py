@@ -28,7 +28,9 @@ from ...store.files import temporary_folder, user_path
 from ..episode_data import EpisodeData
 from ..replaying.environment import remake_env
 from ..replaying.replay import ReplayReport, SoloGame, check_spaces
-from ..replaying.run_envs import RunEnv, chosen_run, run_envs
+from ..replaying.run_envs import (
+    RunEnv,
+)
 from ..replaying.team_replay import team_game
 from .images import (
     RenderedFrames,
@@ -253,7 +255,10 @@ def _made_env(episode: EpisodeData) -> gymnasium.Env:
     snapshot = episode._rows.snapshot
     try:
         env = remake_env(
-            snapshot, chosen_run(run_envs(snapshot), episode.run_id), stacklevel=4, render_mode="rgb_array"
+            snapshot,
+            RunEnv.chosen(RunEnv.of_runs(snapshot), episode.run_id),
+            stacklevel=4,
+            render_mode="rgb_array",
         )
     except UntrustedEnvError as error:
         raise NothingToDrawError(
@@ -283,7 +288,7 @@ def _fps_of(metadata: Any) -> float:
 def recorded_fps(episode: EpisodeData) -> float:
     """Return the frame rate of the environment's class if its module is already imported, else `FPS`."""
     try:
-        run: RunEnv = chosen_run(run_envs(episode._rows.snapshot), episode.run_id)
+        run: RunEnv = RunEnv.chosen(RunEnv.of_runs(episode._rows.snapshot), episode.run_id)
     except EpisodelakeError:
         return FPS
     spec = gymnasium.registry.get(run.env_id or "")

@@ -6,7 +6,6 @@ A file is written beside its place and moved there when it is whole.
 from __future__ import annotations
 
 import contextlib
-import io
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ...store.common.optional_packages import EXPLORE, require
+from ...store.common.optional_packages import require
 from ...store.errors import InvalidArgumentError
 from ...store.files import replacing
 from ...store.manifest import check_outside_stores
@@ -34,8 +33,8 @@ _SMALL_SIDE = 240
 
 def write_mp4(frames: Frames, path: Path, fps: float, *, lossless: bool, scale: int | None) -> None:
     """Write H.264; without `lossless` in the colours that every player knows, else exactly."""
-    av: Any = require("av", "A video", EXPLORE)
-    codec, pixels, options = video_encoding(av, lossless=lossless)
+    av: Any = require("av", "A video")
+    codec, pixels, options = _encoding(av, lossless=lossless)
     with (
         _replacing(path) as temporary,
         _opened(av, temporary, path, "mp4", {"movflags": "+faststart"}) as container,
@@ -51,7 +50,7 @@ def write_mp4(frames: Frames, path: Path, fps: float, *, lossless: bool, scale: 
         container.mux(stream.encode(None))
 
 
-def video_encoding(av: Any, *, lossless: bool) -> tuple[str, str, dict[str, str]]:
+def _encoding(av: Any, *, lossless: bool) -> tuple[str, str, dict[str, str]]:
     """Return the codec, its pixels and its options: H.264, or without lossless MPEG-4 where PyAV has no
     H.264.
 
@@ -69,7 +68,7 @@ def video_encoding(av: Any, *, lossless: bool) -> tuple[str, str, dict[str, str]
 
 def write_gif(frames: Frames, path: Path, fps: float, scale: int | None) -> None:
     """Write a GIF that repeats for ever; each frame with colours of its own, exact up to 256 of them."""
-    av: Any = require("av", "A GIF", EXPLORE)
+    av: Any = require("av", "A GIF")
     with _replacing(path) as temporary, _opened(av, temporary, path, "gif", {"loop": "0"}) as container:
         stream: Any = None
         for index, frame in enumerate(_frames(frames, scale)):
@@ -87,7 +86,7 @@ def write_gif(frames: Frames, path: Path, fps: float, scale: int | None) -> None
 
 def write_png(frames: Frames, path: Path, scale: int | None) -> None:
     """Write a single frame, or a sheet of several with their steps below."""
-    images: Any = require("PIL.Image", "A PNG", EXPLORE)
+    images: Any = require("PIL.Image", "A PNG")
     chosen = list(frames)
     single = len(chosen) == 1
     picture = images.fromarray(*_frames(chosen, scale)) if single else _sheet(images, chosen, scale)
@@ -95,25 +94,10 @@ def write_png(frames: Frames, path: Path, scale: int | None) -> None:
         picture.save(temporary, format="png")
 
 
-def image_bytes(frames: np.ndarray, kind: str = "png") -> list[bytes]:
-    """Return an image file of each frame, uint8 (T, H, W, C) or (T, H, W).
-
-    PNG is compressed at level 1: a fourth of the time of Pillow's default, for files a sixth larger.
-    """
-    images: Any = require("PIL.Image", f"An image as {kind}", EXPLORE)
-    files = []
-    for pixels in frames:
-        target = io.BytesIO()
-        image = images.fromarray(pixels[..., 0] if pixels.shape[2:] == (1,) else pixels)
-        image.save(target, kind, compress_level=1)
-        files.append(target.getvalue())
-    return files
-
-
 def _sheet(images: Any, frames: Frames, scale: int | None) -> Any:
     """Return a contact sheet without a background."""
-    drawing: Any = require("PIL.ImageDraw", "A PNG", EXPLORE)
-    font = require("PIL.ImageFont", "A PNG", EXPLORE).load_default(size=_LABEL_SIZE)
+    drawing: Any = require("PIL.ImageDraw", "A PNG")
+    font = require("PIL.ImageFont", "A PNG").load_default(size=_LABEL_SIZE)
     numbered = list(_numbered(frames, scale, _SMALL_SHEET_SIDE))
     height, width = numbered[0][1].shape[:2]
     columns = min(_SHEET_COLUMNS, len(numbered))
@@ -160,7 +144,7 @@ def _palette(frame: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if len(colors) <= 256:
         table[: len(colors), 1:] = np.stack([colors >> 16, colors >> 8 & 255, colors & 255], axis=1)
         return numbers.reshape(frame.shape[:2]).astype(np.uint8), table
-    images: Any = require("PIL.Image", "A GIF of more than 256 colours", EXPLORE)
+    images: Any = require("PIL.Image", "A GIF of more than 256 colours")
     reduced = images.fromarray(frame).quantize(256, dither=images.Dither.NONE)
     palette = np.array(reduced.getpalette("RGB"), np.uint8).reshape(-1, 3)
     table[: len(palette), 1:] = palette

@@ -23,7 +23,9 @@ from ...store.spaces.codec import single_value
 from ..episode_data import EpisodeData
 from .comparison import Difference, GameComparison, Outcome
 from .environment import remake_env
-from .run_envs import chosen_run, run_envs
+from .run_envs import (
+    RunEnv,
+)
 
 #: Steps that are played before they are compared.
 BATCH = 256
@@ -95,7 +97,7 @@ def replay(episode: EpisodeData, env: Any = None, rtol: float = 0.0, atol: float
     if env is None:
         snapshot = episode._rows.snapshot
         with contextlib.closing(
-            remake_env(snapshot, chosen_run(run_envs(snapshot), episode.run_id), stacklevel=3)
+            remake_env(snapshot, RunEnv.chosen(RunEnv.of_runs(snapshot), episode.run_id), stacklevel=3)
         ) as made:
             return replay(episode, made, rtol, atol)
     return SoloGame(episode, env, rtol, atol).finish()

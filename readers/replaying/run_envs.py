@@ -19,7 +19,6 @@ from ...store.environments.records import Records, SavedEnvironment
 from ...store.environments.saving import find_saved
 from ...store.errors import CorruptStoreError, EnvUnavailableError, InvalidArgumentError
 from ...store.layout import RUNS, Layout
-from ...store.manifest import read_card
 from ...store.parquet.files import open_parquet, reading_file
 from ...store.snapshot import Snapshot
 from ..context import ReadContext
@@ -48,6 +47,36 @@ class RunEnv:
     versions_text: str | None
     bundle_text: str | None
     saved: bool = False
+
+    @staticmethod
+    def of_runs(snapshot: Snapshot) -> dict[str, RunEnv]:
+        """Return the environments that the runs of a snapshot kept, by run id.
+
+        Raises:
+            CorruptStoreError: a file of the runs cannot be read, or has columns of other types.
+        """
+        return {env.run_id: env for env in map(_run_env, _rows(snapshot))}
+
+    @staticmethod
+    def chosen(envs: Mapping[str, RunEnv], run: str | None) -> RunEnv:
+        """Return the run of an id or a name.
+
+        Without one, return the last of runs that all have the same environment.
+
+        Raises:
+            InvalidArgumentError: there is no such run, or there are several environments to choose from.
+        """
+        matches = [each for each in envs.values() if run is None or run in (each.run_id, each.name)]
+        exact = [each for each in matches if each.run_id == run]
+        matches = exact or matches
+        if matches and len({(each.spec, each.bundle_text) for each in matches}) == 1:
+            return matches[-1]
+        known = ", ".join(repr(each) for each in sorted(envs)[:10]) or "none"
+        if not matches:
+            raise InvalidArgumentError(f"There is no run {run!r} here. Its runs are: {known}.")
+        raise InvalidArgumentError(
+            f"The runs here have {len(matches)} environments that are not all the same. Name one: {known}."
+        )
 
     @property
     def where(self) -> str:
@@ -107,18 +136,9 @@ class RunEnv:
             return "damaged"
 
 
-def run_envs(snapshot: Snapshot) -> dict[str, RunEnv]:
-    """Return the environments that the runs of a snapshot kept, by run id.
-
-    Raises:
-        CorruptStoreError: a file of the runs cannot be read, or has columns of other types.
-    """
-    return {env.run_id: env for env in map(_run_env, _rows(snapshot))}
-
-
 def run_envs_of(context: ReadContext) -> dict[str, RunEnv]:
-    """Return the same for the runs of some episodes; for a whole snapshot, of all its runs."""
-    envs = run_envs(context.snapshot)
+    """Return the environments of the runs of some episodes; for a whole snapshot, of all its runs."""
+    envs = RunEnv.of_runs(context.snapshot)
     if context.positions is None:
         return envs
     frame = episodes_frame(context.snapshot, context.positions)
@@ -145,25 +165,6 @@ def _is_version(name: str, version: object) -> bool:
     return isinstance(version, str) and all(map(_VERSION.fullmatch, (name, version)))
 
 
-def chosen_run(envs: Mapping[str, RunEnv], run: str | None) -> RunEnv:
-    """Return the run of an id or a name; without one, the last of runs that all have the same environment.
-
-    Raises:
-        InvalidArgumentError: there is no such run, or there are several environments to choose from.
-    """
-    matches = [each for each in envs.values() if run is None or run in (each.run_id, each.name)]
-    exact = [each for each in matches if each.run_id == run]
-    matches = exact or matches
-    if matches and len({(each.spec, each.bundle_text) for each in matches}) == 1:
-        return matches[-1]
-    known = ", ".join(repr(each) for each in sorted(envs)[:10]) or "none"
-    if not matches:
-        raise InvalidArgumentError(f"There is no run {run!r} here. Its runs are: {known}.")
-    raise InvalidArgumentError(
-        f"The runs here have {len(matches)} environments that are not all the same. Name one: {known}."
-    )
-
-
 def chosen_env(layout: Layout, envs: Mapping[str, RunEnv], name: str | None) -> RunEnv:
     """Return the environment of a run, or the saved environment of a name or of `name@version`.
 
@@ -184,7 +185,7 @@ def chosen_env(layout: Layout, envs: Mapping[str, RunEnv], name: str | None) -> 
                 f"There is no run and no saved environment {name!r} here.{suggest(str(name), keys)} The "
                 f"saved environments are: {', '.join(keys[:10])}; the runs are: {known}."
             )
-        return chosen_run(envs, name)
+        return RunEnv.chosen(envs, name)
     if runs:
         raise InvalidArgumentError(
             f"{name!r} is ambiguous: a saved environment and {len(runs)} of the runs here have this name. "
@@ -204,7 +205,7 @@ def evaluation_env(snapshot: Snapshot) -> RunEnv:
     Raises:
         EnvUnavailableError: the card names none, or an id that is not registered here.
     """
-    text = read_card(snapshot.layout).get("eval_env_spec")
+    text = snapshot.card.get("eval_env_spec")
     if text is None:
         raise EnvUnavailableError(
             "The card names no environment for evaluation (`eval_env_spec`). Set it: "

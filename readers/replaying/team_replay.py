@@ -20,7 +20,9 @@ from ...store.spaces.codec import single_value
 from ..episode_data import EpisodeData
 from .comparison import Outcome
 from .replay import Game, ReplayReport
-from .run_envs import run_envs
+from .run_envs import (
+    RunEnv,
+)
 
 _PARALLEL = ("reset", "step", "observation_space", "action_space")
 _AEC = (*_PARALLEL, "last", "agent_iter", "observe")
@@ -68,7 +70,7 @@ def _api(env: object) -> str:
 
 def recorded_api(episode: EpisodeData) -> str | None:
     """Return the API of PettingZoo through which an episode was recorded; None if unknown."""
-    kept = run_envs(episode._rows.snapshot).get(episode.run_id)
+    kept = RunEnv.of_runs(episode._rows.snapshot).get(episode.run_id)
     api = kept and kept.part_of_spec("pettingzoo", "api")
     return api if api in ("parallel", "aec") else None
 

@@ -7,21 +7,21 @@ here.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from weakref import WeakKeyDictionary
 
 import duckdb
 import numpy as np
 
 from ...store.errors import CorruptStoreError, StoreUnavailableError
-from ...store.layout import EPISODES, RUNS, STEPS, TABLES
+from ...store.layout import EPISODES, RUNS, STEPS
 from ...store.snapshot import Snapshot
 from ..context import ReadContext
-from ..corruption import check_readable, steps_places
+from ..corruption import steps_places
 from ..frames import collect_episodes, episodes_frame
 from .macros import TRANSITIONS, WITH_NEXT, Macro, macros_of, statements, with_following
-from .sources import Sources, null_column, run_interruptible
-from .text import RUN, is_whole, literal, quote, run_keys
+from .sources import Sources, run_interruptible
+from .text import is_whole, literal
 
 _CHOSEN = "_chosen_episodes"
 _POSITION = "_position"
@@ -90,8 +90,8 @@ def connect(
             if keep_rows and name not in keep:
                 body = _kept(connection, name, body)
             if run_keys and name == EPISODES:
-                body = with_run(snapshot, body, sources.table(RUNS))
-            create_view(snapshot, connection, name, body)
+                body = Sources.with_run(snapshot, body, sources.table(RUNS))
+            sources.create_view(name, body)
         if steps:
             choice = f"SEMI JOIN {_CHOSEN} USING (episode_id)" if chosen else ""
             position_of = _position_of(len(context), chosen)
@@ -102,26 +102,6 @@ def connect(
         return connection
 
     return run_interruptible(connected)
-
-
-def with_run(snapshot: Snapshot, episodes: str, runs: str, using: Sequence[str] = ("run_id",)) -> str:
-    """Return a query for rows of episodes with the column `run`: the name and the metadata of each run.
-
-    A column of episodes that is called so stays as it is.
-
-    Args:
-        snapshot: has the columns of both tables.
-        episodes, runs: queries for their rows.
-        using: the columns by which an episode names its run.
-    """
-    if RUN in snapshot.shown_schema(EPISODES).names:
-        return episodes
-    fields = ", ".join(f"{literal(key)}: {quote(name)}" for key, name in run_keys(snapshot).items())
-    names = ", ".join(using)
-    return (
-        f"SELECT * FROM ({episodes}) LEFT JOIN (SELECT {names}, {{{fields}}} AS {RUN} FROM ({runs})) "
-        f"USING ({names})"
-    )
 
 
 def _register_chosen(
@@ -154,15 +134,6 @@ def _kept(connection: duckdb.DuckDBPyConnection, name: str, body: str) -> str:
         return body
     connection.register(f"_kept_{name}", rows)
     return f"SELECT * FROM _kept_{name}"
-
-
-def create_view(snapshot: Snapshot, connection: duckdb.DuckDBPyConnection, name: str, body: str) -> None:
-    """Create a view of a connection, or replace it; where that fails, a damaged file is to blame."""
-    try:
-        connection.execute(f"CREATE OR REPLACE VIEW {name} AS {body}")
-    except duckdb.Error:
-        check_readable(snapshot, {name}.intersection(TABLES))
-        raise
 
 
 def _position_of(count: int, chosen: bool) -> str:
@@ -209,12 +180,12 @@ def add_steps(sources: Sources, choice: str, position_of: str, *, check: bool = 
             WITH_NEXT: f"SELECT * FROM ({following}) {choice} WHERE terminated IS NOT NULL",
         }
         for name, body in bodies.items():
-            create_view(snapshot, connection, name, body)
+            sources.create_view(name, body)
     except StoreUnavailableError:
         # The views of a connection last; the reason does not.
         raise
     except (CorruptStoreError, OSError) as error:
-        _add_unreadable(snapshot, connection, str(error))
+        _add_unreadable(sources, str(error))
         macros = tuple(macro for macro in macros if STEPS not in macro.reads)
     _pending[connection] = dict(statements(macros))
 
@@ -232,12 +203,12 @@ def add_macros(connection: duckdb.DuckDBPyConnection, words: Collection[str] | N
         del pending[name]
 
 
-def _add_unreadable(snapshot: Snapshot, connection: duckdb.DuckDBPyConnection, reason: str) -> None:
+def _add_unreadable(sources: Sources, reason: str) -> None:
     """Create views of steps that fail with a reason when they are read."""
-    columns = ", ".join(map(null_column, snapshot.shown_schema(STEPS)))
+    columns = ", ".join(map(Sources.null_column, sources.snapshot.shown_schema(STEPS)))
     for name in (STEPS, TRANSITIONS, WITH_NEXT):
         failing = f"SELECT {columns} WHERE error({literal(reason)})::BOOLEAN"
-        create_view(snapshot, connection, name, failing)
+        sources.create_view(name, failing)
 
 
 def macros_for(snapshot: Snapshot, position_of: str = "") -> tuple[Macro, ...]:

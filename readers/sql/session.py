@@ -22,13 +22,13 @@ from ...store.layout import EPISODES, RUNS, STEPS, TABLES
 from ...store.names import has_utf8
 from ...store.snapshot import Snapshot
 from ..context import Parameters, ReadContext
-from ..corruption import name_damaged, steps_places
+from ..corruption import check_readable, name_damaged, steps_places
 from .advice import advice
 from .beside import exact_text
 from .connections import add_macros, connect, macros_for
 from .macros import TRANSITIONS, WITH_NEXT
-from .sources import run_interruptible
-from .text import element_zero, explained, named_words, names_run_keys, opens_query
+from .sources import run_interruptible, type_name
+from .text import RUN, element_zero, explained, named_words, names_run_keys, opens_query, run_keys
 
 _LIST_AS_NUMBER = re.compile(r"cast \(\w+(?:\[\])+ -> DOUBLE\)")
 _SHOW_TABLES = re.compile(r"\s*show\s+(?:all\s+)?tables\s*;?\s*", re.IGNORECASE)
@@ -43,22 +43,6 @@ _COLUMNS = """SELECT table_name, column_name, data_type FROM duckdb_columns()
     WHERE NOT internal AND table_name NOT LIKE '\\_%' ESCAPE '\\' ORDER BY table_name, column_index"""
 _FUNCTIONS = """SELECT function_name, any_value(parameters), bool_and(internal) FROM duckdb_functions()
     WHERE regexp_full_match(function_name, '[a-z][a-z0-9_]*') GROUP BY 1 ORDER BY 3, 1"""
-
-
-def sql_names(connection: duckdb.DuckDBPyConnection) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
-    """Return the names that a query over a connection may use, for completion.
-
-    Returns:
-        Columns and their types by table, and what each function is, our macros first.
-    """
-    tables: dict[str, dict[str, str]] = {}
-    for table, column, kind in connection.execute(_COLUMNS).fetchall():
-        tables.setdefault(table, {})[column] = kind
-    functions = {
-        name: "function" if internal else f"macro({', '.join(parameters or ())})"
-        for name, parameters, internal in connection.execute(_FUNCTIONS).fetchall()
-    }
-    return tables, functions
 
 
 def plain_parameters(parameters: Parameters | None) -> Parameters | None:
@@ -190,6 +174,60 @@ class QuerySession:
         add_macros(self._connections[run_keys], words)
         return self._connections[run_keys]
 
+    @staticmethod
+    def names(connection: duckdb.DuckDBPyConnection) -> tuple[dict[str, dict[str, str]], dict[str, str]]:
+        """Return the names that a query over a connection may use, for completion.
+
+        Returns:
+            Columns and their types by table, and what each function is, our macros first.
+        """
+        tables: dict[str, dict[str, str]] = {}
+        for table, column, kind in connection.execute(_COLUMNS).fetchall():
+            tables.setdefault(table, {})[column] = kind
+        functions = {
+            name: "function" if internal else f"macro({', '.join(parameters or ())})"
+            for name, parameters, internal in connection.execute(_FUNCTIONS).fetchall()
+        }
+        return tables, functions
+
+    @staticmethod
+    def run_columns(snapshot: Snapshot) -> dict[str, str]:
+        """Return the columns of `runs` by the names that conditions give them, such as `run.algo`."""
+        return {f"{RUN}.{key}": name for key, name in run_keys(snapshot).items()}
+
+    @staticmethod
+    def type_name(kind: pa.DataType) -> str:
+        """Return DuckDB's name of a column type of the store."""
+        return type_name(kind)
+
+    @staticmethod
+    def name_damaged(
+        snapshot: Snapshot,
+        error: Exception | None,
+        tables: Collection[str],
+        segments: frozenset[str] | None = None,
+    ) -> None:
+        """Find the damaged file, if that is why a query failed. Every page of the files may have to be read.
+
+        Args:
+            snapshot: what was asked.
+            error: what the engine said; None to read footers alone.
+            tables: those that the query could have read.
+            segments: those whose steps it could have read; None for all.
+
+        Raises:
+            CorruptStoreError: a file is damaged; the message names it, and says how to go on without.
+            StoreAccessError: the engine could not read a file.
+        """
+        check_readable(snapshot, tables, segments)
+        if error is not None:
+            name_damaged(snapshot, error, tables, segments)
+
+    @classmethod
+    def for_threads(cls, context: ReadContext) -> ThreadSessions:
+        """Return sessions of this kind over some episodes, for each thread its own."""
+        return ThreadSessions(context, cls)
+
     def sql(self, text: str, parameters: Parameters | None = None) -> duckdb.DuckDBPyRelation:
         """Parse a query, look up what it names, and check the footers of the files that it reads.
 
@@ -228,8 +266,13 @@ class QuerySession:
     def _tables_read(self, text: str) -> tuple[str, ...]:
         return _tables_read(self._context.snapshot, text)
 
+    #: The tables that queries see; a store has macros beside them, which other tables lack.
+    _tables: tuple[str, ...] | None = None
+
     def _advice(self, text: str, reason: str) -> str:
         snapshot = self._context.snapshot
+        if self._tables is not None:
+            return advice(snapshot, text, reason, (), self._tables)
         return advice(snapshot, text, reason, macros_for(snapshot))
 
     def _failure(self, text: str, error: duckdb.Error) -> QueryError:

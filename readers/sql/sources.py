@@ -21,12 +21,12 @@ import pyarrow as pa
 
 from ...store.files import Place
 from ...store.files.access import check_process
-from ...store.layout import EPISODES, STEPS
+from ...store.layout import EPISODES, STEPS, TABLES
 from ...store.names import STEP, next_name
 from ...store.snapshot import FileGroup, Snapshot
 from ...store.tables.overflow import Overflow
-from ..corruption import steps_places
-from .text import literal, quote
+from ..corruption import check_readable, steps_places
+from .text import RUN, literal, quote, run_keys
 
 if TYPE_CHECKING:
     import duckdb
@@ -157,6 +157,45 @@ class Sources:
         for name, value in _CONFINED.items():
             self.connection.execute(f"SET {name} = '{value}'")
 
+    def carry_out(self, work: Callable[[], Result]) -> Result:
+        """Work on the connection in another thread, so that Ctrl-C is noticed; it waits for the work."""
+        return run_interruptible(work)
+
+    def create_view(self, name: str, body: str) -> None:
+        """Create a view of the connection, or replace it; where that fails, a damaged file is to blame."""
+        import duckdb
+
+        try:
+            self.connection.execute(f"CREATE OR REPLACE VIEW {name} AS {body}")
+        except duckdb.Error:
+            check_readable(self.snapshot, {name}.intersection(TABLES))
+            raise
+
+    @staticmethod
+    def with_run(snapshot: Snapshot, episodes: str, runs: str, using: Sequence[str] = ("run_id",)) -> str:
+        """Return a query for rows of episodes with the column `run`: the name and the metadata of each run.
+
+        A column of episodes that is called so stays as it is.
+
+        Args:
+            snapshot: has the columns of both tables.
+            episodes, runs: queries for their rows.
+            using: the columns by which an episode names its run.
+        """
+        if RUN in snapshot.shown_schema(EPISODES).names:
+            return episodes
+        fields = ", ".join(f"{literal(key)}: {quote(name)}" for key, name in run_keys(snapshot).items())
+        names = ", ".join(using)
+        return (
+            f"SELECT * FROM ({episodes}) LEFT JOIN (SELECT {names}, {{{fields}}} AS {RUN} FROM ({runs})) "
+            f"USING ({names})"
+        )
+
+    @staticmethod
+    def null_column(field: pa.Field) -> str:
+        """Return an SQL column of NULLs with the name and the type of a field."""
+        return f"NULL::{type_name(field.type)} AS {quote(field.name)}"
+
     def table(self, name: str) -> str:
         """Return a query for all rows and columns of a table; columns that a file lacks are NULL."""
         text = self._table(name, name)
@@ -246,7 +285,7 @@ class Sources:
 
     def _files(self, name: str, schema: pa.Schema, groups: list[FileGroup]) -> str:
         if not groups:
-            return f"SELECT {', '.join(map(null_column, schema))} WHERE false"
+            return f"SELECT {', '.join(map(self.null_column, schema))} WHERE false"
         places = [place for group in groups for place in group.places]
         if self.through_arrow:
             return self._registered(name, schema, lambda: places)
@@ -256,7 +295,7 @@ class Sources:
         for group in groups:
             # Qualified, since DuckDB takes a bare name that is also a macro's parameter for a conflict.
             columns = ", ".join(
-                f"_files.{quote(field.name)}" if field.name in group.columns else null_column(field)
+                f"_files.{quote(field.name)}" if field.name in group.columns else self.null_column(field)
                 for field in schema
             )
             self._paths.update(map(str, group.places))
@@ -362,8 +401,3 @@ def open_connection(spill: bool = True) -> duckdb.DuckDBPyConnection:
 def type_name(kind: pa.DataType) -> str:
     """DuckDB's name of a column type of the store."""
     return f"{type_name(kind.value_type)}[]" if pa.types.is_list(kind) else _NAMES[kind]
-
-
-def null_column(field: pa.Field) -> str:
-    """Return an SQL column of NULLs with the name and the type of a field."""
-    return f"NULL::{type_name(field.type)} AS {quote(field.name)}"

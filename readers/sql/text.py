@@ -38,24 +38,21 @@ _LISTS = re.compile(r'(?:next_)?(?:observation|action)$|"(?:next_)?(?:observatio
 _PLAIN = re.compile(r"[a-z_][a-z0-9_]*", re.IGNORECASE)
 
 
-def quoted_if_needed(name: str) -> str:
-    """Return a name as a query has it: quoted where it has to be.
-
-    >>> quoted_if_needed("length"), quoted_if_needed("observation.place"), quoted_if_needed("order")
-    ('length', '"observation.place"', '"order"')
-    """
-    import duckdb
-
-    plain = _PLAIN.fullmatch(name) and duckdb.tokenize(name)[0][1] == duckdb.token_type.identifier
-    return name if plain else quote(name)
-
-
-def quote(name: str) -> str:
+def quote(name: str, *, always: bool = True) -> str:
     """Return a name as an SQL identifier.
 
-    >>> quote('info.x')
-    '"info.x"'
+    Args:
+        name: the name.
+        always: quote it also where a query can do without.
+
+    >>> quote('info.x'), quote("length", always=False), quote("order", always=False)
+    ('"info.x"', 'length', '"order"')
     """
+    if not always:
+        import duckdb
+
+        if _PLAIN.fullmatch(name) and duckdb.tokenize(name)[0][1] == duckdb.token_type.identifier:
+            return name
     return '"' + name.replace('"', '""') + '"'
 
 

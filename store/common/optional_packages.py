@@ -7,10 +7,12 @@ from types import ModuleType
 
 from ..errors import MissingPackageError
 
-#: The extras for everything that draws, plays and browses, and for HDF5 and zarr files.
-EXPLORE = "'episodelake[explore]'"
-HDF5 = "'episodelake[hdf5]'"
-ZARR = "'episodelake[zarr]'"
+#: Packages that an extra of Episodelake installs.
+_EXTRAS = {
+    **dict.fromkeys(("PIL", "altair", "av", "nicegui", "vl_convert"), "explore"),
+    "h5py": "hdf5",
+    "zarr": "zarr",
+}
 #: Packages whose names differ from what is imported.
 _INSTALLED_AS = {"PIL": "pillow", "vl_convert": "vl-convert-python"}
 
@@ -21,7 +23,8 @@ def require(package: str, purpose: str, install: str | None = None) -> ModuleTyp
     Args:
         package: its name, to import.
         purpose: what it is needed for, as a message begins: "output='torch'".
-        install: what to give to `pip install`; None for the same name.
+        install: what to give to `pip install`; None for the extra of Episodelake that has the package, or
+            else its name.
 
     Raises:
         MissingPackageError: it, or something that it needs, is not installed.
@@ -35,6 +38,7 @@ def require(package: str, purpose: str, install: str | None = None) -> ModuleTyp
             reason = f"the package {name!r}, which is not installed"
         else:
             reason = f"the package {name!r}, which cannot be imported ({error})"
+        extra = f"'episodelake[{_EXTRAS[root]}]'" if root in _EXTRAS else package
         raise MissingPackageError(
-            f"{purpose} needs {reason}. Install it with: pip install {install or package}"
+            f"{purpose} needs {reason}. Install it with: pip install {install or extra}"
         ) from error

@@ -27,7 +27,7 @@ from .actor import PolicyConfig, derived_seed
 from .display import CollectProgress, Display, StopSignal
 from .goal import Goal, Resets
 from .stats import CollectStats, WorkerReport
-from .worker import Share, WorkerConfig, recorded_episodes
+from .worker import Share, WorkerConfig, open_handle, recorded_episodes
 
 _ENV_SEED, _POLICY_SEED = 2, 3
 
@@ -158,7 +158,44 @@ class WorkerPool(ABC):
     def recover(self, store: StoreHandle) -> None:
         """Recover the journals of dead workers; another worker that began later may have done it already."""
         dead = [worker for worker in self.workers if worker.stats is None]
-        self._mark(*recover_runs(store, runs_of(dead)))
+        self._mark(*self.recover_runs(store, self.runs_of(dead)))
+
+    @staticmethod
+    def runs_of(workers: Sequence[Worker]) -> dict[str, bool]:
+        """Return the runs of dead workers, and whether each could not even raise."""
+        return {worker.run_id: worker.failure is None for worker in workers if worker.run_id is not None}
+
+    @staticmethod
+    def recover_runs(store: StoreHandle, runs: Mapping[str, bool]) -> tuple[dict[str, bool], str]:
+        """Recover the journals of dead workers of this machine.
+
+        Args:
+            store: the store.
+            runs: as `runs_of` returns them. A worker that raised has sealed what it had, unless its journal
+                is still there.
+
+        Returns:
+            Whether the journal was recovered, for each run that left one; and what prevented it, in words.
+        """
+        trouble = ""
+        left = [run for run, died in runs.items() if died or _has_journal(run, store)]
+        try:
+            recover(store)
+        except EpisodelakeError as error:
+            trouble = f"\nIts journal could not be recovered: {error}"
+        return {run: not _has_journal(run, store) for run in left}, trouble
+
+    @classmethod
+    def recover_at(
+        cls, url: str, options: Mapping[str, str] | None, runs: Mapping[str, bool]
+    ) -> tuple[dict[str, bool], str]:
+        """Do the same on another machine, as `recover_runs`.
+
+        Args:
+            url, options: of the store.
+            runs: as for `recover_runs`.
+        """
+        return cls.recover_runs(open_handle(url, options), runs)
 
     def _mark(self, recovered: Mapping[str, bool], trouble: str) -> None:
         for worker in self.workers:
@@ -166,31 +203,6 @@ class WorkerPool(ABC):
                 worker.recovered = recovered[worker.run_id]
                 if not worker.recovered:
                     worker.failure = f"{worker.death()}{trouble}"
-
-
-def runs_of(workers: Sequence[Worker]) -> dict[str, bool]:
-    """Return the runs of dead workers, and whether each could not even raise."""
-    return {worker.run_id: worker.failure is None for worker in workers if worker.run_id is not None}
-
-
-def recover_runs(store: StoreHandle, runs: Mapping[str, bool]) -> tuple[dict[str, bool], str]:
-    """Recover the journals of dead workers of this machine.
-
-    Args:
-        store: the store.
-        runs: as `runs_of` returns them. A worker that raised has sealed what it had, unless its journal is
-            still there.
-
-    Returns:
-        Whether the journal was recovered, for each run that left one; and what prevented it, in words.
-    """
-    trouble = ""
-    left = [run for run, died in runs.items() if died or _has_journal(run, store)]
-    try:
-        recover(store)
-    except EpisodelakeError as error:
-        trouble = f"\nIts journal could not be recovered: {error}"
-    return {run: not _has_journal(run, store) for run in left}, trouble
 
 
 def _has_journal(run: str, store: StoreHandle) -> bool:

@@ -19,7 +19,7 @@ import pyarrow as pa
 from gymnasium import Space, spaces
 
 from ...store.common.arguments import refuse_mask
-from ...store.common.optional_packages import EXPLORE, require
+from ...store.common.optional_packages import require
 from ...store.errors import DatasetError
 from ...store.names import RESERVED
 from ...store.spaces import SpaceCodec
@@ -231,7 +231,7 @@ def opened_image(source: bytes | Path, place: str, problem: str = "is no image")
         DatasetError: it is no image, or is larger than the limit of the import.
         MissingPackageError: Pillow is not installed.
     """
-    images: Any = require("PIL.Image", "Reading images", EXPLORE)
+    images: Any = require("PIL.Image", "Reading images")
     with reading(place, problem):
         # A text is no path, wherever it comes from.
         file = source if isinstance(source, Path) else io.BytesIO(source)

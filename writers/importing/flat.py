@@ -23,11 +23,11 @@ from ...store.errors import DatasetError, SpaceMismatchError
 from ...store.names import (
     ACTION,
     EPISODE,
-    FLAGS,
-    NEXT_OBSERVATION,
     OBSERVATION,
     RESERVED,
     REWARD,
+    TERMINATED,
+    TRUNCATED,
     escape_distinct,
 )
 from .boundary import check_bytes, reading
@@ -201,7 +201,7 @@ class FlatDataset(SpanDataset[_Span]):
         columns = leaf_columns(self.observation_space, rows.observation, OBSERVATION, rows.place)
         columns |= leaf_columns(self.action_space, rows.action, ACTION, rows.place)
         if rows.following is not None:
-            after = leaf_columns(self.observation_space, rows.following, NEXT_OBSERVATION, rows.place)
+            after = leaf_columns(self.observation_space, rows.following, "next_observation", rows.place)
             for name, array in after.items():
                 now = columns[name.removeprefix("next_")]
                 if array.shape[1:] != now.shape[1:] or not np.can_cast(array.dtype, now.dtype):
@@ -241,7 +241,7 @@ class FlatDataset(SpanDataset[_Span]):
         numbers = np.arange(episodes.start, episodes.stop)
         steps: dict[str, pa.Array] = {EPISODE: pa.array(numbers[layout.numbers.to_numpy()])}
         steps[REWARD] = layout.acted(_arrow(rewards, 1))
-        for name, flags in zip(FLAGS, self._flags, strict=True):
+        for name, flags in zip((TERMINATED, TRUNCATED), self._flags, strict=True):
             steps[name] = layout.flags(flags[episodes] & (np.array(kinds) != "drop"))
         for name, array in values.items():
             if name in self._rows.passed:
@@ -265,7 +265,7 @@ class FlatDataset(SpanDataset[_Span]):
         stands = np.array(kinds) == STANDS
         differing = np.zeros(lasts[-1] + 1, bool)
         for name, after in values.items():
-            if _is_in(name, NEXT_OBSERVATION):
+            if _is_in(name, "next_observation"):
                 now = values[name.removeprefix("next_")]
                 differing[:-1] |= differing_rows(after[:-1], now[1:])
         differing[lasts] = False

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from gymnasium import Space, spaces
 
-from ...store.common.optional_packages import HDF5, require
+from ...store.common.optional_packages import require
 from ...store.errors import DatasetError
 from ...store.files import is_file, status
 from .boundary import TRUST, Boundary, boundary, check_bytes, expanded, reading
@@ -40,7 +40,7 @@ def looked_into(source: Any, look: Callable[[Any], Match]) -> Match:
     try:
         import h5py  # noqa: F401
     except ImportError:
-        return Match(f"reading HDF5 needs h5py: pip install {HDF5}", 1)
+        return Match("reading HDF5 needs h5py: pip install 'episodelake[hdf5]'", 1)
     with reading(path, "cannot be opened as HDF5"), open_hdf5(path) as file:
         return look(file)
 
@@ -53,7 +53,7 @@ def open_hdf5(path: Path) -> Any:
             claims far more bytes than are stored.
         OSError: it cannot be opened.
     """
-    h5py = require("h5py", "Reading HDF5", HDF5)
+    h5py = require("h5py", "Reading HDF5")
 
     file = h5py.File(path)
     try:
@@ -79,7 +79,7 @@ def _state(path: Path) -> tuple[int, int, int]:
 @lru_cache(maxsize=8)  # each format of HDF5 looks at the file
 def _looked_through(path: Path, _: tuple[int, int, int], limits: Boundary) -> tuple[str | None, int]:
     """Return what makes a file no safe source, None if nothing does, and how many bytes its arrays claim."""
-    h5py = require("h5py", "Reading HDF5", HDF5)
+    h5py = require("h5py", "Reading HDF5")
     total = 0
 
     def link(name: bytes, info: Any) -> str | None:
@@ -127,7 +127,7 @@ class Hdf5Dataset(ForeignDataset):
 
     def __init__(self, source: Any, name: str) -> None:
         super().__init__()
-        require("h5py", f"Importing from {name}", HDF5)
+        require("h5py", f"Importing from {name}")
         path = hdf5_path(source)
         if path is None:
             raise DatasetError(f"{source} is no HDF5 file, so it is no {name} dataset.")

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ...store.common.optional_packages import ZARR, require
+from ...store.common.optional_packages import require
 from ...store.errors import DatasetError
 from ...store.files import is_file, is_folder, walk
 from .boundary import ZARR_ROOTS, boundary, check_bytes, closed_on_error, is_zarr_folder, reading
@@ -92,7 +92,7 @@ class ZarrFile(ZarrGroup):
     """
 
     def __init__(self, path: Path) -> None:
-        zarr: Any = require("zarr", "Reading zarr", ZARR)
+        zarr: Any = require("zarr", "Reading zarr")
         for name, text in _stated(path):
             with reading(f"{path}: {name}"):
                 for codec in _codecs(json.loads(text)):

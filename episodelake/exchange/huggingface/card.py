@@ -7,16 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...plugin import Export, size_text
-from ...readers.dataset_card import (
-    card_text,
-    common_front,
-    episode_figures,
-    markdown_table,
-    number_text,
-    shown_entries,
-    spaces_text,
-)
+from ...plugin import DatasetCard, Export, size_text
 
 
 @dataclass(frozen=True)
@@ -31,13 +22,13 @@ class SplitSizes:
 
 def write_card(export: Export, path: Path, features: Mapping[str, Any], splits: Sequence[SplitSizes]) -> None:
     """Write `README.md`."""
-    text = card_text(_front(export, features, splits), _text(export, features, splits))
-    path.write_text(text, encoding="utf-8")
+    card = DatasetCard(export.context, export.card, sum(split.rows for split in splits))
+    card.front |= _front(features, splits)
+    path.write_text(card.text(_lines(export, card, features, splits)), encoding="utf-8")
 
 
-def _front(export: Export, features: Mapping[str, Any], splits: Sequence[SplitSizes]) -> dict[str, Any]:
+def _front(features: Mapping[str, Any], splits: Sequence[SplitSizes]) -> dict[str, Any]:
     return {
-        **common_front(export.card, sum(split.rows for split in splits)),
         "configs": [
             {
                 "config_name": "default",
@@ -55,23 +46,22 @@ def _front(export: Export, features: Mapping[str, Any], splits: Sequence[SplitSi
     }
 
 
-def _text(export: Export, features: Mapping[str, Any], splits: Sequence[SplitSizes]) -> list[str]:
-    card = export.card
+def _lines(
+    export: Export, card: DatasetCard, features: Mapping[str, Any], splits: Sequence[SplitSizes]
+) -> list[str]:
     steps = export.options["layout"] == "steps"
     row = "step: T+1 of them for T transitions" if steps else "transition"
-    space = export.context.snapshot.manifest
+    sizes = [(f"rows of the split `{each.name}`", f"{each.rows:,}") for each in splits if len(splits) > 1]
+    sizes += [("size of the files", size_text(sum(each.files for each in splits)))]
     return [
-        f"# {card.get('title', 'Episodes')}",
-        "",
-        *([str(card["description"]), ""] if card.get("description") else []),
         f"Episodes of reinforcement learning, exported from a store of Episodelake. Each row is a {row}.",
         "",
-        *markdown_table(("what", "value"), [*_figures(export, splits), *shown_entries(card)]),
+        *card.figures(sizes),
         "",
-        *spaces_text(space),
+        *card.spaces(),
         "## Columns",
         "",
-        *markdown_table(
+        *card.table(
             ("column", "type"), [(f"`{name}`", f"`{_kind(kind)}`") for name, kind in features.items()]
         ),
         "",
@@ -98,13 +88,6 @@ def _text(export: Export, features: Mapping[str, Any], splits: Sequence[SplitSiz
 def _lost(export: Export) -> list[str]:
     lines = [f"- {line}" for line in export.losses.lines()]
     return ["", "## Not included", "", *lines] if lines else []
-
-
-def _figures(export: Export, splits: Sequence[SplitSizes]) -> list[tuple[str, str]]:
-    figures = episode_figures(export.context)
-    if len(splits) > 1:
-        figures += [(f"rows of the split `{each.name}`", number_text(each.rows)) for each in splits]
-    return [*figures, ("size of the files", size_text(sum(each.files for each in splits)))]
 
 
 def _kind(feature: Mapping[str, Any]) -> str:

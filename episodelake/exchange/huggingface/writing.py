@@ -20,10 +20,10 @@ from ... import EpisodeView
 from ...errors import DatasetError, InvalidArgumentError
 from ...plugin import (
     EPISODE,
-    EXPLORE,
     LISTS,
     METADATA,
     Export,
+    FixedNode,
     Option,
     StepSchema,
     collected,
@@ -35,7 +35,6 @@ from ...readers.exporting.conversions import Converted, table_of
 from ...readers.exporting.shards import ShardWriter, array_column, image_files, is_image
 from ...readers.exporting.tables import LAYOUT, TABLES, TableExport
 from ...store.names import next_name
-from ...store.spaces.fixed import FixedNode
 from .card import SplitSizes, write_card
 
 #: How frames, arrays of uint8, are kept.
@@ -178,7 +177,7 @@ _SPLIT = re.compile(r"\w+(\.\w+)*")
 
 @export_format(
     "huggingface",
-    extra=EXPLORE,
+    extra="'episodelake[explore]'",
     folder=True,
     holds=TABLES,
     layout=LAYOUT,

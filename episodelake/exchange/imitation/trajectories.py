@@ -27,7 +27,6 @@ from gymnasium import Space, spaces
 from ... import Episode, EpisodeView
 from ...errors import DatasetError
 from ...plugin import (
-    NO_REWARDS,
     Export,
     ForeignDataset,
     ForeignEpisode,
@@ -37,7 +36,6 @@ from ...plugin import (
     Match,
     Part,
     map_leaves,
-    refuse_vector_rewards,
     require,
     slice_batch,
 )
@@ -46,6 +44,7 @@ from ...readers.exporting.conversions import Converted, export_of
 from ...readers.exporting.step_arrays import SIMPLE_SPACES, refuse_spaces
 from ...store.files import is_folder
 from ...writers.importing.boundary import closed_on_error
+from ...writers.importing.formats import NO_REWARDS
 from ...writers.importing.hdf5 import discrete_of, is_discrete, space_of
 from ...writers.importing.npy import compared, look_into_npz, npz_path
 from .forms import NEEDED, Folder, Npz, Objects, Trajectories, folder_features, is_trajectory, unpickled
@@ -203,7 +202,7 @@ def to_imitation(view: EpisodeView, target: str) -> Converted:
     export = export_of(view, target, _HOLDS)
     export.count_losses_of_transitions()
     manifest = export.context.snapshot.manifest
-    refuse_vector_rewards(export.context, target)
+    export.refuse_vector_rewards(target)
     refuse_spaces(target, "observation", manifest.observation_space, (*SIMPLE_SPACES, spaces.Dict))
     refuse_spaces(target, "action", manifest.action_space, SIMPLE_SPACES)
     made = (_trajectory(types, episode, export) for episode in export.episodes())

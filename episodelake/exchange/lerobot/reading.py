@@ -27,8 +27,6 @@ from gymnasium import Space
 
 from ...errors import DatasetError
 from ...plugin import (
-    EXPLORE,
-    NO_REWARDS,
     ForeignDataset,
     ForeignEpisode,
     Format,
@@ -51,7 +49,7 @@ from ...writers.importing.columns import (
     read_json,
 )
 from ...writers.importing.episode_rows import completed, is_left
-from ...writers.importing.formats import SPACES, look_into_json
+from ...writers.importing.formats import NO_REWARDS, SPACES, look_into_json
 from .features import (
     ANNOTATION,
     LANGUAGE,
@@ -323,7 +321,7 @@ def _texts_of_language(rows: list[Any]) -> np.ndarray | None:
 
 FORMAT = Format(
     "lerobot",
-    EXPLORE,
+    "'episodelake[explore]'",
     f"a folder whose {INFO} has a codebase_version",
     _detect,
     _open,

@@ -16,7 +16,7 @@ from typing import IO, Any
 import numpy as np
 
 from ...errors import DatasetError
-from ...plugin import EXPLORE, check_bytes, reading, require
+from ...plugin import check_bytes, reading, require
 
 #: How far a frame may be from the time of its row, in frames; nearer to a half, two frames are alike.
 _TOLERANCE = 0.25
@@ -44,7 +44,7 @@ def opened_video(file: Path) -> Iterator[tuple[Any, Any]]:
     Raises:
         DatasetError: the file is damaged, or the block fails to decode it.
     """
-    av: Any = require("av", "Reading videos", EXPLORE)
+    av: Any = require("av", "Reading videos")
     # From an open file, with a fixed format, FFmpeg opens no other file or address.
     with (
         reading(file, "cannot be decoded"),

@@ -20,7 +20,6 @@ from gymnasium import Space, spaces
 from ... import Episode
 from ...errors import DatasetError
 from ...plugin import (
-    EXPLORE,
     EXTRA,
     Export,
     Holds,
@@ -32,7 +31,6 @@ from ...plugin import (
 )
 from ...readers.exporting.capabilities import int64, nothing
 from ...readers.exporting.shards import array_column, image_files, is_image
-from ...store.card import dimension_names
 from .written_files import (
     DATA_MB,
     DATA_PATH,
@@ -70,7 +68,7 @@ _FPS = partial(positive_number, most=1000)
 
 @export_format(
     "lerobot",
-    extra=EXPLORE,
+    extra="'episodelake[explore]'",
     folder=True,
     holds=Holds.all_but(
         seed=int64,
@@ -147,7 +145,7 @@ class _Dataset:
             return {"dtype": "video" if fits else "image", "shape": shape, "names": names}
         # Those of motors, by which LeRobot's own commands replay actions.
         card = self._export.card
-        given = dimension_names(card, column, shape[0]) if len(shape) == 1 else None
+        given = card.dimension_names(column, shape[0]) if len(shape) == 1 else None
         lerobot = card.get("lerobot")
         if given is None and isinstance(lerobot, dict) and column in (lerobot.get("names") or {}):
             self._export.losses.add(f"the names of the numbers of {column}, not one for each")

@@ -12,9 +12,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ...plugin import EXPLORE, require
+from ...plugin import require
 from ...readers.exporting.shards import ShardWriter
-from ...readers.pictures.writing import video_encoding
 from ...store.files import is_file
 
 FILES_IN_CHUNK = 1000
@@ -130,11 +129,14 @@ class _Video:
     """A file of frames."""
 
     def __init__(self, path: Path, fps: Fraction, height: int, width: int) -> None:
-        self._av: Any = require("av", "A video", EXPLORE)
-        codec, pixels, options = video_encoding(self._av, lossless=False)
+        self._av: Any = require("av", "A video")
+        # Not every PyAV has H.264.
+        codec, options = "mpeg4", {"qscale": "2"}
+        if "libx264" in self._av.codecs_available:
+            codec, options = "libx264", {"crf": "18", "preset": "veryfast"}
         self._container = self._av.open(str(path), "w", format="mp4")
         self._stream = self._container.add_stream(codec, rate=fps, options={**options, "g": "2"})
-        self._stream.height, self._stream.width, self._stream.pix_fmt = height, width, pixels
+        self._stream.height, self._stream.width, self._stream.pix_fmt = height, width, "yuv420p"
         self._fps = fps
         self._frames = 0
 

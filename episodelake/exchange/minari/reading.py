@@ -26,6 +26,7 @@ from gymnasium import Space, spaces
 
 from ...errors import DatasetError, InvalidArgumentError
 from ...plugin import (
+    CardEntries,
     ForeignDataset,
     ForeignEpisode,
     Format,
@@ -36,7 +37,6 @@ from ...plugin import (
     reading,
     require,
 )
-from ...store.card import CARD_KEYS
 from ...store.files import is_file, is_folder
 from ...store.spaces.arrow import plain_array
 from ...writers.importing.boundary import is_too_large
@@ -289,7 +289,7 @@ def _card(metadata: Mapping[str, Any]) -> dict[str, Any]:
     for name in ("env_spec", "eval_env_spec"):
         if name in card and not isinstance(card[name], str):
             card[name] = card[name].to_json() if hasattr(card[name], "to_json") else json.dumps(card[name])
-    return {name: card[name] for name in sorted(card, key=lambda name: (name not in CARD_KEYS, name))}
+    return {name: card[name] for name in sorted(card, key=lambda name: (name not in CardEntries.KEYS, name))}
 
 
 def _has_images(space: Space) -> bool:

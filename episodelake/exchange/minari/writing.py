@@ -26,7 +26,6 @@ from ...plugin import (
     Option,
     export_format,
     flag,
-    refuse_vector_rewards,
     require,
     slice_batch,
 )
@@ -94,7 +93,7 @@ def write_minari(export: Export, target: Path) -> None:
 
     data_format = export.options["data_format"]
     manifest = export.context.snapshot.manifest
-    refuse_vector_rewards(export.context, "Minari")
+    export.refuse_vector_rewards("Minari")
     hdf5 = data_format == "hdf5"
     for place, space in (("observation", manifest.observation_space), ("action", manifest.action_space)):
         check_space(space, place, "Minari")

@@ -13,17 +13,17 @@ from typing import Any
 from gymnasium import Space, spaces
 
 from ...errors import DatasetError, EpisodelakeError
-from ...plugin import ForeignEpisode, slice_batch, space_from_json, unescape
-from ...store.dynamic.values import load_object
+from ...plugin import ForeignEpisode, load_json, slice_batch, space_from_json, unescape
 from ...store.files import exists
-from ...store.names import GROUPS
 from ...writers.importing.columns import plain_texts, read_json
 
 FILE = "episodelake.json"
 #: The feature with the seed, options and metadata.
 FACTS = "episode_metadata/episodelake"
 _SIDES = ("observation", "action")
-_NOT_EXTRA = (*_SIDES, "reward", "discount", "is_first", "is_last", "is_terminal", *GROUPS)
+_NOT_EXTRA = frozenset(
+    (*_SIDES, "reward", "discount", "is_first", "is_last", "is_terminal", "info", "metadata", "policy")
+)
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def exported_episode(
         DatasetError: the record does not fit the spaces, or its facts are damaged.
     """
     try:
-        stated = load_object(facts, FACTS)
+        stated = load_json(facts, FACTS)
         missing = stated.get("last_observation") == "missing"
         tree: dict[str, Any] = {}
         for name, each in values.items():

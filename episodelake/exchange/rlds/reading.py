@@ -25,8 +25,6 @@ from gymnasium import Space
 
 from ...errors import DatasetError, EpisodelakeError
 from ...plugin import (
-    EXPLORE,
-    NO_REWARDS,
     ForeignDataset,
     ForeignEpisode,
     Format,
@@ -49,7 +47,7 @@ from ...writers.importing.columns import (
     read_json,
 )
 from ...writers.importing.episode_rows import NO_TRANSITION, UNUSED, completed, is_left
-from ...writers.importing.formats import SPACES
+from ...writers.importing.formats import NO_REWARDS, SPACES
 from .exported import FACTS, Exported, exported_episode, read_exported
 from .tfrecord import read_example, read_record, record_offsets
 
@@ -393,7 +391,7 @@ def _dotted(name: str) -> str:
 
 FORMAT = Format(
     "rlds",
-    EXPLORE,
+    "'episodelake[explore]'",
     f"a folder with {_FEATURES}, which has steps, and {_INFO}",
     _detect,
     _open,

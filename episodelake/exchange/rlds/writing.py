@@ -23,7 +23,6 @@ import numpy as np
 from ... import Episode
 from ...errors import DatasetError, InvalidArgumentError
 from ...plugin import (
-    EXPLORE,
     EXTRA,
     INFO,
     POLICY,
@@ -35,9 +34,9 @@ from ...plugin import (
     export_format,
     space_to_json,
 )
+from ...readers.exporting.images import image_bytes
 from ...readers.exporting.shards import ShardWriter, is_image, write_json
 from ...readers.exporting.step_arrays import StepColumns, check_space, leaves, text_keys
-from ...readers.pictures.writing import image_bytes
 from .tfrecord import write_example, write_record
 
 #: TensorFlow parses no larger message.
@@ -179,7 +178,7 @@ _SCALARS = {bool: np.bool_, int: np.int64, float: np.float64}
 
 @export_format(
     "rlds",
-    extra=EXPLORE,
+    extra="'episodelake[explore]'",
     folder=True,
     holds=Holds.all_but(
         last_observation="padded",

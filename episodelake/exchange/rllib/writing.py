@@ -32,7 +32,6 @@ from ...plugin import (
     Option,
     export_format,
     one_of,
-    refuse_vector_rewards,
     require,
     slice_batch,
 )
@@ -85,7 +84,7 @@ def write_rllib(export: Export, target: Path) -> None:
     """Write a folder of files with some 65,000 transitions each."""
     kind = export.options["kind"]
     write = _write_episodes if kind == "episodes" else _write_rows
-    refuse_vector_rewards(export.context, "RLlib")
+    export.refuse_vector_rewards("RLlib")
     if kind == "episodes":
         manifest = export.context.snapshot.manifest
         check_space(manifest.observation_space, "observation", "RLlib")
@@ -108,7 +107,7 @@ def to_rllib(view: EpisodeView, target: str) -> Converted:
     module = require("ray.rllib.env.single_agent_episode", "view.to.rllib()", "'ray[rllib]'")
     export = export_of(view, target, EPISODES)
     export.count_losses()
-    refuse_vector_rewards(export.context, target)
+    export.refuse_vector_rewards(target)
     spaces = _spaces(export)
     # What the store hands out may share its memory.
     made = [

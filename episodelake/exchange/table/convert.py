@@ -12,7 +12,6 @@ import pyarrow as pa
 from ...errors import DatasetError
 from ...plugin import EPISODE, REWARD, TERMINATED, TRUNCATED, ForeignTable, Losses
 from ...store.dynamic.logical_types import marked
-from ...store.spaces.coerce import may_round
 from ...writers.importing.columns import flags_of
 from ...writers.importing.episode_rows import (
     DIFFERING,
@@ -207,7 +206,7 @@ def _column(leaf: Leaf, rows: pa.Table, spans: Sequence[Span]) -> pa.Array:
 
 def _check_exact(integers: np.ndarray, floats: np.ndarray, name: str, spans: Sequence[Span]) -> None:
     """Refuse an integer that a float would round."""
-    if not may_round(integers.dtype, floats.dtype):
+    if integers.dtype.kind not in "iu" or integers.dtype.itemsize < floats.dtype.itemsize:
         return
     limit = 2 ** (np.finfo(floats.dtype).nmant + 1)
     for row in np.flatnonzero((integers > limit) | (integers < -limit)).tolist():

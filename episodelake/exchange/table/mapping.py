@@ -14,7 +14,6 @@ from ...errors import DatasetError, InvalidArgumentError
 from ...plugin import (
     ACTION,
     EXTRA,
-    NEXT_OBSERVATION,
     OBSERVATION,
     TERMINATED,
     TRUNCATED,
@@ -23,7 +22,7 @@ from ...plugin import (
     unescape,
 )
 from ...readers.exporting.tables import EXTRA_KEY
-from ...store.names import GROUPS, check_name, escape_distinct
+from ...store.names import check_name, escape_distinct
 
 #: One column; several that make a vector; or columns by the keys of a Dict space.
 Columns = str | Sequence[str] | Mapping[str, Any]
@@ -36,7 +35,7 @@ FILE = "filename"
 #: The names of columns by their role, for tables without a mapping.
 OBVIOUS = {
     OBSERVATION: (OBSERVATION, "observations", "obs"),
-    NEXT_OBSERVATION: (NEXT_OBSERVATION, "next_observations", "next_obs"),
+    "next_observation": ("next_observation", "next_observations", "next_obs"),
     ACTION: (ACTION, "actions"),
     "reward": ("reward", "rewards"),
     TERMINATED: (TERMINATED, "termination", "terminations", "terminals", "terminal"),
@@ -201,6 +200,58 @@ class ResolvedMapping:
             | {f"metadata.{key}": column for key, column in self.metadata.items()}
         )
 
+    @classmethod
+    def of(cls, mapping: Any, schema: pa.Schema, place: str, *, many: bool = False) -> ResolvedMapping:
+        """Find the columns of a mapping in a table.
+
+        Args:
+            mapping: a `ColumnMapping`; None for the default.
+            place: the table, for errors.
+            many: as for `default_mapping`.
+
+        Raises:
+            InvalidArgumentError: `mapping` is something else, or one of its arguments is.
+            DatasetError: a column is not there, or there is no default mapping for these columns.
+        """
+        if mapping is None:
+            mapping, lacking = default_mapping(schema.names, many=many)
+            if mapping is None:
+                raise DatasetError(
+                    f"{place} has no column for {', '.join(lacking)}; it has {_listed(schema.names)}. "
+                    "Name them with mapping=el.ColumnMapping(observation=..., action=..., ...)."
+                )
+            # What an export to Parquet says of its columns.
+            own = json.loads((schema.metadata or {}).get(EXTRA_KEY, b"[]"))
+            mapping = replace(mapping, extra={name: name for name in own})
+        mapping = column_mapping(mapping)
+        find = _Finder(schema, place)
+        episode = [mapping.episode] if isinstance(mapping.episode, str) else [*mapping.episode]
+        episode += [mapping.agent] if mapping.agent is not None else []
+        extra = find.named("extra", mapping.extra)
+        for name in extra.keys() - {EXTRA.json_column}:
+            check_name(name, {})
+        passed = find.named("info", mapping.info, "info.") | find.named("policy", mapping.policy, "policy.")
+        return ResolvedMapping(
+            observation=find.tree(mapping.observation, OBSERVATION),
+            action=find.tree(mapping.action, ACTION),
+            reward=None if mapping.reward is None else find.tree(mapping.reward, "reward"),
+            following=find.following(mapping),
+            **{
+                name: find.single(name, getattr(mapping, name))
+                for name in (TERMINATED, TRUNCATED, "done", "step", "seed")
+            },
+            episode=tuple(find.column("episode", name) for name in episode),
+            agent=find.single("agent", mapping.agent),
+            passed=passed | extra,
+            metadata=find.named("metadata", mapping.metadata),
+            action_leads_to=mapping.action_leads_to,
+        )
+
+    @staticmethod
+    def columns_of(tree: Tree | None) -> list[str]:
+        """Return the columns of the leaves of a tree."""
+        return [] if tree is None else [column for leaf in leaves(tree) for column in leaf.columns]
+
 
 def is_image(kind: pa.DataType) -> bool:
     """Return whether a column has images as `datasets` of Hugging Face keep them."""
@@ -243,57 +294,10 @@ def default_mapping(columns: Sequence[str], *, many: bool = False) -> tuple[Colu
         roles.pop("done", None)
     groups = {
         group: {name.partition(".")[2]: name for name in columns if name.startswith(f"{group}.")}
-        for group in GROUPS
+        for group in ("info", "metadata", "policy")
     }
     roles.update(groups)
     return ColumnMapping(**roles), []
-
-
-def resolve(mapping: Any, schema: pa.Schema, place: str, *, many: bool = False) -> ResolvedMapping:
-    """Find the columns of a mapping in a table.
-
-    Args:
-        mapping: a `ColumnMapping`; None for the default.
-        place: the table, for errors.
-        many: as for `default_mapping`.
-
-    Raises:
-        InvalidArgumentError: `mapping` is something else, or one of its arguments is.
-        DatasetError: a column is not there, or there is no default mapping for these columns.
-    """
-    if mapping is None:
-        mapping, lacking = default_mapping(schema.names, many=many)
-        if mapping is None:
-            raise DatasetError(
-                f"{place} has no column for {', '.join(lacking)}; it has {_listed(schema.names)}. "
-                "Name them with mapping=el.ColumnMapping(observation=..., action=..., ...)."
-            )
-        # What an export to Parquet says of its columns.
-        own = json.loads((schema.metadata or {}).get(EXTRA_KEY, b"[]"))
-        mapping = replace(mapping, extra={name: name for name in own})
-    mapping = column_mapping(mapping)
-    find = _Finder(schema, place)
-    episode = [mapping.episode] if isinstance(mapping.episode, str) else [*mapping.episode]
-    episode += [mapping.agent] if mapping.agent is not None else []
-    extra = find.named("extra", mapping.extra)
-    for name in extra.keys() - {EXTRA.json_column}:
-        check_name(name, {})
-    passed = find.named("info", mapping.info, "info.") | find.named("policy", mapping.policy, "policy.")
-    return ResolvedMapping(
-        observation=find.tree(mapping.observation, OBSERVATION),
-        action=find.tree(mapping.action, ACTION),
-        reward=None if mapping.reward is None else find.tree(mapping.reward, "reward"),
-        following=find.following(mapping),
-        **{
-            name: find.single(name, getattr(mapping, name))
-            for name in (TERMINATED, TRUNCATED, "done", "step", "seed")
-        },
-        episode=tuple(find.column("episode", name) for name in episode),
-        agent=find.single("agent", mapping.agent),
-        passed=passed | extra,
-        metadata=find.named("metadata", mapping.metadata),
-        action_leads_to=mapping.action_leads_to,
-    )
 
 
 def column_mapping(mapping: Any) -> ColumnMapping:
@@ -379,7 +383,7 @@ class _Finder:
     def following(self, mapping: ColumnMapping) -> Tree | None:
         if mapping.next_observation is None:
             return None
-        tree = self.tree(mapping.next_observation, NEXT_OBSERVATION)
+        tree = self.tree(mapping.next_observation, "next_observation")
         now = self.tree(mapping.observation, OBSERVATION)
         expected = {f"next_{leaf.name}" for leaf in leaves(now)}
         given = {leaf.name for leaf in leaves(tree)}

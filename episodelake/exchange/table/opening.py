@@ -21,7 +21,6 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from ...errors import DatasetError
-from ...store.dynamic.columns import align_to_schema
 from ...store.files import is_file, is_folder
 from ...store.spaces.arrow import plain_table, plain_type
 from ...writers.importing.boundary import Files
@@ -91,7 +90,7 @@ class Spool:
         tables = iter(tables)
         first = next(tables)
         wanted = first.schema if schema is None else schema
-        aligned = (align_to_schema(table, wanted) for table in itertools.chain([first], tables))
+        aligned = (_aligned(table, wanted) for table in itertools.chain([first], tables))
         return self.written(wanted, (batch for table in aligned for batch in table.to_batches()))
 
     def close(self) -> None:
@@ -99,6 +98,15 @@ class Spool:
         if self._folder is not None:
             self._folder.cleanup()
             self._folder = None
+
+
+def _aligned(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return the columns of a schema, with NULLs for those that a table lacks."""
+    columns = [
+        table.column(field.name) if field.name in table.column_names else pa.nulls(len(table), field.type)
+        for field in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def open_table(source: Any, name: str, spool: Spool) -> OpenTable:

@@ -25,7 +25,6 @@ import pyarrow.dataset as ds
 
 from ...errors import DatasetError
 from ...plugin import (
-    NO_REWARDS,
     ForeignDataset,
     ForeignTable,
     Format,
@@ -39,11 +38,11 @@ from ...readers.exporting.tables import CARD_KEY, SPACES_KEY
 from ...store.files import exists
 from ...writers.importing.boundary import Files, closed_on_error
 from ...writers.importing.episode_rows import SpanDataset
-from ...writers.importing.formats import SPACES
+from ...writers.importing.formats import NO_REWARDS, SPACES
 from .arrays import is_dicts
 from .convert import Endings, convert
 from .files import EXPECTED, columns_of_files, kind_of_files
-from .mapping import default_mapping, leaves, resolve
+from .mapping import ResolvedMapping, default_mapping, leaves
 from .opening import delta_table, is_delta, is_huggingface, is_pandas, table_files
 from .rows import TableRows
 from .spaces import ImageColumns, LeafRanges, infer_space, kind_of_leaf, shape_of
@@ -113,7 +112,7 @@ class _Table(SpanDataset[Span]):
     def __init__(self, rows: TableRows, options: ImportOptions) -> None:
         super().__init__()
         self._rows = rows
-        self._map = resolve(options.mapping, rows.schema, rows.name, many=rows.many)
+        self._map = ResolvedMapping.of(options.mapping, rows.schema, rows.name, many=rows.many)
         self.card = json.loads((rows.schema.metadata or {}).get(CARD_KEY, b"{}"))
         options = _as_exported(options, rows.schema)
         names = rows.schema.names

@@ -13,7 +13,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...errors import DatasetError
-from ...store.names import SOURCE_KEY
 from ...writers.importing.columns import check_present, flags_of
 from .mapping import Leaf, ResolvedMapping, leaves
 from .rows import TableRows
@@ -105,7 +104,7 @@ class _SpanFinder:
         # The last row of an episode may be that of the last observation alone: it has no action.
         self._acted = _nullable_leaf(rows, mapping.reward) or _nullable_leaf(rows, mapping.action)
         flags = (mapping.terminated, mapping.truncated, mapping.done)
-        self._source_key = mapping.metadata.get(SOURCE_KEY)
+        self._source_key = mapping.metadata.get("source_key")
         single = [name for name in (mapping.step, *flags, self._source_key) if name is not None]
         columns = [leaf.columns[0] for leaf in (self._next, self._acted) if leaf is not None]
         self.columns = list(dict.fromkeys([*mapping.episode, *single, *columns]))

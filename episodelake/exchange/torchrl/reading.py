@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import DatasetError, InvalidArgumentError
-from ...plugin import INFO, NO_REWARDS, POLICY, ForeignDataset, Format, ImportOptions, Match, inside, reading
+from ...plugin import INFO, POLICY, ForeignDataset, Format, ImportOptions, Match, inside, reading
 from ...store.files import exists, is_folder
 from ...writers.importing.flat import (
     BEGUN,
@@ -36,7 +36,7 @@ from ...writers.importing.flat import (
     tree_leaves,
     unrolled,
 )
-from ...writers.importing.formats import SPACES
+from ...writers.importing.formats import NO_REWARDS, SPACES
 from ...writers.importing.hdf5 import flags_of, space_of
 
 _DTYPES = {

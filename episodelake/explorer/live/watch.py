@@ -14,7 +14,6 @@ import polars as pl
 from ... import EpisodeStore
 from ...errors import CorruptStoreError, EpisodelakeError
 from ...readers.unsealed import Unsealed
-from ...store.card import known_entries
 from ...types import Lake
 from ..checkup import Checkup
 from ..listing import EpisodeList, SeriesColors
@@ -53,7 +52,7 @@ def load(store: EpisodeStore) -> Shown:
     started = time.perf_counter()
     try:
         content = store.card
-        card, fps = known_entries(content), content.get("fps")
+        card, fps = content.texts(), content.get("fps")
     except CorruptStoreError as error:
         card, fps = {"problem": str(error)}, None
     return Shown(store, EpisodeList(store), card, fps, time.perf_counter() - started)

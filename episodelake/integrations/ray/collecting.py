@@ -26,12 +26,10 @@ from ... import collect as collect_locally
 from ... import open as open_store
 from ...errors import InvalidArgumentError
 from ...plugin import whole_number
-from ...store.files.access import error_text
-from ...store.schema import StoreHandle
 from ...types import CollectStats
 from ...writers.collecting.display import StopSignal
-from ...writers.collecting.worker import Share, open_handle, work_share
-from ...writers.collecting.workers import Worker, WorkerPool, recover_runs, runs_of
+from ...writers.collecting.worker import Share, work_share
+from ...writers.collecting.workers import Worker, WorkerPool
 from .datasource import check_path
 
 _PAUSE = 0.1
@@ -67,9 +65,13 @@ class _WorkerActor:
 def _out_of_memory(error: OutOfMemoryError) -> str:
     """Return the first line of Ray's message, which lists the programs of the node, and what helps."""
     return (
-        f"Ray killed it for memory: {error_text(error).rstrip('.')}. Use fewer actors, or reserve memory "
+        f"Ray killed it for memory: {_first_line(error).rstrip('.')}. Use fewer actors, or reserve memory "
         "for each, such as actor_options={'memory': 4 << 30}."
     )
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]
 
 
 @dataclass
@@ -170,19 +172,19 @@ class _ActorPool(WorkerPool):
                 self.kill()
             self.poll()
 
-    def recover(self, store: StoreHandle) -> None:
+    def recover(self, store: Any) -> None:
         """Recover what dead actors left, each on its node: the journal of an object store is local there."""
         dead = [worker for worker in self.workers if worker.stats is None]
         root, task = store.layout.root, ray.remote(_recover_there)
         for node in {worker.node for worker in dead if worker.node is not None}:
-            runs = runs_of([worker for worker in dead if worker.node == node])
+            runs = self.runs_of([worker for worker in dead if worker.node == node])
             pinned = NodeAffinitySchedulingStrategy(node, soft=False)
             there = task.options(num_cpus=0, scheduling_strategy=pinned)
             try:
                 self._mark(*ray.get(there.remote(str(root), root.options, runs)))
             except RayError as error:
                 if root.local is not None:
-                    self._mark(*recover_runs(store, runs))
+                    self._mark(*self.recover_runs(store, runs))
                 else:
                     trouble = f"\nIts journal is on the node {node}, which cannot be reached: {error}"
                     self._mark(dict.fromkeys(runs, False), trouble)
@@ -191,7 +193,7 @@ class _ActorPool(WorkerPool):
 def _recover_there(
     url: str, options: dict[str, str] | None, runs: dict[str, bool]
 ) -> tuple[dict[str, bool], str]:
-    return recover_runs(open_handle(url, options), runs)
+    return WorkerPool.recover_at(url, options, runs)
 
 
 def collect(

@@ -24,8 +24,11 @@ from ray.data.block import BlockMetadata
 
 from ... import EpisodeView
 from ...errors import InvalidArgumentError
-from ...plugin import suggest, whole_number
-from ...readers.tasks import Address, groups_of
+from ...plugin import (
+    Address,
+    suggest,
+    whole_number,
+)
 
 #: A block of whole episodes has about so many bytes at most.
 BLOCK_BYTES = 64 << 20
@@ -117,7 +120,7 @@ class StoreDatasource(Datasource):
     def _task(self, part: slice, limit: int | None) -> ReadTask:
         rows = self._reading.rows[part]
         count = int(rows.sum())
-        blocks = groups_of(rows, max(BLOCK_BYTES // self._reading.row_bytes, 1))
+        blocks = Address.groups(rows, max(BLOCK_BYTES // self._reading.row_bytes, 1))
         read = partial(
             _blocks,
             self._address,
@@ -151,7 +154,7 @@ def _row_group_edges(view: EpisodeView, rows: np.ndarray, capacity: int) -> np.n
 def _joined(edges: np.ndarray, rows: np.ndarray, capacity: int) -> list[slice]:
     """Return groups of about `capacity` rows that begin at some of the edges."""
     bounds = [*edges.tolist(), len(rows)]
-    groups = groups_of(np.add.reduceat(rows, edges), capacity) if len(edges) else []
+    groups = Address.groups(np.add.reduceat(rows, edges), capacity) if len(edges) else []
     return [slice(bounds[group.start], bounds[group.stop]) for group in groups]
 
 

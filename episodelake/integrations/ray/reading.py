@@ -18,27 +18,32 @@ import pyarrow as pa
 from ray.data import Dataset
 from ray.data.extensions import ArrowTensorArray, ArrowVariableShapedTensorArray
 
-from ... import Batches, Cache, Episodes, EpisodeView, Loader, Output, Shard, unpadded
+from ... import Episodes, EpisodeView, Loader, Transitions, unpadded
 from ... import open as open_store
 from ...errors import InvalidArgumentError
-from ...plugin import ACTION, EPISODE, METADATA, OBSERVATION, REWARD, STEPS, collected
+from ...plugin import (
+    ACTION,
+    EPISODE,
+    METADATA,
+    OBSERVATION,
+    REWARD,
+    Address,
+    FixedNode,
+    collected,
+    iterate_blocks,
+    plain_table,
+)
 from ...readers.blocks import without_nulls
 from ...readers.columns.selection import select
 from ...readers.columns.specs import check_names
 from ...readers.columns.tree import leaves
-from ...readers.episodes import iterate_blocks
-from ...readers.loading.config import LoaderConfig, choose_units
-from ...readers.loading.feeding import chosen_episodes
-from ...readers.loading.transforms.on_read import TransformPipeline
-from ...readers.loading.units import Units
-from ...readers.tasks import Address
-from ...store.names import LENGTH
-from ...store.spaces.arrow import plain_table, values_of
-from ...store.spaces.fixed import FixedNode
+from ...readers.loading.feeding import unit_counts
+from ...types import Units
 from .datasource import BLOCK_BYTES, Reading, check_columns, check_path, dataset_of
 
 #: About how many bytes a cell takes whose size is known only when it is read.
 _CELL_BYTES = 16
+LENGTH = "length"
 #: Ray Data's column that carries the number of rows where no other column does.
 _NO_COLUMN = "__bsp_stub"
 
@@ -60,14 +65,14 @@ def _step_rows(last: bool, view: EpisodeView, first: int, columns: Sequence[str]
 def _stored_rows(last: bool, view: EpisodeView, columns: Sequence[str]) -> Iterator[pa.Table]:
     """Yield the steps of a view as the files have them, a row group at a time."""
     snapshot = view.context.snapshot
-    added, shown = snapshot.annotation_files.annotations, snapshot.shown_schema(STEPS)
+    added, shown = snapshot.annotation_files.annotations, snapshot.shown_schema("steps")
     # Any column gives the number of rows where none is asked for.
     stored = [shown.field(name) for name in columns if name in shown.names and name not in added]
     stored = stored or [shown.field(0)]
     facts = [name for name in columns if name not in shown.names and name not in added]
     episodes = plain_table(collected(view.episodes.select(facts)).to_arrow()) if facts else None
     places = {position: place for place, position in enumerate(view.positions.tolist())}
-    overflow = snapshot.overflow(STEPS)
+    overflow = snapshot.overflow("steps")
     for block, members in iterate_blocks(view.context):
         rows = block.shown(stored, overflow, 0, block.count)
         for name in columns:
@@ -94,9 +99,11 @@ def _kept_facts(view: EpisodeView) -> list[str]:
 
 def _tensor(column: pa.ChunkedArray, leaf: FixedNode) -> pa.Array:
     """Return a column in the shape and dtype of its space; where it is NULL, tensors are zero."""
-    valid = values_of(column.is_valid())
+    valid = column.is_valid().to_numpy()
     if column.null_count:
-        chunks = [without_nulls(chunk, values_of(chunk.is_valid())) for chunk in column.chunks]
+        chunks = [
+            without_nulls(chunk, chunk.is_valid().to_numpy(zero_copy_only=False)) for chunk in column.chunks
+        ]
         column = pa.chunked_array(chunks, column.type)
     values = leaf.decode([column])
     if not len(values):
@@ -180,30 +187,6 @@ def _loader(view: EpisodeView, size: int, options: Mapping[str, Any]) -> Loader:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         return view.loader(size, **options)
-
-
-def _unit_counts(view: EpisodeView, options: Mapping[str, Any]) -> np.ndarray:
-    """Return how many units each episode has; int64, shape (E,)."""
-    config = LoaderConfig(
-        options["units"],
-        options["columns"],
-        TransformPipeline.of(options["transforms"]),
-        Batches.of(1),
-        Shard(),
-        Output.of("numpy").converter(),
-        seed=0,
-        shuffle=False,
-        weights=None,
-        cache=Cache(),
-        agent=options["agent"],
-        group=options["group"],
-        joint=options["joint"],
-    )
-    config, selection, _ = chosen_episodes(view.context, config)
-    config.warn_left_out(selection.index)
-    counts = config.units.counts(selection.index)
-    numbers = selection.index.numbers
-    return counts if numbers is None else np.bincount(numbers, counts, len(view)).astype(np.int64)
 
 
 def _first_unit(view: EpisodeView, counts: np.ndarray, options: Mapping[str, Any]) -> dict[str, np.ndarray]:
@@ -297,7 +280,7 @@ def read_episodes(
     sizes, counts = dict.fromkeys(names, _CELL_BYTES), np.ones(len(view), np.int64)
     if steps:
         options = {"units": Episodes(), "columns": [*dict.fromkeys([*steps, LENGTH])], "agent": agent}
-        counts = _unit_counts(view, {**options, "transforms": (), "group": None, "joint": False})
+        counts = unit_counts(view.context, **options)
         unit = _first_unit(view, counts, options)
         length = int(unit.pop(LENGTH)[0]) if unit else 1
         mean = int(_row_counts(view, last=True).mean())
@@ -335,13 +318,13 @@ def read_units(
         InvalidArgumentError: as for `store.loader`; or the store is in memory.
         QueryError: `where` is not valid.
     """
-    units = choose_units(units, window=None, n_step=None, gamma=None)
+    units = Transitions() if units is None else units
     if isinstance(units, Episodes):
         raise InvalidArgumentError("Episodes differ in length: read them with read_episodes().")
     view, address = _view(path, where, version, storage_options)
     options = {"units": units, "columns": columns, "transforms": transforms, "agent": agent, "group": group}
     options["joint"] = joint
-    counts = _unit_counts(view, options)
+    counts = unit_counts(view.context, **options)
     sizes = {name: values.nbytes for name, values in _first_unit(view, counts, options).items()}
     size = max(BLOCK_BYTES // max(sum(sizes.values()), 1), 1)
     reading = Reading(partial(_unit_rows, options, size), counts, sizes)

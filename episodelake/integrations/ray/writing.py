@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import quote
 
 import numpy as np
@@ -33,14 +33,11 @@ from ... import EpisodeStore
 from ... import open as open_store
 from ...errors import ConcurrentCommitError, DatasetError, InvalidArgumentError, StoreNotFoundError
 from ...exchange.importing import import_part
-from ...exchange.table.mapping import ResolvedMapping, leaves, resolve
-from ...plugin import MANIFEST, STEPS, ImportOptions, Layout, Losses, Place, collected
+from ...exchange.table.mapping import ResolvedMapping
+from ...plugin import MANIFEST, ImportOptions, Layout, Losses, Place, collected
 from ...store.files import is_folder, scratch, sync_path
-from ...store.layout import JOURNAL, time_ordered_suffix
-from ...store.names import has_utf8
 from ...store.rewrite.merging import merge
 from ...store.staging import staging
-from ...writers.importing.formats import LastObservation
 from .datasource import check_path
 
 _TENSORS = (ArrowTensorType, ArrowTensorTypeV2, ArrowVariableShapedTensorType)
@@ -102,7 +99,7 @@ class StoreDatasink(Datasink):
         staging: Place,
         write_id: str,
         mapping: Any,
-        last_observation: LastObservation,
+        last_observation: Literal["drop", "repeat", "missing"],
     ) -> None:
         root = store.handle.layout.root
         self._target, self._storage_options = str(root), root.options
@@ -133,7 +130,7 @@ class StoreDatasink(Datasink):
                 "store has to be on a file system that all share, or on an object store."
             )
         rows = pa.concat_tables(map(_plain_columns, tables), promote_options="default")
-        mapping = resolve(self._options.mapping, rows.schema, "The dataset")
+        mapping = ResolvedMapping.of(self._options.mapping, rows.schema, "The dataset")
         rows = _with_nulls(rows, mapping, tables[0].schema)
         named = rows.group_by(list(mapping.episode)).aggregate([]).to_pylist()
         # A task that is tried again, while the first attempt may live, has a folder of its own.
@@ -203,14 +200,15 @@ class StoreDatasink(Datasink):
 
 def _sync_segments(folder: Path) -> None:
     """Make the files durable that the driver links into the target; the others are read and deleted."""
-    for file in sorted((folder / STEPS).glob("*.parquet")):
+    for file in sorted((folder / "steps").glob("*.parquet")):
         sync_path(file)
 
 
 def _upload(folder: Path, place: Place) -> None:
     """Copy a closed store into an object store; the file that makes it a store comes last."""
-    root = Layout.at(folder).root
-    names = [entry.name for entry in root.entries(deep=True) if not entry.name.startswith(f"{JOURNAL}/")]
+    layout = Layout.at(folder)
+    root, journals = layout.root, f"{layout.journals.name}/"
+    names = [entry.name for entry in root.entries(deep=True) if not entry.name.startswith(journals)]
     for name in sorted(names, key=MANIFEST.__eq__):
         (place / name).copy_from(root / name)
 
@@ -249,10 +247,10 @@ def _with_nulls(rows: pa.Table, mapping: ResolvedMapping, blocks: pa.Schema) -> 
     Raises:
         DatasetError: rewards have NaN for NULL.
     """
-    rewards = [] if mapping.reward is None else _columns_of(mapping.reward)
+    rewards = mapping.columns_of(mapping.reward)
     tensors = [
         name
-        for name in [*rewards, *_columns_of(mapping.action)]
+        for name in [*rewards, *mapping.columns_of(mapping.action)]
         if isinstance(blocks.field(name).type, _TENSORS)
     ]
     flags = [name for name in (mapping.terminated, mapping.truncated, mapping.done) if name is not None]
@@ -294,17 +292,13 @@ def _check_no_nan(rows: pa.Table, rewards: Sequence[str], flags: Sequence[str]) 
             )
 
 
-def _columns_of(tree: Any) -> list[str]:
-    return [column for leaf in leaves(tree) for column in leaf.columns]
-
-
 def write_steps(
     dataset: Dataset,
     path: str | PathLike[str],
     *,
     write_id: str,
     mapping: Any = None,
-    last_observation: LastObservation = "missing",
+    last_observation: Literal["drop", "repeat", "missing"] = "missing",
     storage_options: Mapping[str, str] | None = None,
     **write_options: Any,
 ) -> WriteReport:
@@ -338,7 +332,7 @@ def write_steps(
         DatasetError, SpaceMismatchError: rows do not make whole episodes, or do not fit the spaces; a task's
             error comes as one of Ray that is also of this class. Nothing was written.
     """
-    if not isinstance(write_id, str) or not write_id or not has_utf8(write_id):
+    if not isinstance(write_id, str) or not write_id or write_id.encode(errors="ignore").decode() != write_id:
         raise InvalidArgumentError(f"write_id={write_id!r:.200}: expected text that names the write.")
     if not isinstance(dataset, Dataset):
         raise InvalidArgumentError(
@@ -353,7 +347,7 @@ def write_steps(
     name = hashlib.sha256(write_id.encode()).hexdigest()[:12]
     if layout.root.local is None:
         # No lock keeps another driver away.
-        name += f"-{time_ordered_suffix()}"
+        name += f"-{uuid.uuid4().hex}"
     with staging(layout, name) as place:
         sink = StoreDatasink(store, place, write_id, mapping, last_observation)
         present = sink.present()

@@ -17,9 +17,8 @@ from ray.rllib.offline.offline_data import OfflineData
 from ... import EpisodeView
 from ... import open as open_store
 from ...errors import InvalidArgumentError
-from ...plugin import POLICY, collected, flag, options_of, refuse_unused, suggest
+from ...plugin import POLICY, Address, collected, flag, options_of, refuse_unused, suggest
 from ...readers.loading.config import left_out
-from ...readers.tasks import groups_of
 from ...store.common.warn import warn_caller
 from .offline_episodes import (
     OWN_COLUMNS,
@@ -335,7 +334,7 @@ def _groups(
     # Runs of neighbours stay together, and are mixed with other runs.
     run = (np.cumsum(stops - starts) - 1) * _RUNS // capacity
     order = np.argsort(rng.permutation(int(run[-1]) + 1)[run], kind="stable")
-    groups = [order[part] for part in groups_of((stops - starts)[order], capacity)]
+    groups = [order[part] for part in Address.groups((stops - starts)[order], capacity)]
     return [
         {"store": store, "episodes": episodes[part], "starts": starts[part], "stops": stops[part]}
         for part in groups

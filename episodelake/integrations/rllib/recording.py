@@ -29,9 +29,8 @@ from ... import EpisodeStore, create
 from ... import open as open_store
 from ...errors import InvalidArgumentError, StoreExistsError, StoreNotFoundError
 from ...plugin import Layout
-from ...types import SessionOptions, VectorRecorder
-from ...writers.recorders.vector_values import InfoChoice, RecordInfos
-from ...writers.session.journal import SessionKeywords
+from ...types import SessionKeywords, SessionOptions, VectorRecorder
+from ...writers.recorders.vector_values import InfoChoice
 from .recording_agents import (
     SAMPLED_ACTION,
     AgentsRecording,
@@ -83,7 +82,7 @@ class StoreRecorder:
         run: str | None = None,
         metadata: Mapping[str, Any] | None = None,
         policy: Collection[str] | None = None,
-        record_infos: RecordInfos = True,
+        record_infos: bool | Collection[str] = True,
         evaluation: bool = False,
         storage_options: Mapping[str, str] | None = None,
         **options: Unpack[SessionKeywords],
@@ -100,7 +99,7 @@ class StoreRecorder:
         self.run = run
         self.metadata = dict(metadata or {})
         self.policy = policy
-        self.record_infos: RecordInfos = record_infos
+        self.record_infos: bool | Collection[str] = record_infos
         self.evaluation = evaluation
         self.storage_options = storage_options
         self.options = options

@@ -13,6 +13,7 @@ action waits here and its rewards add up. See `MultiAgentEpisode.add_env_step` f
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple
 
@@ -25,13 +26,10 @@ from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
 
 from ... import EpisodeStore, TeamWriter
 from ...errors import RecorderStateError
+from ...plugin import freeze_value
 from ...store.agents import find_group
-from ...store.dynamic.values import freeze, freeze_value
-from ...types import OpenTeam
-from ...writers.recorders.env_checks import own
-from ...writers.recorders.team_recorder import INITIAL_REWARD
+from ...types import OpenTeam, SessionKeywords
 from ...writers.recorders.vector_values import InfoChoice
-from ...writers.session.journal import SessionKeywords
 
 #: The policy value with an action before RLlib clipped or rescaled it.
 SAMPLED_ACTION = "sampled_action"
@@ -204,7 +202,7 @@ class RecordedAgents(gymnasium.Wrapper):
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
         """Reset the environment and begin an episode; a running one ends as `cut`."""
         self._end()
-        kept = None if options is None else freeze(options)
+        kept = None if options is None else freeze_value(options)
         observations, infos = self.env.reset(seed=seed, options=options)
         drawn = getattr(self.env.unwrapped, "_np_random_seed", None)
         if seed is None and not self._was_reset and isinstance(drawn, int) and drawn >= 0:
@@ -219,13 +217,13 @@ class RecordedAgents(gymnasium.Wrapper):
             metadata={"env_index": self._index},
             groups=self._run.groups,
         )
-        self._last = {name: own(value) for name, value in first.items()}
+        self._last = {name: copy.deepcopy(value) for name, value in first.items()}
         return observations, infos
 
     def step(self, action: ByAgent) -> Any:
         """Step the environment and record the transitions that it completes."""
         for name, value in _by_name(action).items():
-            self._taken[name] = _Taken(own(value), self.policy.pop(name, {}))
+            self._taken[name] = _Taken(copy.deepcopy(value), self.policy.pop(name, {}))
         try:
             result: Any = self.env.step(action)
             if self._team is not None:
@@ -271,7 +269,7 @@ class RecordedAgents(gymnasium.Wrapper):
         stepped = {name: self._taken.pop(name) for name in came if name in self._taken}
         earned = {name: self._rewards.pop(name, 0.0) for name in came}
         early = [name for name in came if name not in stepped and earned[name]]
-        extra |= {name: {INITIAL_REWARD: earned[name]} for name in early}
+        extra |= {name: {"initial_reward": earned[name]} for name in early}
         team.append(
             {name: taken.action for name, taken in stepped.items()},
             {name: earned[name] for name in stepped},
@@ -283,7 +281,7 @@ class RecordedAgents(gymnasium.Wrapper):
             extra,
         )
         self._transitions += len(stepped)
-        self._last |= {name: own(value) for name, value in came.items()}
+        self._last |= {name: copy.deepcopy(value) for name, value in came.items()}
         if terminated.all or truncated.all or not team.agents:
             self._end()
 

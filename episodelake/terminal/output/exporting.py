@@ -135,7 +135,7 @@ def file_report(
     beginning: str, file: Path, facts: Mapping[str, Any], *, status: int = 0, error: str = ""
 ) -> Report:
     """Report the file that a command wrote: facts and the file as JSON, or a sentence with this beginning."""
-    size = status(file).st_size
+    size = path_status(file).st_size
     sentence = f"{beginning} {file} ({size_text(size)})."
     value = {**facts, "file": file, "bytes": size}
     return Report(value, lambda page, _: page.note(sentence), status=status, error=error)

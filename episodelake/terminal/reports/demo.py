@@ -16,8 +16,7 @@ from typing import Any
 import gymnasium
 import polars as pl
 
-from ... import collect, create
-from ..._store import EpisodeStore
+from ... import EpisodeStore, collect, create
 from ...errors import StoreExistsError
 from ...plugin import counted
 from ...readers.replaying.replay import replay

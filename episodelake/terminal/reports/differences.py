@@ -14,11 +14,21 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from ..._store import EpisodeStore
+from ... import EpisodeStore
 from ...errors import CorruptStoreError
-from ...plugin import EXTRA, INFO, POLICY, STEPS, TABLES, Place, collected, counted, progress_meter, quote
-from ...readers.sql.sources import type_name
-from ...store.rewrite.operation import Progress
+from ...plugin import (
+    EXTRA,
+    INFO,
+    POLICY,
+    TABLES,
+    Place,
+    QuerySession,
+    collected,
+    counted,
+    progress_meter,
+    quote,
+)
+from ...types import Progress
 from ..output.page import Page
 from .open_store import open_store_at, reading_errors
 from .store_figures import store_figures
@@ -77,7 +87,7 @@ def _unequal(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[tuple[
 
 def _types(store: EpisodeStore, table: str) -> dict[str, str]:
     schema = store.selection().snapshot.shown_schema(table)
-    return {field.name: type_name(field.type) for field in schema}
+    return {field.name: QuerySession.type_name(field.type) for field in schema}
 
 
 def _spaces(store: EpisodeStore) -> dict[str, str]:
@@ -186,7 +196,7 @@ def _steps_differing(
     if ids.is_empty():
         return []
     kinds = [
-        {field.name: field.type for field in store.selection().snapshot.shown_schema(STEPS)}
+        {field.name: field.type for field in store.selection().snapshot.shown_schema("steps")}
         for store in (first, second)
     ]
     keys = [name for name, _ in first.selection().snapshot.schema.step_keys]

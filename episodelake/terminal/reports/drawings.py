@@ -15,10 +15,10 @@ import polars as pl
 
 from ... import EpisodeView
 from ...errors import NothingToDrawError
-from ...plugin import ACTION, EPISODES, counted
+from ...plugin import ACTION, ChartSession, counted
 from ...readers.charts.bins import Bins
 from ...readers.charts.learning import learning_curves
-from ...readers.charts.series import LARGEST, RETURN, RUN, VALUED, ChartSession, value_episodes
+from ...readers.charts.series import LARGEST, RETURN, RUN, VALUED, value_episodes
 from ...readers.charts.steps import Element, elements_of, finite, step_rows
 from ..output.page import Page
 from ..output.sparkline import Line, span_of, stretches
@@ -113,7 +113,7 @@ def drawn_series(view: EpisodeView, what: str, by: str | None) -> tuple[list[Run
     with ChartSession(view.context, steps=False) as bench:
         value_episodes(bench, what, by or RUN)
         key = "run_id" if by is None else "series"
-        began = f"SELECT episode_id, started_at FROM {EPISODES}"
+        began = "SELECT episode_id, started_at FROM episodes"
         rows = bench.table(
             f"WITH placed AS (SELECT {key} AS name, panel, value, started_at, number "
             f"FROM {VALUED} JOIN ({began}) USING (episode_id)), "

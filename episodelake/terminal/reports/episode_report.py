@@ -19,8 +19,7 @@ import polars as pl
 import pyarrow as pa
 import typer
 
-from ... import AgentEpisode, Episode, MultiAgentEpisode
-from ..._store import EpisodeStore
+from ... import AgentEpisode, Episode, EpisodeStore, MultiAgentEpisode
 from ...errors import (
     CorruptStoreError,
     EpisodeNotFoundError,

@@ -11,12 +11,14 @@ from typing import Any
 
 import polars as pl
 
-from ... import AgentGroup
-from ..._store import EpisodeStore
+from ... import AgentGroup, EpisodeStore
 from ...errors import CorruptStoreError
-from ...plugin import EPISODES, STEPS, Layout, counted, run_envs, size_text
-from ...readers.replaying.run_envs import RunEnv
-from ...store.card import CARD_KEYS, entry_text, known_entries
+from ...plugin import (
+    Layout,
+    RunEnv,
+    counted,
+    size_text,
+)
 from ...store.files.locks import holder
 from ...store.journal.run_journal import DAMAGED_SUFFIX, journal_folders, journal_runs, lock_path
 from ...store.layout import FORMAT_VERSION
@@ -33,7 +35,7 @@ def info_of(opened: Explored) -> dict[str, Any]:
     store = opened.store
     snapshot = store.selection().snapshot
     figures = store_figures(store)
-    sizes = [table_size(snapshot, table) for table in (STEPS, EPISODES)]
+    sizes = [table_size(snapshot, table) for table in ("steps", "episodes")]
     files, size = _on_disk(store.handle.layout)
     card, lost = _card_of(store)
     return {
@@ -92,7 +94,7 @@ def _journals(layout: Layout) -> dict[str, Any]:
 
 def _environments(store: EpisodeStore) -> list[str]:
     """Return the distinct environments of the runs, with their files."""
-    texts = dict.fromkeys(map(_environment, run_envs(store.selection().snapshot).values()))
+    texts = dict.fromkeys(map(_environment, RunEnv.of_runs(store.selection().snapshot).values()))
     return [text for text in texts if text]
 
 
@@ -184,8 +186,7 @@ def _card(page: Page, report: Mapping[str, Any]) -> list[tuple[str, str]]:
         return []
     if not page.is_terminal:
         return [("card", json.dumps(card, ensure_ascii=False))]
-    entries = known_entries(card)
-    entries |= {key: entry_text(value) for key, value in card.items() if key not in CARD_KEYS}
+    entries = card.texts(others=True)
     # A value of several lines is indented, so that none of them passes for another entry.
     lines = (f"{key}: {value}".replace("\n", "\n  ") for key, value in entries.items())
     return [("card", "\n".join(lines))]
@@ -204,7 +205,7 @@ def _write_runs(page: Page, runs: list[dict[str, Any]]) -> None:
 
 
 def _write_columns(page: Page, report: Mapping[str, Any]) -> None:
-    steps = [column for column in report["columns"] if column["table"] == STEPS]
+    steps = [column for column in report["columns"] if column["table"] == "steps"]
     total = sum(column["bytes"] for column in steps)
     about = "" if report["sizes_are_exact"] else "about "
     page.table(

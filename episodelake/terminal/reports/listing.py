@@ -7,11 +7,9 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from ... import EpisodeView
-from ..._store import EpisodeStore
+from ... import EpisodeStore, EpisodeView
 from ...errors import QueryError
-from ...plugin import collected, counted, quote
-from ...readers.sql.text import RUN, run_keys
+from ...plugin import QuerySession, collected, counted, quote
 from ..output.page import Page
 from .open_store import Explored, meant
 
@@ -86,7 +84,7 @@ def _sorted(view: EpisodeView, column: str, of_run: Mapping[str, str], *, descen
     """Sort by a column; lists, such as several objectives, by their sums."""
     schema = view.episodes.collect_schema()
     if column not in schema and column in of_run:
-        return view.sort(f"{RUN}.{quote(column.removeprefix(f'{RUN}.'))}", descending=descending)
+        return view.sort(f"run.{quote(column.removeprefix('run.'))}", descending=descending)
     listed = schema[column].is_nested()
     return view.sort(pl.col(column).list.sum() if listed else column, descending=descending)
 
@@ -117,7 +115,7 @@ def columns_of(store: EpisodeStore, table: str) -> list[str]:
 
 def run_columns(store: EpisodeStore) -> dict[str, str]:
     """Return the columns `run.<key>` of a listing, each with its column of `runs`."""
-    return {f"{RUN}.{key}": name for key, name in run_keys(store.context.snapshot).items()}
+    return QuerySession.run_columns(store.context.snapshot)
 
 
 def _place(offset: int, shown: int, total: int) -> str:

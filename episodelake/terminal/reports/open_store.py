@@ -20,9 +20,8 @@ import polars as pl
 import pyarrow as pa
 import typer
 
-from ... import EpisodeView
+from ... import EpisodeStore, EpisodeView
 from ... import open as open_store
-from ..._store import EpisodeStore
 from ...errors import CorruptStoreError, EpisodeNotFoundError
 from ...plugin import Snapshot, counted, options_of, refuse_unused, suggest
 from ...store.files import exists

@@ -11,8 +11,8 @@ import typer
 
 from ... import EpisodeView
 from ...errors import InvalidArgumentError, NothingToDrawError
-from ...plugin import EXPLORE, require
-from ...readers.charts.series import LENGTH, RETURN, check_any
+from ...plugin import ChartSession, require
+from ...readers.charts.series import LENGTH, RETURN
 from ..output.exporting import check_target, file_report, replaced
 from ..result import Report
 from .drawings import (
@@ -108,7 +108,7 @@ def drawn(view: EpisodeView, wanted: Wanted, *, as_json: bool) -> Drawing:
     kind, given = wanted.kind, wanted.given()
     if not as_json:
         # As for a file; an empty list is an answer for programs.
-        check_any(view.context)
+        ChartSession.check_any(view.context)
     if kind == "visitation":
         if not as_json:
             raise InvalidArgumentError(
@@ -143,7 +143,7 @@ def _visits(view: EpisodeView) -> list[dict[str, Any]]:
     if not len(view):
         return []
     # Imported where it is kind: it brings Altair.
-    require("altair", "Visitation", EXPLORE)
+    require("altair", "Visitation")
     from ...readers.charts.actions import visits
 
     return visits(view.context)

@@ -26,10 +26,8 @@ from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.lexers import PygmentsLexer
 from pygments.lexers.sql import SqlLexer
 
-from ..._store import EpisodeStore
-from ...plugin import QuerySession, counted
-from ...readers.sql.session import sql_names
-from ...readers.sql.text import quoted_if_needed
+from ... import EpisodeStore
+from ...plugin import QuerySession, counted, quote
 from ..command import message_of
 from ..output.exporting import FORMATS, Export, write_result
 from ..output.page import Page, report_error, report_warning
@@ -217,7 +215,7 @@ class SqlCompleter(Completer):
 
     def look_up(self, connection: duckdb.DuckDBPyConnection) -> None:
         """Read the names of a connection."""
-        tables, functions = sql_names(connection)
+        tables, functions = QuerySession.names(connection)
         keywords = connection.execute(
             "SELECT upper(keyword_name) FROM duckdb_keywords() ORDER BY 1"
         ).fetchall()
@@ -225,7 +223,7 @@ class SqlCompleter(Completer):
         self._names |= {name: (f"{name}(", kind) for name, kind in functions.items()}
         self._names |= {name: (name, "table") for name in tables}
         for columns in tables.values():
-            self._names |= {name: (quoted_if_needed(name), kind) for name, kind in columns.items()}
+            self._names |= {name: (quote(name, always=False), kind) for name, kind in columns.items()}
 
     def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterator[Completion]:
         """Yield candidates for the cursor's place: tables where one is named, else columns first."""

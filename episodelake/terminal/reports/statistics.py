@@ -15,9 +15,8 @@ import pyarrow as pa
 
 from ... import EpisodeView
 from ...errors import QueryError
-from ...plugin import ACTION, EPISODES, OBSERVATION, REWARD, STEPS, Snapshot, collected, quote, unescape
+from ...plugin import ACTION, OBSERVATION, REWARD, QuerySession, Snapshot, collected, quote, unescape
 from ...readers.columns.specs import DEFAULT_COLUMNS, dynamic_fields
-from ...readers.sql.sources import type_name
 from ...store.schema import ENV_STEP
 from ..output.page import Page
 from .open_store import Explored, meant
@@ -152,7 +151,7 @@ def _element_of(name: str, known: Sequence[str]) -> tuple[str, str | None]:
 def _columns_figures(view: EpisodeView, columns: Sequence[str] | None) -> list[dict[str, Any]]:
     """Return a row per element of whole columns."""
     snapshot = view.selection().snapshot
-    schema = snapshot.shown_schema(STEPS)
+    schema = snapshot.shown_schema("steps")
     for name in columns or ():
         _check(snapshot, name)
     if not snapshot.schema.groups:
@@ -163,7 +162,7 @@ def _columns_figures(view: EpisodeView, columns: Sequence[str] | None) -> list[d
 
 def measurable_columns(snapshot: Snapshot) -> list[str]:
     """Return the columns of steps that can be measured, by the names that `--columns` takes."""
-    schema = snapshot.shown_schema(STEPS)
+    schema = snapshot.shown_schema("steps")
     if snapshot.schema.groups:
         return [each.name for each in schema if each.name not in _KEYS and _is_number(each.type)]
     dynamic = dynamic_fields(snapshot)
@@ -176,14 +175,14 @@ def _check(snapshot: Snapshot, name: str) -> None:
     known = measurable_columns(snapshot)
     if name in known:
         return
-    schema = snapshot.shown_schema(STEPS)
+    schema = snapshot.shown_schema("steps")
     if name in schema.names:
-        kind = type_name(schema.field(name).type)
+        kind = QuerySession.type_name(schema.field(name).type)
         raise QueryError(
             f"The column {name} holds keys or no numbers ({kind}), so there is nothing to measure. "
             f"Columns that can be measured: {', '.join(known)}."
         )
-    if name in snapshot.shown_schema(EPISODES).names:
+    if name in snapshot.shown_schema("episodes").names:
         raise QueryError(
             f"{name} is a column of episodes, and --columns chooses columns of steps. Lengths and returns "
             f"are measured in any case; for others ask in SQL. There are: {', '.join(known)}."

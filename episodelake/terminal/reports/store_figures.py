@@ -15,8 +15,7 @@ import polars as pl
 
 from ... import EpisodeStore
 from ...errors import CorruptStoreError
-from ...plugin import STEPS, Place, Snapshot, collected
-from ...readers.sql.sources import type_name
+from ...plugin import Place, QuerySession, Snapshot, collected
 from ...store.delta.log import TableFile
 from ...store.parquet.files import read_footer
 
@@ -136,19 +135,19 @@ class TableSize:
 
 def table_size(snapshot: Snapshot, table: str) -> TableSize:
     """Measure the columns of `steps` (annotations included) or of `episodes`."""
-    files = _step_files(snapshot) if table == STEPS else snapshot.episode_files
+    files = _step_files(snapshot) if table == "steps" else snapshot.episode_files
     folder = snapshot.layout.table(table)
     measured = _sampled(files)
     sizes, damaged = _sizes([folder / file.name for file in measured])
     share = sum(file.size for file in measured)
     scale = sum(file.size for file in files) / share if len(measured) < len(files) and share else 1.0
-    if table == STEPS:
+    if table == "steps":
         sizes |= _annotation_sizes(snapshot)
     columns = [
         {
             "table": table,
             "column": field.name,
-            "type": type_name(field.type),
+            "type": QuerySession.type_name(field.type),
             "bytes": round(sizes.get(field.name, 0) * scale),
         }
         for field in snapshot.shown_schema(table)
