@@ -20,6 +20,7 @@ import typer
 from ...errors import QueryError, StoreAccessError
 from ...plugin import QuerySession, check_outside_stores, replacing, size_text
 from ...store.files import exists, is_file, is_folder
+from ...store.files import status as path_status
 from ..result import Report
 from .cells import clean, writer
 from .json_text import json_of
