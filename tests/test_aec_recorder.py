@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -89,37 +88,6 @@ def test_the_last_observation_of_every_agent_is_kept(tmp_path: Path) -> None:
     assert episode.agent_lengths == {"player_1": 3, "player_2": 2}
     assert (episode.terminated, episode.end_reason, episode.length) == (True, "terminated", 5)
     assert episode.agent("player_2").observations["observation"][-1, :, :, 1].sum() == 3
-    assert not store.verify().faults
-
-
-def test_a_cut_keeps_every_turn(tmp_path: Path) -> None:
-    """After a cut at any turn each turn is a transition, and agents that waited have their observation."""
-    for number, turns in enumerate([1, 2, 3, 4, 6, 8]):
-        with case(turns):
-            _check_a_cut_keeps_every_turn(tmp_path / str(number), turns)
-
-
-def _check_a_cut_keeps_every_turn(tmp_path: Path, turns: int) -> None:
-    env = Turns()
-    store = el.create(tmp_path / "store", env)
-    with store.record(env) as recorder:
-        play_turns(recorder, random_policy(recorder, 1), 1, turns)
-        there = list(recorder.agents)
-        seen = {agent: recorder.observe(agent) for agent in there}
-        owed = dict(recorder._cumulative_rewards)
-        acted = recorder.agent_selection
-        recorder.reset(seed=2)
-    episode = store.refresh()[0]
-    assert (episode.length, episode.end_reason) == (turns, "cut")
-    assert sum(episode.agent_lengths.values()) == turns
-    for agent in there:
-        last = episode.agent(agent).frame().row(-1, named=True)
-        if agent.startswith("scout"):
-            assert last["scout.observation"] == seen[agent].tolist()
-        else:
-            assert last["tank.observation.fuel"] == seen[agent]["fuel"]
-        if agent != acted and episode.agent_lengths[agent]:
-            assert episode.rewards[agent][-1] == owed[agent]
     assert not store.verify().faults
 
 
@@ -269,72 +237,6 @@ def _check_agents_that_are_gone_at_once_have_their_last_turns(tmp_path: Path, le
     assert episode.length == sum(episode.agent_lengths.values()) == length
     assert episode.end_reason == "truncated"
     assert not store.verify().faults
-
-
-def test_a_callback_that_ends_the_episode_keeps_every_turn(tmp_path: Path) -> None:
-    """Turns that waited for their outcome are settled as of now, as a reset would settle them."""
-    for number, calls in enumerate(range(4, 16)):
-        with case(calls):
-            _check_a_callback_that_ends_the_episode_keeps_every_turn(tmp_path / str(number), calls)
-
-
-def _check_a_callback_that_ends_the_episode_keeps_every_turn(tmp_path: Path, calls: int) -> None:
-    env = Turns(30)
-    store = el.create(tmp_path / "store", env)
-    told = 0
-
-    def end(step: el.types.StepData) -> el.types.StepData:
-        nonlocal told
-        told += 1
-        return replace(step, end=told == calls)
-
-    with store.record(env, step_callback=end) as recorder:
-        play_turns(recorder, random_policy(recorder, 1), 1, 25)
-    (episode,) = store.refresh()
-    assert episode.length == sum(episode.agent_lengths.values())
-    assert episode.end_reason == "cut"
-    assert not store.verify().faults
-
-
-def turns_of(env: Any, turns: int) -> dict[str, list[Any]]:
-    """Play some turns; return the reward and the info that each agent saw at each of its own."""
-    seen: dict[str, list[Any]] = {}
-    while env.unwrapped._turn < turns:
-        _, reward, terminated, truncated, info = env.last()
-        seen.setdefault(env.agent_selection, []).append((reward, info.get("turn")))
-        env.step(None if terminated or truncated else env.action_space(env.agent_selection).sample())
-    return seen
-
-
-def test_nothing_is_read_from_an_environment_in_mid_step(tmp_path: Path) -> None:
-    """Where a turn raises after it paid all agents, each keeps the turns whose outcome it saw."""
-    for turn in (1, 2, 4, 6):
-        env: Any = Turns()
-        store, step = el.create(tmp_path / str(turn), env), env.step
-
-        def moved(action: Any, env: Any = env, step: Any = step, turn: int = turn) -> None:
-            step(action)
-            if env._turn == turn:
-                raise TimeoutError
-
-        with case(turn), store.record(env) as recorder:
-            recorder.reset(seed=0)
-            env.step = moved
-            with pytest.raises(TimeoutError):
-                turns_of(recorder, 9)
-            env.step = step
-            recorder.reset(seed=0)
-            turns_of(recorder, 4)
-        plain: Any = Turns()
-        plain.reset(seed=0)
-        truth = {agent: seen[1:] for agent, seen in turns_of(plain, turn).items() if len(seen) > 1}
-        episodes = list(store.refresh())
-        first = episodes[0] if len(episodes) > 1 else None
-        found = {} if first is None else {agent: n for agent, n in first.agent_lengths.items() if n}
-        assert found == {agent: len(seen) for agent, seen in truth.items()}
-        for agent, seen in truth.items():
-            assert np.allclose(first.agent(agent).rewards, [reward for reward, _ in seen])
-        assert (first is None or first.end_reason == "cut") and not store.verify().faults
 
 
 @pytest.mark.parametrize("way", ["close", "step"])

@@ -179,7 +179,9 @@ class CollectContract:
         for goal, stats in zip(goals, calls, strict=True):
             assert goal <= stats.steps < goal + self.batch and stats.run_ids == (recorder.run_id,)
         self.check(store, envs)
-        self.check_stats(sum(calls[1:], calls[0]), store)
+        total = sum(calls)
+        assert isinstance(total, el.types.CollectStats) and total.run_ids == (recorder.run_id,)
+        self.check_stats(total, store)
         assert store.verify().faults == ()
 
     def test_episodes_are_the_first_that_begin(self, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import pytest
 from gymnasium.vector import SyncVectorEnv
 
 import episodelake as el
-from collecting_parts import VaryingEnv, forgetful, make_varying, tilting
+from collecting_parts import VaryingEnv, forgetful, make_varying
 from episodelake.testing.adapters import case
 from nasty_environments import SmallEnv, new_store
 
@@ -186,31 +186,6 @@ def test_what_cannot_be_rendered(tmp_path: Path) -> None:
 
 
 # Sums
-
-
-def test_stats_add_up(tmp_path: Path) -> None:
-    """The sum of several calls counts what is in the store, in the order of the calls."""
-    store = new_store(tmp_path, VaryingEnv())
-    with store.record(VaryingEnv()) as recorder:
-        calls = [el.collect(recorder, tilting, store, steps=13, seed=None if i else 0) for i in range(3)]
-        recorder.seal()
-    calls.append(el.collect(VaryingEnv(), None, store, episodes=4, seed=1))
-    total: Any = 0
-    for stats in calls:
-        total += stats
-    assert isinstance(total, el.types.CollectStats)
-    episodes = store.refresh().episodes.sort("ended_at").collect()
-    ended = episodes.filter(pl.col("terminated") | pl.col("truncated"))
-    assert total.steps == episodes["length"].sum() == 3 * 13 + calls[-1].steps
-    assert (total.episodes, total.unfinished) == (ended.height, 0)
-    assert total.terminated == ended["terminated"].sum() and total.truncated == ended["truncated"].sum()
-    assert sorted(total.lengths) == sorted(ended["length"]) and not total.lengths.flags.writeable
-    assert total.return_mean == pytest.approx(ended["episode_return"].mean())
-    assert total.seconds == sum(stats.seconds for stats in calls)
-    assert total.run_ids == (calls[0].run_ids[0], calls[3].run_ids[0])
-    by_sum = sum(calls[1:], calls[0])
-    assert by_sum.frame().equals(total.frame()) and sum(calls).steps == total.steps
-    assert sum(calls[:3]).unfinished == calls[2].unfinished
 
 
 def test_what_cannot_be_added(tmp_path: Path) -> None:

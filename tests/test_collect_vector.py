@@ -15,7 +15,6 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 import episodelake as el
 from collecting_parts import (
-    CoinEnv,
     Tensor,
     VaryingEnv,
     make_varying_pair,
@@ -52,35 +51,6 @@ def assert_env_by_env(
 
 
 # What is recorded
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("mode", MODES)
-def test_episodes_are_counted_alike_late_and_at_once(tmp_path: Path, mode: AutoresetMode) -> None:
-    """A hook that wants to know of each episode at once changes nothing of what is counted."""
-    told: list[float] = []
-    early = el.collect(
-        vector(mode),
-        tilting_many,
-        new_store(tmp_path / "early", VaryingEnv()),
-        steps=2000,
-        seed=3,
-        on_episode=lambda episode: told.append(episode.episode_return),
-    )
-    late = el.collect(vector(mode), None, new_store(tmp_path / "other", VaryingEnv()), steps=2000, seed=3)
-    assert 2000 <= late.steps < 2000 + NUM_ENVS
-    assert late.episodes == len(late.returns) == len(late.lengths) > 10
-    late = el.collect(
-        vector(mode), tilting_many, new_store(tmp_path / "late", VaryingEnv()), steps=2000, seed=3
-    )
-    assert late.returns.tolist() == early.returns.tolist() == told
-    assert late.lengths.tolist() == early.lengths.tolist()
-    assert (late.episodes, late.terminated, late.truncated, late.unfinished) == (
-        early.episodes,
-        early.terminated,
-        early.truncated,
-        early.unfinished,
-    )
 
 
 def test_environments_that_were_given_up_stay_so(tmp_path: Path) -> None:
@@ -218,21 +188,6 @@ def test_rows_of_immutable_arrays_are_replaced(tmp_path: Path) -> None:
 
 
 # Bias
-
-
-def test_episodes_have_no_bias(tmp_path: Path) -> None:
-    """Episodes that begin first, and those of a quota for each environment, are as long as all on average."""
-    store = new_store(tmp_path, CoinEnv())
-    envs = SyncVectorEnv([CoinEnv] * 32)
-    means = {}
-    for quotas in (False, True):
-        stats = [
-            el.collect(envs, None, store, episodes=40, quotas=quotas, seed=1000 * repeat)
-            for repeat in range(6)
-        ]
-        means[quotas] = np.concatenate([each.lengths for each in stats]).mean()
-    # The true mean is 11 and one episode's standard deviation 9: 0.58 for 240 of them.
-    assert all(abs(mean - 11) < 4 * 0.58 for mean in means.values())
 
 
 # The end comes early

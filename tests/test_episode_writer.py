@@ -176,19 +176,6 @@ def test_ending_without_a_step_stores_nothing(tmp_path: Path) -> None:
     assert store.steps.collect().height == 2
 
 
-def test_closing_ends_what_is_open(tmp_path: Path) -> None:
-    """Open episodes end as their flags say, or as cut; closing twice changes nothing."""
-    store = small_store(tmp_path)
-    writer = store.writer()
-    for flags in ({"terminated": True}, {"truncated": True}, {}):
-        writer.begin(LOOK, metadata={"flags": len(flags)}).append(PUSH, 1, LOOK, **flags)
-    writer.begin(LOOK)
-    writer.close()
-    writer.close()
-    assert [episode.end_reason for episode in store.refresh()] == ["terminated", "truncated", "cut"]
-    assert [episode.metadata["flags"] for episode in store] == [1, 1, 0]
-
-
 def test_long_episodes_of_any_space_are_written(tmp_path: Path) -> None:
     """`write_episode` gives many rows of each space back exactly, as lists where they have no one shape."""
     for name, space in SPACES.items():

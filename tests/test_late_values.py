@@ -71,20 +71,6 @@ def test_a_value_without_a_row_among_others_is_warned_of_once(tmp_path: Path) ->
 
 
 @pytest.mark.filterwarnings("error")
-def test_another_key_has_no_row_either(tmp_path: Path) -> None:
-    """A key with a value on the last row does not make up for a key without one."""
-    _, recorder = recorded(tmp_path, (2, 2))
-    with recorder:
-        for t in range(2):
-            step(recorder, t)
-        recorder.log(value=np.zeros(2), nested={"one": np.zeros(2)})
-        recorder.seal()
-        recorder.log(value=np.ones(2), nested={"one": np.ones(2)})
-        with pytest.raises(el.errors.RecorderStateError, match="stored"):
-            recorder.log(nested={"two": np.ones(2)})
-
-
-@pytest.mark.filterwarnings("error")
 def test_values_of_environments_that_go_on_outlast_the_reset_of_others(tmp_path: Path) -> None:
     """With autoreset disabled, a value may be logged for all before those that ended are reset."""
     store, recorder = recorded(tmp_path, (2, 4), AutoresetMode.DISABLED)
@@ -182,31 +168,6 @@ def _check_a_pool_refuses_values_of_an_earlier_batch(tmp_path: Path, callback: A
     assert values(store, 0) == [[0, 1, 2], [0, None]]
     assert values(store, 1) == [[0, 1, None]]
     assert store.steps.collect()["policy.other"].drop_nulls().to_list() == [2]
-
-
-def test_a_pool_refuses_values_of_what_is_sealed(tmp_path: Path) -> None:
-    """Also with a step callback that ends no episode."""
-    for number, (callback, store_now) in enumerate(zip(CALLBACKS, ("flush", "seal"), strict=True)):
-        with case((callback, store_now)):
-            _check_a_pool_refuses_values_of_what_is_sealed(tmp_path / str(number), callback, store_now)
-
-
-def _check_a_pool_refuses_values_of_what_is_sealed(tmp_path: Path, callback: Any, store_now: str) -> None:
-    store, recorder = recorded_pool(tmp_path, (2, 2), 2, step_callback=callback)
-    with recorder:
-        drive(recorder, 0, 1)
-        drive(recorder, 0, 1)
-        recorder.log([0], value=[2])
-        getattr(recorder, store_now)()
-        recorder.log([0], value=[2])
-        with pytest.raises(el.errors.RecorderStateError, match=r"environments \[1\].*stored"):
-            recorder.log([1], value=[12])
-        with pytest.warns(RuntimeWarning, match=r"environments \[1\]"):
-            recorder.log(value=np.array([2, 12])[recorder._last_ids])
-        recorder.step(PUSHES, np.arange(2))
-        drive(recorder, 0, 1)
-    assert values(store, 0) == [[0, 1, 2], [0, None]]
-    assert values(store, 1) == [[0, 1, None], [0, None]]
 
 
 @pytest.mark.parametrize("kind", ["vector", "pool"])

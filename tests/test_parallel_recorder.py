@@ -149,22 +149,6 @@ class Misfit(Comings):
         return super()._observation(agent)
 
 
-def test_a_step_that_does_not_fit_is_recorded_for_no_agent(tmp_path: Path) -> None:
-    """If one agent's observation does not fit, nothing of the step is kept; the episode up to there is."""
-    env = Misfit()
-    store = el.create(tmp_path / "store", env)
-    with store.record(env) as recorder:
-        with pytest.raises(el.errors.SpaceMismatchError, match=r"tank\.observation\.view"):
-            play_parallel(recorder, random_policy(recorder, 0), 0)
-        # The environment has gone on, so nothing can follow until the next reset.
-        with pytest.raises(el.errors.RecorderStateError, match="reset"):
-            recorder.step({agent: recorder.action_space(agent).sample() for agent in recorder.agents})
-    episode = store.refresh()[0]
-    assert episode.agent_lengths == {"scout_0": 2, "tank_0": 2, "scout_1": 0}
-    assert (episode.length, episode.end_reason) == (2, "cut")
-    assert not store.verify().faults
-
-
 def test_a_step_that_does_not_fit_is_not_in_the_journal(tmp_path: Path) -> None:
     """A process that dies after such a step leaves nothing of it for any agent."""
     env = Misfit()

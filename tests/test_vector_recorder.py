@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 from gymnasium import spaces
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv, VectorWrapper
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 import episodelake as el
 from episodelake.testing.adapters import case
@@ -20,7 +18,6 @@ from episodelake.writers.recorders.env_recording import EnvRecording
 from episodelake.writers.rows import vector_buffer
 from episodelake.writers.session import seal_queue
 from nasty_environments import (
-    Fragile,
     SmallEnv,
     Speaker,
 )
@@ -196,179 +193,6 @@ def _check_an_unknown_mode_is_a_clear_error(tmp_path: Path, stated: Any) -> None
     with pytest.raises(el.errors.InvalidArgumentError, match="'NextStep', 'SameStep', 'Disabled'"):
         store.record(envs)
     assert el.recover(tmp_path / "store") == []
-
-
-def test_actions_that_do_not_fit_leave_all_as_it_was(tmp_path: Path) -> None:
-    """A wrong batch size, shape or dtype is refused before any environment is stepped."""
-    for number, actions in enumerate(
-        [
-            np.zeros((3, 2), np.float32),
-            np.zeros((4, 3), np.float32),
-            np.zeros((4, 2)),
-            "left",
-            None,
-            [[0.0, 0.0]],
-        ]
-    ):
-        with case(actions):
-            _check_actions_that_do_not_fit_leave_all_as_it_was(tmp_path / str(number), actions)
-
-
-def _check_actions_that_do_not_fit_leave_all_as_it_was(tmp_path: Path, actions: Any) -> None:
-    envs = SyncVectorEnv(of(SmallEnv, (5, 5, 5, 5)))
-    store = new_store(tmp_path, envs)
-    with store.record(envs) as recorder:
-        recorder.reset(seed=1)
-        recorder.step(np.zeros((4, 2), np.float32))
-        with pytest.raises(el.errors.SpaceMismatchError, match="action"):
-            recorder.step(actions)
-        recorder.step(np.full((4, 2), np.nan, np.float32))
-    assert [episode.observations[:, 0].tolist() for episode in store.refresh()] == [[0, 1, 2]] * 4
-    assert all(np.isnan(episode.actions[1]).all() for episode in store)
-
-
-class Wrong(VectorWrapper):
-    """Returns something else as one of the five results of its third step."""
-
-    def __init__(self, envs: VectorEnv, place: int, wrong: Any) -> None:
-        super().__init__(envs)
-        self.place, self.wrong, self.calls = place, wrong, 0
-
-    def step(self, actions: Any) -> Any:
-        """Count, and return the wrong thing in time."""
-        result = list(self.env.step(actions))
-        self.calls += 1
-        if self.calls == 3:
-            result[self.place] = self.wrong
-        return tuple(result)
-
-
-def test_results_that_do_not_fit_keep_what_was_before(tmp_path: Path) -> None:
-    """Nothing of such a step is recorded, the episodes up to it are kept, and a reset begins anew."""
-    for number, (place, wrong) in enumerate(
-        [
-            (0, np.zeros((2, 4), np.float32)),
-            (0, np.zeros((3, 3), np.float32)),
-            (0, None),
-            (1, np.zeros(3)),
-            (1, ["a", "b"]),
-            (2, np.zeros(3, bool)),
-            (3, True),
-            (4, 5),
-        ]
-    ):
-        with case((place, wrong)):
-            _check_results_that_do_not_fit_keep_what_was_before(tmp_path / str(number), place, wrong)
-
-
-def _check_results_that_do_not_fit_keep_what_was_before(tmp_path: Path, place: int, wrong: Any) -> None:
-    envs = Wrong(SyncVectorEnv(of(SmallEnv, (6, 6))), place, wrong)
-    store = new_store(tmp_path, envs)
-    still = np.zeros((2, 2), np.float32)
-    with store.record(envs) as recorder:
-        recorder.reset(seed=1)
-        recorder.step(still)
-        recorder.step(still)
-        with pytest.raises((el.errors.SpaceMismatchError, AttributeError)):
-            recorder.step(still)
-        with pytest.raises(el.errors.RecorderStateError, match="reset"):
-            recorder.step(still)
-        recorder.reset(seed=1)
-        recorder.step(still)
-    assert [(e.length, e.end_reason) for e in store.refresh()] == [(2, "cut")] * 2 + [(1, "cut")] * 2
-    assert store.verify().faults == ()
-
-
-def test_a_worker_that_raises_keeps_what_was_recorded(tmp_path: Path) -> None:
-    """The exception passes through; all episodes end as they were before it."""
-    makers: list[Maker] = [lambda: SmallEnv(8), lambda: Fragile(ZeroDivisionError("broken"), steps=[3])]
-    envs = AsyncVectorEnv(makers)
-    store = new_store(tmp_path, envs)
-    still = np.zeros((2, 2), np.float32)
-    with store.record(envs) as recorder:
-        recorder.reset(seed=10)
-        for _ in range(3):
-            recorder.step(still)
-        with pytest.raises(ZeroDivisionError, match="broken"):
-            recorder.step(still)
-    plain = alone([lambda: SmallEnv(8)] * 2, [still] * 3, AutoresetMode.NEXT_STEP, envs.action_space)
-    assert_all(store, plain, SmallEnv())
-
-
-class Impatient(VectorWrapper):
-    """Waits only so long for worker processes: patiently, and from the fourth step on no more."""
-
-    steps = 0
-
-    def step(self, actions: Any) -> Any:
-        """Ask the workers, and give up."""
-        envs: Any = self.env
-        envs.step_async(actions)
-        self.steps += 1
-        return envs.step_wait(timeout=0.2 if self.steps > 3 else PATIENCE)
-
-
-class Slow(SmallEnv):
-    """Does not come back from its fourth step."""
-
-    def step(self, action: Any) -> Any:
-        """Sleep in time."""
-        if self.t == 3:
-            time.sleep(100 * PATIENCE)
-        return super().step(action)
-
-
-def test_a_worker_that_times_out_keeps_what_was_recorded(tmp_path: Path) -> None:
-    """The timeout passes through, and what was recorded before it stays."""
-    envs = Impatient(AsyncVectorEnv([lambda: SmallEnv(8), lambda: Slow(8)]))
-    store = new_store(tmp_path, envs)
-    still = np.zeros((2, 2), np.float32)
-    recorder = store.record(envs)
-    recorder.reset(seed=10)
-    for _ in range(3):
-        recorder.step(still)
-    with pytest.raises(multiprocessing.TimeoutError):
-        recorder.step(still)
-    recorder.close(terminate=True)
-    plain = alone([lambda: SmallEnv(8)] * 2, [still] * 3, AutoresetMode.NEXT_STEP, envs.action_space)
-    assert_all(store, plain, SmallEnv())
-
-
-def test_a_closed_environment_raises_its_own_error(tmp_path: Path) -> None:
-    """Stepping an environment that was closed past the recorder tells so, and the episodes are kept."""
-    envs = AsyncVectorEnv(of(SmallEnv, (8, 8)))
-    store = new_store(tmp_path, envs)
-    still = np.zeros((2, 2), np.float32)
-    with store.record(envs) as recorder:
-        recorder.reset(seed=10)
-        recorder.step(still)
-        envs.close()
-        with pytest.raises(gym.error.ClosedEnvironmentError):
-            recorder.step(still)
-    assert [episode.length for episode in store.refresh()] == [1, 1]
-
-
-@pytest.mark.further
-def test_long_runs_pass_through_many_blocks_and_segments(tmp_path: Path) -> None:
-    """Batches of large rows fill blocks and segments again and again; nothing is lost or mixed up."""
-
-    class Wide(SmallEnv):
-        def __init__(self, length: int) -> None:
-            super().__init__(length)
-            self.observation_space = spaces.Box(-np.inf, np.inf, (3000,), np.float32)
-
-        def look(self) -> Any:
-            return np.full(3000, self.t + 100 * self.episode, np.float32)
-
-    makers = of(Wide, (7, 1000, 11))
-    envs = SyncVectorEnv(makers)
-    taken = batches(envs, 900)
-    store = new_store(tmp_path, envs)
-    with store.record(envs, segment_bytes=1 << 20, flush_seconds=0.01) as recorder:
-        together(recorder, taken, AutoresetMode.NEXT_STEP)
-    plain = alone(makers, taken, AutoresetMode.NEXT_STEP, envs.action_space)
-    assert_all(store, plain, makers[0]())
-    assert store.episodes.collect()["segment"].n_unique() > 1
 
 
 @pytest.mark.parametrize("look", ["ended", "transitions", "step"])
