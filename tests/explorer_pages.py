@@ -242,14 +242,6 @@ class Visit:
         """The canvas of a chart."""
         return self.page.locator(f"{place} canvas").first
 
-    def fact(self, pane: str, name: str) -> str:
-        """A value of an open episode."""
-        return (
-            self.page.locator(f".{pane} dt", has_text=name)
-            .first.locator("xpath=following-sibling::dd[1]")
-            .inner_text()
-        )
-
     def frame(self, pane: str) -> np.ndarray:
         """The frame that is shown, pixel by pixel."""
         return pixels(self.page.locator(f".{pane} img.frame"))

@@ -184,30 +184,6 @@ class SameStep(SmallEnv):
         return self.returned
 
 
-class Fragile(SmallEnv):
-    """Raises the given exception at the given calls of `step` or `reset`, counted from 0."""
-
-    def __init__(self, error: BaseException, steps: Iterable[int] = (), resets: Iterable[int] = ()) -> None:
-        super().__init__(length=8)
-        self.error = error
-        self.bad_steps, self.bad_resets = set(steps), set(resets)
-        self.calls = {"step": -1, "reset": -1}
-
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
-        """Raise, or start over."""
-        self.calls["reset"] += 1
-        if self.calls["reset"] in self.bad_resets:
-            raise self.error
-        return super().reset(seed=seed, options=options)
-
-    def step(self, action: Any) -> tuple[Any, Any, Any, Any, Any]:
-        """Raise, or count further."""
-        self.calls["step"] += 1
-        if self.calls["step"] in self.bad_steps:
-            raise self.error
-        return super().step(action)
-
-
 class WrongAt(SmallEnv):
     """Returns `wrong` as the "observation" or "reward" or "info" of time step `when`."""
 

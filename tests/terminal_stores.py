@@ -104,12 +104,36 @@ def _cartpole(path: Path) -> None:
                     done = terminated or truncated
 
 
+#: Characters that change the direction of writing.
+TURNED = "a\u202eb\u2066c\u200fd\ufeffe"
+
+
+def _odd(path: Path) -> None:
+    parts = {"a.b": spaces.Box(-1, 1, (2,)), "50%": spaces.Box(-1, 1, ()), "select": spaces.Discrete(3)}
+    store = el.create(path, observation_space=spaces.Dict(parts), action_space=spaces.Discrete(2))
+    with store.writer(run="odd", metadata={"note": TURNED}) as writer:
+        for number, reward in enumerate((np.nan, np.nan, np.inf, -np.inf, np.inf, -0.5)):
+            writer.write_episode(
+                observations={
+                    "a.b": np.full((3, 2), number / 8, np.float32),
+                    "50%": np.linspace(-1, 1, 3, dtype=np.float32),
+                    "select": np.array([0, 1, 2]),
+                },
+                actions=[0, 1],
+                rewards=[0.0, reward],
+                terminations=True,
+                truncations=False,
+                metadata={"note": TURNED},
+            )
+
+
 MAKERS: dict[str, Callable[[Path], None]] = {
     "cartpole": _cartpole,
     "awkward": _awkward,
     "agents": _agents,
     "objectives": _objectives,
     "images": _images,
+    "odd": _odd,
     "empty": _empty,
     "empty agents": _empty_agents,
 }

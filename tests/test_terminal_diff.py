@@ -1,7 +1,6 @@
 """`episodelake diff`: it finds exactly what was changed, and its exit status tells."""
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -65,41 +64,6 @@ def test_a_copy_is_the_same(tmp_path: Path, link: bool) -> None:
 
 
 @pytest.mark.further
-def test_missing_episodes_are_named(tmp_path: Path) -> None:
-    """What only one of two stores has stands on its side."""
-    store = awkward_store(tmp_path / "a")
-    ids = [episode.id for episode in store]
-    store.copy(tmp_path / "b", "length > 3")
-    kept = [episode.id for episode in el.open(tmp_path / "b")]
-    report = compared(tmp_path / "a", tmp_path / "b")
-    assert report["episodes"]["only_a"] == sorted(set(ids) - set(kept))
-    assert report["episodes"]["only_b"] == []
-    assert compared(tmp_path / "b", tmp_path / "a")["episodes"]["only_b"] == sorted(set(ids) - set(kept))
-    assert (report["a"]["episodes"], report["b"]["episodes"]) == (8, len(kept))
-
-
-@pytest.mark.further
-def test_versions_of_one_store(tmp_path: Path) -> None:
-    """Two versions are compared by numbers, by tags, and as PATH@VERSION."""
-    path = tmp_path / "a"
-    store = write(path, [[1.0], [2.0, 3.0]])
-    store.tag("first")
-    before = store.version
-    store.annotate(pl.DataFrame({"episode_id": [store[0].id], "grade": [5]}))
-    for way in (
-        ("--version-a", before),
-        ("--version-a", "first", "--version-b", store.version),
-        (path, "--version-a", "first"),
-    ):
-        report = compared(path, *way)
-        assert report["columns"] == [{"table": "episodes", "column": "grade", "a": None, "b": "BIGINT"}]
-    assert not compared(f"{path}@first", path)["same"]
-    assert compared(f"{path}@first", f"{path}@{before}")["same"]
-    store.delete("length = 1")
-    assert compared(f"{path}@first", path)["episodes"]["only_a"] == [f"{store[0].run_id}/000000"]
-
-
-@pytest.mark.further
 @settings(max_examples=examples(10))
 @given(
     st.lists(
@@ -142,39 +106,12 @@ def _replace_steps(path: Path, frame: pl.DataFrame) -> None:
     write_actions(commit, actions)
 
 
-def test_other_spaces_and_columns(tmp_path: Path) -> None:
-    """Stores of other spaces differ in these, and nothing of them is compared that cannot be."""
-    write(tmp_path / "a", [[1.0]])
-    shutil.copytree(DATA / "format-1-agents" / "store", tmp_path / "b")
-    report = compared(tmp_path / "a", tmp_path / "b")
-    assert {each["name"] for each in report["spaces"]} >= {"observation", "action"}
-    assert {"table": "steps", "column": "agent_id", "a": None, "b": "VARCHAR"} in report["columns"]
-    assert len(report["episodes"]["only_b"]) == report["b"]["episodes"] == 5
-
-
 def test_runs_that_differ(tmp_path: Path) -> None:
     """Runs of one side, and runs whose row differs, are named."""
     first, second = write(tmp_path / "a", [[1.0]]), write(tmp_path / "b", [[1.0]])
     report = compared(tmp_path / "a", tmp_path / "b")
     assert report["runs"]["only_a"] == [first[0].run_id]
     assert report["runs"]["only_b"] == [second[0].run_id]
-
-
-def test_exit_statuses(tmp_path: Path) -> None:
-    """0 the same, 1 different, 2 for what is no store or no second side; --quiet prints nothing."""
-    store = write(tmp_path / "a", [[1.0], [2.0, 3.0]])
-    store.copy(tmp_path / "b", "length = 1")
-    quiet = call("diff", tmp_path / "a", tmp_path / "b", "--quiet")
-    assert (quiet.exit_code, quiet.output) == (1, "")
-    assert call("diff", tmp_path / "a", tmp_path / "a").exit_code == 0
-    for words in (
-        (tmp_path / "a", tmp_path / "none"),
-        (tmp_path / "a", "--version-b", "99"),
-        (tmp_path / "a",),
-    ):
-        result = call("diff", *words)
-        assert (result.exit_code, result.stdout) == (2, "")
-        assert result.stderr
 
 
 def test_a_damaged_segment_is_trouble(tmp_path: Path) -> None:

@@ -130,47 +130,43 @@ def completed(*words: object) -> list[str]:
     return result.stdout.split()
 
 
-def test_completion_of_commands() -> None:
-    """The names of commands are completed."""
+def test_completion(path: Path, tmp_path: Path) -> None:
+    """Commands, ids, columns of the table in question, tables, formats and tags are completed; where there is
+    no store, nothing is offered, and nothing is said.
+    """
+    ids = [row["episode_id"] for row in json.loads(printed("ls", path, "--json"))]
+    left = sorted(each for each in ids if each.startswith("left"))
+    el.open(path).tag("before")
+    for words, wanted in (
+        (("show", path, "lef"), left),
+        # As `show` takes them: the numbers behind the name of a run.
+        (("show", path, "left/"), [f"left/{each.partition('/')[2]}" for each in left]),
+        (("show", path, "left/000003"), ["left/000003"]),
+        (("show", path, "nobody/"), []),
+        (("ls", path, "--order-by", "episode_r"), ["episode_return"]),
+        (("ls", path, "--columns", "length,see"), ["length,seed"]),
+        (("head", path, "tr"), ["transitions"]),
+        (("head", path, "steps", "--columns", "obs"), ["observation"]),
+        (("stats", path, "-c", "re"), ["reward"]),
+        (("stats", path, "--columns", "reward,o"), ["reward,observation"]),
+        (("stats", path, "-c", "episode_r"), []),
+        (("show", tmp_path / "none", "x"), []),
+        (("ls", tmp_path, "--order-by", "x"), []),
+        (("export", path, "out", "--format", "le"), ["lerobot"]),
+        (("import", "source", path, "--format", "web"), []),
+        (("diff", path, "--version-a", "bef"), ["before"]),
+        (("tag", path, ""), ["before"]),
+    ):
+        assert completed(*words) == wanted, words
+    el.open(path).untag("before")
     assert set(completed("s")) >= {"show", "sql", "stats"}
+    assert "webdataset" in completed("export", path, "out", "--format", "")
 
 
 def test_paths_are_left_to_the_shell(path: Path) -> None:
     """Nothing is offered for a path, so each shell completes files, with its own quoting."""
     for shell, nothing in (("bash", ""), ("zsh", "_files")):
         assert offered_by(shell, f"info {path.parent}/").strip() == nothing
-
-
-def test_completion_behind_the_name_of_a_run(path: Path) -> None:
-    """`left/` offers the numbers of that run, as `show` takes them."""
-    ids = [row["episode_id"] for row in json.loads(printed("ls", path, "--json"))]
-    numbers = sorted(each.partition("/")[2] for each in ids if each.startswith("left"))
-    assert completed("show", path, "left/") == [f"left/{number}" for number in numbers]
-    assert completed("show", path, "left/000003") == ["left/000003"]
-    assert completed("show", path, "nobody/") == []
-
-
-def test_completion_of_episodes_columns_and_tables(path: Path) -> None:
-    """Ids, columns of the table in question, and tables are completed."""
-    ids = [row["episode_id"] for row in json.loads(printed("ls", path, "--json"))]
-    assert completed("show", path, "lef") == sorted(each for each in ids if each.startswith("lef"))
-    assert completed("ls", path, "--order-by", "episode_r") == ["episode_return"]
-    assert completed("ls", path, "--columns", "length,see") == ["length,seed"]
-    assert completed("head", path, "tr") == ["transitions"]
-    assert completed("head", path, "steps", "--columns", "obs") == ["observation"]
-
-
-def test_completion_of_columns_that_are_measured(path: Path) -> None:
-    """Behind `stats -c` stand columns of steps, and none of episodes."""
-    assert completed("stats", path, "-c", "re") == ["reward"]
-    assert completed("stats", path, "--columns", "reward,o") == ["reward,observation"]
-    assert completed("stats", path, "-c", "episode_r") == []
-
-
-def test_completion_of_nothing(tmp_path: Path) -> None:
-    """Where there is no store, nothing is offered, and nothing is said."""
-    assert completed("show", tmp_path / "none", "x") == []
-    assert completed("ls", tmp_path, "--order-by", "x") == []
 
 
 def shell_variables(shell: str, line: str) -> dict[str, str]:

@@ -189,8 +189,11 @@ def prompt(path: Path, tmp_path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-def test_the_prompt_answers(path: Path, tmp_path: Path, prompt: dict[str, Any]) -> None:
-    """Queries over several lines are answered, errors leave the prompt open, and Ctrl-D leaves."""
+def test_the_prompt(path: Path, tmp_path: Path, prompt: dict[str, Any]) -> None:
+    """Queries over several lines are answered, also after errors and one that Ctrl-C stopped; the tab key
+    completes; a result is saved; an unknown command says what there is; Ctrl-D leaves.
+    """
+    file = tmp_path / "saved.csv"
     with terminal("sql", path, **prompt) as session:
         at = session.wait_for("sql> ")
         session.type("select sum(length)\r")
@@ -202,57 +205,10 @@ def test_the_prompt_answers(path: Path, tmp_path: Path, prompt: dict[str, Any]) 
         session.type("select lenght from episodes;\r")
         at = session.wait_for("length", session.wait_for("Error: ", at))
         at = session.wait_for("sql> ", at)
-        session.type("\x04")
-        assert session.end() == 0
-    kept = (tmp_path / "data" / "sql_history").read_text()
-    assert "+select sum(length)\n+  as total from episodes;" in kept
-    assert (tmp_path / "data" / "sql_history").stat().st_mode & 0o777 == 0o600
-
-
-@pytest.mark.slow
-def test_the_prompt_outlives_an_interrupted_query(path: Path, prompt: dict[str, Any]) -> None:
-    """Ctrl-C stops the query that runs, and the next one is answered."""
-    with terminal("sql", path, **prompt) as session:
-        at = session.wait_for("sql> ")
         session.type(f"{ENDLESS};\r")
         session.wait_until_computing()
         session.interrupt()
         at = session.wait_for("sql> ", session.wait_for("Interrupted.", at))
-        session.type("select 6 * 7 as answer;\r")
-        at = session.wait_for("42", session.wait_for("answer\n", at))
-        session.wait_for("sql> ", at)
-        session.type(".exit\r")
-        assert session.end() == 0
-
-
-@pytest.mark.slow
-def test_the_prompt_has_commands(path: Path, tmp_path: Path, prompt: dict[str, Any]) -> None:
-    """Tables and columns are asked for, a result is saved, and an unknown command says what there is."""
-    file = tmp_path / "saved.csv"
-    with terminal("sql", path, **prompt) as session:
-        at = session.wait_for("sql> ")
-        for typed, answer in (
-            (f".save {file}", "no result yet"),
-            ("show tables;", " s\n"),
-            ("describe episodes;", "episode_return"),
-            ("from range(3) r(n);", " s\n"),
-            (f".save {file}", "3 rows in"),
-            (".save x.doc", ".parquet"),
-            (".dance", ".refresh"),
-            (".refresh", "3 episodes"),
-        ):
-            session.type(f"{typed}\r")
-            at = session.wait_for("sql> ", session.wait_for(answer, at))
-        session.type("exit\r")
-        assert session.end() == 0
-    assert file.read_text() == "n\n0\n1\n2\n"
-
-
-@pytest.mark.slow
-def test_the_prompt_completes(path: Path, prompt: dict[str, Any]) -> None:
-    """The tab key completes a column and a table."""
-    with terminal("sql", path, **prompt) as session:
-        at = session.wait_for("sql> ")
         session.type("select episode_ret")
         at = session.wait_for("DOUBLE", at)
         session.type("\t")
@@ -262,8 +218,33 @@ def test_the_prompt_completes(path: Path, prompt: dict[str, Any]) -> None:
         session.type("\t")
         at = session.wait_for("des", at)
         session.type(" limit 1;\r")
-        session.wait_for("sql> ", session.wait_for(" s\n", at))
+        at = session.wait_for("sql> ", session.wait_for(" s\n", at))
+        for typed, answer in (
+            ("describe episodes;", "episode_return"),
+            ("from range(3) r(n);", " s\n"),
+            (f".save {file}", "3 rows in"),
+            (".save x.doc", ".parquet"),
+            (".dance", ".refresh"),
+            (".refresh", "3 episodes"),
+        ):
+            session.type(f"{typed}\r")
+            at = session.wait_for("sql> ", session.wait_for(answer, at))
         session.type("\x04")
+        assert session.end() == 0
+    assert file.read_text() == "n\n0\n1\n2\n"
+    kept = tmp_path / "data" / "sql_history"
+    assert "+select sum(length)\n+  as total from episodes;" in kept.read_text()
+    assert kept.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.slow
+def test_the_prompt_without_a_result(path: Path, tmp_path: Path, prompt: dict[str, Any]) -> None:
+    """There is nothing to save, and `.exit` leaves."""
+    with terminal("sql", path, **prompt) as session:
+        at = session.wait_for("sql> ")
+        session.type(f".save {tmp_path / 'saved.csv'}\r")
+        session.wait_for("sql> ", session.wait_for("no result yet", at))
+        session.type(".exit\r")
         assert session.end() == 0
 
 

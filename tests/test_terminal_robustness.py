@@ -12,7 +12,6 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from gymnasium import spaces
 
 import episodelake as el
 from claimed_stores import hostile_texts, odd_rewards, raw_steps
@@ -21,35 +20,10 @@ from episodelake.terminal.commands.querying import _query_text
 from episodelake.terminal.output.cells import clean
 from episodelake.terminal.output.exporting import _write_csv
 from episodelake.terminal.output.json_text import json_of
+from terminal_stores import MAKERS, TURNED
 from test_cli import call, no_terminal, printed, refused, table
 
 __all__ = ["no_terminal"]
-
-RETURNS = [float("nan"), float("nan"), float("inf"), float("-inf"), float("inf"), -0.5]
-TURNED = "a\u202eb\u2066c\u200fd\ufeffe"
-
-
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with odd names and texts, and returns that are not finite."""
-    path = tmp_path_factory.mktemp("odd") / "store"
-    parts = {"a.b": spaces.Box(-1, 1, (2,)), "50%": spaces.Box(-1, 1, ()), "select": spaces.Discrete(3)}
-    store = el.create(path, observation_space=spaces.Dict(parts), action_space=spaces.Discrete(2))
-    with store.writer(run="odd", metadata={"note": TURNED}) as writer:
-        for number, reward in enumerate(RETURNS):
-            writer.write_episode(
-                observations={
-                    "a.b": np.full((3, 2), number / 10, np.float32),
-                    "50%": np.linspace(-1, 1, 3, dtype=np.float32),
-                    "select": np.array([0, 1, 2]),
-                },
-                actions=[0, 1],
-                rewards=[0.0, reward],
-                terminations=True,
-                truncations=False,
-                metadata={"note": TURNED},
-            )
-    return path
 
 
 def two_files(path: Path) -> Path:
@@ -84,6 +58,14 @@ def spoil(path: Path, kind: str, *, footer: bool) -> Path:
     return file
 
 
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store with odd names and texts, and returns that are not finite."""
+    path = tmp_path_factory.mktemp("odd") / "store"
+    MAKERS["odd"](path)
+    return path
+
+
 def test_texts_do_not_turn_a_line_round(path: Path) -> None:
     """Characters that change the direction of writing are spelled out, on the page and in JSON."""
     assert clean(TURNED) == "a\\u202eb\\u2066c\\u200fd\\ufeffe"
@@ -114,60 +96,6 @@ def test_hostile_texts_and_numbers(tmp_path: Path) -> None:
     np.testing.assert_array_equal(read, true)
 
 
-def test_stats_have_the_names_of_sql(path: Path) -> None:
-    """Every part of the observations stands under its column's name, and is measured by it."""
-    names = [each["column"] for each in json.loads(printed("info", path, "--json"))["columns"]]
-    parts = {name for name in names if name.startswith("observation.")}
-    assert parts == {"observation.a%2Eb", "observation.50%25", "observation.select"}
-    assert parts <= {row["column"] for row in json.loads(printed("stats", path, "--json"))["columns"]}
-    for name in parts:
-        rows = json.loads(printed("stats", path, "-c", name, "--json"))["columns"]
-        assert {row["column"] for row in rows} == {name}
-    assert "Did you mean observation.select or " in refused(1, "stats", path, "-c", "observation.selct")
-
-
-def test_columns_that_cannot_be_measured(path: Path) -> None:
-    """A wrong column gets the nearest and each measurable one once; keys and columns of episodes say why."""
-    told = refused(1, "stats", path, "-c", "rewrd")
-    assert "Did you mean reward? There are: observation, action, reward, terminated, truncated, " in told
-    assert "holds keys or no numbers (VARCHAR)" in refused(1, "stats", path, "-c", "episode_id")
-    assert "length is a column of episodes" in refused(1, "stats", path, "-c", "length")
-    names = told.partition("There are: ")[2].strip().rstrip(".").split(", ")
-    assert len(names) == len(set(names))
-    for name in names:
-        assert json.loads(printed("stats", path, "-c", name, "--json"))["columns"]
-
-
-def test_one_meaning_of_the_highest_return(path: Path) -> None:
-    """NaN is left out and counted, infinities are numbers: in info, stats and plot alike."""
-    (told,) = json.loads(printed("info", path, "--json"))["returns"]
-    rows = json.loads(printed("stats", path, "--episodes-only", "--json"))["episodes"]
-    (measured,) = (row for row in rows if row["column"] == "episode_return")
-    (drawn,) = json.loads(printed("plot", path, "returns", "--json"))
-    assert told["highest"] == measured["maximum"] == drawn["highest"] == "Infinity"
-    assert told["lowest"] == measured["minimum"] == drawn["lowest"] == "-Infinity"
-    assert told["mean"] == measured["mean"] == drawn["mean"] == "NaN"
-    assert told["nan"] == measured["nan"] == 2
-
-
-@pytest.mark.parametrize("kind", ["returns", "histogram"])
-def test_drawings_say_what_they_pass_over(path: Path, kind: str) -> None:
-    """Five of six returns are not finite; the page and the JSON say so."""
-    assert "5 of 6 episodes not drawn" in call("plot", path, kind).stderr
-    (row,) = json.loads(printed("plot", path, kind, "--json"))
-    assert (row["episodes"], row["finite"]) == (6, 1)
-
-
-def test_visitation_has_numbers(path: Path) -> None:
-    """The cells of the heat map hold every observation, between edges that the file's values lie in."""
-    cells = json.loads(printed("plot", path, "visitation", "--json"))
-    assert sum(cell["visits"] for cell in cells) == 3 * len(RETURNS)
-    frame = el.open(path).steps.collect()
-    first = cells[0]["x"].partition("[")[0]
-    assert all(cell["x_from"] < cell["x_to"] for cell in cells)
-    assert first in frame.columns
-
-
 def test_wrong_calls_and_texts(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A film of no known kind is a wrong call; a query that is no text fails with a message."""
     assert ".png, .gif, .mp4" in refused(2, "show", path, 0, "--frames", tmp_path / "a.bmp")
@@ -185,16 +113,6 @@ def test_csv_does_not_steer_a_terminal() -> None:
         file.isatty = lambda terminal=terminal: terminal
         assert _write_csv(rows.to_reader(), file) == 1
         assert file.getvalue() == expected
-
-
-def test_keys_are_words(path: Path, tmp_path: Path) -> None:
-    """Keys of JSON are names that a script can rely on, without blanks."""
-    spaces_told = json.loads(printed("info", path, "--json"))["spaces"]
-    assert set(spaces_told) == {"observation_space", "action_space", "reward_shape", "groups"}
-    el.open(path).copy(tmp_path / "copy", "number < 2")
-    told = json.loads(call("diff", path, tmp_path / "copy", "--json").stdout)
-    assert told["b"]["end_reasons"] == {"terminated": 2}
-    assert not [key for key in told["a"] if " " in key]
 
 
 def test_a_damaged_card_costs_the_card(tmp_path: Path) -> None:
