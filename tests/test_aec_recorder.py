@@ -239,6 +239,47 @@ def _check_agents_that_are_gone_at_once_have_their_last_turns(tmp_path: Path, le
     assert not store.verify().faults
 
 
+def turns_of(env: Any, turns: int) -> dict[str, list[Any]]:
+    """Play some turns; return the reward and the info that each agent saw at each of its own."""
+    seen: dict[str, list[Any]] = {}
+    while env.unwrapped._turn < turns:
+        _, reward, terminated, truncated, info = env.last()
+        seen.setdefault(env.agent_selection, []).append((reward, info.get("turn")))
+        env.step(None if terminated or truncated else env.action_space(env.agent_selection).sample())
+    return seen
+
+
+def test_nothing_is_read_from_an_environment_in_mid_step(tmp_path: Path) -> None:
+    """Where a turn raises after it paid all agents, each keeps the turns whose outcome it saw."""
+    for turn in (1, 2, 4, 6):
+        env: Any = Turns()
+        store, step = el.create(tmp_path / str(turn), env), env.step
+
+        def moved(action: Any, env: Any = env, step: Any = step, turn: int = turn) -> None:
+            step(action)
+            if env._turn == turn:
+                raise TimeoutError
+
+        with case(turn), store.record(env) as recorder:
+            recorder.reset(seed=0)
+            env.step = moved
+            with pytest.raises(TimeoutError):
+                turns_of(recorder, 9)
+            env.step = step
+            recorder.reset(seed=0)
+            turns_of(recorder, 4)
+        plain: Any = Turns()
+        plain.reset(seed=0)
+        truth = {agent: seen[1:] for agent, seen in turns_of(plain, turn).items() if len(seen) > 1}
+        episodes = list(store.refresh())
+        first = episodes[0] if len(episodes) > 1 else None
+        found = {} if first is None else {agent: n for agent, n in first.agent_lengths.items() if n}
+        assert found == {agent: len(seen) for agent, seen in truth.items()}
+        for agent, seen in truth.items():
+            assert np.allclose(first.agent(agent).rewards, [reward for reward, _ in seen])
+        assert (first is None or first.end_reason == "cut") and not store.verify().faults
+
+
 @pytest.mark.parametrize("way", ["close", "step"])
 def test_trouble_of_one_agent_costs_the_others_nothing(way: str, tmp_path: Path) -> None:
     """Where one agent's observation cannot be had or does not fit, the turns of the others are settled."""

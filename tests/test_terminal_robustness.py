@@ -6,11 +6,8 @@ import sys
 import unicodedata
 from pathlib import Path
 
-import gymnasium
 import numpy as np
-import polars as pl
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 import episodelake as el
@@ -21,41 +18,9 @@ from episodelake.terminal.output.cells import clean
 from episodelake.terminal.output.exporting import _write_csv
 from episodelake.terminal.output.json_text import json_of
 from terminal_stores import MAKERS, TURNED
-from test_cli import call, no_terminal, printed, refused, table
+from test_cli import no_terminal, printed, refused
 
 __all__ = ["no_terminal"]
-
-
-def two_files(path: Path) -> Path:
-    """A store with three episodes in a file of each of two runs, recorded in CartPole."""
-    store = el.create(path, gymnasium.make("CartPole-v1"))
-    for run in ("first", "second"):
-        with store.record(gymnasium.make("CartPole-v1"), run=run) as env:
-            for seed in range(3):
-                env.action_space.seed(seed)
-                env.reset(seed=seed)
-                done = False
-                while not done:
-                    _, _, terminated, truncated, _ = env.step(env.action_space.sample())
-                    done = terminated or truncated
-    return path
-
-
-def spoil(path: Path, kind: str, *, footer: bool) -> Path:
-    """Spoil the first run's file of a table: its pages, or its footer."""
-    (file,) = (path / kind).glob("first-*.parquet")
-    data = bytearray(file.read_bytes())
-    places = [len(data) - 30]
-    if not footer:
-        # The headers of the pages, which no reader passes over.
-        group = pq.read_metadata(file).row_group(0)
-        columns = [group.column(index) for index in range(group.num_columns)]
-        places = [column.data_page_offset for column in columns]
-        places += [column.dictionary_page_offset for column in columns if column.has_dictionary_page]
-    for place in places:
-        data[place : place + 12] = bytes(255 - byte for byte in data[place : place + 12])
-    file.write_bytes(data)
-    return file
 
 
 @pytest.fixture(scope="module")
@@ -113,53 +78,6 @@ def test_csv_does_not_steer_a_terminal() -> None:
         file.isatty = lambda terminal=terminal: terminal
         assert _write_csv(rows.to_reader(), file) == 1
         assert file.getvalue() == expected
-
-
-def test_a_damaged_card_costs_the_card(tmp_path: Path) -> None:
-    """Info says everything else, names the file, and ends with status 0."""
-    path = two_files(tmp_path / "store")
-    (path / "card.json").write_text("{")
-    result = call("info", path, "--json")
-    told = json.loads(result.stdout)
-    assert (result.exit_code, told["card"], told["episodes"]) == (0, None, 6)
-    assert "card.json" in result.stderr and "card.json" in told["damaged"][0]
-    assert call("info", path).exit_code == 0
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("footer", [True, False])
-def test_positions_are_those_of_the_whole_store(tmp_path: Path, footer: bool) -> None:
-    """Without its first file of episodes a store lists the others at their places, and shows them there."""
-    path = two_files(tmp_path / "store")
-    before = {row["position"]: row["episode_id"] for row in json.loads(printed("ls", path, "--json"))}
-    spoil(path, "episodes", footer=footer)
-    after = {row["position"]: row["episode_id"] for row in json.loads(call("ls", path, "--json").stdout)}
-    assert after == {position: before[position] for position in (3, 4, 5)}
-    for position in (3, 5, -1, -3):
-        told = json.loads(call("show", path, position, "--json").stdout)
-        assert (told["episode_id"], told["position"]) == (before[position % 6], position % 6)
-    assert call("show", path, 1).exit_code == 1
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("footer", [True, False])
-def test_healthy_steps_can_be_asked(tmp_path: Path, footer: bool) -> None:
-    """Commands over all steps go on without a damaged file, name it, and end with status 1."""
-    path = two_files(tmp_path / "store")
-    whole = el.open(path).transitions.collect()
-    healthy = whole.filter(pl.col("episode_id").str.starts_with("second"))
-    file = spoil(path, "steps", footer=footer)
-    for words in (
-        ["head"], ["stats"], ["plot", "actions"], ["sql", "SELECT sum(hash(observation)) FROM steps"],
-    ):  # fmt: skip
-        result = call(words[0], path, *words[1:], "--json")
-        assert (result.exit_code, file.name in result.stderr) == (1, True)
-        assert json.loads(result.stdout)
-    result = call("sql", path, "SELECT episode_id, t, observation FROM transitions ORDER BY ALL", "--json")
-    assert [row["t"] for row in json.loads(result.stdout)] == healthy.sort("episode_id", "t")["t"].to_list()
-    rows = table(call("sql", path, "SELECT count(DISTINCT observation) FROM transitions").stdout)[1:]
-    assert rows == [[str(healthy["observation"].n_unique())]]
-    assert file.name in call("diff", path, path, "--json").stderr or not footer
 
 
 @pytest.mark.parametrize(

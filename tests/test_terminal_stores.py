@@ -163,15 +163,28 @@ def damaged(
 
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("spoil", DAMAGES)
-def test_the_rest_stays_explorable(damaged: Any, spoil: Callable[[Path], None]) -> None:
-    """With a damaged file of episodes the others are listed, shown and measured, and the file is named."""
+def test_the_rest_stays_explorable(
+    stores: dict[str, RawStore], damaged: Any, spoil: Callable[[Path], None]
+) -> None:
+    """With a damaged file of episodes the others are listed at their places, shown and measured, and the file
+    is named.
+    """
+    kinds = stores["cartpole"].path
     path, file = damaged("episodes", spoil)
+    whole = {row["position"]: row["episode_id"] for row in json.loads(printed("ls", kinds, "--json"))}
     listed = call("ls", path, "--json")
     assert listed.exit_code == 0
     rows = json.loads(listed.stdout)
     lost = file.name.rpartition("-")[0]
     assert len(rows) == 6
-    assert all(not row["episode_id"].startswith(lost) for row in rows)
+    assert {row["position"]: row["episode_id"] for row in rows} == {
+        position: name for position, name in whole.items() if not name.startswith(lost)
+    }
+    for position in (rows[0]["position"], rows[-1]["position"], rows[-1]["position"] - 12):
+        shown = json.loads(call("show", path, position, "--json").stdout)
+        assert (shown["episode_id"], shown["position"]) == (whole[position % 12], position % 12)
+    gone = next(position for position, name in whole.items() if name.startswith(lost))
+    assert call("show", path, gone).exit_code == 1
     assert file.name in listed.stderr
     assert "Left out: 6 rows of episodes." in listed.stderr
     for words in (
@@ -209,6 +222,7 @@ def test_damaged_steps_concern_their_episodes_alone(damaged: Any, spoil: Callabl
     assert printed("show", path, kept["episode_id"])
     lost_one = call("show", path, gone["episode_id"])
     assert (lost_one.exit_code, file.name in lost_one.stderr) == (1, True)
+    assert f"length\t{gone['length']}" in lost_one.stdout
     result = call("info", path, "--json")
     assert (result.exit_code, json.loads(result.stdout)["episodes"]) == (0, 12)
     lengths = "SELECT sum(length) AS n FROM episodes"
@@ -218,17 +232,27 @@ def test_damaged_steps_concern_their_episodes_alone(damaged: Any, spoil: Callabl
         assert (without.exit_code, file.name in without.stderr) == (1, True)
         healthy = sum(row["length"] for row in rows if not row["episode_id"].startswith(lost))
         assert json.loads(without.stdout) == [{"n": healthy}]
+        for words in (["head"], ["stats"], ["plot", "actions"]):
+            rest = call(words[0], path, *words[1:], "--json")
+            assert (rest.exit_code, file.name in rest.stderr, bool(json.loads(rest.stdout))) == (
+                1,
+                True,
+                True,
+            )
+        assert file.name in call("diff", path, path, "--json").stderr
         assert file.name in result.stderr
         assert file.name in json.loads(result.stdout)["damaged"][0]
 
 
 @pytest.mark.parametrize("spoil", DAMAGES)
-def test_damaged_runs_leave_episodes(damaged: Any, spoil: Callable[[Path], None]) -> None:
-    """A damaged file of runs costs its rows only."""
+def test_damaged_runs_and_cards_leave_episodes(damaged: Any, spoil: Callable[[Path], None]) -> None:
+    """A damaged file of runs costs its rows only, and a damaged card the card."""
     path, file = damaged("runs", spoil)
+    (path / "card.json").write_text("{")
     result = call("info", path, "--json")
     assert (result.exit_code, json.loads(result.stdout)["episodes"]) == (0, 12)
-    assert file.name in result.stderr
+    assert file.name in result.stderr and "card.json" in result.stderr
+    assert json.loads(result.stdout)["card"] is None
     assert len(json.loads(printed("ls", path, "--json"))) == 12
 
 
