@@ -1,13 +1,10 @@
 """The explorer in a real, headless Chromium: `make test-explorer`."""
 
-import http.client
-import http.server
 import re
 import shutil
 import socket
 import subprocess
 import sys
-import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -744,21 +741,6 @@ def test_a_filter_that_fails_on_a_newer_version(visit: Open, tmp_path: Path) -> 
         seen.leave()
 
 
-def test_damaged_file(visit: Open, tmp_path: Path) -> None:
-    """A damaged file is named where it is met; the other episodes and the list go on."""
-    broken = make_store(tmp_path / "broken", runs=2, episodes=4)
-    victim = Path(str(broken[-1]._block.file.path))
-    victim.write_bytes(victim.read_bytes()[:-600] + bytes(600))
-    with explored(broken.path, tmp_path / "out") as explorer:
-        seen = visit(explorer)
-        expect(seen.page.locator(".player .problem", has_text=victim.name)).to_be_visible()
-        seen.open_row(7)
-        expect(seen.page.locator(".episode-id")).to_have_text(broken[0].id)
-        expect(seen.page.locator(".first dt:text-is('lives') + dd")).to_have_text("0")
-        expect(seen.page.locator(".player .problem:visible")).to_have_count(0)
-        seen.leave()
-
-
 def test_narrow_pages(explorer: Explorer, store: el.EpisodeStore, visit: Open) -> None:
     """On half a laptop and on a phone nothing lies over anything else or leaves the page."""
     for width in (1100, 700, 400):
@@ -956,39 +938,6 @@ def test_refusals(explorer: Explorer, browser: Browser) -> None:
     assert _handshake(explorer, path, own.partition("\r")[0]) == 403
     assert _handshake(explorer, path, f"{own}\r\nOrigin: http://evil.example") == 403
     assert _handshake(explorer, path, f"{own}\r\nOrigin: {explorer.origin}") == 101
-
-
-def test_other_ports_and_sites(explorer: Explorer, browser: Browser) -> None:
-    """Chromium sends a server on another port no cookie, and opens the page from another site's link."""
-    sent: list[str | None] = []
-
-    class Other(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            """Take note of the cookies and answer with a link to the page."""
-            sent.append(self.headers.get("cookie"))
-            self.send_response(200)
-            self.send_header("content-type", "text/html")
-            self.end_headers()
-            self.wfile.write(f'<a href="{explorer.url}">open</a>'.encode())
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Print nothing."""
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Other) as other:
-        threading.Thread(target=other.serve_forever, daemon=True).start()
-        port = other.server_address[1]
-        context = browser.new_context()
-        page = context.new_page()
-        page.goto(f"http://localhost:{port}/")
-        page.get_by_text("open").click()
-        expect(page.locator(".brand")).to_be_visible()
-        assert "token" not in page.url and len(page.url) > len(explorer.origin) + 32
-        page.reload()
-        expect(page.locator(".brand")).to_be_visible()
-        page.goto(f"http://127.0.0.1:{port}/")
-        context.close()
-        other.shutdown()
-    assert sent and not any(sent)
 
 
 def test_interrupt(store: el.EpisodeStore, visit: Open, tmp_path: Path) -> None:

@@ -159,36 +159,6 @@ def _check_a_logged_value_of_another_size_is_refused(tmp_path: Path, value: Any)
     assert [episode.policy for episode in store.refresh()] == [{}] * 3
 
 
-@pytest.mark.parametrize("mode", [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP])
-def test_discarded_environments_are_silent_until_they_are_reset(tmp_path: Path, mode: AutoresetMode) -> None:
-    """Nothing of their running episodes is stored, nor of those that autoreset begins, until a reset."""
-    makers: list[Maker] = [lambda n=n: SmallEnv(n) for n in (3, 3)]
-    envs = SyncVectorEnv(makers, autoreset_mode=mode)
-    store = el.create(tmp_path / "store", envs)
-    still = STILL[:2]
-    with store.record(envs) as recorder:
-        recorder.reset(seed=10)
-        for _ in range(4):
-            recorder.step(still)
-        recorder.step(still)
-        recorder.discard([1])
-        for _ in range(7):
-            recorder.step(still)
-        assert recorder.episode_ids[1] is None
-        recorder.reset(seed=20)
-        recorder.step(still)
-        assert recorder.transitions == sum(map(len, recorder_lengths(store, recorder)))
-    own = sorted((e for e in store.refresh() if e.env_index == 1), key=lambda e: e.number)
-    assert [(e.length, e.seed) for e in own] == [(3, 11), (1, 21)]
-    assert store.verify().faults == ()
-
-
-def recorder_lengths(store: el.EpisodeStore, recorder: el.types.VectorRecorder) -> list[range]:
-    """Return a range as long as each episode recorded so far, the running ones (one step) included."""
-    recorder.seal()
-    return [range(episode.length) for episode in store.refresh()] + [range(1)] * 2
-
-
 class Widening(SmallEnv):
     """Its info has an array that is longer at every step."""
 
