@@ -23,12 +23,19 @@ from ...store.names import has_utf8
 from ...store.snapshot import Snapshot
 from ..context import Parameters, ReadContext
 from ..corruption import check_readable, name_damaged, steps_places
-from .advice import advice
-from .beside import exact_text
 from .connections import add_macros, connect, macros_for
 from .macros import TRANSITIONS, WITH_NEXT
 from .sources import run_interruptible, type_name
-from .text import RUN, element_zero, explained, named_words, names_run_keys, opens_query, run_keys
+from .text import (
+    RUN,
+    element_zero,
+    explained,
+    has_texts_or_long_integers,
+    named_words,
+    names_run_keys,
+    opens_query,
+    run_keys,
+)
 
 _LIST_AS_NUMBER = re.compile(r"cast \(\w+(?:\[\])+ -> DOUBLE\)")
 _SHOW_TABLES = re.compile(r"\s*show\s+(?:all\s+)?tables\s*;?\s*", re.IGNORECASE)
@@ -243,7 +250,11 @@ class QuerySession:
         check_process()
         check_text(text)
         parameters = plain_parameters(parameters)
-        text = exact_text(self._stores(), "The query", text, parameters, condition=False)
+        if parameters or has_texts_or_long_integers(text):
+            # Few queries need it, and it would take a third of the time to import this module.
+            from .beside import exact_text
+
+            text = exact_text(self._stores(), "The query", text, parameters, condition=False)
         if _SHOW_TABLES.fullmatch(text):
             text = _TABLES_QUERY
         try:
@@ -270,6 +281,8 @@ class QuerySession:
     _tables: tuple[str, ...] | None = None
 
     def _advice(self, text: str, reason: str) -> str:
+        from .advice import advice
+
         snapshot = self._context.snapshot
         if self._tables is not None:
             return advice(snapshot, text, reason, (), self._tables)

@@ -16,6 +16,7 @@ RUN = "run"
 #: How a query begins, apart from EXPLAIN, DESCRIBE and SUMMARIZE.
 _OPENINGS = {"select", "from", "with", "values", "pivot", "pivot_wider", "unpivot", "table", "("}
 _WORD = re.compile(r"\w+")
+_MANY_DIGITS = re.compile(r"[0-9][0-9_]{15,}")
 _ANALYZE = {"analyze", "analyse"}
 _TOLD_OF = {"explain", "describe", "desc", "summarize", "summarise"} | _ANALYZE
 
@@ -72,6 +73,15 @@ def is_whole(value: str) -> str:
     'coalesce(try_cast(2.5 AS DOUBLE) = try_cast(2.5 AS BIGINT), false)'
     """
     return f"coalesce(try_cast({value} AS DOUBLE) = try_cast({value} AS BIGINT), false)"
+
+
+def has_texts_or_long_integers(text: str) -> bool:
+    """Return whether a query has a text, or an integer that a double may round to another.
+
+    >>> has_texts_or_long_integers("FROM episodes WHERE length > 100")
+    False
+    """
+    return "'" in text or _MANY_DIGITS.search(text) is not None
 
 
 def named_words(text: str) -> frozenset[str]:
