@@ -127,7 +127,8 @@ class _Level:
         if self.edges is not None:
             starts, stops = self.edges[starts], self.edges[stops]
         width = self.items.shape[1]
-        content = memoryview(np.ascontiguousarray(self.items).reshape(-1))
+        items: Any = np.ascontiguousarray(self.items).reshape(-1)
+        content = memoryview(items)
         spans = zip((starts * width).tolist(), (stops * width).tolist(), strict=True)
         found = (content[start:stop] for start, stop in spans)
         if not self.nulls_of:
