@@ -226,7 +226,8 @@ def test_digests_of_a_table_are_those_of_each_episode_alone() -> None:
     steps = pa.table({"episode": [7, 7, 7, 3, 3, 3], **columns})
     facts = pa.table({"episode": [7, 3], "seed": [1, 1]})
     whole = table_digests(steps, facts)
-    assert len({*whole}) == 2
+    # Those of earlier commits: stores have them as metadata.
+    assert whole == ["28e0e81f38c8e9ab6a21e1e92548ce24", "5f18800adf59005188ad107a4cfacd47"]
     for index in range(2):
         assert table_digests(steps.slice(3 * index, 3), facts.slice(index, 1)) == [whole[index]]
         assert table_digests(steps, facts.take([1, 0]))[1 - index] == whole[index]

@@ -74,6 +74,10 @@ class ImportRules(FormatSettings):
                 source,
                 lambda: self.written(_changed(self.sample()), tmp_path),
             )
+            source = self.written(self.sample(), tmp_path)
+            self._check_resumed(
+                tmp_path / "shrunk", source, lambda: self.written(self.sample()[:2], tmp_path)
+            )
 
     def _check_resumed(self, folder: Path, source: Any, then: Any) -> None:
         """Interrupt the import of a source, and import what there is then."""
@@ -93,7 +97,10 @@ class ImportRules(FormatSettings):
         source = then() if callable(then) else then
         whole = self.imported(source, folder / "whole")
         report = self.imported(source, into)
-        check(report.episodes == whole.episodes, f"resumed: {report}\nundisturbed: {whole}")
+        counts = [(each.episodes, each.steps) for each in (report, whole)]
+        check(counts[0] == counts[1], f"resumed: {report}\nundisturbed: {whole}")
+        transitions = sum(map(len, rewards_of(folder / "whole")))
+        check(whole.steps == transitions, f"{whole} for {transitions} transitions")
         shown = [sorted(map(repr, rewards_of(each))) for each in (into, folder / "whole")]
         check(shown[0] == shown[1], "resumed: other episodes")
         check(not list(folder.glob(".*importing*")), "a resumed import leaves its staging store")

@@ -74,11 +74,9 @@ def table_digests(steps: pa.Table, episodes: pa.Table) -> list[str]:
     chosen = [spans.get(key, (0, 0)) for key in episodes.column(EPISODE).to_pylist()]
     starts, stops = np.array(chosen, np.int64).reshape(-1, 2).T
     rows = np.arange(episodes.num_rows)
-    (types, contents), (fact_types, facts) = (
-        _contents(steps, starts, stops),
-        _contents(episodes, rows, rows + 1),
-    )
-    seed = hashlib.sha256(repr((types, fact_types)).encode())
+    seed, contents = _contents(steps, starts, stops)
+    fact_seed, facts = _contents(episodes, rows, rows + 1)
+    seed.update(fact_seed.digest())
     digests = []
     for parts in zip(contents, facts, strict=True):
         digest = seed.copy()
@@ -91,13 +89,13 @@ def table_digests(steps: pa.Table, episodes: pa.Table) -> list[str]:
 def _contents(
     table: pa.Table, starts: np.ndarray, stops: np.ndarray
 ) -> tuple[Any, Iterator[tuple[Any, ...]]]:
-    """Return the types of the columns but the episode's, and the bytes of each of some ranges of rows.
+    """Return a digest of all columns' names and types, and the bytes of each of some ranges of rows.
 
     The bytes are the same in a table that has these rows alone: the number of rows, the items of all levels,
     0 where they are NULL, and the NULLs of those levels that have any in this range.
     """
     names = sorted(name for name in table.column_names if name != EPISODE and len(table))
-    columns = [pa.concat_arrays(table.column(name).chunks) for name in names]
+    columns = [_stored(pa.concat_arrays(table.column(name).chunks)) for name in names]
     levels = [level for name, values in zip(names, columns, strict=True) for level in _levels(values, name)]
     fixed = [level.items for level in levels if level.edges is None and not level.nulls_of]
     # One array for all of them, and so one update for each range.
@@ -107,7 +105,7 @@ def _contents(
     counts = [b"%d:" % count for count in (stops - starts).tolist()]
     contents = (level.of_rows(starts, stops) for level in (*matrix, *ragged, *nulls))
     types = [(name, str(values.type)) for name, values in zip(names, columns, strict=True)]
-    return types, zip(counts, *contents, strict=True)
+    return hashlib.sha256(repr((names, types)).encode()), zip(counts, *contents, strict=True)
 
 
 @dataclass(frozen=True)
@@ -129,7 +127,8 @@ class _Level:
         if self.edges is not None:
             starts, stops = self.edges[starts], self.edges[stops]
         width = self.items.shape[1]
-        content = memoryview(np.ascontiguousarray(self.items).reshape(-1))
+        items: Any = np.ascontiguousarray(self.items).reshape(-1)
+        content = memoryview(items)
         spans = zip((starts * width).tolist(), (stops * width).tolist(), strict=True)
         found = (content[start:stop] for start, stop in spans)
         if not self.nulls_of:
@@ -152,10 +151,7 @@ class _Level:
 
 def _levels(values: Any, name: str) -> Iterator[_Level]:
     """Yield the levels of a column: its NULLs, the lengths of lists and texts, and its values."""
-    while isinstance(values.type, pa.BaseExtensionType):
-        values = values.storage
-    if isinstance(values.type, pa.DictionaryType):
-        values = values.dictionary_decode()
+    values = _stored(values)
     if pa.types.is_boolean(values.type):
         values = values.cast(pa.uint8())
     kind = values.type
@@ -182,6 +178,15 @@ def _levels(values: Any, name: str) -> Iterator[_Level]:
     elif not pa.types.is_null(kind):
         texts = values if kind in _BINARY else pa.array(map(repr, values.to_pylist()))
         yield from _texts(texts.cast(pa.large_binary()).fill_null(b""))
+
+
+def _stored(values: Any) -> Any:
+    """Return the stored values of a column: times as integers, no extensions, no dictionaries."""
+    while isinstance(values.type, pa.BaseExtensionType):
+        values = values.storage
+    if pa.types.is_temporal(values.type) and values.type.bit_width in (32, 64):
+        return values.view(pa.int64() if values.type.bit_width == 64 else pa.int32())
+    return values.dictionary_decode() if isinstance(values.type, pa.DictionaryType) else values
 
 
 def _texts(values: Any) -> Iterator[_Level]:

@@ -144,7 +144,8 @@ class _Dataset(ForeignDataset):
             for path in sorted(Path(self._storage.data_path).glob("*.hdf5")):
                 self._file = open_hdf5(path)
                 self._may_exceed = is_too_large(claimed_bytes(path))
-        group: Any = self._file.get(f"episode_{index}") if self._may_exceed else None
+        file = self._file if self._may_exceed else None
+        group: Any = None if file is None else file.get(f"episode_{index}")
         if is_group(group):  # Minari names one that is missing
             size = sum(array.nbytes for array in leaves(group).values())
             check_bytes(f"Episode {index} of {self._storage.data_path}", size)
