@@ -13,7 +13,7 @@ from gymnasium import Space, spaces
 
 from ...store.common.optional_packages import HDF5, require
 from ...store.errors import DatasetError
-from ...store.files import is_file, status
+from ...store.files import file_state, is_file
 from .boundary import TRUST, Boundary, boundary, check_bytes, expanded, reading
 from .columns import array_space, discrete_space
 from .formats import ForeignDataset, Match
@@ -57,7 +57,7 @@ def open_hdf5(path: Path) -> Any:
 
     file = h5py.File(path)
     try:
-        state = status(path)
+        state = file_state(path)
         fault = _fault(path, (state.st_ino, state.st_size, state.st_mtime_ns), boundary())
         if fault is not None:
             raise DatasetError(f"{path}: {fault}")
