@@ -88,7 +88,7 @@ TOUCHING: dict[str, Callable[[Path], object]] = {
     "is_folder": files.is_folder,
     "is_link": files.is_link,
     "stat_or_none": files.stat_or_none,
-    "status": files.status,
+    "file_state": files.file_state,
     "read_file": read_file,
     "read_plain": paths.read_plain,
     "write_file": lambda path: files.write_file(path, b""),

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from ...store.common.optional_packages import require
 from ...store.common.progress import Progress
 from ...store.errors import NothingToDrawError
-from ...store.files import replacing, status, user_path
+from ...store.files import guard_access, replacing, user_path
 from ..context import ContextView
 from ..measures.findings import KINDS
 from ..measures.health import health
@@ -41,7 +41,8 @@ def write_report(
     require("altair", "A report")
     require("vl_convert", "A report")
     path = user_path(file)
-    status(path.parent)  # a folder that is missing is reported before the work, not after it
+    with guard_access("write the report", path):
+        path.parent.stat()  # a folder that is missing is reported before the work, not after it
     page = _page(view, plot, card, progress).encode()
     with replacing(path.resolve(), ".html") as draft:
         draft.write_bytes(page)

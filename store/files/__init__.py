@@ -30,6 +30,7 @@ from .access import (
 from .locating import is_remote, locate, options_of, refuse_unused
 from .paths import (
     exists,
+    file_state,
     is_file,
     is_folder,
     is_link,
@@ -39,7 +40,6 @@ from .paths import (
     remove_file,
     remove_tree,
     stat_or_none,
-    status,
     temporary_folder,
     walk,
     write_file,
@@ -77,7 +77,7 @@ __all__ = [
     "replacing",
     "scratch",
     "stat_or_none",
-    "status",
+    "file_state",
     "temporary_folder",
     "sync_open",
     "sync_path",

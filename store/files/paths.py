@@ -21,7 +21,7 @@ _PLAIN: int = _NOFOLLOW | getattr(os, "O_NONBLOCK", 0) | _BINARY
 
 
 @touching("look at")
-def status(path: str | os.PathLike[str]) -> os.stat_result:
+def file_state(path: str | os.PathLike[str]) -> os.stat_result:
     """Return the `stat` of a path."""
     return os.stat(path)
 

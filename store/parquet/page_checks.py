@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from ..files import Place, status
+from ..files import Place, file_state
 from .files import file_key, footer_bytes, open_parquet, reading_file
 
 #: Files whose pages were all read, by their identity: a file that was changed since has another.
@@ -38,7 +38,7 @@ def content_digests(places: Sequence[Place]) -> list[str]:
 def _changed(place: Place) -> str:
     if place.local is None:
         return ""
-    state = status(place.local)
+    state = file_state(place.local)
     return f"-{state.st_size}-{state.st_ctime_ns}"
 
 

@@ -13,7 +13,16 @@ from typing import IO, Any, Protocol
 
 from ...store.common.arguments import whole_number
 from ...store.errors import DatasetError, EpisodelakeError
-from ...store.files import access_error, exists, is_denied, is_file, is_folder, is_passing, status, user_path
+from ...store.files import (
+    access_error,
+    exists,
+    file_state,
+    is_denied,
+    is_file,
+    is_folder,
+    is_passing,
+    user_path,
+)
 
 #: The default limit of an item: these bytes, or so many times the bytes of the source.
 _LEAST_BYTES, _EXPANSION = 256 << 20, 200
@@ -312,7 +321,7 @@ def check_not_empty(path: Path) -> None:
     Raises:
         DatasetError: names the file.
     """
-    if not status(path).st_size:
+    if not file_state(path).st_size:
         raise DatasetError(f"{path} is empty: it has 0 bytes. Copy or download it again, or leave it out.")
 
 
@@ -332,7 +341,7 @@ def inside(folder: Path, name: Any) -> Path:
 def _size(path: Path, trust: bool) -> int:
     """Return the bytes of a file, or of all files of a folder; checks the folder."""
     if not is_folder(path):
-        return status(path).st_size if is_file(path) else 0
+        return file_state(path).st_size if is_file(path) else 0
     total = 0
     root = Path(os.path.realpath(path))
     waiting = [root]

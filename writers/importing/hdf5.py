@@ -13,7 +13,7 @@ from gymnasium import Space, spaces
 
 from ...store.common.optional_packages import require
 from ...store.errors import DatasetError
-from ...store.files import is_file, status
+from ...store.files import file_state, is_file
 from .boundary import TRUST, Boundary, boundary, check_bytes, expanded, reading
 from .columns import array_space, discrete_space
 from .formats import ForeignDataset, Match
@@ -72,7 +72,7 @@ def claimed_bytes(path: Path) -> int:
 
 
 def _state(path: Path) -> tuple[int, int, int]:
-    state = status(path)
+    state = file_state(path)
     return state.st_ino, state.st_size, state.st_mtime_ns
 
 

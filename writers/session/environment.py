@@ -39,7 +39,7 @@ from ...store.environments.codecs import (
     is_opaque,
 )
 from ...store.errors import EpisodelakeError, InvalidArgumentError, StoreAccessError
-from ...store.files import is_file, status, user_path
+from ...store.files import file_state, is_file, user_path
 from ...store.layout import Layout
 from .run import KeptEnv, versions_of
 
@@ -305,7 +305,7 @@ class _ArtifactWriter:
         explicit = text.startswith((".", "~")) or path.is_absolute()
         plainly = argument.lower().endswith(_FILE_ARGUMENTS) and path.suffix.lower() in _SCENES
         try:
-            size = status(path).st_size if explicit and plainly and is_file(path) else None
+            size = file_state(path).st_size if explicit and plainly and is_file(path) else None
         except StoreAccessError as error:
             warnings.warn(f"A file of the environment is not kept: {error}", RuntimeWarning, stacklevel=2)
             return None

@@ -19,8 +19,7 @@ import typer
 
 from ...errors import QueryError, StoreAccessError
 from ...plugin import QuerySession, check_outside_stores, replacing, size_text
-from ...store.files import exists, is_file, is_folder
-from ...store.files import status as path_status
+from ...store.files import exists, file_state, is_file, is_folder
 from ..result import Report
 from .cells import clean, writer
 from .json_text import json_of
@@ -136,7 +135,7 @@ def file_report(
     beginning: str, file: Path, facts: Mapping[str, Any], *, status: int = 0, error: str = ""
 ) -> Report:
     """Report the file that a command wrote: facts and the file as JSON, or a sentence with this beginning."""
-    size = path_status(file).st_size
+    size = file_state(file).st_size
     sentence = f"{beginning} {file} ({size_text(size)})."
     value = {**facts, "file": file, "bytes": size}
     return Report(value, lambda page, _: page.note(sentence), status=status, error=error)
