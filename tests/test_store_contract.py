@@ -245,3 +245,8 @@ class TestObjects(PlaceRules):
         """A prefix that no other test uses."""
         monkeypatch.setenv("EPISODELAKE_SPOOL", str(tmp_path_factory.mktemp("spool")))
         return Backend(new_url(), shared_server().storage_options())
+
+    @pytest.mark.further
+    def test_each_operation_keeps_the_model(self, place: Backend) -> None:
+        """See `StoreContract`; every operation takes many requests."""
+        super().test_each_operation_keeps_the_model(place)

@@ -284,6 +284,9 @@ def _tour(machine: StoreMachine) -> list[Callable[[], object]]:
         lambda: machine.label(("good", [True, None, False]), 0, old=True),
         lambda: machine.mark(("gain", [0.5, -1.0, None]), 1, old=True),
         lambda: machine.mark(("word", ["x", ""]), 9),
+        # What these leave out keeps what it has.
+        lambda: machine.label(("good", [False]), 1),
+        lambda: machine.mark(("gain", [-1.0, None]), 4),
         lambda: machine.tag("one"),
         machine.remember,
         lambda: machine.compact(1 << 28, old=True),
