@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import gymnasium as gym
@@ -12,16 +13,11 @@ import pytest
 import episodelake as el
 from episodelake.store.segments import steps_file as sealing
 
-#: One of each kind of unit.
-KINDS: dict[str, dict[str, Any]] = {
-    "transitions": {},
-    "n-step": {"n_step": 3, "gamma": 0.9},
-    "windows": {"units": el.Windows(4, stride=2, pad="left", burn_in=1)},
-    "deltas": {"units": el.Deltas({"observation": [-2, 0], "action": [0, 1, 5]})},
-    "whole episodes": {"units": el.Episodes()},
-    "returns to go": {"units": el.Windows(3, pad="left"), "transforms": [el.ReturnToGo(0.9)]},
-}
 PLACES = ["episode", "t"]
+BOX = gym.spaces.Box(-np.inf, np.inf, (3,), np.float32)
+NESTED = gym.spaces.Dict(
+    image=gym.spaces.Box(0, 255, (4, 3), np.uint8), pair=gym.spaces.Tuple([gym.spaces.Discrete(5), BOX])
+)
 
 
 def flat(tree: Any, name: str = "") -> Iterator[tuple[str, np.ndarray]]:
@@ -83,6 +79,32 @@ def segmented_store(path: Any, lengths: list[int], space: gym.Space, per_segment
                 )
             episode.end()
             if number % per_segment == per_segment - 1:
+                writer.seal()
+    return store.refresh()
+
+
+def random_store(
+    path: Path, lengths: list[int], endings: list[str], space: gym.Space, seed: int = 0
+) -> el.EpisodeStore:
+    """A store of episodes of given lengths and endings, with random contents, in segments of two episodes."""
+    action_space = gym.spaces.Discrete(7)
+    store = el.create(path, observation_space=space, action_space=action_space)
+    space.seed(seed), action_space.seed(seed)
+    rng = np.random.default_rng(seed)
+    with store.writer(run="random") as writer:
+        for number, (length, ending) in enumerate(zip(lengths, endings, strict=True)):
+            episode = writer.begin(space.sample())
+            for t in range(length):
+                last = t == length - 1
+                episode.append(
+                    action_space.sample(),
+                    float(rng.normal()),
+                    space.sample(),
+                    terminated=last and ending in ("terminated", "both"),
+                    truncated=last and ending in ("truncated", "both"),
+                )
+            episode.end()
+            if number % 2:
                 writer.seal()
     return store.refresh()
 

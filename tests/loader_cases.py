@@ -211,12 +211,15 @@ class Kind:
         units: the kind.
         agents: the agents of a store of several; empty for a single agent.
         chosen: the arguments that choose them.
+        prefix: of the columns, if the agents of a step make one row.
+        store: its name.
     """
 
     units: Any
     agents: tuple[str, ...] = ()
     chosen: tuple[tuple[str, Any], ...] = ()
     prefix: str | None = None
+    store: str = "one"
 
     @property
     def ragged(self) -> bool:
@@ -285,9 +288,11 @@ class Case:
             names = (*(prefix + key for key in of_agents), *own[len(made) :], *made)
             names = kind.default_keys() if kind.prefix is None else names
         elif kind.agents:
-            more = ("episode_id", "length") if self.columns == "texts" else ("end_reason",)
-            step = () if kind.prefix is not None else ("env_step", *more)
-            names = (*(prefix + key for key in (*USUAL, "info.mask")), *PLACES, *own, *number, *step)
+            more = ("episode_id", "length") if self.columns == "texts" else ()
+            step = () if kind.prefix is not None else ("env_step", "end_reason")
+            seen = "info.turn" if kind.store == "turns" else "info.mask"
+            of_agents = (*USUAL, seen, *more)
+            names = (*(prefix + key for key in of_agents), *PLACES, *own, *number, *step)
         elif self.transforms == "stacked":
             names = (*USUAL, *PLACES, *own)
         else:

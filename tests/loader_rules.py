@@ -47,9 +47,9 @@ class LoaderContract:
     thorough: ClassVar[bool] = False
 
     @pytest.fixture
-    def world(self, worlds: Mapping[bool, World]) -> World:
-        """The store of single agents, or that of several."""
-        return worlds[bool(self.kind.agents)]
+    def world(self, worlds: Mapping[str, World]) -> World:
+        """The store that has the units."""
+        return worlds[self.kind.store]
 
     def possible(self) -> dict[str, Sequence[str]]:
         """The values of the factors that go with the kind of unit."""
@@ -195,7 +195,10 @@ class LoaderContract:
             ("sequential", "stream", "padded"),
             ("shuffled", "stream", "whole"),
         ):
-            case = Case(world, self.kind, tmp_path, order=order, cache=cache, shard=shard)
+            transforms = self.possible()["transforms"][-1]
+            case = Case(
+                world, self.kind, tmp_path, order=order, cache=cache, shard=shard, transforms=transforms
+            )
             with named(str(case)):
                 order_ = [number for epoch in range(8) for part in case.taken(epoch) for number in part]
                 loader, resumed = case.loader(), case.loader()

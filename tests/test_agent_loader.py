@@ -1,8 +1,8 @@
-"""Loaders and statistics of stores of several agents: each equals a plain loop over the agents' episodes."""
+"""Loaders and statistics of stores of several agents, beside the rules of `LoaderContract`."""
 
 from __future__ import annotations
 
-import pickle
+import itertools
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,7 +14,6 @@ import pytest
 import agent_environments as environments
 import episodelake as el
 import plain_agents as plain
-from episodelake.readers.columns.selection import END_REASONS
 
 NAMES = ("scout_0", "tank_0", "scout_1", "tank_1")
 BOX, DISCRETE = gym.spaces.Box(-9, 9, (2,), np.float32), gym.spaces.Discrete(3)
@@ -55,149 +54,6 @@ def parts(view: el.EpisodeView, names: tuple[str, ...]) -> list[tuple[int, Any]]
     ]
 
 
-def at(tree: Any, index: Any) -> Any:
-    """An item of a nested value."""
-    if isinstance(tree, dict):
-        return {key: at(value, index) for key, value in tree.items()}
-    return tree[index]
-
-
-def same(found: Any, expected: Any) -> None:
-    """Both are the same nested values."""
-    if isinstance(expected, dict):
-        assert found.keys() == expected.keys()
-        for key in expected:
-            same(found[key], expected[key])
-        return
-    assert np.asarray(found).dtype == np.asarray(expected).dtype or np.ndim(expected) == 0
-    np.testing.assert_array_equal(found, expected)
-
-
-def loaded(loader: el.Loader) -> list[dict[str, Any]]:
-    """The units of an epoch, one by one."""
-    return [
-        {key: at(value, number) for key, value in batch.items()}
-        for batch in loader
-        for number in range(len(batch["episode"]))
-    ]
-
-
-COLUMNS = [
-    *("observation", "action", "reward", "next_observation", "terminated", "truncated"),
-    *("episode", "agent_id", "t", "env_step", "end_reason", "info.mask"),
-]
-
-
-def check_transitions(view: el.EpisodeView, names: tuple[str, ...], loader: el.Loader) -> None:
-    """The loader has the transitions of these agents, in order."""
-    units = iter(loaded(loader))
-    for number, part in parts(view, names):
-        for t in range(part.length):
-            unit = next(units)
-            last = t == part.length - 1
-            same(unit["observation"], at(part.observations, t))
-            same(unit["next_observation"], at(part.observations, t + 1))
-            same(unit["action"], at(part.actions, t))
-            same(unit["reward"], part.rewards[t])
-            assert unit["terminated"] == part.terminations[t]
-            assert unit["truncated"] == (part.truncations[t] or (last and part.end_reason != "terminated"))
-            assert (unit["episode"], unit["t"]) == (number, t)
-            assert loader.agents[unit["agent_id"]] == part.agent_id
-            assert unit["env_step"] == part.env_steps[t]
-            assert END_REASONS[unit["end_reason"]] == (part.end_reason if last else "")
-            if "info.mask" in unit:
-                same(unit["info.mask"], part.infos[t]["mask"])
-    assert next(units, None) is None
-
-
-@pytest.mark.parametrize("cache", ["memory", "stream", "mmap"])
-@pytest.mark.parametrize("agent", NAMES)
-def test_agent_transitions(comings: el.EpisodeStore, agent: str, cache: Any, tmp_path: Path) -> None:
-    """`agent=` loads the transitions of one agent, which may be missing in some episodes."""
-    kept = el.Cache("mmap", folder=tmp_path) if cache == "mmap" else cache
-    loader = comings.loader(5, columns=COLUMNS, agent=agent, cache=kept)
-    check_transitions(comings, (agent,), loader)
-    assert loader.agents == (agent,)
-
-
-@pytest.mark.parametrize("cache", ["memory", "stream"])
-@pytest.mark.parametrize("group", ["scout", "tank"])
-def test_group_transitions(comings: el.EpisodeStore, group: str, cache: Any) -> None:
-    """`group=` loads those of all of its agents, in a view too."""
-    names = tuple(name for name in NAMES if name.startswith(group))
-    for view in (comings, comings.filter(pl.col("length") > 1), comings[::-1], comings[1:4]):
-        check_transitions(view, names, view.loader(4, columns=COLUMNS, group=group, cache=cache))
-
-
-def test_turns(turns: el.EpisodeStore) -> None:
-    """In an environment with turns a transition goes from one turn of an agent to its next."""
-    columns = [name for name in COLUMNS if name != "info.mask"]
-    check_transitions(turns, ("tank_0",), turns.loader(4, columns=columns, agent="tank_0"))
-    both = ("scout_0", "scout_1")
-    check_transitions(turns, both, turns.loader(4, columns=columns, group="scout"))
-
-
-@pytest.mark.parametrize("cache", ["memory", "stream"])
-def test_windows_and_whole_parts(comings: el.EpisodeStore, cache: Any) -> None:
-    """Windows never leave the part of an agent; a whole episode is one such part."""
-    windows = loaded(comings.loader(3, el.Windows(3), columns=COLUMNS[:10], group="tank", cache=cache))
-    expected = [
-        (number, part, first)
-        for number, part in parts(comings, NAMES[1::2])
-        for first in range(part.length - 2)
-    ]
-    assert len(windows) == len(expected) > 5
-    for unit, (number, part, first) in zip(windows, expected, strict=True):
-        same(unit["observation"], at(part.observations, slice(first, first + 3)))
-        same(unit["reward"], part.rewards[first : first + 3])
-        assert unit["episode"] == number
-        assert unit["env_step"].tolist() == part.env_steps[first : first + 3].tolist()
-    whole = list(comings.loader(1, el.Episodes(), agent="scout_1", cache=cache))
-    own = [part for _, part in parts(comings, ("scout_1",))]
-    assert len(whole) == len(own) > 1
-    for batch, part in zip(whole, own, strict=True):
-        same(at(batch["observation"], 0), part.observations)
-
-
-def test_n_steps(comings: el.EpisodeStore) -> None:
-    """Returns over n steps end with the agent, not with the episode."""
-    units = loaded(comings.loader(4, el.NSteps(3, gamma=0.5), columns=["reward", "episode"], group="scout"))
-    expected = [
-        sum(0.5**k * reward for k, reward in enumerate(part.rewards[t : t + 3]))
-        for _, part in parts(comings, NAMES[::2])
-        for t in range(part.length)
-    ]
-    np.testing.assert_allclose([unit["reward"] for unit in units], expected)
-
-
-@pytest.mark.parametrize("cache", ["memory", "stream"])
-def test_shuffled_and_resumed(comings: el.EpisodeStore, cache: Any) -> None:
-    """A shuffled epoch has every unit once, and a state continues it; another agent's state is refused."""
-
-    def make(**given: Any) -> el.Loader:
-        return comings.loader(
-            4, columns=["reward", "t", "episode", "agent_id"], shuffle=True, seed=3, cache=cache, **given
-        )
-
-    def keys(units: list[dict[str, Any]]) -> list[tuple[int, ...]]:
-        return [(unit["episode"], unit["agent_id"], unit["t"]) for unit in units]
-
-    all_units = keys(loaded(make(group="scout")))
-    ordered = keys(loaded(comings.loader(4, columns=["t", "episode", "agent_id"], group="scout")))
-    assert sorted(all_units) == sorted(ordered) and all_units != ordered
-    loader = make(group="scout")
-    batches = iter(loader)
-    first = [next(batches) for _ in range(2)]
-    state = loader.state_dict()
-    again = make(group="scout")
-    again.load_state_dict(state)
-    assert keys(loaded(again)) == all_units[sum(len(batch["t"]) for batch in first) :]
-    with pytest.raises(el.errors.LoaderStateError):
-        make(agent="scout_0").load_state_dict(state)
-    copy = pickle.loads(pickle.dumps(make(group="scout")))
-    assert keys(loaded(copy)) == all_units
-
-
 def test_weights(comings: el.EpisodeStore) -> None:
     """Weights belong to the view's episodes; each agent's part has that of its episode."""
     chosen = np.arange(len(comings)) == 3
@@ -221,18 +77,6 @@ def test_annotations_and_workers(tmp_path: Path) -> None:
     assert len(batches) > 2
     for batch in batches:
         assert (batch["code"] == batch["t"] * 10 + 6).all()
-
-
-def test_transforms(comings: el.EpisodeStore) -> None:
-    """Returns to go are those of the agent's own rewards."""
-    loader = comings.loader(
-        4, columns=["episode"], agent="tank_0", transforms=[el.ReturnToGo(), lambda batch: batch]
-    )
-    found = np.array([unit["return_to_go"] for unit in loaded(loader)])
-    expected = np.concatenate(
-        [np.cumsum(part.rewards[::-1])[::-1] for _, part in parts(comings, ("tank_0",))]
-    )
-    np.testing.assert_allclose(found, expected)
 
 
 @pytest.mark.parametrize(
@@ -343,119 +187,28 @@ def test_errors(comings: el.EpisodeStore, tmp_path: Path) -> None:
         single.loader(columns=["agent_id"])
 
 
-def joint_rows(part: Any, step: int) -> int | None:
-    """The row of an agent at a step of the environment; None if it is absent."""
-    found = np.flatnonzero(part.env_steps == step)
-    return int(found[0]) if len(found) else None
+def test_states_of_other_agents_are_refused(comings: el.EpisodeStore) -> None:
+    """Of one agent for a group, of a group for all, of joint rows for others."""
+    chosen: list[dict[str, Any]] = [
+        {"agent": "scout_0"},
+        {"group": "scout"},
+        {"group": "scout", "joint": True},
+        {"joint": True},
+    ]
+    loaders = [comings.loader(4, columns=["t", "episode"], shuffle=True, **each) for each in chosen]
+    for one, other in itertools.permutations(loaders, 2):
+        with pytest.raises(el.errors.LoaderStateError):
+            one.load_state_dict(other.state_dict())
 
 
-JOINT = ["observation", "action", "reward", "next_observation", "terminated", "truncated"]
-
-
-def check_joint(unit: dict[str, Any], episode: Any, agents: tuple[str, ...], prefix: str, t: int) -> None:
-    """A joint transition has what each agent has at that step, and zeros for those that are absent."""
-    for slot, name in enumerate(agents):
-        part = episode.agent(name) if name in episode.agents else None
-        row = None if part is None else joint_rows(part, t)
-        acts = part is not None and row is not None and row < part.length
-        assert unit[f"{prefix}agent_mask"][slot] == acts
-        if part is None or row is None:
-            for key in JOINT:
-                if key != "next_observation":  # it may be there at the next step
-                    same(at(unit[f"{prefix}{key}"], slot), zeros_like(at(unit[f"{prefix}{key}"], slot)))
-            continue
-        same(at(unit[f"{prefix}observation"], slot), at(part.observations, row))
-        if acts:
-            same(at(unit[f"{prefix}next_observation"], slot), at(part.observations, row + 1))
-            same(at(unit[f"{prefix}action"], slot), part.actions[row])
-            same(at(unit[f"{prefix}reward"], slot), part.rewards[row])
-            last = row == part.length - 1
-            assert unit[f"{prefix}terminated"][slot] == part.terminations[row]
-            assert unit[f"{prefix}truncated"][slot] == (
-                part.truncations[row] or (last and part.end_reason != "terminated")
-            )
-
-
-def zeros_like(tree: Any) -> Any:
-    """The same nested value, of zeros."""
-    return {key: zeros_like(value) for key, value in tree.items()} if isinstance(tree, dict) else tree * 0
-
-
-@pytest.mark.parametrize("cache", ["memory", "stream", "mmap"])
-def test_joint_transitions(comings: el.EpisodeStore, cache: Any, tmp_path: Path) -> None:
-    """A joint unit has all agents of a step in a fixed order, of one group or of all."""
-    kept = el.Cache("mmap", folder=tmp_path) if cache == "mmap" else cache
-    for view in (comings, comings[::-1], comings[1:2]):
-        columns = [*JOINT, "agent_mask", "episode", "t"]
-        loader = view.loader(4, columns=columns, group="tank", joint=True, cache=kept)
-        assert loader.agents == {"tank": ("tank_0", "tank_1")}
-        units = loaded(loader)
-        expected = [(number, t) for number, episode in enumerate(view) for t in range(episode.length)]
-        assert [(unit["episode"], unit["t"]) for unit in units] == expected
-        for unit in units:
-            check_joint(unit, view[int(unit["episode"])], NAMES[1::2], "", int(unit["t"]))
-    both = comings.loader(4, columns=["episode", "t"], joint=True, cache=kept)
-    assert list(next(iter(both))) == ["episode", "t"]
-    default = comings.loader(len(units_of(comings)), joint=True, cache=kept)
-    assert default.agents == {"scout": NAMES[::2], "tank": NAMES[1::2]}
-    (batch,) = default
-    assert sorted(batch) == sorted(f"{group}.{key}" for group in ("scout", "tank") for key in columns[:-2])
-    for number, (place, t) in enumerate(units_of(comings)):
-        unit = at(batch, number)
-        check_joint(unit, comings[place], NAMES[::2], "scout.", t)
-        check_joint(unit, comings[place], NAMES[1::2], "tank.", t)
-
-
-def units_of(view: el.EpisodeView) -> list[tuple[int, int]]:
-    """The number of the episode and the step of each joint unit."""
-    return [(number, t) for number, episode in enumerate(view) for t in range(episode.length)]
-
-
-@pytest.mark.parametrize("cache", ["memory", "stream"])
-def test_joint_windows_and_episodes(comings: el.EpisodeStore, cache: Any) -> None:
-    """Joint windows and whole episodes have the axis of agents after that of time, also when shuffled."""
-    columns = ["scout.observation", "tank.reward", "scout.agent_mask", "mask", "t", "episode"]
-    loader = comings.loader(
-        3, el.Windows(3, pad="left"), columns=columns, joint=True, shuffle=True, cache=cache
-    )
-    units = loaded(loader)
-    assert len(units) == len(units_of(comings))
-    for unit in units:
-        assert unit["scout.observation"].shape == (3, 2, 2) and unit["tank.reward"].shape == (3, 2)
-        episode = comings[int(unit["episode"])]
-        for place, (t, real) in enumerate(zip(unit["t"], unit["mask"], strict=True)):
-            tank = episode.agent("tank_0")
-            row = joint_rows(tank, t)
-            acts = real and row is not None and row < tank.length
-            assert unit["tank.reward"][place, 0] == (tank.rewards[row] if acts else 0)
-            late: Any = episode.agent("scout_1") if "scout_1" in episode.agents else None
-            row = None if late is None or not real else joint_rows(late, t)
-            assert unit["scout.agent_mask"][place, 1] == (row is not None and row < late.length)
-            same(
-                unit["scout.observation"][place, 1],
-                np.zeros(2, np.float32) if row is None else late.observations[row],
-            )
-    for number, batch in enumerate(comings.loader(1, el.Episodes(), joint=True, cache=cache)):
-        (whole,) = el.unpadded(batch)
-        assert len(whole["scout.observation"]) == comings[number].length + 1 == len(whole["tank.action"]) + 1
-        scout = comings[number].agent("scout_0")
-        same(whole["scout.observation"][: scout.length + 1, 0], scout.observations)
-
-
-def test_joint_resumes(comings: el.EpisodeStore) -> None:
-    """A state continues a joint loader, and is refused by one of another kind."""
-
-    def make(**given: Any) -> el.Loader:
-        return comings.loader(4, columns=["t", "episode"], shuffle=True, **given)
-
-    whole, loader = loaded(make(joint=True)), make(joint=True)
-    next(iter(loader))
-    state = loader.state_dict()
-    again = make(joint=True)
-    again.load_state_dict(state)
-    assert loaded(again) == whole[4:]
-    with pytest.raises(el.errors.LoaderStateError):
-        make(joint=True, group="scout").load_state_dict(state)
+def test_keys_and_agents_of_all_groups(comings: el.EpisodeStore) -> None:
+    """Without columns each group has its keys, with its name; `agents` has the order of their axes."""
+    loader = comings.loader(4, joint=True)
+    assert loader.agents == {"scout": NAMES[::2], "tank": NAMES[1::2]}
+    keys = ["observation", "action", "reward", "next_observation", "terminated", "truncated", "agent_mask"]
+    assert list(next(iter(loader))) == [f"{group}.{key}" for group in ("scout", "tank") for key in keys]
+    assert comings.loader(4, group="scout").agents == NAMES[::2]
+    assert list(next(iter(comings.loader(4, joint=True, columns=["episode", "t"])))) == ["episode", "t"]
 
 
 def test_joint_errors(comings: el.EpisodeStore, turns: el.EpisodeStore) -> None:
@@ -476,41 +229,3 @@ def test_joint_errors(comings: el.EpisodeStore, turns: el.EpisodeStore) -> None:
         comings.loader(joint=True, columns=["agent_id"])
     with pytest.raises(el.errors.InvalidArgumentError, match="cannot be followed"):
         comings.loader(joint=True, follow=el.Follow())
-
-
-def test_after_deletion_and_compaction(tmp_path: Path) -> None:
-    """Rows that moved to other files load as before, without the episodes that were deleted."""
-    store = recorded(tmp_path / "store", environments.Comings)
-    loader = store.loader(4, columns=COLUMNS, group="tank")
-    before = loaded(loader)
-    store.delete(pl.col("episode_id") == store[0].id)
-    store.compact()
-    store.refresh()
-    check_transitions(store, NAMES[1::2], store.loader(4, columns=COLUMNS, group="tank"))
-    gone = sum(unit["episode"] == 0 for unit in before)
-    assert store.loader(group="tank").units == len(before) - gone > 0
-    joint = loaded(store.loader(4, columns=[*JOINT, "agent_mask", "episode", "t"], group="scout", joint=True))
-    for unit in joint:
-        check_joint(unit, store[int(unit["episode"])], NAMES[::2], "", int(unit["t"]))
-
-
-def test_agents_have_the_values_of_their_episode(comings: el.EpisodeStore) -> None:
-    """Columns of episodes are those of the whole episode, for one agent, a group and joint rows."""
-    view = comings[::-1]
-    rows = view.episodes.select("episode_id", "length").collect()
-    for cache in (el.Cache(), el.Cache("stream", buffer_bytes=3000)):
-        for chosen in ({"agent": NAMES[0]}, {"group": "scout"}, {"group": "scout", "joint": True}):
-            keys = ["episode_id", "length", "episode", *(["agent_mask"] if "joint" in chosen else [])]
-            count = 0
-            for batch in view.loader(7, columns=keys, shuffle=True, cache=cache, **chosen):
-                episodes = batch["episode"].tolist()
-                there = batch.get("agent_mask", np.ones((len(episodes), 1), bool))
-                for key, blank in (("episode_id", ""), ("length", 0)):
-                    for number, mask, found in zip(
-                        episodes, there, batch[key].reshape(there.shape), strict=True
-                    ):
-                        # An agent that acts no more has the value in the row of its last observation only.
-                        assert set(found[mask]) <= {rows[key][number]}
-                        assert set(found[~mask]) <= {rows[key][number], blank}
-                count += len(episodes)
-            assert count > len(view)

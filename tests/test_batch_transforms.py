@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 import episodelake as el
-from test_loader_units import NESTED, random_store
+from loader_batches import NESTED, random_store
 from waiting import PATIENCE
 
 DISCRETE = gym.spaces.Discrete(4, start=2)

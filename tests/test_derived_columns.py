@@ -56,7 +56,6 @@ def _stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 _made: list[el.EpisodeStore] = []
 # Every other one backwards.
 drawn_stores = st.integers(0, 5).map(lambda number: _made[number][:: 1 - 2 * (number % 2)])
-factors = st.sampled_from([0.0, 0.3, 0.97, 1.0])
 
 
 def plain_returns(rewards: np.ndarray, gamma: float) -> list[float]:
@@ -84,51 +83,6 @@ def plain_advantages(
 def whole(loader: el.Loader, key: str) -> list[np.ndarray]:
     """A key of every episode, without padding."""
     return [values[mask] for batch in loader for values, mask in zip(batch[key], batch["mask"], strict=True)]
-
-
-@given(drawn_stores, factors, st.integers(1, 4))
-def test_returns_to_go(store: el.EpisodeStore, gamma: float, batch_size: int) -> None:
-    """Each step has the discounted sum of the rewards to its episode's end."""
-    loader = store.loader(batch_size, el.Episodes(), transforms=[el.ReturnToGo(gamma)])
-    for found, episode in zip(whole(loader, "return_to_go"), store, strict=True):
-        np.testing.assert_allclose(found, plain_returns(episode.rewards, gamma), rtol=1e-12, atol=1e-12)
-
-
-@given(drawn_stores, factors, factors)
-def test_advantages(store: el.EpisodeStore, gamma: float, lam: float) -> None:
-    """Advantages and value targets follow the paper; 0 stands for the value after a termination only."""
-    loader = store.loader(3, el.Episodes(), transforms=[el.GAE(gamma, lam)])
-    batches = list(loader)
-    expected = [plain_advantages(e.rewards, e.policy["value"], e.terminated, gamma, lam) for e in store]
-    for key, column in (("advantage", 0), ("value_target", 1)):
-        found = [row for batch in batches for row in zip(batch[key], batch["mask"], strict=True)]
-        for (values, mask), parts in zip(found, expected, strict=True):
-            np.testing.assert_allclose(values[mask], parts[column], rtol=1e-9, atol=1e-11)
-            assert not values[~mask].any()
-
-
-@given(drawn_stores, st.integers(1, 6), st.sampled_from(["left", "right", None]))
-def test_windows_have_the_return_of_the_whole_episode(store: el.EpisodeStore, window: int, pad: Any) -> None:
-    """The return to go of a window reaches beyond it, and its padding is zero."""
-    if window > max(episode.length for episode in store):
-        window = 1
-    loader = store.loader(
-        5,
-        el.Windows(window, pad=pad),
-        columns=["episode", "t", "mask"],
-        transforms=[el.ReturnToGo(0.9, key="discounted"), el.ReturnToGo()],
-    )
-    expected = [
-        {"discounted": plain_returns(e.rewards, 0.9), "return_to_go": plain_returns(e.rewards, 1.0)}
-        for e in store
-    ]
-    for batch in loader:
-        assert list(batch) == ["episode", "t", "mask", "discounted", "return_to_go"]
-        for episode, steps, mask, *found in zip(*batch.values(), strict=True):
-            for key, values in zip(("discounted", "return_to_go"), found, strict=True):
-                returns = expected[episode][key]
-                wanted = [returns[t] if real else 0.0 for t, real in zip(steps, mask, strict=True)]
-                np.testing.assert_allclose(values, wanted, rtol=1e-12, atol=1e-12)
 
 
 def test_what_is_no_number_stays_in_its_episode(tmp_path: Path) -> None:
@@ -341,24 +295,6 @@ def test_they_can_be_pickled() -> None:
         el.Relabel("reward", move, ["reward"]),
     ]
     assert pickle.loads(pickle.dumps(transforms)) == transforms
-
-
-def test_deltas_of_a_derived_column() -> None:
-    """A derived column has relative steps as others have, and ends with its episode."""
-    for batch in _made[1].loader(
-        4,
-        units=el.Deltas({"return_to_go": [0, 2]}),
-        columns=["episode", "t", "mask"],
-        transforms=[el.ReturnToGo()],
-    ):
-        for episode, t, mask, values in zip(
-            batch["episode"], batch["t"], batch["mask"]["return_to_go"], batch["return_to_go"], strict=True
-        ):
-            returns = plain_returns(_made[1][int(episode)].rewards, 1.0)
-            assert mask.tolist() == [True, t + 2 < len(returns)]
-            np.testing.assert_allclose(
-                values, [returns[t], returns[min(t + 2, len(returns) - 1)]], rtol=1e-12
-            )
 
 
 class Numbered(el.DerivedColumns):

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 import episodelake as el
 from agent_environments import Comings
+from loader_batches import random_store
 from strategies import fixed_leaves, same, stack
-from test_loader_units import random_store
 
 SPACE = gym_spaces.Dict(
     {

@@ -12,7 +12,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -25,38 +25,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import episodelake as el
-import plain_units
 from episodelake.readers.columns import cache_folder, step_arrays
 from episodelake.readers.columns import mapped as mapped_columns
 from episodelake.readers.columns.cache_folder import CacheFolder
 from episodelake.terminal.app import app
-from loader_batches import KINDS, PLACES, assert_identical, flat, segmented_store, small_row_groups
+from loader_batches import (
+    BOX,
+    NESTED,
+    PLACES,
+    assert_identical,
+    flat,
+    segmented_store,
+)
 from log_edits import read_actions, write_actions
+from plain_loader import at
 from real_environments import numbered_store
-from test_loader_units import BOX, NESTED
 from waiting import PATIENCE
-
-_kept: list[el.EpisodeStore] = []
-_folders: list[Path] = []
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Two stores, made once, and a cache that is used by the generated examples."""
-    with pytest.MonkeyPatch.context() as patch:
-        small_row_groups(patch)
-        for space in (BOX, NESTED):
-            path = tmp_path_factory.mktemp("mapped") / "store"
-            _kept.append(segmented_store(path, [5, 1, 17, 9, 40, 2, 11, 26, 3], space))
-    _folders.append(tmp_path_factory.mktemp("cache"))
-    yield
-    _kept.clear()
-    _folders.clear()
 
 
 @pytest.fixture
@@ -76,32 +63,6 @@ def files(folder: Path) -> dict[str, int]:
     return {
         f"{entry.facts['column']} {entry.facts['version']}": entry.path.stat().st_ino for entry in entries
     }
-
-
-@pytest.mark.further
-@given(
-    st.integers(0, 1).map(lambda number: _kept[number]),
-    st.sampled_from(list(KINDS)).map(lambda name: KINDS[name]),
-    st.integers(1, 30),
-    st.tuples(st.integers(0, 4), st.integers(5, 9), st.sampled_from([1, 2])),
-    st.sampled_from([{}, {"shuffle": True}, {"weights": "steps"}, {"weights": pl.col("length")}]),
-)
-def test_mapped_batches_are_those_of_memory(
-    store: el.EpisodeStore, kind: dict[str, Any], size: int, some: tuple[int, int, int], how: dict[str, Any]
-) -> None:
-    """Byte for byte and in the same order, two epochs long; and they are fresh and can be written to."""
-    view = store[slice(*some)]
-    options: dict[str, Any] = {**kind, **how, "seed": 2}
-    expected = view.loader(size, **options)
-    found = view.loader(size, cache=el.Cache("mmap", folder=_folders[0]), **options)
-    for _ in range(2):
-        assert assert_identical(found, expected) == len(expected)
-    found.load_state_dict(expected.state_dict())
-    batch = next(iter(found))
-    for _, array in flat(batch):
-        array[...] = 0
-    found.set_epoch(0), expected.set_epoch(0)
-    assert_identical(found, expected)
 
 
 def test_dynamic_columns_and_annotations_are_mapped(store: el.EpisodeStore, tmp_path: Path) -> None:
@@ -206,7 +167,7 @@ def test_other_episodes_have_other_files(store: el.EpisodeStore, tmp_path: Path)
 
 def first_observation(store: el.EpisodeView) -> Any:
     """The first observation of a store, one value."""
-    return plain_units.at(store[0].observations, 0)
+    return at(store[0].observations, 0)
 
 
 @pytest.mark.further
@@ -229,12 +190,6 @@ def build(path: str, folder: str) -> dict[str, int]:
     """Make a mapped loader; gives what is in the cache then."""
     loader = mapped(el.open(path), Path(folder))
     return files(Path(folder)) if loader else {}
-
-
-def test_a_memory_loader_can_be_pickled(store: el.EpisodeStore) -> None:
-    """It takes its arrays along."""
-    loader = store.loader(4, shuffle=True)
-    assert_identical(pickle.loads(pickle.dumps(loader)), loader)
 
 
 KILLED = """

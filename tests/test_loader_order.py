@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,7 @@ from episodelake.readers.columns.selection import EpisodeIndex
 from episodelake.readers.loading.orders import Permutation
 from episodelake.readers.loading.units import UnitIndex
 from episodelake.readers.loading.windows import Windows
-from loader_batches import places
-from test_loader_units import BOX, random_store
+from loader_batches import BOX, places, random_store
 
 LENGTHS = [5, 1, 17, 9, 30, 2, 11]
 KEYS = ["episode", "t"]
@@ -79,49 +77,6 @@ def test_the_episode_of_each_unit_is_found(lengths: list[int], window: int) -> N
     chosen = units.choose(numbers)
     found = list(zip(chosen.episodes.tolist(), chosen.numbers.tolist(), strict=True))
     assert found == [expected[number] for number in numbers]
-
-
-@given(
-    st.integers(1, 20),
-    st.integers(1, 20),
-    st.integers(0, 12),
-    st.sampled_from(["sequential", "shuffle", "draw"]),
-)
-def test_a_resumed_loader_goes_on_exactly(size: int, other_size: int, stop: int, how: str) -> None:
-    """At any batch, with another batch size too, the rest is the rest of the uninterrupted order."""
-    store = _kept()
-    options: dict[str, Any] = {
-        "sequential": {},
-        "shuffle": {"shuffle": True},
-        "draw": {"weights": pl.col("length") ** 2},
-    }[how]
-    whole = store.loader(size, columns=KEYS, seed=5, **options)
-    order = places(whole) + places(whole)
-    interrupted = store.loader(size, columns=KEYS, seed=5, **options)
-    seen: list[tuple[int, int]] = []
-    while stop:
-        for batch in interrupted:
-            seen += places([batch])
-            stop -= 1
-            if not stop:
-                break
-    resumed = store.loader(other_size, columns=KEYS, seed=5, **options)
-    resumed.load_state_dict(json.loads(json.dumps(interrupted.state_dict())))
-    while len(seen) < len(order):
-        seen += places(resumed)
-    assert seen[: len(order)] == order
-
-
-_STORES: list[el.EpisodeStore] = []
-
-
-def _kept() -> el.EpisodeStore:
-    return _STORES[0]
-
-
-@pytest.fixture(autouse=True)
-def _keep(store: el.EpisodeStore) -> None:
-    _STORES[:] = [store]
 
 
 @pytest.mark.parametrize("backwards", [False, True])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,7 +14,8 @@ import pytest
 
 import episodelake as el
 from episodelake.readers.columns.tree import leaves
-from test_loader_units import NESTED, assert_same, random_store
+from loader_batches import NESTED, random_store
+from plain_loader import assert_same
 from waiting import PATIENCE
 
 torch = pytest.importorskip("torch")
@@ -49,19 +49,6 @@ def with_numpy(tree: Any) -> Any:
 def instead(**values: Any) -> Any:
     """A transform that puts other values in a batch's place."""
     return lambda batch: values
-
-
-@pytest.mark.parametrize("kind", UNITS)
-def test_tensors_hold_what_the_arrays_hold(store: el.EpisodeStore, kind: str) -> None:
-    """For each kind of unit: nesting, dtypes, shapes and values."""
-    count = 0
-    for plain, batch in zip(
-        store.loader(4, **UNITS[kind]), store.loader(4, output="torch", **UNITS[kind]), strict=True
-    ):
-        assert isinstance(batch["observation"]["pair"][1], torch.Tensor)
-        assert_same(with_numpy(batch), plain)
-        count += 1
-    assert count == len(store.loader(4, **UNITS[kind]))
 
 
 def test_tensors_share_the_memory_of_the_arrays(store: el.EpisodeStore) -> None:
@@ -223,49 +210,12 @@ def test_numpy_has_no_device_and_other_outputs_do_not_exist(store: el.EpisodeSto
         store.loader(4, output="tensorflow")  # pyright: ignore[reportArgumentType]
 
 
-@pytest.mark.parametrize("kind", UNITS)
-def test_tensordicts_hold_what_the_arrays_hold(store: el.EpisodeStore, kind: str) -> None:
-    """The batch size is that of the units; a Dict is a TensorDict in it, a Tuple one with numbers as keys."""
-    tensordict = pytest.importorskip("tensordict")
-    count = 0
-    for plain, batch in zip(
-        store.loader(4, **UNITS[kind]), store.loader(4, output="tensordict", **UNITS[kind]), strict=True
-    ):
-        size = len(plain["action"])
-        assert isinstance(batch, tensordict.TensorDict) and batch.batch_size == torch.Size([size])
-        assert isinstance(batch["observation"], tensordict.TensorDict)
-        observation = batch["observation"].to_dict()
-        pair = (observation["pair"]["0"], observation["pair"]["1"])
-        found = batch.to_dict() | {"observation": observation | {"pair": pair}}
-        if "next_observation" in found:
-            following = found["next_observation"]
-            following["pair"] = (following["pair"]["0"], following["pair"]["1"])
-        assert_same(with_numpy(found), plain)
-        assert len(batch[0]["action"].shape) == plain["action"].ndim - 1
-        count += 1
-    assert count == len(store.loader(4, **UNITS[kind]))
-
-
 def test_a_tensordict_needs_one_first_axis(store: el.EpisodeStore) -> None:
     """The message gives the shapes."""
     pytest.importorskip("tensordict")
     values = {"a": np.zeros((4, 2)), "b": np.zeros(3)}
     with pytest.raises(el.errors.InvalidArgumentError, match=r"a: \(4, 2\), b: \(3,\)"):
         next(iter(store.loader(4, output="tensordict", transforms=[instead(**values)])))
-
-
-@pytest.mark.parametrize("output", ["numpy", "torch", "tensordict"])
-def test_loaders_and_views_can_be_pickled(store: el.EpisodeStore, output: Any) -> None:
-    """The copy yields the same batches, from where the original stood."""
-    pytest.importorskip(output)
-    view = pickle.loads(pickle.dumps(store.filter("length > 1")))
-    loader = view.loader(4, columns=["t", "reward"], shuffle=True, output=output)
-    next(iter(loader))
-    copy = pickle.loads(pickle.dumps(loader))
-    assert copy.state_dict() == loader.state_dict()
-    for one, other in zip(loader, copy, strict=True):
-        assert type(one) is type(other)
-        assert one["t"].tolist() == other["t"].tolist() and one["reward"].tolist() == other["reward"].tolist()
 
 
 @pytest.mark.parametrize("output", ["torch", "tensordict", "jax"])

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 import episodelake as el
-from loader_batches import places
-from test_loader_units import NESTED, assert_same, random_store
+from loader_batches import NESTED, places, random_store
 from waiting import PATIENCE
 
 LENGTHS = [5, 1, 17, 9, 30, 2, 11]
@@ -41,20 +40,6 @@ def loader_of(store: el.EpisodeStore, prefetch: int = 0, **options: Any) -> el.L
 def threads() -> list[threading.Thread]:
     """The threads that prefetch."""
     return [thread for thread in threading.enumerate() if "prefetching" in thread.name]
-
-
-@pytest.mark.parametrize("depth", [1, 2, 50])
-def test_batches_and_states_are_the_same(store: el.EpisodeStore, depth: int) -> None:
-    """For two epochs, each batch and the state after it are those of a loader that does not prefetch."""
-    plain, ahead = loader_of(store), loader_of(store, prefetch=depth)
-    for _ in range(2):
-        count = 0
-        for one, other in zip(plain, ahead, strict=True):
-            assert_same(other, one)
-            assert ahead.state_dict() == plain.state_dict()
-            count += 1
-        assert count == len(plain) == 19
-    assert threads() == []
 
 
 def test_so_many_are_made_ahead_and_no_more(store: el.EpisodeStore) -> None:

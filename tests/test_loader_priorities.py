@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import episodelake as el
 from episodelake.readers.loading.priorities import SumTree
-from test_loader_units import BOX, random_store
+from loader_batches import BOX, random_store
 
 LENGTHS = [5, 1, 17, 9, 30, 2, 11]
 KEYS = ["episode", "t"]

@@ -1,16 +1,11 @@
-"""Streaming: units read group by group are those of the other caches, each once, and can be resumed."""
+"""Streaming, beside the rules of `LoaderContract`: what is read when, threads, workers, memory, shuffling."""
 
 from __future__ import annotations
 
-import json
-import multiprocessing
-import pickle
 import subprocess
 import sys
 import threading
-from collections import Counter
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +20,8 @@ import episodelake as el
 from effort import examples
 from episodelake.readers.blocks import SegmentFile
 from loader_batches import (
-    KINDS,
+    BOX,
+    NESTED,
     PLACES,
     all_places,
     assert_identical,
@@ -33,7 +29,6 @@ from loader_batches import (
     segmented_store,
     small_row_groups,
 )
-from test_loader_units import BOX, NESTED
 from waiting import PATIENCE
 
 #: Bytes of a row of the column that the tests of the order read, doubled: half of a buffer is one group.
@@ -57,8 +52,6 @@ def _stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 drawn_stores = st.integers(0, 2).map(lambda number: _kept[number])
-drawn_kinds = st.sampled_from(list(KINDS)).map(lambda name: KINDS[name])
-buffers = st.sampled_from([1, 800, 3000, 20_000, 1 << 30])
 
 
 def stream(
@@ -67,124 +60,6 @@ def stream(
     """A shuffled stream of a store, by default of episode and t alone, in groups of some 60 rows."""
     options = {"columns": [*PLACES, "observation"], "shuffle": True, "seed": 3} | more
     return store.loader(batch_size, cache=el.Cache("stream", buffer_bytes=buffer_bytes), **options)
-
-
-@settings(max_examples=examples(40))
-@given(drawn_stores, drawn_kinds, st.integers(1, 40), buffers, st.booleans())
-def test_without_shuffling_a_stream_is_the_view_in_order(
-    store: el.EpisodeStore, kind: dict[str, Any], size: int, buffer_bytes: int, backwards: bool
-) -> None:
-    """Byte for byte what the loader in memory gives, whatever the buffer, also where groups meet."""
-    view = store[::-1] if backwards else store
-    expected = view.loader(size, **kind)
-    found = view.loader(size, cache=el.Cache("stream", buffer_bytes=buffer_bytes), **kind)
-    assert assert_identical(found, expected) == len(expected)
-
-
-@settings(max_examples=examples(40))
-@given(drawn_stores, drawn_kinds, st.integers(1, 40), buffers, st.integers(0, 2))
-def test_a_shuffled_stream_has_each_unit_once(
-    store: el.EpisodeStore, kind: dict[str, Any], size: int, buffer_bytes: int, epoch: int
-) -> None:
-    """Its units are those of the loader in memory in another order, and another one each epoch."""
-    whole_episodes = isinstance(kind.get("units"), el.Episodes)
-    keys = ["reward", "action", "mask", "length"] if whole_episodes else None
-    whole = [single(batch) for batch in store.loader(1, columns=keys, **kind)]
-    loader = store.loader(
-        size, columns=keys, cache=el.Cache("stream", buffer_bytes=buffer_bytes), shuffle=True, seed=7, **kind
-    )
-    loader.set_epoch(epoch)
-    found = [single(unit) for batch in loader for unit in units_of(batch)]
-    assert Counter(found) == Counter(whole)
-
-
-def units_of(batch: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The units of a batch as batches of one; whole episodes without the padding that the batch brought."""
-    length = batch.get("length")
-    for number in range(len(next(iter(arrays_of(batch))))):
-        unit = part(batch, slice(number, number + 1))
-        if length is not None:
-            own = int(length[number])
-            unit = {key: value[:, :own] if value.ndim > 1 else value for key, value in unit.items()}
-        yield unit
-
-
-def arrays_of(tree: Any) -> Iterator[np.ndarray]:
-    """The arrays of a nested value."""
-    if isinstance(tree, np.ndarray):
-        yield tree
-    else:
-        for each in tree.values() if isinstance(tree, dict) else tree:
-            yield from arrays_of(each)
-
-
-def part(tree: Any, some: slice) -> Any:
-    """Some units of a batch."""
-    if isinstance(tree, dict):
-        return {key: part(value, some) for key, value in tree.items()}
-    return tuple(part(value, some) for value in tree) if isinstance(tree, tuple) else tree[some]
-
-
-def single(batch: dict[str, Any]) -> tuple[tuple[str, tuple[int, ...], bytes], ...]:
-    """A batch of one unit as something that can be counted."""
-    return tuple((str(array.dtype), array.shape, array.tobytes()) for array in arrays_of(batch))
-
-
-@settings(max_examples=examples(40))
-@given(drawn_stores, st.integers(1, 30), st.integers(1, 30), st.integers(0, 15), buffers, st.booleans())
-def test_a_stream_resumes_exactly(
-    store: el.EpisodeStore, size: int, other_size: int, stop: int, buffer_bytes: int, shuffle: bool
-) -> None:
-    """At any batch, in any epoch, with another batch size: the rest is that of the uninterrupted order."""
-    whole = stream(store, size, buffer_bytes, shuffle=shuffle)
-    order = places(whole) + places(whole)
-    interrupted = stream(store, size, buffer_bytes, shuffle=shuffle)
-    seen: list[tuple[int, int]] = []
-    while stop:
-        for batch in interrupted:
-            seen += places([batch])
-            stop -= 1
-            if not stop:
-                break
-    resumed = stream(store, other_size, buffer_bytes, shuffle=shuffle)
-    resumed.load_state_dict(json.loads(json.dumps(interrupted.state_dict())))
-    while len(seen) < len(order):
-        seen += places(resumed)
-    assert seen[: len(order)] == order
-
-
-@settings(max_examples=examples(40))
-@given(
-    drawn_stores,
-    st.sampled_from([1, 2, 3, 4, 7]),
-    st.sampled_from([1, 2, 5]),
-    st.integers(0, 3),
-    buffers,
-    st.sampled_from(["pad", "drop"]),
-)
-def test_shards_share_a_stream_and_go_on_as_others(
-    store: el.EpisodeStore, world: int, other: int, batches: int, buffer_bytes: int, uneven: Any
-) -> None:
-    """Some batches by one number of shards, the rest by another: each unit once, but for the last few."""
-    seen: list[tuple[int, int]] = []
-    state: dict[str, Any] = {}
-    for rank in range(world):
-        loader = stream(store, 3, buffer_bytes, shard=el.Shard(rank, world, uneven=uneven))
-        for _, batch in zip(range(batches), loader, strict=False):
-            seen += places([batch])
-        assert not state or state == loader.state_dict()
-        state = loader.state_dict()
-    if state["epoch"]:
-        return
-    for rank in range(other):
-        loader = stream(store, 5, buffer_bytes, shard=el.Shard(rank, other, uneven=uneven))
-        loader.load_state_dict(state)
-        seen += places(loader)
-    counted, every = Counter(seen), all_places(store)
-    if uneven == "pad":
-        assert counted.keys() == set(every) and counted.total() < len(every) + other
-    else:
-        assert set(counted.values()) == {1} and counted.total() > len(every) - other
 
 
 def test_the_order_is_the_same_for_ever() -> None:
@@ -297,17 +172,6 @@ def test_what_a_stream_cannot_do_is_refused() -> None:
     for size in (0, -1, 1.5, True):
         with pytest.raises(el.errors.InvalidArgumentError, match="buffer_bytes"):
             stream(_kept[0], buffer_bytes=size)  # pyright: ignore[reportArgumentType]
-
-
-@pytest.mark.further
-def test_a_stream_can_be_pickled_while_it_runs() -> None:
-    """The copy, in a spawned process, goes on where the loader stands."""
-    loader = stream(_kept[1])
-    batches = iter(loader)
-    seen = places([next(batches), next(batches)])
-    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-        rest = pool.submit(places, pickle.loads(pickle.dumps(loader))).result(PATIENCE)
-    assert seen + rest == places(stream(_kept[1]))
 
 
 def test_a_store_in_memory_is_streamed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -428,14 +292,3 @@ def test_workers_make_the_batches_of_a_stream_in_turn(
     shares = [[places([batch]) for batch in source.batches(1, 0, first, workers)] for first in range(workers)]
     assert [shares[number % workers][number // workers] for number in range(len(expected))] == expected
     assert sum(map(len, shares)) == len(expected)
-
-
-@pytest.mark.parametrize("cache", ["mmap", "stream"])
-@pytest.mark.parametrize("units", [{}, {"units": el.Windows(4, pad="right")}, {"n_step": 2}])
-def test_frames_are_stacked_wherever_they_are(cache: Any, units: dict[str, Any], tmp_path: Path) -> None:
-    """Stacks and derived columns from files of the cache and from groups are those from memory."""
-    options: dict[str, Any] = {"transforms": [el.ReturnToGo(), el.FrameStack(3)], **units}
-    where: dict[str, Any] = {"folder": tmp_path} if cache == "mmap" else {"buffer_bytes": 50 * _ROW}
-    expected = _kept[0].loader(7, **options)
-    found = _kept[0].loader(7, cache=el.Cache(cache, **where), **options)
-    assert assert_identical(found, expected) == len(expected)

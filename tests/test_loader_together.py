@@ -54,25 +54,6 @@ def arrays(batches: Any) -> Iterator[dict[str, np.ndarray]]:
     return (dict(flat(batch)) for batch in batches)
 
 
-@pytest.mark.sample(2)
-@pytest.mark.parametrize(
-    "units", [{}, {"n_step": 3}, {"units": el.Windows(4, pad="left")}, {"units": el.Episodes()}]
-)
-def test_every_cache_gives_the_same_and_goes_on_for_the_others(
-    store: el.EpisodeStore, units: dict[str, Any]
-) -> None:
-    """In order, with transforms of rows and of batches; a state of one is a state of all."""
-    expected = list(loader_of(store, **units))
-    for cache in CACHES:
-        assert_identical(loader_of(store, cache, **units), expected)
-        begun = loader_of(store, cache, **units)
-        next(iter(begun))
-        for other in CACHES:
-            going_on = loader_of(store, other, **units)
-            going_on.load_state_dict(begun.state_dict())
-            assert_identical(going_on, expected[1:])
-
-
 def test_shuffled_states_fit_memory_and_mmap_but_no_stream(store: el.EpisodeStore) -> None:
     """Whose order is another one; and none of these is one of priorities."""
     memory, mapped, stream = (loader_of(store, cache, shuffle=True) for cache in CACHES)
@@ -82,29 +63,6 @@ def test_shuffled_states_fit_memory_and_mmap_but_no_stream(store: el.EpisodeStor
     for one, other in [(memory, stream), (stream, mapped), (memory, drawing), (drawing, memory)]:
         with pytest.raises(el.errors.LoaderStateError):
             one.load_state_dict(other.state_dict())
-
-
-@pytest.mark.parametrize("cache", CACHES)
-def test_batches_belong_to_whoever_gets_them(store: el.EpisodeStore, cache: Any) -> None:
-    """Whatever is written to each array of each batch, no other batch and no later epoch shows it."""
-    keys = ["observation", "next_observation", "action", "reward", "truncated", "end_reason", "episode", "t"]
-    expected = list(loader_of(store, cache, columns=keys, shuffle=True))
-    loader = loader_of(store, cache, columns=keys, shuffle=True)
-    kept = [pickle.dumps(batch) for batch in map(overwritten, loader)]
-    loader.set_epoch(0)
-    assert_identical(map(overwritten, loader), expected)
-    assert len(kept) == len(expected)
-    loader.set_epoch(0)
-    assert_identical([overwritten(loader.take(4)) for _ in range(5)], expected[:5])
-
-
-def overwritten(batch: Any) -> Any:
-    """A copy of a batch, whose own arrays are then filled with other values."""
-    copy = pickle.loads(pickle.dumps(batch))
-    for name, leaf in flat(batch):
-        assert leaf.flags.writeable, name
-        leaf[...] = ~leaf if leaf.dtype == bool else leaf + 1
-    return copy
 
 
 @pytest.mark.parametrize("cache", ["memory", "mmap"])
@@ -221,27 +179,3 @@ def test_what_depends_on_the_moment_is_not_made_ahead(store: el.EpisodeStore, ho
         store.loader(cache="stream", **how)
     with pytest.raises(el.errors.InvalidArgumentError, match="follows a store holds"):
         store.loader(follow=el.Follow(), cache="mmap")
-
-
-def test_workers_share_a_stream_in_shards(store: el.EpisodeStore) -> None:
-    """The batches of each shard are those without workers; all shards together have each unit once."""
-    pytest.importorskip("torch")
-    options: dict[str, Any] = {"columns": ["observation", "episode", "t"], "shuffle": True}
-    seen = []
-    for rank in range(2):
-        own = loader_of(store, "stream", shard=el.Shard(rank, 2, uneven="drop"), **options)
-        made = list(as_numpy(own.torch_loader(2)))
-        assert assert_identical(made, arrays(own)) == 11
-        seen += [pair for batch in made for pair in zip(batch[".episode"], batch[".t"], strict=True)]
-    assert len(seen) == len(set(seen)) == 82
-
-
-@pytest.mark.parametrize("cache", CACHES)
-def test_prefetched_batches_of_every_cache(store: el.EpisodeStore, cache: Any) -> None:
-    """A thread makes the same batches; nothing stays when the iteration is left."""
-    expected = list(loader_of(store, cache, shuffle=True))
-    loader = loader_of(store, cache, shuffle=True, prefetch=2)
-    begun = iter(loader)
-    assert_identical([next(begun)], expected[:1])
-    del begun
-    assert_identical(loader, expected[1:])

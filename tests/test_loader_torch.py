@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import multiprocessing
 import os
 import pickle
@@ -20,8 +19,8 @@ from hypothesis import strategies as st
 
 import episodelake as el
 from episodelake.readers.loading.feed import ArrayFeed, Shard
-from loader_batches import places
-from test_loader_units import NESTED, assert_same, random_store
+from loader_batches import NESTED, places, random_store
+from plain_loader import assert_same
 from waiting import PATIENCE
 
 torch = pytest.importorskip("torch")
@@ -76,74 +75,6 @@ def test_workers_share_the_places_of_an_epoch(
         walks.append([share.wrapped(first, first + size).tolist() for first in range(0, share.count, size)])
     assert [walks[number % workers].pop(0) for number in range(len(expected))] == expected
     assert not any(walks)
-
-
-@pytest.mark.sample
-@pytest.mark.parametrize("workers", [0, 1, 2, 3])
-@pytest.mark.parametrize("persistent", [False, True])
-def test_workers_make_the_batches_of_the_loader(
-    store: el.EpisodeStore, workers: int, persistent: bool
-) -> None:
-    """Three epochs, batch by batch, and the state after each is that of a loader without workers."""
-    plain = loader_of(store)
-    loader = loader_of(store, output="torch").torch_loader(
-        workers, persistent_workers=persistent and workers > 0
-    )
-    assert len(loader) == len(plain) == 19 and loader.units == 75
-    for epoch in range(3):
-        assert loader.epoch == epoch
-        for one, other in zip(plain, loader, strict=True):
-            assert_same(as_numpy(other), one)
-            assert loader.state_dict() == plain.state_dict()
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize(
-    ("options", "cut"),
-    [
-        ({"shard": (1, 3)}, {}),
-        ({"shard": el.Shard(2, 3, uneven="drop")}, {"drop_last": True}),
-        ({"weights": "episodes"}, {"drop_last": True}),
-        ({"units": el.Windows(3, stride=2, pad="right")}, {}),
-    ],
-)
-def test_workers_follow_every_order(store: el.EpisodeStore, options: Any, cut: Any) -> None:
-    """Shards, a smaller last batch that is left out, weights, windows: two workers change nothing."""
-    plain = store.loader(el.Batches(4, **cut), columns=["episode", "t"], seed=1, **options)
-    loader = store.loader(el.Batches(4, **cut), columns=["episode", "t"], seed=1, **options).torch_loader(2)
-    for _ in range(2):
-        for one, other in zip(plain, loader, strict=True):
-            assert_same(as_numpy(other), one)
-
-
-FEW = [(0, 2, 7), (2, 0, 19), (2, 3, 1), (3, 1, 20), (2, 2, 18), (1, 2, 38)]
-ALL = [(first, second, stop) for first in range(4) for second in range(4) for stop in range(1, 39)]
-
-
-@pytest.mark.sample(2)
-@pytest.mark.parametrize(
-    ("first", "second", "stop"),
-    [*FEW, *(pytest.param(*case, marks=pytest.mark.slow) for case in ALL[::7] if case not in FEW)],
-)
-def test_workers_resume_exactly(store: el.EpisodeStore, first: int, second: int, stop: int) -> None:
-    """At any batch, also at an epoch's exact end, with another number of workers and another batch size."""
-    plain = loader_of(store, 100)
-    order = [pair for _ in range(3) for pair in places(plain)]
-    interrupted = loader_of(store).torch_loader(first, persistent_workers=first > 0)
-    seen: list[Any] = []
-    while stop:
-        for batch in interrupted:
-            seen += places([batch])
-            stop -= 1
-            if not stop:
-                break
-    state = json.loads(json.dumps(interrupted.state_dict()))
-    resumed = loader_of(store, 5).torch_loader(second)
-    resumed.load_state_dict(state)
-    assert resumed.state_dict() == state
-    while len(seen) < len(order):
-        seen += places(resumed)
-    assert seen == order
 
 
 def test_a_persistent_loader_is_moved_in_the_middle(store: el.EpisodeStore) -> None:
@@ -281,33 +212,6 @@ def test_spawned_workers_share_the_columns(store: el.EpisodeStore) -> None:
         for one, other in zip(plain, loader, strict=True):
             assert other.pop("shared").all()
             assert_same(as_numpy(other), one)
-
-
-def _send_places(loader: el.Loader, pipe: Any) -> None:
-    pipe.send(places(loader))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-@pytest.mark.parametrize("workers", [1, 2, 3])
-def test_processes_of_every_kind(store: el.EpisodeStore, method: str, workers: int) -> None:
-    """Loaders with workers, datasets and loaders themselves are sent to processes, however those start."""
-    expected = places(loader_of(store))
-    loader = loader_of(store)
-    assert places(loader.torch_loader(workers, multiprocessing_context=method)) == expected
-    options: Any = {"num_workers": workers, "multiprocessing_context": method}
-    dataset = loader.iterable_dataset()
-    assert places(DataLoader(dataset, batch_size=None, **options)) == expected
-    units = store.loader(columns=KEYS).map_dataset()
-    shuffled = DataLoader(units, batch_size=4, shuffle=True, collate_fn=units.collate, **options)
-    assert sorted(places(shuffled)) == sorted(expected)
-    context: Any = multiprocessing.get_context(method)
-    here, there = context.Pipe()
-    process = context.Process(target=_send_places, args=(loader, there))
-    process.start()
-    assert here.poll(PATIENCE) and here.recv() == expected
-    process.join(PATIENCE)
-    assert process.exitcode == 0
 
 
 @pytest.mark.sample(2)

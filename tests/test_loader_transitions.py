@@ -1,9 +1,7 @@
-"""Loaders of the units that begin with chosen transitions, and `steps_where`, against plain loops."""
+"""`steps_where`, and loaders of chosen transitions, beside the rules of `LoaderContract`."""
 
 from __future__ import annotations
 
-import json
-import pickle
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -18,10 +16,10 @@ from hypothesis import strategies as st
 import agent_environments as environments
 import episodelake as el
 import plain_agents
-import plain_units
 from episodelake.readers.loading.number_sets import NumberSet
-from loader_batches import all_places, assert_identical, places
-from loader_world import VIEWS, make_views
+from loader_batches import all_places, places
+from loader_cases import FACTORS
+from loader_stores import make_world
 
 PLACES = ["episode", "t"]
 TEXT = "reward > 0"
@@ -31,12 +29,12 @@ EXPRESSION = pl.col("reward") > 0
 @pytest.fixture(scope="module")
 def views(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Views in odd orders."""
-    return make_views(tmp_path_factory.mktemp("chosen") / "store")
+    return make_world(tmp_path_factory.mktemp("chosen") / "store").views
 
 
 def rewarded(view: el.EpisodeView) -> list[tuple[int, int]]:
     """The transitions with a positive reward, as (episode, t)."""
-    return [(n, t) for n, t in all_places(view) if view[n].rewards[t] > 0]
+    return [(n, t) for n, t in all_places(view) if not view[n].rewards[t] <= 0]
 
 
 @given(st.lists(st.booleans(), max_size=300))
@@ -50,82 +48,26 @@ def test_sets_of_numbers_find_places_and_counts(marks: list[bool]) -> None:
     assert found.below(every).tolist() == [sum(marks[:number]) for number in every]
 
 
-@pytest.mark.parametrize("name", VIEWS)
-def test_transitions_are_those_of_a_loop(views: dict[str, Any], name: str) -> None:
-    """Conditions in SQL and in Polars choose the same ones, in the order of the view, as steps_where does."""
-    view, expected = views[name], rewarded(views[name])
+@pytest.mark.parametrize("name", FACTORS["view"])
+def test_steps_are_those_of_a_loop(views: dict[str, Any], name: str) -> None:
+    """Conditions in SQL and in Polars find the same rows, those that a user would find by hand."""
+    view = views[name]
     for condition in (TEXT, EXPRESSION):
-        loader = view.loader(7, transitions=condition, columns=[*PLACES, "reward"])
-        assert loader.units == len(expected)
-        batches = list(loader)
-        assert places(batches) == expected
-        rewards = [reward for batch in batches for reward in batch["reward"]]
-        assert rewards == [view[n].rewards[t] for n, t in expected]
         rows = view.steps_where(condition)
         assert rows.collect_schema() == view.transitions.collect_schema()
-        # The frame itself is the one that a user would write by hand.
         assert rows.collect().equals(view.transitions.filter(EXPRESSION).collect())
+        assert len(rows.collect()) == len(rewarded(view))
 
 
-def test_other_units_begin_with_chosen_transitions(views: dict[str, Any]) -> None:
-    """They are the units of a plain loader that begin there, byte for byte; further steps are any."""
-    for name in ("backwards", "scattered"):
-        view = views[name]
-        wanted = set(rewarded(view))
-        for units in (
-            el.NSteps(3, gamma=0.9),
-            el.Windows(3),
-            el.Windows(2, stride=2, burn_in=1),
-            el.Windows(4, stride=3, pad="right", burn_in=2),
-            el.Deltas({"observation": [-1, 0], "action": [0, 2]}),
-        ):
-            columns = [*PLACES, "action", "reward", "observation.image"]
-            skipped = units.burn_in if isinstance(units, el.Windows) else 0
-            kept = []
-            for unit in view.loader(1, units, columns=columns):
-                t = np.ravel(unit["t"])[skipped]
-                if (int(unit["episode"][0]), int(t)) in wanted:
-                    kept.append(unit)
-            assert kept
-            assert_identical(view.loader(1, units, columns=columns, transitions=TEXT), kept)
-    episode, t = rewarded(view)[3]
-    span = plain_units.n_steps(view[episode], t, 3, 0.9)
-    batch = view.loader(4, el.NSteps(3, gamma=0.9), transitions=TEXT).take(4)
-    assert batch["reward"][3] == pytest.approx(span["reward"]) and batch["span"][3] == span["span"]
-
-
-def test_orders_shards_and_states_hold(views: dict[str, Any]) -> None:
-    """Each chosen unit once an epoch, in disjoint shards, resumed exactly; draws give no other unit."""
+def test_chosen_units_are_drawn_by_their_episodes(views: dict[str, Any]) -> None:
+    """Each episode comes as often as others, whichever number of its units is chosen."""
     view = views["all"]
-    options: dict[str, Any] = {"columns": PLACES, "transitions": TEXT, "seed": 3}
     expected = rewarded(view)
-    loader = view.loader(4, shuffle=True, **options)
-    epochs = [places(loader), places(loader)]
-    assert epochs[0] != epochs[1] and all(sorted(epoch) == expected for epoch in epochs)
-    again = view.loader(4, shuffle=True, **{**options, "transitions": EXPRESSION})
-    first = [batch for _, batch in zip(range(3), again, strict=False)]
-    state = json.loads(json.dumps(again.state_dict()))
-    other = pickle.loads(pickle.dumps(view.loader(9, shuffle=True, **options)))
-    other.load_state_dict(state)
-    assert places(first) + places(other) == epochs[0]
-    shards = [
-        places(view.loader(4, shuffle=True, shard=el.Shard(rank, 3, uneven="drop"), **options))
-        for rank in range(3)
-    ]
-    drawn = [place for shard in shards for place in shard]
-    assert len(set(drawn)) == len(drawn) == len(expected) // 3 * 3
-    for weights in ("steps", "episodes", pl.col("length"), el.Prioritized()):
-        loader = view.loader(16, weights=weights, **options)
-        seen = {place for _ in range(10) for place in places(loader)}
-        assert seen <= set(expected) and len(seen) > len(expected) // 2
     counts = Counter(n for n, _ in expected)
-    lengths = [counts[n] for n in range(len(view))]
-    alike = view.loader(len(expected), weights="episodes", **options)
-    episodes = Counter(n for _ in range(60) for n, _ in places(alike))
-    share = np.mean([episodes[n] for n in range(len(view)) if lengths[n]])
-    assert all(0.5 < episodes[n] / share < 1.6 for n in range(len(view)) if lengths[n])
-    mapped = view.loader(4, cache="mmap", **options)
-    assert places(mapped) == expected
+    loader = view.loader(len(expected), weights="episodes", columns=PLACES, transitions=TEXT, seed=3)
+    episodes = Counter(n for _ in range(60) for n, _ in places(loader))
+    share = np.mean([episodes[n] for n in counts])
+    assert episodes.keys() == counts.keys() and all(0.5 < episodes[n] / share < 1.6 for n in counts)
 
 
 def test_priorities_and_map_datasets_count_the_chosen_units(views: dict[str, Any]) -> None:
@@ -216,7 +158,7 @@ def test_conditions_that_make_no_sense_are_refused(views: dict[str, Any], tmp_pa
         ({"units": el.Windows(3, pad="left")}, "pad='left'"),
         ({"cache": "stream"}, "cache='stream'"),
         ({"follow": el.Follow()}, "follow"),
-        ({"transitions": "reward > 1e9"}, "No Transitions.. begins with .* reward > 1e9"),
+        ({"transitions": "reward < -1e9"}, "No Transitions.. begins with .* reward < -1e9"),
         ({"transitions": EXPRESSION & False}, "begins with"),
         ({"transitions": "t = 1", "units": el.Windows(2, stride=2)}, "begins with"),
     ):

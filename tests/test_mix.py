@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import episodelake as el
 from effort import examples
 from episodelake.readers.loading.mixing import Shares, normalized
-from test_loader_units import BOX, random_store
+from loader_batches import BOX, random_store
 
 KEYS = ["episode", "t", "reward"]
 Stores = list[el.EpisodeStore]

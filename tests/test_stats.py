@@ -24,7 +24,7 @@ from hypothesis.extra import numpy as arrays
 import episodelake as el
 from episodelake.readers.measures import measuring
 from episodelake.readers.measures.measuring import Histograms
-from test_loader_units import random_store
+from loader_batches import random_store
 from waiting import PATIENCE
 
 VECTOR = gym.spaces.Box(-np.inf, np.inf, (3,), np.float32)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import episodelake as el
-from test_loader_units import BOX, NESTED, random_store
+from loader_batches import BOX, NESTED, random_store
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402 - only where torch is
