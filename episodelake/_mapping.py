@@ -35,11 +35,7 @@ from .store.annotations.annotations import (
 from .store.common.arguments import one_of
 from .store.common.engines import Engine
 from .store.common.progress import Progress
-from .store.errors import (
-    ComputationError,
-    InvalidArgumentError,
-    StoreAccessError,
-)
+from .store.errors import ComputationError, InvalidArgumentError, StoreAccessError
 from .store.files import Place, guard_access
 from .store.files.local import LocalPlace
 from .store.layout import EPISODES, STEPS

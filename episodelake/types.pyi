@@ -5,6 +5,7 @@ from ._mapping import MapReport
 from ._saved import Artifacts
 from .exchange.importing import ImportReport
 from .lakes.lake import Lake
+from .readers.context import Parameters, SqlCondition
 from .readers.exporting.export import ExportReport
 from .readers.loading.feeding import FollowingLoader
 from .readers.loading.loader import PrioritizedLoader
@@ -65,6 +66,7 @@ __all__ = [
     "MixedLoader",
     "OpenTeam",
     "ParallelRecorder",
+    "Parameters",
     "PoolRecorder",
     "PrioritizedLoader",
     "Progress",
@@ -76,6 +78,7 @@ __all__ = [
     "SavedEnvironment",
     "SessionKeywords",
     "SessionOptions",
+    "SqlCondition",
     "Stats",
     "StepData",
     "Units",

@@ -456,11 +456,10 @@ DOORS: dict[str, Room] = {
         core="""
             readers.blocks readers.episode_data readers.episodes store.common.arguments
             store.common.foreign_arrays store.creation store.dynamic store.dynamic.column_groups
-            store.dynamic.logical_types store.environments.records store.files store.files.locks
-            store.files.visible store.manifest store.names store.rewrite.merging store.spaces
-            store.spaces.arrow store.spaces.coerce store.tables.annotation_files
-            writers.episodes.arrow_episodes writers.episodes.source_keys writers.session.environment
-            writers.session.run
+            store.dynamic.logical_types store.environments.records store.files store.files.visible
+            store.manifest store.names store.rewrite.merging store.spaces store.spaces.arrow
+            store.spaces.coerce store.tables.annotation_files writers.episodes.arrow_episodes
+            writers.episodes.source_keys writers.session.environment writers.session.run
         """,
     ),
     "look": Room(
@@ -479,11 +478,9 @@ DOORS: dict[str, Room] = {
         modules="lakes publishing _pulling readers.publish_report",
         rooms="look training",
         core="""
-            readers.context readers.sql.sources readers.view store.creation store.delta.version
-            store.environments.records store.files store.files.access store.files.local
-            store.files.locating store.files.locks store.files.place store.journal.run_journal store.layout
-            store.manifest store.names store.parquet.files store.parquet.page_checks store.rewrite.merging
-            store.schema store.snapshot
+            readers.sql.sources store.creation store.environments.records store.files store.files.access
+            store.files.local store.files.locating store.manifest store.parquet.page_checks
+            store.rewrite.fixed_copy store.snapshot
         """,
     ),
     "integrations": Room(
@@ -499,8 +496,8 @@ DOORS: dict[str, Room] = {
         modules="terminal",
         rooms="lakes look training",
         core="""
-            readers.replaying.replay store.delta.log store.files.locks store.journal.run_journal
-            store.layout store.parquet.files store.parquet.page_checks store.schema
+            readers.replaying.replay store.delta.log store.layout store.parquet.files
+            store.parquet.page_checks store.schema
         """,
     ),
     "collecting": Room(

@@ -22,16 +22,7 @@ import polars as pl
 from .. import EpisodeStore, EpisodeView, create
 from .. import open as open_store
 from ..errors import DatasetError, StoreAccessError, StoreNotFoundError
-from ..plugin import (
-    MANIFEST,
-    DatasetFacts,
-    ForeignDataset,
-    Layout,
-    collected,
-    dump_json,
-    freeze_value,
-    space_to_json,
-)
+from ..plugin import DatasetFacts, ForeignDataset, Layout, collected, dump_json, freeze_value, space_to_json
 from ..store.files import afterwards, rename_durably, visible_step
 from ..store.files.visible import UnsyncedError
 from ..store.rewrite.merging import merge as merge_stores
@@ -242,5 +233,5 @@ def _staged(dataset: ForeignDataset, target: Target) -> Iterator[EpisodeStore]:
 
 def _delete(staging: Path) -> None:
     """Delete a staging store; the next import finds no store in what a kill leaves of it."""
-    (staging / MANIFEST).unlink()
+    (staging / Layout.MANIFEST).unlink()
     shutil.rmtree(staging)

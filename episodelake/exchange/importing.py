@@ -19,7 +19,6 @@ from .. import EpisodeStore, EpisodeView
 from .. import open as open_store
 from ..errors import DatasetError, InvalidArgumentError, SpaceMismatchError, StoreNotFoundError
 from ..plugin import (
-    MANIFEST,
     DatasetFacts,
     ForeignDataset,
     ImportOptions,
@@ -292,7 +291,7 @@ def _store_at(path: str | PathLike[str], storage_options: Mapping[str, str] | No
 def _check_source(source: Any, into: EpisodeStore | str | PathLike[str]) -> None:
     """Refuse stores as sources, and sources inside or around the target."""
     path = source.resolve() if isinstance(source, Path) else None
-    if isinstance(source, EpisodeView) or (path is not None and (path / MANIFEST).is_file()):
+    if isinstance(source, EpisodeView) or (path is not None and (path / Layout.MANIFEST).is_file()):
         raise InvalidArgumentError(
             f"{_name(source)} is a store already, no dataset of another library. Bring its episodes into "
             "another store with el.merge([...], into)."

@@ -27,12 +27,11 @@ from ..plugin import (
     ReadContext,
     Snapshot,
     StepSchema,
+    guard_access,
     literal,
     quote,
 )
 from ..readers.sql.sources import Sources
-from ..store.parquet.files import check_plain
-from ..store.schema import RUNS_SCHEMA
 from ..store.snapshot import FileGroup
 
 STORE, STORES = "store", "stores"
@@ -151,7 +150,8 @@ class LakeSnapshot(Snapshot):
         return self._unified[table]
 
     def _unify(self, table: str) -> pa.Schema:
-        standard = StepSchema(Discrete(1), Discrete(1)).episodes if table == "episodes" else RUNS_SCHEMA
+        schema = StepSchema(Discrete(1), Discrete(1))
+        standard = schema.episodes if table == "episodes" else schema.runs
         names: dict[str, str] = {}
         stores: dict[str, dict[pa.DataType, dict[str, None]]] = {}
         for part in self.parts(table) or [Part(standard, None)]:
@@ -203,7 +203,8 @@ class LakeSources(Sources):
             own = Sources(part.own, confined=self.through_arrow, connection=self.connection)
             return literal(part.owners[0]), f"({own._table(table, name)})"
         for place in part.places:
-            check_plain(place)
+            with guard_access("read", place):
+                place.check_plain()
         if self.through_arrow:
             from pyarrow.dataset import field as column
 

@@ -16,12 +16,11 @@ from os import PathLike, fspath
 from pathlib import Path
 
 from ..errors import CorruptStoreError, InvalidArgumentError, StoreAccessError, StoreExistsError
-from ..plugin import Layout, Place, check_outside_stores, guard_access, locate
+from ..plugin import FileLock, Layout, Place, check_outside_stores, guard_access
 from ..readers.columns.cache_folder import chosen_folder
 from ..store.creation import check_free_for_copy
 from ..store.files import is_absent, rename_durably, visible_step
 from ..store.files.local import LocalPlace
-from ..store.files.locks import wait_for
 from ..types import Progress
 from .contents import CHECKSUMS, Contents, KnownFile, Source, digest_of, place_of
 from .hub import COMMIT, MAIN, SCHEME, Repository
@@ -57,12 +56,12 @@ def source_of(
         return repository.source(chosen_tag(str(source), version, tag))
     text, tag = os.fspath(source), None
     if isinstance(text, str) and (match := _TAGGED.fullmatch(text)):
-        root = locate(text, storage_options)
+        root = Layout.at(text, storage_options).root
         with guard_access("look for a published version", root):
             # A folder may have such a name.
             if root.local is None or not root.exists():
                 text, tag = match["path"], match["tag"]
-    return PlaceTarget(locate(text, storage_options)).source(chosen_tag(str(source), version, tag))
+    return PlaceTarget(Layout.at(text, storage_options).root).source(chosen_tag(str(source), version, tag))
 
 
 def free_target(into: str | PathLike[str], *, copied: bool) -> Path:
@@ -76,7 +75,7 @@ def free_target(into: str | PathLike[str], *, copied: bool) -> Path:
         StoreExistsError: there is something.
         InvalidArgumentError: it is none of this machine, or lies in a store.
     """
-    target = locate(into).local
+    target = Layout.at(into).root.local
     if target is None:
         raise InvalidArgumentError(f"into={fspath(into)!r}: expected a folder of this machine.")
     check_outside_stores(target)
@@ -99,7 +98,7 @@ def staged(target: Path, contents: Contents) -> Iterator[LocalPlace]:
     checksums = stage / CHECKSUMS
     with guard_access("make the folder", target.parent):
         target.parent.mkdir(parents=True, exist_ok=True)
-    lock = wait_for(target.parent / f".{target.name}.pull.lock", math.inf)
+    lock = FileLock.wait_for(target.parent / f".{target.name}.pull.lock", math.inf)
     assert lock is not None
     try:
         with guard_access("prepare the folder", stage):

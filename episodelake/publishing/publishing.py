@@ -12,13 +12,11 @@ from typing import Any
 
 import polars as pl
 
+from .. import EpisodeView
 from ..errors import InvalidArgumentError
-from ..plugin import flag, progress_meter
-from ..readers.context import SqlCondition
-from ..readers.view import ReadView
+from ..plugin import CardEntries, flag, progress_meter
 from ..store.environments.records import KINDS, Records
-from ..store.manifest import card_bytes
-from ..types import Progress, PublishReport
+from ..types import Progress, PublishReport, SqlCondition
 from .building import build
 from .contents import CHECKSUMS, Contents, check_tag, temporary_folder
 from .target import target_of
@@ -37,7 +35,7 @@ _COLUMNS: dict[str, Any] = {
 
 
 def publish_view(
-    view: ReadView,
+    view: EpisodeView,
     target: str | PathLike[str],
     tag: str,
     *,
@@ -61,9 +59,9 @@ def publish_view(
             f"where={str(where)!r:.200} leaves none of the {len(view):,} episodes to publish. To publish the "
             "saved environments and artifacts alone, publish a view without episodes: store[:0]."
         )
-    card_bytes(added := {} if card is None else card)
+    CardEntries.to_bytes(added := {} if card is None else card)
     whole_card = json.loads(json.dumps({**view.card, **added}))
-    card_bytes(whole_card)
+    CardEntries.to_bytes(whole_card)
     place = target_of(target, storage_options)
     place.check_free(tag, private=private)
     with progress_meter(progress, "Publishing", "segments") as tell, temporary_folder("publish") as folder:

@@ -22,8 +22,8 @@ from typing import Any
 
 from ...store.errors import StoreExistsError
 from ...store.files import afterwards, guard_access
-from ...store.files.locks import LOCK_SUFFIX, FileLock
-from ...store.layout import MANIFEST
+from ...store.files.locks import FileLock
+from ...store.layout import Layout
 from ...store.manifest import check_outside_stores, store_at
 
 #: In the folder of an export.
@@ -52,7 +52,7 @@ def atomic_target(path: Path, format: str, *, folder: bool, overwrite: bool) -> 
     area = _hidden(path, _AREA)
     with guard_access("write", path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        lock = FileLock.acquire(_hidden(path, f"{_AREA}{LOCK_SUFFIX}"))
+        lock = FileLock.acquire(_hidden(path, f"{_AREA}.lock"))
     if lock is None:
         raise StoreExistsError(f"Another process exports to {path}. Wait for it, or choose another path.")
     try:
@@ -119,7 +119,7 @@ def _why_not_replaceable(path: Path) -> str | None:
     if path.is_dir():
         if not (_is_empty_folder(path) or (path / MARK).is_file()):
             return "is a folder that no export wrote"
-        stores = filter(None, (store_at(each.parent) for each in path.rglob(MANIFEST)))
+        stores = filter(None, (store_at(each.parent) for each in path.rglob(Layout.MANIFEST)))
         return next((f"contains the store {store}" for store in stores), None)
     if not path.is_file():
         return "is no ordinary file or folder"

@@ -25,15 +25,7 @@ from ..dynamic.values import dump_json
 from ..errors import CorruptStoreError, DamagedJournalError, StoreAccessError
 from ..files import afterwards, guard_access, is_absent, is_denied
 from ..files.access import is_folder, is_link, stat_or_none
-from ..files.locks import (
-    LOCK_SUFFIX,
-    MAINTENANCE_LOCK,
-    FileLock,
-    OtherHostError,
-    holder,
-    is_stray_lock,
-    wait_for,
-)
+from ..files.locks import LOCK_SUFFIX, MAINTENANCE_LOCK, FileLock, OtherHostError, holder, is_stray_lock
 from ..journal.episodes import EpisodeColumns, EpisodeRecord
 from ..journal.reading import PartReader
 from ..journal.records import RunHeader
@@ -130,7 +122,7 @@ def recover_journals(
             lock = FileLock.acquire(path, other_hosts=other_hosts)
             if lock is None and not holder(path)[0]:
                 # Somebody had it for a moment, to look at it.
-                lock = wait_for(path, _LOOK_SECONDS, other_hosts=other_hosts)
+                lock = FileLock.wait_for(path, _LOOK_SECONDS, other_hosts=other_hosts)
             if lock is not None:
                 recovered.append(_recover_locked(store, directory, lock))
         report(done, len(journals))
