@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from ._exploring import Explorer
     from ._mapping import MapReport, Of, OnError
     from ._saved import Artifacts
+    from .publishing.report import PublishReport
     from .readers.episode import Episode
     from .readers.loading.outputs import Output, OutputName
     from .readers.loading.priorities import Prioritized
-    from .readers.publish_report import PublishReport
     from .readers.verification.inspection import VerifyReport
     from .replay_buffer.buffer import ReplayBuffer
     from .store.common.compatibility import AutoresetMode

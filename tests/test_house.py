@@ -452,7 +452,6 @@ class Room(NamedTuple):
 DOORS: dict[str, Room] = {
     "exchange": Room(
         modules="exchange readers.exporting store.common.exchange writers.importing",
-        rooms="training",
         core="""
             readers.blocks readers.episode_data readers.episodes store.common.arguments
             store.common.foreign_arrays store.creation store.dynamic store.dynamic.column_groups
@@ -475,12 +474,12 @@ DOORS: dict[str, Room] = {
         """,
     ),
     "lakes": Room(
-        modules="lakes publishing _pulling readers.publish_report",
+        modules="lakes publishing _pulling",
         rooms="look training",
         core="""
-            readers.sql.sources store.creation store.environments.records store.files store.files.access
-            store.files.local store.files.locating store.manifest store.parquet.page_checks
-            store.rewrite.fixed_copy store.snapshot
+            readers.sql.sources readers.view store.creation store.environments.records store.files
+            store.files.access store.files.local store.files.locating store.manifest
+            store.parquet.page_checks store.rewrite.fixed_copy store.snapshot
         """,
     ),
     "integrations": Room(

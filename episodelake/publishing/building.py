@@ -16,8 +16,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from .. import EpisodeView
 from ..plugin import Layout, Place, ReadContext, Snapshot, collected, guard_access
+from ..readers.view import ReadView
 from ..store.rewrite.fixed_copy import write_fixed_copy
 from ..types import Progress
 from .contents import CHECKSUMS, README, Contents, digest_of, place_of
@@ -25,7 +25,7 @@ from .readme import readme
 
 
 def build(
-    view: EpisodeView, folder: Place, card: Mapping[str, Any], tag: str, address: str, progress: Progress
+    view: ReadView, folder: Place, card: Mapping[str, Any], tag: str, address: str, progress: Progress
 ) -> Contents:
     """Write a version into a new folder.
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import polars as pl
 
-from .. import EpisodeView
 from ..errors import InvalidArgumentError
 from ..plugin import CardEntries, flag, progress_meter
+from ..readers.view import ReadView
 from ..store.environments.records import KINDS, Records
 from ..types import Progress, PublishReport, SqlCondition
 from .building import build
@@ -35,7 +35,7 @@ _COLUMNS: dict[str, Any] = {
 
 
 def publish_view(
-    view: EpisodeView,
+    view: ReadView,
     target: str | PathLike[str],
     tag: str,
     *,
