@@ -10,9 +10,7 @@ from typing import Any
 
 import polars as pl
 
-from .readers.replaying.run_envs import (
-    RunEnv,
-)
+from .readers.replaying.run_envs import RunEnv
 from .store.dynamic.values import dump_json, freeze
 from .store.environments.artifacts import artifact_chunks
 from .store.environments.records import (

@@ -12,20 +12,14 @@ import gymnasium
 from ._environments import AgentSpaces, base_notes, checked_reward_shape, renewed, spaces_of, spaces_of_agents
 from .episode_store import EpisodeStore, EpisodeView, created, new_store
 from .store.agents import group_agents
+from .store.card import CardEntries
 from .store.common.arguments import flag, integer, naming_arguments
 from .store.common.progress import Progress, progress_meter
 from .store.creation import check_free, check_free_for_copy, created_atomically, make_tables
 from .store.errors import InvalidArgumentError, StoreExistsError, StoreNotFoundError, VersionNotFoundError
 from .store.files import afterwards, is_folder, options_of, refuse_unused, user_path
 from .store.layout import Layout
-from .store.manifest import (
-    Manifest,
-    card_bytes,
-    check_same_spaces,
-    read_manifest,
-    write_card,
-    write_manifest,
-)
+from .store.manifest import Manifest, check_same_spaces, read_manifest, write_card, write_manifest
 from .store.schema import StoreHandle
 from .store.snapshot import Snapshot
 from .store.tags import tagged_version
@@ -112,7 +106,7 @@ def create_described(
     storage_options: Mapping[str, str] | None = None,
 ) -> EpisodeStore:
     """Create the store that a manifest describes."""
-    data = card_bytes({} if card is None else card)
+    data = CardEntries.to_bytes({} if card is None else card)
     manifest.to_json()
     store = new_store(path, manifest, storage_options)
     check_free(store.layout)

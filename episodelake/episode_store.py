@@ -21,6 +21,7 @@ from .readers.context import Parameters, ReadContext, SqlCondition
 from .readers.corruption import without_damaged_files
 from .readers.frames import arrow_table, collected
 from .readers.view import ReadView
+from .store.card import CardEntries
 from .store.common.arguments import argument_names, flag, is_integer
 from .store.common.engines import Engine
 from .store.common.progress import Progress, progress_meter
@@ -28,7 +29,7 @@ from .store.creation import check_free_for_copy, created_atomically
 from .store.errors import InvalidArgumentError
 from .store.files import afterwards, refuse_unused
 from .store.layout import Layout, check_identity
-from .store.manifest import Manifest, card_bytes, write_card
+from .store.manifest import Manifest, write_card
 from .store.schema import StoreHandle
 from .store.snapshot import Snapshot
 
@@ -40,10 +41,10 @@ if TYPE_CHECKING:
     from ._exploring import Explorer
     from ._mapping import MapReport, Of, OnError
     from ._saved import Artifacts
+    from .publishing.report import PublishReport
     from .readers.episode import Episode
     from .readers.loading.outputs import Output, OutputName
     from .readers.loading.priorities import Prioritized
-    from .readers.publish_report import PublishReport
     from .readers.verification.inspection import VerifyReport
     from .replay_buffer.buffer import ReplayBuffer
     from .store.common.compatibility import AutoresetMode
@@ -185,7 +186,7 @@ class EpisodeStore(EpisodeView):
 
     def _write_card(self, card: Mapping[str, Any]) -> None:
         check_identity(self.handle.layout)
-        write_card(self.handle.layout, card_bytes(card))
+        write_card(self.handle.layout, CardEntries.to_bytes(card))
 
     def refresh(self) -> EpisodeStore:
         """Move to the newest version and return this object; views made before keep theirs.
@@ -913,7 +914,7 @@ def copy_views(
     if storage_options is None and str(into).partition("://")[0] == str(own).partition("://")[0]:
         storage_options = own.options
     target = new_store(into, renewed(snapshot.manifest), storage_options)
-    card = card_bytes(views[0].card) if views[0].card else None
+    card = CardEntries.to_bytes(views[0].card) if views[0].card else None
     check_free_for_copy(target.layout)
     whole = created_atomically(target, card)
     selections = [view.selection() for view in views]

@@ -22,8 +22,10 @@ from .store.common.optional_packages import require
 from .store.common.progress import progress_meter
 from .store.dynamic.column_groups import EXTRA, INFO, METADATA, POLICY
 from .store.dynamic.values import dump_json, freeze_value, load_json
-from .store.files import Place, guard_access, locate, options_of, refuse_unused, replacing, user_path
-from .store.layout import MANIFEST, TABLES, Layout
+from .store.files import Place, guard_access, options_of, refuse_unused, replacing, user_path
+from .store.files.locks import FileLock
+from .store.journal.run_journal import Journals
+from .store.layout import Layout
 from .store.manifest import check_outside_stores
 from .store.names import (
     ACTION,
@@ -68,6 +70,7 @@ __all__ = [
     "EXTRA",
     "EpisodeData",
     "Export",
+    "FileLock",
     "FixedNode",
     "FlatTree",
     "ForeignDataset",
@@ -79,10 +82,10 @@ __all__ = [
     "Holds",
     "INFO",
     "ImportOptions",
+    "Journals",
     "LISTS",
     "Layout",
     "Losses",
-    "MANIFEST",
     "METADATA",
     "Match",
     "OBSERVATION",
@@ -96,7 +99,6 @@ __all__ = [
     "RunEnv",
     "Snapshot",
     "StepSchema",
-    "TABLES",
     "TERMINATED",
     "TRUNCATED",
     "TreeLayout",
@@ -117,7 +119,6 @@ __all__ = [
     "iterate_blocks",
     "literal",
     "load_json",
-    "locate",
     "map_leaves",
     "one_of",
     "options_of",

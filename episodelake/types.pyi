@@ -5,6 +5,8 @@ from ._mapping import MapReport
 from ._saved import Artifacts
 from .exchange.importing import ImportReport
 from .lakes.lake import Lake
+from .publishing.report import PublishReport
+from .readers.context import Parameters, SqlCondition
 from .readers.exporting.export import ExportReport
 from .readers.loading.feeding import FollowingLoader
 from .readers.loading.loader import PrioritizedLoader
@@ -13,7 +15,6 @@ from .readers.loading.units import Units
 from .readers.measures.column_stats import ColumnStats, Stats
 from .readers.measures.health import Finding, HealthReport
 from .readers.namespaces import EpisodeExpr, EpisodeFrame, EpisodeLazyFrame
-from .readers.publish_report import PublishReport
 from .readers.replaying.comparison import Difference
 from .readers.replaying.replay import ReplayReport
 from .readers.verification.inspection import Fault, VerifyReport
@@ -65,6 +66,7 @@ __all__ = [
     "MixedLoader",
     "OpenTeam",
     "ParallelRecorder",
+    "Parameters",
     "PoolRecorder",
     "PrioritizedLoader",
     "Progress",
@@ -76,6 +78,7 @@ __all__ = [
     "SavedEnvironment",
     "SessionKeywords",
     "SessionOptions",
+    "SqlCondition",
     "Stats",
     "StepData",
     "Units",

@@ -281,10 +281,7 @@ def replay(view: ContextView, env: Any = None, *, rtol: float = 0.0, atol: float
         rtol, atol: as for `Episode.replay`.
     """
     from .replaying.environment import remake_env
-    from .replaying.run_envs import (
-        RunEnv,
-        run_envs_of,
-    )
+    from .replaying.run_envs import RunEnv, run_envs_of
 
     context = view.context
     if env is not None:

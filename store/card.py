@@ -12,6 +12,7 @@ from functools import wraps
 from typing import Any, ClassVar
 
 from .errors import InvalidArgumentError
+from .layout import CHECKSUM, checked_json
 
 MIN_SCORE, MAX_SCORE = "ref_min_score", "ref_max_score"
 
@@ -69,6 +70,31 @@ class CardEntries(dict[str, Any]):
     """The entries of a dataset card."""
 
     KEYS: ClassVar[Collection[str]] = CARD_KEYS.keys()
+
+    @staticmethod
+    def to_bytes(card: Mapping[str, Any]) -> bytes:
+        """Return the content of the file `card.json`.
+
+        Raises:
+            InvalidArgumentError: the card is no mapping of plain JSON, a key with a meaning (see `KEYS`)
+                holds something else, or it has the key of the checksum.
+        """
+        if not isinstance(card, Mapping):
+            raise InvalidArgumentError(
+                f"The card must be a mapping such as {{'title': 'Pong'}}, got {type(card).__name__}."
+            )
+        check_card(card)
+        if CHECKSUM in card:
+            raise InvalidArgumentError(
+                f"The card has the key {CHECKSUM!r}, under which card.json keeps its checksum. Rename it."
+            )
+        try:
+            return checked_json(card)
+        except (TypeError, ValueError) as error:
+            raise InvalidArgumentError(
+                f"The card is not plain JSON: {error}. Use text, numbers, lists and mappings with text as "
+                "keys."
+            ) from error
 
     def reference_scores(self) -> tuple[float, float] | None:
         """Return the returns of a random and of an expert policy; None unless the card has both."""

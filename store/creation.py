@@ -16,26 +16,21 @@ from .files import make_folder, remove_file, stat_or_none
 from .files.local import LocalPlace
 from .files.locks import MAINTENANCE_LOCK
 from .layout import (
-    ANNOTATIONS,
-    ARTIFACT_NAMES,
-    ARTIFACTS,
     CARD,
-    ENVIRONMENTS,
     EPISODES,
     JOURNAL,
     MANIFEST,
     RUNS,
     STEPS,
     TABLES,
+    UNFINISHED,
     UNFINISHED_NOTE,
     Layout,
     checked_json,
 )
-from .manifest import UNFINISHED, check_outside_stores, exists_error, write_card, write_manifest
+from .manifest import check_outside_stores, exists_error, write_card, write_manifest
 from .schema import RUNS_SCHEMA, StoreHandle
 
-#: The folders beside the tables that a copy or merge fills.
-_FOLDERS = (ANNOTATIONS, ARTIFACTS, ARTIFACT_NAMES, ENVIRONMENTS)
 _LEFTOVER = re.compile(r"\.(store\.json|store\.unfinished|card\.json)\.[0-9a-f]+\.tmp")
 #: Files of an unfinished store that the next attempt deletes.
 _OWN = re.compile(
@@ -67,7 +62,7 @@ def check_free(layout: Layout, *, again: bool = False) -> None:
         )
     # What a creation that was cut short leaves behind is taken over.
     if UNFINISHED in names:
-        ours = [*TABLES, *_FOLDERS, CARD, UNFINISHED]
+        ours = [*TABLES, *Layout.FOLDERS, CARD, UNFINISHED]
     else:
         ours = [name for name in TABLES if set(layout.table(name).names()) <= {"_delta_log"}]
     others = [name for name in names if name not in (*ours, JOURNAL) and not _LEFTOVER.fullmatch(name)]
@@ -152,7 +147,7 @@ def _created_atomically(store: StoreHandle, card: bytes | None, *, new: bool) ->
 
 def _discard(layout: Layout) -> None:
     """Delete what an unfinished copy wrote; what is not named as a file of a store stays."""
-    for name in (*TABLES, *_FOLDERS):
+    for name in (*TABLES, *Layout.FOLDERS):
         place = layout.root / name
         place.check_plain()
         folders = {"", "_delta_log"} if name in TABLES else {""}

@@ -22,18 +22,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import platformdirs
 
 from .errors import CorruptStoreError, MissingFileError, replaced_error
 from .files import Place, locate
 from .files.local import LocalPlace
+from .files.locks import MAINTENANCE_LOCK
 
 FORMAT_VERSION = 1
 
 MANIFEST = "store.json"
 CARD = "card.json"
+#: The mark of a copy that is not finished.
+UNFINISHED = "store.unfinished"
 RUNS = "runs"
 EPISODES = "episodes"
 STEPS = "steps"
@@ -70,6 +73,13 @@ class Layout:
         store_id: the identity of the store that was opened there; None before `store.json` was read.
     """
 
+    #: The file that makes a folder a store, and the one in its place until a copy is finished.
+    MANIFEST: ClassVar[str] = MANIFEST
+    UNFINISHED: ClassVar[str] = UNFINISHED
+    TABLES: ClassVar[tuple[str, ...]] = TABLES
+    #: The folders beside the tables that a copy or merge fills.
+    FOLDERS: ClassVar[tuple[str, ...]] = (ANNOTATIONS, ARTIFACTS, ARTIFACT_NAMES, ENVIRONMENTS)
+
     root: Place
     journals: Path
     check_pages: bool = False
@@ -105,6 +115,35 @@ class Layout:
             journals=self.journals.parent / store_id / JOURNAL,
             former_journals=None if former is None else former.parent / store_id / JOURNAL,
         )
+
+    @property
+    def maintenance_lock(self) -> Path:
+        """The lock of operations that replace files of the store."""
+        return self.journals / MAINTENANCE_LOCK
+
+    @staticmethod
+    def json_bytes(content: Mapping[str, Any]) -> bytes:
+        """Return an object as the JSON files of a store have it, with a checksum at its end.
+
+        Raises:
+            TypeError, ValueError: the content is not plain JSON.
+        """
+        return checked_json(content)
+
+    @staticmethod
+    def read_json(place: Place) -> dict[str, Any]:
+        """Read an object that `json_bytes` wrote.
+
+        Raises:
+            CorruptStoreError: the file is no JSON object, or its checksum does not match.
+            StoreAccessError: it is missing or cannot be read.
+        """
+        return read_json(place)
+
+    @staticmethod
+    def parse_json(data: bytes, place: object) -> dict[str, Any]:
+        """Return the object in the bytes of a file; see `read_json`."""
+        return parse_json(data, place)
 
     @property
     def journal_places(self) -> tuple[Path, ...]:

@@ -17,7 +17,7 @@ from typing import Any
 import gymnasium
 
 from .agents import AgentGroup, check_groups, column_prefix, joint_spaces
-from .card import CardEntries, check_card
+from .card import CardEntries
 from .errors import (
     CorruptStoreError,
     FormatVersionError,
@@ -29,11 +29,10 @@ from .errors import (
 )
 from .files import Place, is_file, visible_step
 from .files.paths import read_plain
-from .layout import CHECKSUM, FORMAT_VERSION, MANIFEST, STAGING, Layout, checked_json, read_json
+from .layout import FORMAT_VERSION, MANIFEST, STAGING, UNFINISHED, Layout, checked_json, read_json
 from .spaces import SpaceCodec, plain_space, space_from_json, space_to_json
 
 #: The file that a copy or merge has until it is whole.
-UNFINISHED = "store.unfinished"
 #: How many names a message lists for a folder that is no store.
 _NAMED = 8
 
@@ -221,35 +220,11 @@ def read_card(layout: Layout) -> CardEntries:
     return CardEntries(card)
 
 
-def card_bytes(card: Mapping[str, Any]) -> bytes:
-    """Return the content of `card.json`.
-
-    Raises:
-        InvalidArgumentError: the card is no mapping of plain JSON, a key with a meaning (see `card`) holds
-            something else, or it has the key of the checksum.
-    """
-    if not isinstance(card, Mapping):
-        raise InvalidArgumentError(
-            f"The card must be a mapping such as {{'title': 'Pong'}}, got {type(card).__name__}."
-        )
-    check_card(card)
-    if CHECKSUM in card:
-        raise InvalidArgumentError(
-            f"The card has the key {CHECKSUM!r}, under which card.json keeps its checksum. Rename it."
-        )
-    try:
-        return checked_json(card)
-    except (TypeError, ValueError) as error:
-        raise InvalidArgumentError(
-            f"The card is not plain JSON: {error}. Use text, numbers, lists and mappings with text as keys."
-        ) from error
-
-
 def write_card(layout: Layout, data: bytes) -> None:
     """Replace `card.json` atomically.
 
     Args:
-        data: from `card_bytes`.
+        data: from `CardEntries.to_bytes`.
 
     Raises:
         StoreAccessError: the file system refused; the old card stays.

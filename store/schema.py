@@ -173,6 +173,11 @@ class StepSchema:
         agent = ((AGENT_ID, pa.string()),) if self.groups else ()
         return (("episode_id", pa.string()), *agent, ("t", pa.int64()))
 
+    @property
+    def runs(self) -> pa.Schema:
+        """The runs table without dynamic columns."""
+        return RUNS_SCHEMA
+
     @cached_property
     def episodes(self) -> pa.Schema:
         """The episodes table without dynamic columns."""

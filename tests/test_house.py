@@ -452,14 +452,13 @@ class Room(NamedTuple):
 DOORS: dict[str, Room] = {
     "exchange": Room(
         modules="exchange readers.exporting store.common.exchange writers.importing",
-        rooms="training",
         core="""
             readers.blocks readers.episode_data readers.episodes store.common.arguments
             store.common.foreign_arrays store.creation store.dynamic store.dynamic.column_groups
-            store.dynamic.logical_types store.environments.records store.files store.files.locks
-            store.manifest store.names store.rewrite.merging store.spaces store.spaces.arrow
-            store.spaces.coerce store.tables.annotation_files writers.episodes.arrow_episodes
-            writers.episodes.source_keys writers.session.environment writers.session.run
+            store.dynamic.logical_types store.environments.records store.files store.manifest store.names
+            store.rewrite.merging store.spaces store.spaces.arrow store.spaces.coerce
+            store.tables.annotation_files writers.episodes.arrow_episodes writers.episodes.source_keys
+            writers.session.environment writers.session.run
         """,
     ),
     "look": Room(
@@ -475,14 +474,12 @@ DOORS: dict[str, Room] = {
         """,
     ),
     "lakes": Room(
-        modules="lakes publishing _pulling readers.publish_report",
+        modules="lakes publishing _pulling",
         rooms="look training",
         core="""
-            readers.context readers.sql.sources readers.view store.creation store.delta.version
-            store.environments.records store.files store.files.access store.files.local
-            store.files.locating store.files.locks store.files.place store.journal.run_journal
-            store.layout store.manifest store.names store.parquet.page_checks store.rewrite.merging
-            store.schema store.snapshot
+            readers.sql.sources readers.view store.creation store.environments.records store.files
+            store.files.access store.files.local store.files.locating store.manifest
+            store.parquet.page_checks store.rewrite.fixed_copy store.snapshot
         """,
     ),
     "integrations": Room(
@@ -498,9 +495,8 @@ DOORS: dict[str, Room] = {
         modules="terminal",
         rooms="lakes look training",
         core="""
-            readers.replaying.replay store.delta.log store.files store.files.locks
-            store.journal.run_journal store.layout store.parquet.files store.parquet.page_checks
-            store.schema
+            readers.replaying.replay store.delta.log store.files store.layout store.parquet.files
+            store.parquet.page_checks store.schema
         """,
     ),
     "collecting": Room(

@@ -793,7 +793,7 @@ def test_a_writer_that_begins_during_a_change_keeps_its_store(
     writers: list[el.types.EpisodeWriter] = []
 
     def acquire(path: Path, *args: Any, **options: Any) -> Any:
-        if not writers and path.name == moving.MAINTENANCE_LOCK:
+        if not writers and path.name == "maintenance.lock":
             writers.append(el.open(root / "pole/ppo").writer(run="late"))
         return real(path, *args, **options)
 

@@ -22,17 +22,7 @@ from typing import Any
 import numpy as np
 
 from .. import Episode
-from ..plugin import (
-    H5,
-    Export,
-    FlatTree,
-    Holds,
-    ImportOptions,
-    Match,
-    TreeLayout,
-    export_format,
-    tree_format,
-)
+from ..plugin import H5, Export, FlatTree, Holds, ImportOptions, Match, TreeLayout, export_format, tree_format
 from ..readers.exporting.hdf5 import (
     ColumnWriter,
     InfoColumns,

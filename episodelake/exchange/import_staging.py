@@ -22,7 +22,6 @@ from .. import EpisodeStore, EpisodeView, create
 from .. import open as open_store
 from ..errors import DatasetError, StoreAccessError, StoreNotFoundError
 from ..plugin import (
-    MANIFEST,
     DatasetFacts,
     ForeignDataset,
     Layout,
@@ -249,5 +248,5 @@ def _staged(dataset: ForeignDataset, target: Target) -> Iterator[tuple[EpisodeSt
 
 def _delete(staging: Path) -> None:
     """Delete a staging store; the next import finds no store in what a kill leaves of it."""
-    (staging / MANIFEST).unlink()
+    (staging / Layout.MANIFEST).unlink()
     shutil.rmtree(staging)

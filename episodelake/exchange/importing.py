@@ -19,7 +19,6 @@ from .. import EpisodeStore, EpisodeView
 from .. import open as open_store
 from ..errors import DatasetError, InvalidArgumentError, SpaceMismatchError, StoreNotFoundError
 from ..plugin import (
-    MANIFEST,
     DatasetFacts,
     ForeignDataset,
     ImportOptions,
@@ -293,7 +292,7 @@ def _store_at(path: str | PathLike[str], storage_options: Mapping[str, str] | No
 def _check_source(source: Any, into: EpisodeStore | str | PathLike[str]) -> None:
     """Refuse stores as sources, and sources inside or around the target."""
     path = source.resolve() if isinstance(source, Path) else None
-    if isinstance(source, EpisodeView) or (path is not None and is_file(path / MANIFEST)):
+    if isinstance(source, EpisodeView) or (path is not None and is_file(path / Layout.MANIFEST)):
         raise InvalidArgumentError(
             f"{_name(source)} is a store already, no dataset of another library. Bring its episodes into "
             "another store with el.merge([...], into)."

@@ -17,16 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import DatasetError, InvalidArgumentError
-from ..plugin import (
-    H5,
-    FlatTree,
-    ForeignDataset,
-    GroupedTree,
-    ImportOptions,
-    Match,
-    TreeLayout,
-    tree_format,
-)
+from ..plugin import H5, FlatTree, ForeignDataset, GroupedTree, ImportOptions, Match, TreeLayout, tree_format
 from ..writers.importing.formats import SPACES
 from ..writers.importing.trees import ZARR
 from .table.mapping import FILE, ColumnMapping, column_mapping

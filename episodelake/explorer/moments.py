@@ -21,11 +21,7 @@ import numpy as np
 
 from .. import Episode
 from ..errors import EnvUnavailableError
-from ..plugin import (
-    DatasetFacts,
-    RunEnv,
-    require,
-)
+from ..plugin import DatasetFacts, RunEnv, require
 from ..readers.charts.signals import row_values
 from ..readers.pictures.images import image_column, image_columns
 from ..readers.pictures.video import FASTEST, REPLAY, recorded_fps

@@ -12,23 +12,11 @@ import polars as pl
 from nicegui import run, ui
 
 from ..errors import EpisodelakeError
-from ..plugin import (
-    RunEnv,
-    counted,
-    literal,
-    size_text,
-)
+from ..plugin import RunEnv, counted, literal, size_text
 from ..readers.charts.series import LENGTH, RETURN, RUN
 from ..readers.charts.theme import END_COLORS
 from ..types import Finding
-from .charts import (
-    DISTRIBUTIONS,
-    Curve,
-    curve_spec,
-    distribution_spec,
-    interval_condition,
-    to_extremes,
-)
+from .charts import DISTRIBUTIONS, Curve, curve_spec, distribution_spec, interval_condition, to_extremes
 from .checkup import Checkup, name_of
 from .listing import Choice, column_sql
 from .live.watch import Shown

@@ -14,8 +14,7 @@ import polars as pl
 from .. import EpisodeStore, create
 from .. import open as open_store
 from ..errors import CorruptStoreError, FormatVersionError, InvalidArgumentError, StoreNotFoundError
-from ..plugin import MANIFEST, Layout, Place, QuerySession, counted, flag, suggest
-from ..readers.context import Parameters
+from ..plugin import Layout, Place, QuerySession, counted, flag, suggest
 from ..store.creation import check_free
 from ..store.manifest import read_manifest
 from .listing import Entry, checked, lake_layout, look, stores_frame
@@ -24,7 +23,7 @@ from .tables import LakeQueries, LakeSnapshot, lazy_table
 from .walk import checked_name, find_stores, look_at, place_of
 
 if TYPE_CHECKING:
-    from ..types import Explorer
+    from ..types import Explorer, Parameters
 
 _Answer = TypeVar("_Answer")
 
@@ -168,7 +167,7 @@ class Lake:
             place = place_of(self._root, name)
         except InvalidArgumentError:
             return False
-        return (place / MANIFEST).exists()
+        return (place / Layout.MANIFEST).exists()
 
     def __getitem__(self, name: str) -> EpisodeStore:
         """Open a store at its newest version.
@@ -182,7 +181,7 @@ class Lake:
         try:
             return open_store(str(place), storage_options=self._options)
         except StoreNotFoundError as error:
-            if (place / MANIFEST).exists():
+            if (place / Layout.MANIFEST).exists():
                 raise
             raise self._missing(name) from error
 

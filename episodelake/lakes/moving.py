@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator
 
 from ..errors import StoreAccessError, StoreExistsError, StoreNotFoundError, StoreUnavailableError
-from ..plugin import MANIFEST, Layout, Place, guard_access
+from ..plugin import FileLock, Journals, Layout, Place, guard_access
 from ..store.files import afterwards, is_folder, remove_tree, syncing, visible_step
-from ..store.files.locks import MAINTENANCE_LOCK, FileLock, holder
-from ..store.journal.run_journal import check_journals, journal_folders, lock_path
-from ..store.layout import JOURNAL
 
 
 def rename(source: Layout, target: Place) -> None:
@@ -49,7 +45,7 @@ def rename(source: Layout, target: Place) -> None:
             ) from error
         try:
             # The journal of a writer that began after the first look came along.
-            _check_idle(source.root, journal_folders(target.local / JOURNAL))
+            _check_idle(source.root, Journals.of(Layout.at(target.local)))
         except BaseException:
             target.local.rename(source.root.local)
             raise
@@ -65,13 +61,13 @@ def delete(store: Layout) -> None:
         StoreUnavailableError: a process writes to it, or maintains it; nothing was deleted.
         StoreAccessError: the system refused; call again.
     """
-    root, manifest = store.root, store.root / MANIFEST
+    root, manifest = store.root, store.root / Layout.MANIFEST
     with _unused(store):
         identity = manifest.read() if manifest.exists() else None
         manifest.remove()
         try:
             # A writer may have begun after the first look.
-            _check_idle(root, journal_folders(*store.journal_places))
+            _check_idle(root, Journals.of(store))
         except BaseException:
             if identity is not None:
                 manifest.write(identity)
@@ -92,19 +88,17 @@ def _unused(store: Layout) -> Iterator[None]:
         StoreUnavailableError: a writer lives, or an operation of maintenance is at work; on an object store,
             also if a writer died on this machine, whose journal would lose its store.
     """
-    for folder in store.journal_places:
-        check_journals(folder)
-    journals = journal_folders(*store.journal_places)
+    journals = Journals.of(store, check=True)
     _check_idle(store.root, journals)
-    if journals and store.root.local is None:
+    if journals.folders and store.root.local is None:
         raise StoreUnavailableError(
-            f"{store.root} has the journal of the run {journals[0].name!r} on this machine, whose episodes "
-            "are not in it yet. Nothing was changed. Call episodelake.recover first."
+            f"{store.root} has the journal of the run {journals.folders[0].name!r} on this machine, whose "
+            "episodes are not in it yet. Nothing was changed. Call episodelake.recover first."
         )
     if not is_folder(store.journals):
         yield
         return
-    lock = FileLock.acquire(store.journals / MAINTENANCE_LOCK)
+    lock = FileLock.acquire(store.maintenance_lock)
     if lock is None:
         raise StoreUnavailableError(
             f"{store.root} is being maintained by another process. Nothing was changed. Call again when that "
@@ -116,8 +110,8 @@ def _unused(store: Layout) -> Iterator[None]:
         lock.release(remove=False)
 
 
-def _check_idle(place: Place, journals: Sequence[Path]) -> None:
-    live = [each.name for each in journals if any(holder(lock_path(each)))]
+def _check_idle(place: Place, journals: Journals) -> None:
+    live = [*journals.live, *journals.other_hosts]
     if live:
         raise StoreUnavailableError(
             f"{place} is being written: the run {live[0]!r} is live. Nothing was changed. Close its writer "

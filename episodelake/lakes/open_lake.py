@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from .. import EpisodeStore
 from .. import open as open_store
 from ..errors import InvalidArgumentError, StoreAccessError, StoreNotFoundError
-from ..plugin import MANIFEST, locate
+from ..plugin import Layout
 from ..publishing.contents import CHECKSUMS, is_needed_for_episodes
 from ..publishing.fetching import cached_version
 from ..publishing.hub import MAIN, ORGANISATION, SCHEME, Repository, datasets_of, refuse_options
@@ -19,6 +19,9 @@ from ..store.files import exists, is_folder
 from ..store.files.local import LocalPlace
 from ..store.manifest import store_at
 from .lake import Lake
+
+#: Files that every published version has.
+_FILES = {Layout.MANIFEST, CHECKSUMS}
 
 
 class _HubRoot(LocalPlace):
@@ -61,9 +64,7 @@ class HubLake(Lake):
 
     def _find(self) -> Mapping[str, str | None]:
         listed = datasets_of(self._organisation)
-        self._commits = {
-            name: commit for name, (commit, files) in sorted(listed.items()) if {MANIFEST, CHECKSUMS} <= files
-        }
+        self._commits = {name: commit for name, (commit, files) in sorted(listed.items()) if files >= _FILES}
         return dict.fromkeys(self._commits)
 
     def _url_of(self, name: str) -> str:
@@ -72,7 +73,7 @@ class HubLake(Lake):
     def __contains__(self, name: object) -> bool:
         """Return whether there is a published dataset of this name now."""
         try:
-            return {MANIFEST, CHECKSUMS} <= {*Repository.of(f"{self._root}/{name}")[0].commit_of(MAIN)[1]}
+            return {*Repository.of(f"{self._root}/{name}")[0].commit_of(MAIN)[1]} >= _FILES
         except (InvalidArgumentError, StoreNotFoundError):
             return False
 
@@ -129,13 +130,13 @@ def lake(
         )
     if str(root).startswith(SCHEME):
         return HubLake(str(root), storage_options)
-    place = locate(root, storage_options)
+    place = Layout.at(root, storage_options).root
     if place.local is not None:
         store: object = store_at(place.local)
         if exists(place.local) and not is_folder(place.local):
             raise InvalidArgumentError(f"{place} is a file. A lake is a folder of stores.")
     else:
-        store = place if (place / MANIFEST).exists() else None
+        store = place if (place / Layout.MANIFEST).exists() else None
     if store is not None:
         within = "is a store" if str(store) == str(place) else f"is inside the store {store}"
         raise InvalidArgumentError(

@@ -31,7 +31,6 @@ from ..plugin import (
     quote,
 )
 from ..readers.sql.sources import Sources
-from ..store.schema import RUNS_SCHEMA
 from ..store.snapshot import FileGroup
 
 STORE, STORES = "store", "stores"
@@ -150,7 +149,8 @@ class LakeSnapshot(Snapshot):
         return self._unified[table]
 
     def _unify(self, table: str) -> pa.Schema:
-        standard = StepSchema(Discrete(1), Discrete(1)).episodes if table == "episodes" else RUNS_SCHEMA
+        schema = StepSchema(Discrete(1), Discrete(1))
+        standard = schema.episodes if table == "episodes" else schema.runs
         names: dict[str, str] = {}
         stores: dict[str, dict[pa.DataType, dict[str, None]]] = {}
         for part in self.parts(table) or [Part(standard, None)]:

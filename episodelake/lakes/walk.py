@@ -8,11 +8,9 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from ..errors import CorruptStoreError, InvalidArgumentError, StoreAccessError, StoreUnavailableError
-from ..plugin import MANIFEST, TABLES, Place
+from ..plugin import Layout, Place
 from ..store.files import is_link
 from ..store.files.locating import REFUSED
-from ..store.manifest import UNFINISHED
-from ..store.names import has_utf8
 
 #: A lake is looked through this deep, and no further than so many folders.
 MOST_PARTS, MOST_FOLDERS = 12, 100_000
@@ -83,15 +81,15 @@ def look_at(place: Place, *, is_root: bool = False) -> tuple[str | None, list[st
         StoreAccessError, CorruptStoreError: it cannot be listed, or has links for folders.
     """
     folders, files = place.listed()
-    if not is_root and MANIFEST in files:
+    if not is_root and Layout.MANIFEST in files:
         return None, None
-    begun = [table for table in TABLES if not is_root and table in folders]
-    if (not is_root and UNFINISHED in files) or any(
+    begun = [table for table in Layout.TABLES if not is_root and table in folders]
+    if (not is_root and Layout.UNFINISHED in files) or any(
         "_delta_log" in (place / each).listed()[0] for each in begun
     ):
         return (
-            f"{place} has no {MANIFEST}: a store is being created there, or its creation was cut short. "
-            "If no process creates it, create it again or delete it.",
+            f"{place} has no {Layout.MANIFEST}: a store is being created there, or its creation was cut "
+            "short. If no process creates it, create it again or delete it.",
             None,
         )
     return None, [folder for folder in folders if not folder.startswith(".")]
@@ -108,7 +106,7 @@ def checked_name(name: object) -> str:
         not parts
         or len(parts) > MOST_PARTS
         or any(not part or part.startswith(".") for part in parts)
-        or not has_utf8(str(name))
+        or str(name).encode(errors="ignore").decode() != str(name)
         or REFUSED.search(str(name))
     ):
         raise InvalidArgumentError(

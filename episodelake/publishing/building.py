@@ -16,24 +16,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..plugin import TABLES, Layout, ReadContext, Snapshot, collected
+from ..plugin import Layout, Place, ReadContext, Snapshot, collected
 from ..readers.view import ReadView
-from ..store.creation import created_atomically
-from ..store.delta.version import fold_log
-from ..store.files import remove_file
-from ..store.files.local import LocalPlace
-from ..store.files.locks import MAINTENANCE_LOCK
-from ..store.manifest import Manifest, card_bytes
-from ..store.rewrite.merging import merge
-from ..store.schema import StoreHandle
-from ..store.snapshot import EpisodeSet
+from ..store.rewrite.fixed_copy import write_fixed_copy
 from ..types import Progress
 from .contents import CHECKSUMS, README, Contents, digest_of, place_of
 from .readme import readme
 
 
 def build(
-    view: ReadView, folder: LocalPlace, card: Mapping[str, Any], tag: str, address: str, progress: Progress
+    view: ReadView, folder: Place, card: Mapping[str, Any], tag: str, address: str, progress: Progress
 ) -> Contents:
     """Write a version into a new folder.
 
@@ -52,16 +44,11 @@ def build(
     selection = view.selection()
     source = selection.snapshot
     moment = int(source.history()[0]["timestamp"])
-    manifest = _manifest(selection, card, moment)
+    digest = _digest(source, selection.ids, card)
+    created = datetime.fromtimestamp(moment / 1000, UTC).isoformat(timespec="seconds")
+    manifest = replace(source.manifest, store_id=digest[:32], created_at=created)
     layout = Layout.at(str(folder))
-    store = StoreHandle(layout, manifest)
-    within = created_atomically(store, card_bytes(card) if card else None)
-    merge(store, [selection], uniform=True, progress=progress, within=within)
-    for table in TABLES:
-        fold_log(layout.table(table), moment)
-    remove_file(layout.journals / MAINTENANCE_LOCK)
-    LocalPlace(layout.journals).remove_folder()
-    context = ReadContext.of(Snapshot(layout, manifest))
+    context = ReadContext.of(write_fixed_copy(layout, manifest, card, selection, moment, progress))
     files = {each.name: digest_of(place_of(folder, each.name).chunks()) for each in folder.entries(deep=True)}
     steps = sum(collected(view.episodes.select("length"))["length"].to_list())
     origin = source.manifest.store_id, source.version
@@ -73,12 +60,9 @@ def build(
     return contents
 
 
-def _manifest(selection: EpisodeSet, card: Mapping[str, Any], moment: int) -> Manifest:
+def _digest(snapshot: Snapshot, chosen: pa.Array | None, card: Mapping[str, Any]) -> str:
     """Return the identity of the version: the same for the same episodes, card and releases."""
-    snapshot = selection.snapshot
     releases = [installed("episodelake"), pa.__version__]
-    ids = None if selection.ids is None else selection.ids.to_pylist()
+    ids = None if chosen is None else chosen.to_pylist()
     about = [snapshot.manifest.store_id, snapshot.version, card, releases, ids]
-    digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
-    created = datetime.fromtimestamp(moment / 1000, UTC).isoformat(timespec="seconds")
-    return replace(snapshot.manifest, store_id=digest[:32], created_at=created)
+    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()

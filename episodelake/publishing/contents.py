@@ -14,17 +14,16 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CorruptStoreError, InvalidArgumentError
-from ..plugin import MANIFEST, TABLES, Place
+from ..plugin import Layout, Place
 from ..store.files import temporary_folder
 from ..store.files.local import LocalPlace
-from ..store.layout import ANNOTATIONS, ARTIFACT_NAMES, ARTIFACTS, CARD, ENVIRONMENTS, checked_json, read_json
 from ..types import PublishReport
 
 CHECKSUMS = "checksums.json"
 README = "README.md"
 #: The picture is in versions of early releases.
-_FILES = (MANIFEST, CARD, README, "returns.svg")
-_FOLDERS = (*TABLES, ANNOTATIONS, ARTIFACTS, ARTIFACT_NAMES, ENVIRONMENTS)
+_FILES = (Layout.MANIFEST, "card.json", README, "returns.svg")
+_FOLDERS = (*Layout.TABLES, *Layout.FOLDERS)
 _PART = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}"
 _BELOW = re.compile(rf"({'|'.join(_FOLDERS)})(/{_PART}){{1,2}}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -80,7 +79,7 @@ class Contents:
         files = {name: [file.sha256, file.size] for name, file in sorted(self.files.items())}
         counts = {"episodes": self.episodes, "steps": self.steps}
         about = {"tag": self.tag, "origin": self.origin, "moment": self.moment}
-        return checked_json({"published": 1, **about, **counts, "files": files})
+        return Layout.json_bytes({"published": 1, **about, **counts, "files": files})
 
     @staticmethod
     def read(version: Place) -> Contents:
@@ -90,7 +89,7 @@ class Contents:
             CorruptStoreError: it is damaged, or names a file that no version has; nothing was written.
             StoreAccessError: it is missing or cannot be read.
         """
-        return Contents.of(read_json(version / CHECKSUMS), version / CHECKSUMS)
+        return Contents.of(Layout.read_json(version / CHECKSUMS), version / CHECKSUMS)
 
     @staticmethod
     def of(content: Mapping[str, Any], place: object) -> Contents:
@@ -106,8 +105,8 @@ class Contents:
             for name, file in files.items():
                 _check_file(name, file)
             # Names that differ in case are one file on some systems.
-            if len({name.casefold() for name in files}) < len(files) or MANIFEST not in files:
-                raise ValueError(f"names repeat, or {MANIFEST} is missing")
+            if len({name.casefold() for name in files}) < len(files) or Layout.MANIFEST not in files:
+                raise ValueError(f"names repeat, or {Layout.MANIFEST} is missing")
             store, version = content.get("origin") or (None, 0)
             counts = content["episodes"], content["steps"]
             moment = content.get("moment") or 0
@@ -165,12 +164,12 @@ def check_tag(tag: object) -> str:
 def is_steps(name: str) -> bool:
     """Return whether a file holds steps, or annotations of them, which a preview does without."""
     folder, _, rest = name.partition("/")
-    return folder in ("steps", ANNOTATIONS) and rest.endswith(".parquet")
+    return folder in ("steps", "annotations") and rest.endswith(".parquet")
 
 
 def is_needed_for_episodes(name: str) -> bool:
     """Return whether a preview needs a file."""
-    return not is_steps(name) and not name.startswith((ARTIFACTS, README))
+    return not is_steps(name) and not name.startswith(("artifacts", README))
 
 
 def digest_of(pieces: Iterable[bytes]) -> KnownFile:

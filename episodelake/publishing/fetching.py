@@ -16,7 +16,7 @@ from os import PathLike, fspath
 from pathlib import Path
 
 from ..errors import CorruptStoreError, InvalidArgumentError, StoreAccessError, StoreExistsError
-from ..plugin import Layout, Place, check_outside_stores, locate
+from ..plugin import FileLock, Layout, Place, check_outside_stores
 from ..readers.columns.cache_folder import chosen_folder
 from ..store.creation import check_free_for_copy
 from ..store.files import (
@@ -31,7 +31,6 @@ from ..store.files import (
     visible_step,
 )
 from ..store.files.local import LocalPlace
-from ..store.files.locks import wait_for
 from ..types import Progress
 from .contents import CHECKSUMS, Contents, KnownFile, Source, digest_of, place_of
 from .hub import COMMIT, MAIN, SCHEME, Repository
@@ -67,11 +66,11 @@ def source_of(
         return repository.source(chosen_tag(str(source), version, tag))
     text, tag = os.fspath(source), None
     if isinstance(text, str) and (match := _TAGGED.fullmatch(text)):
-        root = locate(text, storage_options)
+        root = Layout.at(text, storage_options).root
         # A folder may have such a name.
         if root.local is None or not root.exists():
             text, tag = match["path"], match["tag"]
-    return PlaceTarget(locate(text, storage_options)).source(chosen_tag(str(source), version, tag))
+    return PlaceTarget(Layout.at(text, storage_options).root).source(chosen_tag(str(source), version, tag))
 
 
 def free_target(into: str | PathLike[str], *, copied: bool) -> Path:
@@ -85,7 +84,7 @@ def free_target(into: str | PathLike[str], *, copied: bool) -> Path:
         StoreExistsError: there is something.
         InvalidArgumentError: it is none of this machine, or lies in a store.
     """
-    target = locate(into).local
+    target = Layout.at(into).root.local
     if target is None:
         raise InvalidArgumentError(f"into={fspath(into)!r}: expected a folder of this machine.")
     check_outside_stores(target)
@@ -106,7 +105,7 @@ def staged(target: Path, contents: Contents) -> Iterator[LocalPlace]:
     stage = target.parent / f".{target.name}.unfinished"
     checksums = stage / CHECKSUMS
     make_folder(target.parent)
-    lock = wait_for(target.parent / f".{target.name}.pull.lock", math.inf)
+    lock = FileLock.wait_for(target.parent / f".{target.name}.pull.lock", math.inf)
     assert lock is not None
     try:
         ours = not exists(stage) or is_file(checksums) or all(name[0] == "." for name in names_in(stage))

@@ -25,14 +25,13 @@ from ..errors import (
     StoreUnavailableError,
     VersionNotFoundError,
 )
-from ..plugin import require
+from ..plugin import Layout, require
 from ..store.files.access import access_class, error_text
 from ..store.files.local import LocalPlace
-from ..store.files.place import CHUNK_BYTES
-from ..store.layout import parse_json
 from .contents import CHECKSUMS, Contents, Source
 
 SCHEME = "hf://"
+_CHUNK_BYTES = 8 << 20
 _ADDRESS = re.compile(
     r"hf://(?:datasets/)?([\w-][\w.-]*/[\w-][\w.-]*)(?:@([A-Za-z0-9][A-Za-z0-9._-]*))?", re.A
 )
@@ -220,7 +219,7 @@ class Repository:
             if len(data) > _LARGEST_LIST:
                 break
         place = f"{self}/{CHECKSUMS}"
-        return Contents.of(parse_json(data, place), place)
+        return Contents.of(Layout.parse_json(data, place), place)
 
     def _chunks(self, commit: str, name: str) -> Iterator[bytes]:
         """Yield a file of a commit in pieces."""
@@ -232,7 +231,7 @@ class Repository:
             utils.get_session().stream("GET", url, headers=headers, follow_redirects=True) as answer,
         ):
             utils.hf_raise_for_status(answer)
-            yield from answer.iter_bytes(CHUNK_BYTES)
+            yield from answer.iter_bytes(_CHUNK_BYTES)
 
     def _taken(self, tag: str) -> StoreExistsError:
         return StoreExistsError(

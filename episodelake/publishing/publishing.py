@@ -13,12 +13,10 @@ from typing import Any
 import polars as pl
 
 from ..errors import InvalidArgumentError
-from ..plugin import flag, progress_meter
-from ..readers.context import SqlCondition
+from ..plugin import CardEntries, flag, progress_meter
 from ..readers.view import ReadView
 from ..store.environments.records import KINDS, Records
-from ..store.manifest import card_bytes
-from ..types import Progress, PublishReport
+from ..types import Progress, PublishReport, SqlCondition
 from .building import build
 from .contents import CHECKSUMS, Contents, check_tag, working_folder
 from .target import target_of
@@ -61,9 +59,9 @@ def publish_view(
             f"where={str(where)!r:.200} leaves none of the {len(view):,} episodes to publish. To publish the "
             "saved environments and artifacts alone, publish a view without episodes: store[:0]."
         )
-    card_bytes(added := {} if card is None else card)
+    CardEntries.to_bytes(added := {} if card is None else card)
     whole_card = json.loads(json.dumps({**view.card, **added}))
-    card_bytes(whole_card)
+    CardEntries.to_bytes(whole_card)
     place = target_of(target, storage_options)
     place.check_free(tag, private=private)
     with progress_meter(progress, "Publishing", "segments") as tell, working_folder("publish") as folder:

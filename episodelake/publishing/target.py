@@ -17,11 +17,9 @@ from ..errors import (
     StoreNotFoundError,
     VersionNotFoundError,
 )
-from ..plugin import MANIFEST, Place, check_outside_stores, locate
+from ..plugin import Layout, Place, check_outside_stores
 from ..store.files import MissingFileError, afterwards, is_file, visible_step
 from ..store.files.local import LocalPlace
-from ..store.layout import checked_json, read_json
-from ..store.manifest import UNFINISHED
 from .contents import CHECKSUMS, Contents, Source, digest_of, place_of
 from .hub import SCHEME, Repository
 
@@ -77,33 +75,33 @@ class PlaceTarget:
         there = {entry.name: entry.size for entry in version.entries(deep=True)}
         for name, file in contents.files.items():
             # Files are written as a whole, and the claim is for these contents alone.
-            if name != MANIFEST and there.get(name) != file.size:
+            if name != Layout.MANIFEST and there.get(name) != file.size:
                 place = place_of(version, name)
                 place.parent.make_folder()
                 place.write(place_of(built, name).chunks())
         (version / CHECKSUMS).write(contents.to_bytes())
-        manifest = (built / MANIFEST).read()
+        manifest = (built / Layout.MANIFEST).read()
         with visible_step(change):
             try:
-                (version / MANIFEST).write(manifest, exclusive=True)
+                (version / Layout.MANIFEST).write(manifest, exclusive=True)
             except FileExistsError:
-                if (version / MANIFEST).read() != manifest:
+                if (version / Layout.MANIFEST).read() != manifest:
                     raise self._taken(contents.tag) from None
-        with afterwards(change, f"{version / UNFINISHED} is no longer needed and may be deleted."):
-            (version / UNFINISHED).remove()
+        with afterwards(change, f"{version / Layout.UNFINISHED} is no longer needed and may be deleted."):
+            (version / Layout.UNFINISHED).remove()
 
     def _claim(self, version: Place, contents: Contents) -> None:
         """Reserve the tag for some contents; an earlier call with the same ones is continued."""
-        mark = version / UNFINISHED
+        mark = version / Layout.UNFINISHED
         claim = {"contents": digest_of([replace(contents, moment=0).to_bytes()]).sha256}
         try:
-            mark.write(checked_json(claim), exclusive=True)
+            mark.write(Layout.json_bytes(claim), exclusive=True)
         except FileExistsError:
             try:
-                there = read_json(mark)
+                there = Layout.read_json(mark)
             except MissingFileError as error:
                 # The other publisher has just finished.
-                if (version / MANIFEST).exists():
+                if (version / Layout.MANIFEST).exists():
                     raise self._taken(contents.tag) from error
                 raise
             if there != claim:
@@ -112,7 +110,7 @@ class PlaceTarget:
                     "delete what is there if no process is publishing it."
                 ) from None
         # Another one may have finished, and freed the mark, since the target was checked.
-        if (version / MANIFEST).exists():
+        if (version / Layout.MANIFEST).exists():
             mark.remove()
             raise self._taken(contents.tag)
 
@@ -143,7 +141,7 @@ class PlaceTarget:
 
     def _chosen(self, tag: str | None) -> Place:
         names = self.root.names()
-        if MANIFEST in names:
+        if Layout.MANIFEST in names:
             if CHECKSUMS not in names:
                 raise StoreNotFoundError(
                     f"{self.root} is a store that was not published: it has no {CHECKSUMS}. Open it, or copy "
@@ -176,15 +174,15 @@ class PlaceTarget:
             )
         folders, _ = self.root.listed()
         names = self.root.names()
-        if MANIFEST in names:
+        if Layout.MANIFEST in names:
             raise StoreExistsError(
                 f"{self.root} is a store, not a folder of published versions. Choose another."
             )
         for name in (each for each in names if not each.startswith(".")):
             inside = (self.root / name).names() if name in folders else [""]
-            if {MANIFEST, CHECKSUMS} <= {*inside}:
+            if {Layout.MANIFEST, CHECKSUMS} <= {*inside}:
                 tags.append(name)
-            elif UNFINISHED not in inside and not all(each.startswith(".") for each in inside):
+            elif Layout.UNFINISHED not in inside and not all(each.startswith(".") for each in inside):
                 others.append(name)
         return tags, others
 
@@ -209,7 +207,7 @@ def target_of(
         InvalidArgumentError: it is no address, or has a tag in it.
     """
     if not str(address).startswith(SCHEME):
-        return PlaceTarget(locate(address, storage_options))
+        return PlaceTarget(Layout.at(address, storage_options).root)
     repository, tag = Repository.of(str(address), storage_options)
     if tag is not None:
         raise InvalidArgumentError(f"{address}: give the tag as tag={tag!r}.")

@@ -14,7 +14,7 @@ from deltalake import DeltaTable
 
 from .. import EpisodeStore, create, recover
 from .. import open as open_store
-from ..plugin import Place, locate
+from ..plugin import Layout, Place
 from ..store.recovery.recovery import RecoveredRun
 
 _JOURNAL = "journal/"
@@ -98,7 +98,7 @@ class Backend:
         return DeltaTable(str(self._place(name) / table), storage_options=options)
 
     def _place(self, name: str) -> Place:
-        return locate(self.at(name), self.storage_options)
+        return Layout.at(self.at(name), self.storage_options).root
 
     def _file(self, file: str, name: str) -> Place:
         place = self._place(name)

@@ -18,9 +18,7 @@ from ..context import ReadContext
 from ..episode_data import EpisodeData
 from ..formatting import size_text
 from ..pictures.images import image_columns
-from ..replaying.run_envs import (
-    RunEnv,
-)
+from ..replaying.run_envs import RunEnv
 from . import html
 from .bins import count_bins
 from .series import (

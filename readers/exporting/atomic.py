@@ -31,8 +31,8 @@ from ...store.files import (
     make_folder,
     names_in,
 )
-from ...store.files.locks import LOCK_SUFFIX, FileLock
-from ...store.layout import MANIFEST
+from ...store.files.locks import FileLock
+from ...store.layout import Layout
 from ...store.manifest import check_outside_stores, store_at
 
 #: In the folder of an export.
@@ -60,7 +60,7 @@ def atomic_target(path: Path, format: str, *, folder: bool, overwrite: bool) -> 
     check_outside_stores(path)
     area = _hidden(path, _AREA)
     make_folder(path.parent)
-    lock = FileLock.acquire(_hidden(path, f"{_AREA}{LOCK_SUFFIX}"))
+    lock = FileLock.acquire(_hidden(path, f"{_AREA}.lock"))
     if lock is None:
         raise StoreExistsError(f"Another process exports to {path}. Wait for it, or choose another path.")
     try:
@@ -144,7 +144,7 @@ def _why_not_replaceable(path: Path) -> str | None:
     if is_folder(path):
         if not (_is_empty_folder(path) or is_file(path / MARK)):
             return "is a folder that no export wrote"
-        stores = filter(None, (store_at(each.parent) for each in path.rglob(MANIFEST)))
+        stores = filter(None, (store_at(each.parent) for each in path.rglob(Layout.MANIFEST)))
         return next((f"contains the store {store}" for store in stores), None)
     if not is_file(path):
         return "is no ordinary file or folder"

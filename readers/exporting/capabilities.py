@@ -25,9 +25,7 @@ from ...store.tables.annotation_files import episode_annotations
 from ..context import ReadContext
 from ..dataset_facts import DatasetFacts
 from ..frames import collected, episodes_frame
-from ..replaying.run_envs import (
-    RunEnv,
-)
+from ..replaying.run_envs import RunEnv
 
 #: Whether a value has a place, given the keys that lead to it.
 Fits = Callable[[tuple[Any, ...], Any], bool]

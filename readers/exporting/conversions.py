@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import polars as pl
@@ -22,7 +22,6 @@ from ...store.common.optional_packages import require
 from ...store.names import ACTION, EPISODE, OBSERVATION, REWARD, TERMINATED, TRUNCATED
 from ..context import ReadContext
 from ..frames import collected
-from ..loading.feeding_view import FeedingView
 from .capabilities import Holds
 from .export import ExportReport, export_view
 from .target import Export, refuse_agents
@@ -34,6 +33,17 @@ _TABLES = ("transitions", "steps", "episodes", "runs")
 _KEYS = (OBSERVATION, ACTION, REWARD, "next_observation", TERMINATED, TRUNCATED, EPISODE)
 #: What buffers of transitions hold.
 BUFFERS = Holds(ends={"cut": "truncated", "interrupted": "truncated"})
+
+
+class LoadableView(Protocol):
+    """The part of an `EpisodeView` that conversions use."""
+
+    context: ReadContext
+
+    @property
+    def loader(self) -> Any:
+        """Make a loader; see `EpisodeView.loader`."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -65,7 +75,7 @@ class FlatTransitions:
 
 
 def flat_transitions(
-    view: FeedingView, target: str, holds: Holds = BUFFERS
+    view: LoadableView, target: str, holds: Holds = BUFFERS
 ) -> tuple[FlatTransitions, Export]:
     """Return the transitions of a view, and their export, in which the losses are counted.
 
@@ -89,7 +99,7 @@ def flat_transitions(
     return flat, export
 
 
-def export_of(view: FeedingView, target: str, holds: Holds) -> Export:
+def export_of(view: LoadableView, target: str, holds: Holds) -> Export:
     """Return the export of a view to an object in memory.
 
     Raises:
@@ -99,7 +109,7 @@ def export_of(view: FeedingView, target: str, holds: Holds) -> Export:
     return Export(view.context, Losses(), {}, lambda done: None, holds)
 
 
-def table_of(view: FeedingView, table: str) -> pl.LazyFrame:
+def table_of(view: LoadableView, table: str) -> pl.LazyFrame:
     """Return the rows of a view in one of its tables.
 
     Raises:
@@ -133,7 +143,7 @@ class Conversions:
     `InvalidArgumentError` for those that make a buffer.
     """
 
-    def __init__(self, view: FeedingView) -> None:
+    def __init__(self, view: LoadableView) -> None:
         self._view = view
 
     def pandas(self, table: TableName = "transitions", *, arrow: bool = False) -> Any:

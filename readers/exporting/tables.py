@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...store.dynamic.column_groups import EXTRA, INFO, METADATA, POLICY, ColumnSet, DynamicRows
+from ...store.dynamic.column_groups import EXTRA, INFO, METADATA, POLICY
 from ...store.dynamic.logical_types import marked
 from ...store.dynamic.values import dump_json, load_json
 from ...store.names import EPISODE, next_name
@@ -200,7 +200,7 @@ class _RunColumns:
 
     def __init__(self, export: Export, own: Sequence[pa.Field]) -> None:
         facts, self._losses = export.runs.by_run, export.losses
-        columns = ColumnSet(METADATA, ()).columns(DynamicRows.of([*facts.values()]), 0, len(facts))
+        columns = METADATA.columns_of([*facts.values()])
         types = {field.name: field.type for field in own}
         self._places = {run_id: place for place, run_id in enumerate(facts)}
         self._columns: dict[str, pa.Array] = {}

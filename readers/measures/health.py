@@ -11,7 +11,7 @@ import polars as pl
 from ...store.common.arguments import suggest
 from ...store.common.progress import Progress, progress_meter
 from ...store.errors import InvalidArgumentError
-from ...store.journal.run_journal import journal_runs
+from ...store.journal.run_journal import Journals
 from ..context import ContextView, ReadContext
 from ..formatting import counted
 from ..frames import collect_episodes, episodes_frame
@@ -245,11 +245,7 @@ def _episode_findings(context: ReadContext, rows: pl.DataFrame) -> Iterator[Find
 def _unsealed(context: ReadContext) -> Iterator[Finding]:
     """Yield the runs that wait for recovery; only for all episodes of the newest version."""
     snapshot = context.snapshot
-    left = (
-        journal_runs(*snapshot.layout.journal_places)[1]
-        if snapshot.newest and context.positions is None
-        else []
-    )
+    left = Journals.of(snapshot.layout).left if snapshot.newest and context.positions is None else []
     if left:
         runs = f"{counted(len(left), 'run')} of dead writers, such as {left[0]}: recover() brings them in"
         yield Finding("unsealed", "", np.zeros(0, np.int64), len(left), runs)

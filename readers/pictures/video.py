@@ -28,9 +28,7 @@ from ...store.files import temporary_folder, user_path
 from ..episode_data import EpisodeData
 from ..replaying.environment import remake_env
 from ..replaying.replay import ReplayReport, SoloGame, check_spaces
-from ..replaying.run_envs import (
-    RunEnv,
-)
+from ..replaying.run_envs import RunEnv
 from ..replaying.team_replay import team_game
 from .images import (
     RenderedFrames,

@@ -23,9 +23,7 @@ from ...store.spaces.codec import single_value
 from ..episode_data import EpisodeData
 from .comparison import Difference, GameComparison, Outcome
 from .environment import remake_env
-from .run_envs import (
-    RunEnv,
-)
+from .run_envs import RunEnv
 
 #: Steps that are played before they are compared.
 BATCH = 256

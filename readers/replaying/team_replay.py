@@ -20,9 +20,7 @@ from ...store.spaces.codec import single_value
 from ..episode_data import EpisodeData
 from .comparison import Outcome
 from .replay import Game, ReplayReport
-from .run_envs import (
-    RunEnv,
-)
+from .run_envs import RunEnv
 
 _PARALLEL = ("reset", "step", "observation_space", "action_space")
 _AEC = (*_PARALLEL, "last", "agent_iter", "observe")

@@ -58,6 +58,10 @@ class ColumnGroup:
             problem = str(error)
         raise CorruptStoreError(f"{column[:100]!r} cannot be the name of a column: {problem}")
 
+    def columns_of(self, rows: Sequence[Mapping[Any, Any] | None]) -> dict[str, tuple[str, pa.Array]]:
+        """Return mappings, one for each row, as columns: kind and values by name."""
+        return ColumnSet(self, ()).columns(DynamicRows.of(rows), 0, len(rows))
+
     def owns(self, column: pa.Field) -> bool:
         """Return whether a schema field belongs to this group."""
         if self.prefix:

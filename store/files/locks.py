@@ -165,6 +165,30 @@ class FileLock:
             raise
         return None
 
+    @staticmethod
+    def wait_for(
+        path: Path, seconds: float, *, read_only: bool = False, other_hosts: bool = False
+    ) -> FileLock | None:
+        """Take a lock, waiting for it; None if another process holds it all the time.
+
+        Raises:
+            CorruptStoreError, StoreAccessError: see `FileLock.acquire`.
+        """
+        # Asked again and again instead of waiting: some libraries have the system call go on after Ctrl-C.
+        until = time.monotonic() + seconds
+        lock = None
+        try:
+            while (lock := FileLock.acquire(path, read_only=read_only, other_hosts=other_hosts)) is None:
+                if time.monotonic() >= until:
+                    break
+                time.sleep(_POLL_SECONDS)
+            return lock
+        except BaseException:
+            # The traceback of an interrupt would keep the lock.
+            if lock is not None:
+                lock._close()
+            raise
+
     def _take(self, read_only: bool, other_hosts: bool) -> bool:
         self._descriptor, self._writable = _opened(self.path)
         if not _locked(self.path, self._descriptor):
@@ -241,30 +265,6 @@ class FileLock:
             self.release(remove=False)
         finally:
             self._close()
-
-
-def wait_for(
-    path: Path, seconds: float, *, read_only: bool = False, other_hosts: bool = False
-) -> FileLock | None:
-    """Take a lock, waiting for it; None if another process holds it all the time.
-
-    Raises:
-        CorruptStoreError, StoreAccessError: see `FileLock.acquire`.
-    """
-    # Asked again and again instead of waiting: some libraries have the system call go on after Ctrl-C.
-    until = time.monotonic() + seconds
-    lock = None
-    try:
-        while (lock := FileLock.acquire(path, read_only=read_only, other_hosts=other_hosts)) is None:
-            if time.monotonic() >= until:
-                break
-            time.sleep(_POLL_SECONDS)
-        return lock
-    except BaseException:
-        # The traceback of an interrupt would keep the lock.
-        if lock is not None:
-            lock._close()
-        raise
 
 
 def holder(path: Path) -> tuple[bool, Owner | None]:

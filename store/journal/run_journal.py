@@ -24,6 +24,8 @@ import re
 import stat
 import warnings
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +34,9 @@ import pyarrow as pa
 from ..dynamic.columns import align_to_schema
 from ..errors import CorruptStoreError, MissingFileError, RecorderStateError, StoreAccessError
 from ..files import guard_access, is_denied, is_folder, is_link, names_in, stat_or_none, sync_open, sync_path
-from ..files.locks import LOCK_SUFFIX, holder
+from ..files.locks import LOCK_SUFFIX, Owner, holder
 from ..files.paths import open_plain, read_plain
-from ..layout import checksum
+from ..layout import Layout, checksum
 from .records import BATCH, END, HEADER_KEY, SCHEMA, RunHeader, encode
 
 PART_SUFFIX = ".frames"
@@ -205,21 +207,59 @@ def journal_folders(*folders: Path) -> list[Path]:
     return journals
 
 
-def journal_runs(*folders: Path) -> tuple[list[str], list[str]]:
-    """Return the runs that live writers record, in whatever process, and those to be recovered here.
+@dataclass(frozen=True)
+class Journals:
+    """The journals of a store: which runs are recorded, and what dead writers left.
 
-    Raises:
-        StoreAccessError: a folder cannot be listed.
+    Attributes:
+        folders: of the journals, those of damaged ones included.
     """
-    live: list[str] = []
-    left: list[str] = []
-    for folder in journal_folders(*folders):
-        held, other_host = holder(lock_path(folder))
-        if held:
-            live.append(folder.name)
-        elif not folder.name.endswith(DAMAGED_SUFFIX) and other_host is None:
-            left.append(folder.name)
-    return live, left
+
+    folders: list[Path]
+
+    @classmethod
+    def of(cls, layout: Layout, *, check: bool = False) -> Journals:
+        """List the journals of a store.
+
+        Args:
+            layout: of the store.
+            check: refuse folders of journals that are links, which may lead out of the store.
+
+        Raises:
+            CorruptStoreError: such a folder is a link.
+            StoreAccessError: a folder cannot be listed.
+        """
+        for folder in layout.journal_places if check else ():
+            check_journals(folder)
+        return cls(journal_folders(*layout.journal_places))
+
+    @cached_property
+    def _owners(self) -> dict[str, tuple[bool, Owner | None]]:
+        return {folder.name: holder(lock_path(folder)) for folder in self.folders}
+
+    @property
+    def live(self) -> list[str]:
+        """The runs that live writers record, in whatever process."""
+        return [name for name, (held, _) in self._owners.items() if held]
+
+    @property
+    def left(self) -> list[str]:
+        """The runs to be recovered here."""
+        return [name for name, owners in self._owners.items() if not any(owners) and not _is_damaged(name)]
+
+    @property
+    def damaged(self) -> list[str]:
+        """The journals that recovery has set aside."""
+        return [name for name in self._owners if _is_damaged(name)]
+
+    @property
+    def other_hosts(self) -> dict[str, str]:
+        """The runs that may be recorded on hosts whose locks do not reach this one, with the hosts."""
+        return {name: owner.host for name, (_, owner) in self._owners.items() if owner is not None}
+
+
+def _is_damaged(name: str) -> bool:
+    return name.endswith(DAMAGED_SUFFIX)
 
 
 def is_journal(directory: Path) -> bool:

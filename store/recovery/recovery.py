@@ -31,7 +31,6 @@ from ..files.locks import (
     OtherHostError,
     holder,
     is_stray_lock,
-    wait_for,
 )
 from ..journal.episodes import EpisodeColumns, EpisodeRecord
 from ..journal.reading import PartReader
@@ -129,7 +128,7 @@ def recover_journals(
             lock = FileLock.acquire(path, other_hosts=other_hosts)
             if lock is None and not holder(path)[0]:
                 # Somebody had it for a moment, to look at it.
-                lock = wait_for(path, _LOOK_SECONDS, other_hosts=other_hosts)
+                lock = FileLock.wait_for(path, _LOOK_SECONDS, other_hosts=other_hosts)
             if lock is not None:
                 recovered.append(_recover_locked(store, directory, lock))
         report(done, len(journals))

@@ -24,7 +24,7 @@ from ..dynamic import logical_types as kinds
 from ..dynamic.columns import align_to_schema
 from ..errors import ConcurrentCommitError, EpisodelakeError, StoreAccessError
 from ..files import Place, is_visible, make_folder, visible_step
-from ..files.locks import MAINTENANCE_LOCK, OtherHostError, wait_for
+from ..files.locks import MAINTENANCE_LOCK, FileLock, OtherHostError
 from ..journal.run_journal import check_journals
 from ..layout import EPISODES, STEPS, time_ordered_suffix
 from ..parquet.files import open_parquet, read_parquet
@@ -339,7 +339,7 @@ def _locked(store: StoreHandle, *, wait: bool = True, other_hosts: bool = False)
     make_folder(path.parent)
     lock = None
     try:
-        lock = wait_for(path, math.inf if wait else 0, read_only=True, other_hosts=other_hosts)
+        lock = FileLock.wait_for(path, math.inf if wait else 0, read_only=True, other_hosts=other_hosts)
         yield lock is not None
     finally:
         if lock is not None:

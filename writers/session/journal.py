@@ -15,7 +15,7 @@ import pyarrow as pa
 from ...store.common.arguments import one_of, positive_number, suggest, whole_number
 from ...store.errors import InvalidArgumentError, RecorderStateError, StoreAccessError
 from ...store.files import afterwards, guard_access, make_folder, remove_file, stat_or_none, sync_path
-from ...store.files.locks import FileLock, wait_for
+from ...store.files.locks import FileLock
 from ...store.journal.packed_columns import Packer, plain_bytes
 from ...store.journal.reading import PartReader
 from ...store.journal.records import RunHeader, numbers_in
@@ -149,7 +149,7 @@ def _claim(directory: Path) -> FileLock:
     with guard_access("create the journal", directory):
         make_folder(directory.parent)
         # A recovery may hold the lock, to see if it is a stray one.
-        lock = wait_for(lock_path(directory), _CLAIM_SECONDS)
+        lock = FileLock.wait_for(lock_path(directory), _CLAIM_SECONDS)
         if lock is None:
             raise RecorderStateError(f"The run {directory.name!r} is being written already.")
         try:

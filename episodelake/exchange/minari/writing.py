@@ -17,26 +17,15 @@ import numpy as np
 from gymnasium import Space, spaces
 from gymnasium.envs.registration import EnvSpec
 
-from ... import Episode
+from ... import Episode, EpisodeView
 from ...errors import DatasetError
-from ...plugin import (
-    INFO,
-    Export,
-    Holds,
-    Option,
-    export_format,
-    flag,
-    require,
-    slice_batch,
-)
+from ...plugin import INFO, Export, Holds, Option, export_format, flag, require, slice_batch
 from ...readers.episodes import iterate
 from ...readers.exporting.capabilities import Fits, everything, fitting
 from ...readers.exporting.conversions import Converted, exported
 from ...readers.exporting.hdf5 import flat, is_attribute, is_name
 from ...readers.exporting.step_arrays import KeyPath, check_space, leaves, number_array
 from ...readers.exporting.target import ENV_SPEC
-from ...readers.loading.feeding_view import FeedingView
-from ...store.dynamic.logical_types import nest
 
 _EXTRA = "'episodelake[minari]'"
 #: Arrow writes and reads longer columns in parts, and Minari takes each part for an episode.
@@ -251,7 +240,10 @@ def _infos(episode: Episode, export: Export, common: list[KeyPath] | None) -> di
     infos = dict(leaves(export.of_steps(INFO, _info_arrays(episode))))
     kept: dict[str, Any] = {}
     for path in infos if common is None else common:
-        nest(kept, path, _column(infos[path], hdf5=common is None))
+        place = kept
+        for key in path[:-1]:
+            place = place.setdefault(key, {})
+        place[path[-1]] = _column(infos[path], hdf5=common is None)
     for path, values in infos.items():
         if common is not None and path not in common:
             lost = f"info.{'.'.join(path)}, which not every episode has in one form"
@@ -302,7 +294,7 @@ def _dataset_metadata(export: Export) -> dict[str, Any]:
     return metadata
 
 
-def to_minari(view: FeedingView, target: str, *, data_format: str) -> Converted:
+def to_minari(view: EpisodeView, target: str, *, data_format: str) -> Converted:
     """Return a dataset in a temporary folder that is deleted with it."""
     minari = require("minari", "view.to.minari()", _EXTRA)
     folder = TemporaryDirectory(prefix="episodelake-")

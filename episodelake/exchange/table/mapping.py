@@ -11,16 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from ...errors import DatasetError, InvalidArgumentError
-from ...plugin import (
-    ACTION,
-    EXTRA,
-    OBSERVATION,
-    TERMINATED,
-    TRUNCATED,
-    escape,
-    suggest,
-    unescape,
-)
+from ...plugin import ACTION, EXTRA, OBSERVATION, TERMINATED, TRUNCATED, escape, suggest, unescape
 from ...readers.exporting.tables import EXTRA_KEY
 from ...store.names import check_name, escape_distinct
 

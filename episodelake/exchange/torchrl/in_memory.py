@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from ... import EpisodeView
+from ... import EpisodeView, Output
 from ...plugin import require
 from ...readers.exporting.conversions import Converted, FlatTransitions, flat_transitions
 
@@ -34,8 +34,6 @@ def _tensordict(flat: FlatTransitions) -> Any:
     """Return a TensorDict of batch size (N,); its arrays are those of the transitions."""
     import torch
 
-    from ...readers.loading.torch_output import TensorDictOutput
-
     rewards = flat.reward.astype(np.float32)
     never = np.zeros((len(flat), 1), bool)
     batch = {
@@ -53,7 +51,7 @@ def _tensordict(flat: FlatTransitions) -> Any:
         "truncated": never.copy(),
         "collector": {"traj_ids": flat.episode},
     }
-    tensors = TensorDictOutput()(batch)
+    tensors: Any = Output("tensordict").converter()(batch)
     for key in tensors.keys(include_nested=True, leaves_only=False):
         # Parts of Dict spaces have the batch size too.
         if not torch.is_tensor(tensors.get(key)):

@@ -24,11 +24,7 @@ from ray.data.block import BlockMetadata
 
 from ... import EpisodeView
 from ...errors import InvalidArgumentError
-from ...plugin import (
-    Address,
-    suggest,
-    whole_number,
-)
+from ...plugin import Address, suggest, whole_number
 
 #: A block of whole episodes has about so many bytes at most.
 BLOCK_BYTES = 64 << 20

@@ -34,7 +34,7 @@ from ... import open as open_store
 from ...errors import ConcurrentCommitError, DatasetError, InvalidArgumentError, StoreNotFoundError
 from ...exchange.importing import import_part
 from ...exchange.table.mapping import ResolvedMapping
-from ...plugin import MANIFEST, ImportOptions, Layout, Losses, Place, collected
+from ...plugin import ImportOptions, Layout, Losses, Place, collected
 from ...store.files import is_folder, scratch, sync_path
 from ...store.rewrite.merging import merge
 from ...store.staging import staging
@@ -209,7 +209,7 @@ def _upload(folder: Path, place: Place) -> None:
     layout = Layout.at(folder)
     root, journals = layout.root, f"{layout.journals.name}/"
     names = [entry.name for entry in root.entries(deep=True) if not entry.name.startswith(journals)]
-    for name in sorted(names, key=MANIFEST.__eq__):
+    for name in sorted(names, key=Layout.MANIFEST.__eq__):
         (place / name).copy_from(root / name)
 
 

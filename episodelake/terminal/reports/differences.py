@@ -20,7 +20,7 @@ from ...plugin import (
     EXTRA,
     INFO,
     POLICY,
-    TABLES,
+    Layout,
     Place,
     QuerySession,
     collected,
@@ -56,7 +56,7 @@ def compare(
     """
     columns = [
         {"table": table, "column": name, "a": one, "b": other}
-        for table in TABLES
+        for table in Layout.TABLES
         for name, one, other in _unequal(*(_types(store, table) for store in (first, second)))
     ]
     runs = _rows_compared(first.runs, second.runs, "run_id")

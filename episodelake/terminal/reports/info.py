@@ -13,14 +13,7 @@ import polars as pl
 
 from ... import AgentGroup, EpisodeStore
 from ...errors import CorruptStoreError
-from ...plugin import (
-    Layout,
-    RunEnv,
-    counted,
-    size_text,
-)
-from ...store.files.locks import holder
-from ...store.journal.run_journal import DAMAGED_SUFFIX, journal_folders, journal_runs, lock_path
+from ...plugin import Journals, Layout, RunEnv, counted, size_text
 from ...store.layout import FORMAT_VERSION
 from ..output.cells import Amount, number_text
 from ..output.page import Page
@@ -82,13 +75,12 @@ def _journals(layout: Layout) -> dict[str, Any]:
     """Return how many journals there are, those that were set aside among them; the runs that are recorded;
     and by run the hosts on which others may be recorded.
     """
-    folders = journal_folders(*layout.journal_places)
-    owners = {folder.name: holder(lock_path(folder))[1] for folder in folders}
+    journals = Journals.of(layout)
     return {
-        "journals": len(folders),
-        "damaged_journals": sum(name.endswith(DAMAGED_SUFFIX) for name in owners),
-        "live_runs": journal_runs(*layout.journal_places)[0],
-        "other_hosts": {run: owner.host for run, owner in owners.items() if owner is not None},
+        "journals": len(journals.folders),
+        "damaged_journals": len(journals.damaged),
+        "live_runs": journals.live,
+        "other_hosts": journals.other_hosts,
     }
 
 

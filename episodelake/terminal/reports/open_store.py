@@ -23,9 +23,8 @@ import typer
 from ... import EpisodeStore, EpisodeView
 from ... import open as open_store
 from ...errors import CorruptStoreError, EpisodeNotFoundError
-from ...plugin import Snapshot, counted, options_of, refuse_unused, suggest
+from ...plugin import Journals, Snapshot, counted, options_of, refuse_unused, suggest
 from ...store.files import exists
-from ...store.journal.run_journal import journal_runs
 from ..command import FAILED, INTERRUPTED, failure
 from ..output.page import report_warning
 
@@ -218,11 +217,11 @@ def _name_live(store: EpisodeStore) -> None:
     snapshot = store.selection().snapshot
     if not snapshot.newest:
         return
-    live, left = journal_runs(*snapshot.layout.journal_places)
-    if left:
-        report_warning(left_message(left, store.url))
-    if live and not snapshot.episode_count:
-        report_warning(live_message(live))
+    journals = Journals.of(snapshot.layout)
+    if journals.left:
+        report_warning(left_message(journals.left, store.url))
+    if journals.live and not snapshot.episode_count:
+        report_warning(live_message(journals.live))
 
 
 def _whole(before: Snapshot, after: Snapshot) -> np.ndarray | None:
