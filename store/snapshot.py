@@ -30,18 +30,10 @@ from .parquet.page_checks import check_pages
 from .schema import LAST_OBSERVATION, MISSING, RUNS_SCHEMA, StepSchema, checked_schema
 from .tables.annotation_files import PROPERTY, AnnotationFiles, parse_annotations
 from .tables.overflow import Overflow, overflow_of
-from .tables.table_files import Pointers, read_pointers
+from .tables.table_files import FileGroup, Pointers, read_pointers
 
 #: Row pointers are read file by file for the episodes of so many files.
 _FEW_FILES = 8
-
-
-@dataclass(frozen=True)
-class FileGroup:
-    """Files of a table that have the same columns, in commit order."""
-
-    places: tuple[Place, ...]
-    columns: frozenset[str]
 
 
 class Snapshot:

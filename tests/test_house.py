@@ -479,7 +479,7 @@ DOORS: dict[str, Room] = {
         core="""
             readers.sql.sources readers.view store.creation store.environments.records store.files
             store.files.access store.files.local store.files.locating store.manifest
-            store.parquet.page_checks store.rewrite.fixed_copy store.snapshot
+            store.parquet.page_checks store.rewrite.fixed_copy store.tables.table_files
         """,
     ),
     "integrations": Room(

@@ -31,7 +31,7 @@ from ..plugin import (
     quote,
 )
 from ..readers.sql.sources import Sources
-from ..store.snapshot import FileGroup
+from ..store.tables.table_files import FileGroup
 
 STORE, STORES = "store", "stores"
 #: Names of annotations that a lake shows with `own_` in front: `store`, and what would then have two columns.

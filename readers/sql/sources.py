@@ -23,8 +23,9 @@ from ...store.files import Place
 from ...store.files.access import check_process
 from ...store.layout import EPISODES, STEPS, TABLES
 from ...store.names import STEP, next_name
-from ...store.snapshot import FileGroup, Snapshot
+from ...store.snapshot import Snapshot
 from ...store.tables.overflow import Overflow
+from ...store.tables.table_files import FileGroup
 from ..corruption import check_readable, steps_places
 from .text import RUN, literal, quote, run_keys
 

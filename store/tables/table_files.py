@@ -192,6 +192,14 @@ def join(
 
 
 @dataclass(frozen=True)
+class FileGroup:
+    """Files of a table that have the same columns, in commit order."""
+
+    places: tuple[Place, ...]
+    columns: frozenset[str]
+
+
+@dataclass(frozen=True)
 class Pointers:
     """The rows of each episode in the steps table; one entry per position.
 
