@@ -50,41 +50,44 @@ test-slow: $(VENV)/.installed-test ## run everything, with many more generated e
 	EPISODELAKE_TEST_PROFILE=long $(PYTEST) $(PARALLEL) $(LONGER) -m "not peers" $(ARGS)
 
 test-crashes: $(VENV)/.installed-test ## crashes and failures at some points of every kind, and sixteen writers
-	$(PYTEST) $(PARALLEL) $(LONGER) -m slow tests/test_faults.py tests/test_vector_crash.py tests/test_interrupts.py \
-	  tests/test_maintenance_interrupts.py tests/test_recorder.py tests/test_visible_steps.py \
-	  tests/test_many_writers.py::test_sixteen_writers_some_of_them_killed $(ARGS)
+	$(PYTEST) $(PARALLEL) $(LONGER) -m slow tests/store/test_faults.py tests/writers/test_vector_crash.py tests/writers/test_interrupts.py \
+	  tests/store/test_maintenance_interrupts.py tests/writers/test_recorder.py tests/store/test_visible_steps.py \
+	  tests/writers/test_many_writers.py::test_sixteen_writers_some_of_them_killed $(ARGS)
 
 test-terminal: $(VENV)/.installed-test ## the command line on terminals, interrupted, and on an object store
-	$(PYTEST) $(PARALLEL) $(LONGER) -m slow tests/test_terminal_*.py $(ARGS)
+	$(PYTEST) $(PARALLEL) $(LONGER) -m slow tests/terminal/test_terminal_*.py $(ARGS)
 
 test-faults: $(VENV)/.installed-test ## every crash and failure at every point, and combinations
-	EPISODELAKE_FAULT_TRIALS=$${EPISODELAKE_FAULT_TRIALS:-20000} $(PYTEST) -o faulthandler_timeout=0 -m slow tests/test_faults_long.py $(ARGS)
+	EPISODELAKE_FAULT_TRIALS=$${EPISODELAKE_FAULT_TRIALS:-20000} $(PYTEST) -o faulthandler_timeout=0 -m slow tests/store/test_faults_long.py $(ARGS)
 
 test-hostile: $(VENV)/.installed-test ## read some hundred hostile stores, and as many damaged ones
-	EPISODELAKE_MUTATIONS=$${EPISODELAKE_MUTATIONS:-100} $(PYTEST) $(PARALLEL) $(LONGER) -m slow tests/test_safety.py tests/test_fuzzing.py $(ARGS)
+	EPISODELAKE_MUTATIONS=$${EPISODELAKE_MUTATIONS:-100} $(PYTEST) $(PARALLEL) $(LONGER) -m slow tests/store/test_safety.py tests/store/test_fuzzing.py $(ARGS)
 
 # The core: recording, reading, SQL, loaders, maintenance, recovery.
-CORE := compatibility recorder_contract recorder episode_writer readers committed_store loose_columns namespaces sql query_parameters \
-  loader_order loader_units loader_stream compaction deletion_reach annotations tags
+CORE := project/test_compatibility.py writers/test_recorder_contract.py writers/test_recorder.py \
+  writers/test_episode_writer.py readers/test_readers.py store/test_committed_store.py writers/test_loose_columns.py \
+  readers/test_namespaces.py readers/test_sql.py readers/test_query_parameters.py loading/test_loader_order.py \
+  loading/test_loader_units.py loading/test_loader_stream.py store/test_compaction.py store/test_deletion_reach.py \
+  store/test_annotations.py store/test_tags.py
 
 test-lowest: $(LOWEST)/.installed-lowest ## run the core suite on the oldest supported releases of the dependencies
-	$(IN_MEMORY) $(LOWEST)/bin/python -m pytest $(PARALLEL) $(CORE:%=tests/test_%.py) $(ARGS)
+	$(IN_MEMORY) $(LOWEST)/bin/python -m pytest $(PARALLEL) $(CORE:%=tests/%) $(ARGS)
 
 test-newer: ## run the core suite on each newer Python of this machine, and name those that it lacks
-	$(IN_MEMORY) tests/check_newer.sh $(PARALLEL) $(CORE:%=tests/test_%.py) $(ARGS)
+	$(IN_MEMORY) tests/check_newer.sh $(PARALLEL) $(CORE:%=tests/%) $(ARGS)
 
 test-peers: $(PEERS)/.installed-peers ## run the examples and comparisons that need other libraries
-	$(IN_MEMORY) $(PEERS)/bin/python -m pytest $(PARALLEL) -m peers tests/test_peers.py tests/test_conversion_peers.py tests/test_checkers.py \
-	  tests/test_exchange_*.py $(ARGS)
+	$(IN_MEMORY) $(PEERS)/bin/python -m pytest $(PARALLEL) -m peers tests/integrations/test_peers.py tests/exchange/test_conversion_peers.py tests/project/test_checkers.py \
+	  tests/exchange/test_exchange_*.py $(ARGS)
 
 # RLlib needs a Gymnasium of its own. One process: its tests share one small cluster.
 test-rllib: $(RLLIB)/.installed-rllib ## read and write stores with Ray Data and RLlib, in an environment of their own
-	$(IN_MEMORY) $(RLLIB)/bin/python -m pytest $(LONGER) -m peers tests/test_rllib_offline.py tests/test_rllib_recording.py \
-	  tests/test_rllib_exchange.py tests/test_ray_reading.py tests/test_ray_writing.py \
-	  tests/test_ray_mapping.py tests/test_ray_collecting.py $(ARGS)
+	$(IN_MEMORY) $(RLLIB)/bin/python -m pytest $(LONGER) -m peers tests/integrations/test_rllib_offline.py tests/integrations/test_rllib_recording.py \
+	  tests/integrations/test_rllib_exchange.py tests/integrations/test_ray_reading.py tests/integrations/test_ray_writing.py \
+	  tests/integrations/test_ray_mapping.py tests/integrations/test_ray_collecting.py $(ARGS)
 
 test-rllib-training: $(RLLIB)/.installed-rllib ## train RLlib's offline algorithms on a Ray cluster, from stores and from its own format
-	$(IN_MEMORY) $(RLLIB)/bin/python -m pytest $(LONGER) -m peers tests/test_rllib_training.py $(ARGS)
+	$(IN_MEMORY) $(RLLIB)/bin/python -m pytest $(LONGER) -m peers tests/integrations/test_rllib_training.py $(ARGS)
 
 ENGINES := duckdb polars daft delta-sharing pyspark
 
@@ -92,10 +95,10 @@ test-engines: $(VENV)/.installed-test $(RLLIB)/.installed-rllib $(ENGINES:%=$(EN
 	$(IN_MEMORY) $(BIN)/python tests/engines/compare.py $(foreach name,$(ENGINES),$(name)=$(ENGINE)/$(name)/bin/python) ray=$(RLLIB)/bin/python
 
 test-training: $(VENV)/.installed-test ## train the examples' learners over several seeds, and run their notebook
-	$(PYTEST) $(PARALLEL) $(LONGER) -m slow tests/test_training.py tests/test_training_notebook.py $(ARGS)
+	$(PYTEST) $(PARALLEL) $(LONGER) -m slow tests/project/test_training.py tests/project/test_training_notebook.py $(ARGS)
 
 test-notebooks: $(VENV)/.installed-test ## run the notebooks and compare what they show with the committed outputs
-	$(PYTEST) $(PARALLEL) $(LONGER) -m slow tests/test_notebooks.py tests/test_story_notebooks.py $(ARGS)
+	$(PYTEST) $(PARALLEL) $(LONGER) -m slow tests/project/test_notebooks.py tests/project/test_story_notebooks.py $(ARGS)
 
 docs: $(VENV)/.installed-test ## build the site of the documentation into build/docs
 	$(BIN)/python -m sphinx -W --keep-going -b html docs build/docs $(ARGS)
@@ -103,7 +106,7 @@ docs: $(VENV)/.installed-test ## build the site of the documentation into build/
 test-explorer: $(VENV)/.installed-test ## open the explorer in a headless Chromium; fails where there is none
 	@test -n "$$EPISODELAKE_CHROMIUM" || command -v chromium chromium-browser google-chrome >/dev/null || \
 	  { echo 'The explorer is tested in Chromium. Install it (Debian: apt-get install chromium), or set EPISODELAKE_CHROMIUM.' >&2; exit 1; }
-	$(PYTEST) $(LONGER) -m slow tests/test_explorer_page.py $(ARGS)
+	$(PYTEST) $(LONGER) -m slow tests/look/test_explorer_page.py $(ARGS)
 
 lint: $(VENV)/.installed-test ## check style and format with ruff
 	$(BIN)/ruff check .

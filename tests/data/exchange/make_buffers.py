@@ -1,4 +1,4 @@
-"""Write the files for tests/test_exchange_buffers.py: Tianshou 2.0, Stable-Baselines3 2.9, TorchRL 0.14.
+"""Write the files for test_exchange_buffers.py: Tianshou 2.0, Stable-Baselines3 2.9, TorchRL 0.14.
 
 A loop over numbers fills each buffer beyond its size. `buffers.npz` has the rows of both environments as they
 were added, from the first to the last.

@@ -1,4 +1,4 @@
-"""Write the files for tests/test_exchange_d3rlpy.py with d3rlpy 2.8, which needs Gymnasium 1.0.0.
+"""Write the files for tests/exchange/test_exchange_d3rlpy.py with d3rlpy 2.8, which needs Gymnasium 1.0.0.
 
 `d3rlpy_NAME.h5` is a dataset, and `d3rlpy_NAME.npz` its transitions as d3rlpy picks them.
 """

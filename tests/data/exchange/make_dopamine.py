@@ -1,4 +1,4 @@
-"""Write the folders for tests/test_exchange_dopamine.py with the replay buffer of dopamine-rl 4.1.
+"""Write the folders for tests/exchange/test_exchange_dopamine.py with the replay buffer of dopamine-rl 4.1.
 
 `dopamine-ring` has the checkpoints of a full ring, of which the second has rows of the first; some episodes
 end at a time limit. `dopamine-logged` is logged as `batch_rl` logs the DQN replay dataset: whenever one slot

@@ -1,4 +1,4 @@
-"""Write the files for tests/test_exchange_imitation.py with imitation 1.0.1, which needs Gymnasium 0.29.
+"""Write the files for test_exchange_imitation.py with imitation 1.0.1, which needs Gymnasium 0.29.
 
 `imitation` is a folder of `serialize.save` with rollouts of CartPole, a time limit and many infos;
 `imitation-fragments` has trajectories without rewards, of which one does not end. `imitation.npz` holds the

@@ -1,4 +1,4 @@
-"""Write the files for tests/test_exchange_ogbench.py with OGBench 1.2.
+"""Write the files for tests/exchange/test_exchange_ogbench.py with OGBench 1.2.
 
 OGBench has no writer: `ogbench-navigate.npz` and `ogbench-visual.npz` are collected from its environments as
 its scripts `generate_locomaze.py` and `generate_powderworld.py` do. `ogbench-NAME-loaded.npz` has what its

@@ -1,4 +1,4 @@
-"""Write the files for tests/test_exchange_robomimic.py with robomimic 0.3, for which torch is enough.
+"""Write the files for test_exchange_robomimic.py with robomimic 0.3, for which torch is enough.
 
 robomimic writes datasets from a simulator alone, so the demonstrations are laid out here as its
 `dataset_states_to_obs.py` does, and the masks as its `create_hdf5_filter_key`. `robomimic.npz` has the

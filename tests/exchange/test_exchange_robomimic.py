@@ -1,0 +1,174 @@
+"""robomimic files (tests/data/exchange/make_robomimic.py): its trajectories are ours."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from gymnasium import spaces
+
+import episodelake as el
+
+DATA = Path(__file__).parents[1] / "data" / "exchange"
+FILE = DATA / "robomimic.hdf5"
+NAMES = ("object", "robot0_eef_pos")
+ARRAYS = ("observations", "actions", "rewards", "terminations")
+
+
+def check(store: el.EpisodeStore, read: dict[str, np.ndarray]) -> None:
+    """Compare a store with the trajectories that robomimic reads."""
+    for index, episode in enumerate(store):
+        for name in NAMES:
+            assert np.array_equal(episode.observations[name][:-1], read[f"{index}/obs/{name}"])
+            assert np.array_equal(episode.observations[name][1:], read[f"{index}/next_obs/{name}"])
+        assert np.array_equal(episode.actions, read[f"{index}/actions/"])
+        assert np.array_equal(episode.rewards, read[f"{index}/rewards/"])
+        assert np.array_equal(episode.terminations, read[f"{index}/dones/"] == 1)
+        assert np.array_equal(np.stack(episode.extra["states"][: episode.length]), read[f"{index}/states/"])
+
+
+def test_trajectories_are_those_that_robomimic_reads(tmp_path: Path) -> None:
+    """In the order of their numbers, with states, masks, attributes and the arguments of the environment."""
+    report = el.import_dataset(FILE, tmp_path / "store")
+    assert (report.format, report.episodes, dict(report.lost)) == ("robomimic", 3, {})
+    store = el.open(tmp_path / "store")
+    check(store, np.load(DATA / "robomimic.npz"))
+    assert [episode.end_reason for episode in store] == ["terminated", "cut", "terminated"]
+    assert [episode.metadata["splits"] for episode in store] == [["train"], ["valid"], ["50", "train"]]
+    assert store[1].metadata["model_file"] == "<mujoco model='2'/>"
+    assert store.card == {"env_args": {"env_name": "Lift", "type": 1, "env_kwargs": {"freq": 20}}}
+    assert el.import_dataset(FILE, store).present == 3
+
+
+def changed(path: Path, *without: str, **replaced: Any) -> Path:
+    """A copy of the file without some names, and with other arrays in demo_2."""
+    path.write_bytes(FILE.read_bytes())
+    with h5py.File(path, "r+") as file:
+        for name in without:
+            del file[name]
+        for name, value in replaced.items():
+            del file[f"data/demo_2/{name}"]
+            file[f"data/demo_2/{name}"] = value
+    return path
+
+
+@pytest.mark.further
+def test_without_next_observations_the_last_one_is_missing(tmp_path: Path) -> None:
+    """It may be dropped with its transition; early dones are counted."""
+    without = [f"data/demo_{number}/next_obs" for number in (0, 2, 10)]
+    path = changed(tmp_path / "a.hdf5", *without, dones=np.array([0, 1, 1, 1, 1]))
+    report = el.import_dataset(path, tmp_path / "drop", last_observation="drop")
+    assert dict(report.lost) == {
+        "a last transition, whose next observation is missing": 3,
+        "a reward other than 0 of a last transition, whose next observation is missing": 2,
+        "dones before the last row": 3,
+    }
+    dropped, whole = el.open(tmp_path / "drop"), np.load(DATA / "robomimic.npz")
+    for index, episode in enumerate(dropped):
+        assert episode.end_reason == "cut"
+        assert np.array_equal(episode.observations["object"], whole[f"{index}/obs/object"])
+        assert np.array_equal(episode.actions, whole[f"{index}/actions/"][:-1])
+        assert np.array_equal(episode.extra["states"], whole[f"{index}/states/"])
+    el.import_dataset(path, tmp_path / "missing")
+    missing = el.open(tmp_path / "missing")
+    assert [episode.end_reason for episode in missing] == ["terminated"] * 3
+    assert [episode.length for episode in missing] == [3, 5, 4]
+
+
+@pytest.mark.parametrize(
+    ("without", "replaced", "message"),
+    [
+        (["data/demo_2/obs"], {}, r"demo_2 has no obs; it has .*\. robomimic's dataset_states_to_obs\.py"),
+        ([], {"actions": np.zeros((4, 2))}, r"demo_2: actions has 4 rows, but rewards has 5"),
+        ([], {"dones": np.full(5, 3.0)}, r"demo_2: dones: row 0 is 3\.0"),
+        (["data/demo_2/obs/object"], {}, r"demo_2: obs has no object; it has robot0_eef_pos"),
+    ],
+)
+@pytest.mark.further
+def test_damaged_files_are_refused(
+    tmp_path: Path, without: list[str], replaced: dict[str, Any], message: str
+) -> None:
+    """With the demonstration, and nothing is written; `on_error="skip"` leaves it out."""
+    path = changed(tmp_path / "a.hdf5", *without, **replaced)
+    with pytest.raises(el.errors.DatasetError, match=message):
+        el.import_dataset(path, tmp_path / "store")
+    assert not (tmp_path / "store").exists()
+    report = el.import_dataset(path, tmp_path / "store", on_error="skip")
+    assert report.episodes == 2
+    assert [key for key, _ in report.skipped] == ["demo_2"]
+
+
+@pytest.mark.further
+def test_a_store_goes_out_to_robomimic_and_comes_back(tmp_path: Path) -> None:
+    """The file holds what the imported one did."""
+    el.import_dataset(FILE, tmp_path / "store")
+    store = el.open(tmp_path / "store")
+    assert not store.export(tmp_path / "out.hdf5", format="robomimic").lost
+    with h5py.File(FILE) as theirs, h5py.File(tmp_path / "out.hdf5") as ours:
+        for number, name in enumerate(("demo_0", "demo_2", "demo_10")):
+            before, after = theirs[f"data/{name}"], ours[f"data/demo_{number}"]
+            for path in ("actions", "states", "rewards", "dones", "obs/object", "next_obs/robot0_eef_pos"):
+                assert np.array_equal(before[path], after[path])
+            assert {**before.attrs}.items() <= {**after.attrs}.items()
+        assert dict(theirs["data"].attrs) == dict(ours["data"].attrs)
+        assert ours["mask/train"][()].tolist() == [b"demo_0", b"demo_2"]
+    assert not el.import_dataset(tmp_path / "out.hdf5", tmp_path / "back").lost
+    for before, after in zip(store, el.open(tmp_path / "back"), strict=True):
+        assert all(str(getattr(before, name)) == str(getattr(after, name)) for name in ARRAYS)
+        assert before.metadata["splits"] == after.metadata["splits"]
+
+
+@pytest.mark.further
+def test_observations_of_one_array_get_a_name(tmp_path: Path) -> None:
+    """An import with the space of the store gives them back; what is lost is listed."""
+    box = spaces.Box(-9, 9, (3,), np.float32)
+    store = el.create(tmp_path / "store", observation_space=box, action_space=box)
+    values = np.arange(15, dtype=np.float32).reshape(5, 3) % 9
+    with store.writer() as writer:
+        writer.write_episode(
+            observations=values,
+            actions=values[:4],
+            rewards=np.ones(4),
+            terminations=False,
+            truncations=True,
+            infos=[{"x": 1}] * 5,
+            metadata={"level": 3, "odd": {"a": 1}},
+        )
+    report = store.refresh().export(tmp_path / "out.hdf5", format="robomimic", observation_key="state")
+    assert dict(report.lost) == {
+        "the column info.x": 1,
+        "that an episode was truncated, not cut": 1,
+        "metadata.odd.a": 1,
+        "spaces, which an import infers from the values": 2,
+        "spaces: observations of one array come back as a Dict with a key for it": 1,
+    }
+    el.import_dataset(tmp_path / "out.hdf5", tmp_path / "back", observation_space=box)
+    (back,) = el.open(tmp_path / "back")
+    assert np.array_equal(back.observations, values) and back.metadata["level"] == 3
+    discrete = el.create(tmp_path / "d", observation_space=box, action_space=spaces.Discrete(2))
+    with discrete.writer() as writer:
+        writer.begin(values[0]).append(0, 1.0, values[1])
+    with pytest.raises(el.errors.DatasetError, match=r"the store has Discrete\(2\) actions"):
+        discrete.refresh().export(tmp_path / "no.hdf5", format="robomimic")
+
+
+@pytest.mark.peers
+def test_robomimic_reads_an_export(tmp_path: Path) -> None:
+    """Its trajectories are those of the imported file."""
+    dataset = importlib.import_module("robomimic.utils.dataset")
+    el.import_dataset(FILE, tmp_path / "store")
+    el.open(tmp_path / "store").export(tmp_path / "out.hdf5", format="robomimic")
+    keys = ("actions", "rewards", "dones", "states")
+    sequences = dataset.SequenceDataset(str(tmp_path / "out.hdf5"), NAMES, keys)
+    expected = np.load(DATA / "robomimic.npz")
+    for index in range(3):
+        read = sequences.get_trajectory_at_index(index)
+        assert all(np.array_equal(read[key], expected[f"{index}/{key}/"]) for key in keys)
+        for part in ("obs", "next_obs"):
+            assert all(np.array_equal(read[part][key], expected[f"{index}/{part}/{key}"]) for key in NAMES)
+    train = dataset.SequenceDataset(str(tmp_path / "out.hdf5"), NAMES, keys, filter_by_attribute="train")
+    assert train.n_demos == 2

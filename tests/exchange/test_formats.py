@@ -1,0 +1,373 @@
+"""The contract of `episodelake.testing` for every registered format."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from itertools import islice
+from pathlib import Path
+from typing import Any, ClassVar
+
+import h5py
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import settings
+
+import episodelake as el
+import robot_files
+from episodelake.readers.exporting.export import target_formats
+from episodelake.store.common.exchange import find_format
+from episodelake.testing import FormatContract
+from episodelake.testing.format_base import FormatSettings, copied
+from episodelake.testing.format_cases import Case, all_cases
+from episodelake.testing.format_imports import ImportRules
+from episodelake.testing.format_sources import SourceRules
+from episodelake.writers.importing.formats import source_formats
+from test_exchange_dm_env import drq
+
+#: `make test` takes the first cases, and one in so many of the spaces; `make test-cases` all.
+_FIRST, _EVERY = 14, 6
+
+
+#: Where files of other libraries are, written by these or as these do.
+DATA = Path(__file__).parents[1] / "data" / "exchange"
+IS_FULL = settings().max_examples > 20
+
+
+class Sources(FormatSettings):
+    """The sources that this run has time for.
+
+    Attributes:
+        golden: files and folders of `DATA` in this format.
+    """
+
+    golden: ClassVar[tuple[str, ...]] = ()
+
+    def others(self, folder: Path) -> Iterator[Path]:
+        """Yield sources that are written as another library does."""
+        yield from ()
+
+    def sources(self, folder: Path) -> Iterator[Path]:
+        """The sample, and sources of other libraries: one of each in `make test`."""
+        for name, found in (
+            ("own", super().sources(folder / "own")),
+            ("others", self.others(folder / "others")),
+        ):
+            (folder / name).mkdir(parents=True)
+            yield from found if IS_FULL else islice(found, 1)
+        for name in self.golden if IS_FULL else self.golden[:1]:
+            origin = next((DATA / name).rglob("features.json")).parent if name == "rlds" else DATA / name
+            yield copied(origin, folder / "golden")
+
+
+class Contract(Sources, FormatContract):
+    """The contract with the cases that this run has time for."""
+
+    def cases(self) -> Sequence[Case]:
+        """The first cases, and some of the spaces; all in a full run."""
+        cases = all_cases()
+        start = _FIRST + zlib.crc32(self.format.encode()) % _EVERY
+        return cases if IS_FULL else (*cases[:_FIRST], *cases[start::_EVERY])
+
+
+class PeerContract(Sources, ImportRules, SourceRules):
+    """The rules of formats that are read alone."""
+
+
+@pytest.mark.further
+class TestMinari(Contract):
+    """Folders of Minari's own storage."""
+
+    format = "minari"
+    exports = ({}, {"data_format": "arrow"}, {"data_format": "parquet"})
+
+
+@pytest.mark.further
+class TestD4RL(Contract):
+    """HDF5 files with flat rows."""
+
+    format = "d4rl"
+    suffix = ".hdf5"
+
+
+@pytest.mark.further
+class TestD3rlpy(Contract):
+    """HDF5 files of `ReplayBuffer.dump`."""
+
+    format = "d3rlpy"
+    golden = ("d3rlpy_continuous.h5", "d3rlpy_v1.h5", "d3rlpy_discrete.h5", "d3rlpy_tuple.h5")
+    suffix = ".h5"
+
+
+@pytest.mark.further
+class TestRobomimic(Contract):
+    """HDF5 files with a group for each demonstration."""
+
+    format = "robomimic"
+    golden = ("robomimic.hdf5",)
+    suffix = ".hdf5"
+
+
+class TestLeRobot(Contract):
+    """Folders of LeRobot v3.0."""
+
+    format = "lerobot"
+    golden = ("lerobot-v3", "lerobot-v21")
+    exports = ({"frames": "image"},)
+
+
+class TestRLDS(Contract):
+    """Folders of TFDS."""
+
+    format = "rlds"
+    golden = ("rlds",)
+    exports = ({}, {"images": "raw"})
+
+
+@pytest.mark.further
+class TestRLlibRows(Contract):
+    """Parquet with RLlib's columns."""
+
+    format = "rllib"
+    golden = ("rllib/rows", "rllib/json", "rllib/batches")
+    exports = ({"kind": "rows"},)
+    stable_keys = False
+
+
+@pytest.mark.further
+class TestRLlibEpisodes(Contract):
+    """Parquet with states of RLlib's episodes."""
+
+    format = "rllib"
+    golden = ("rllib/episodes", "rllib/chunks")
+    exports = ({"kind": "episodes"},)
+    stable_keys = False
+
+
+class TestParquet(Contract):
+    """Tables in one file."""
+
+    format = "parquet"
+    suffix = ".parquet"
+    exports = ({}, {"layout": "steps"})
+    keeps_annotations = True
+
+
+class TestCSV(Contract):
+    """Tables as text."""
+
+    format = "csv"
+    suffix = ".csv"
+    arguments: ClassVar[dict[str, Any]] = {"cast": "same_kind"}
+    keeps_annotations = True
+    refusals = (el.errors.SpaceMismatchError,)
+
+    @pytest.mark.further
+    def test_memory_is_bounded(self, tmp_path: Path) -> None:
+        """As for `parquet`, whose reader it has; an episode of 10 MB is much text."""
+        super().test_memory_is_bounded(tmp_path)
+
+
+@pytest.mark.further
+class TestHuggingFace(Contract):
+    """Folders of Parquet with a dataset card."""
+
+    format = "huggingface"
+    exports = ({}, {"layout": "steps", "images": "array"})
+    keeps_annotations = True
+
+
+@pytest.mark.further
+class TestWebDataset(Contract):
+    """Tar files with a sample for each episode or transition."""
+
+    format = "webdataset"
+    exports = ({}, {"layout": "transitions"})
+
+
+@pytest.mark.skipif(find_spec("rerun") is None, reason="needs rerun-sdk")
+@pytest.mark.further
+class TestRerun(Contract):
+    """Recordings of Rerun."""
+
+    format = "rerun"
+    keeps_annotations = True
+
+
+@pytest.mark.further
+class TestTianshou(PeerContract):
+    """Files of `save_hdf5`; buffers in memory are tested beside their library."""
+
+    format = "tianshou"
+    golden = ("tianshou.hdf5",)
+
+
+@pytest.mark.further
+class TestTorchRL(PeerContract):
+    """Folders of TensorDicts."""
+
+    format = "torchrl"
+    golden = ("torchrl-dumps",)
+
+
+@pytest.mark.further
+class TestImitation(PeerContract):
+    """Folders of trajectories."""
+
+    format = "imitation"
+    golden = ("imitation", "imitation-fragments")
+
+
+@pytest.mark.further
+class TestOGBench(PeerContract):
+    """Files of NumPy without rewards."""
+
+    format = "ogbench"
+    golden = ("ogbench-navigate.npz", "ogbench-visual.npz")
+
+
+@pytest.mark.further
+class TestDopamine(PeerContract):
+    """Checkpoints of a ring."""
+
+    format = "dopamine"
+    golden = ("dopamine-ring", "dopamine-logged")
+
+
+@pytest.mark.further
+class TestDmEnv(PeerContract):
+    """Folders of time steps."""
+
+    format = "dm_env"
+
+    def others(self, folder: Path) -> Iterator[Path]:
+        """Episodes of DrQ-v2."""
+        drq(folder / "buffer", [0.0, 1.0, 1.0])
+        yield folder / "buffer"
+
+
+@pytest.mark.further
+class TestAloha(PeerContract):
+    """HDF5 files of ALOHA, an episode each."""
+
+    format = "aloha"
+
+    def others(self, folder: Path) -> Iterator[Path]:
+        """Demonstrations with images."""
+        robot_files.aloha(folder / "aloha")
+        yield folder / "aloha"
+
+
+@pytest.mark.further
+class TestManiSkill(PeerContract):
+    """HDF5 files with a JSON file each."""
+
+    format = "maniskill"
+
+    def others(self, folder: Path) -> Iterator[Path]:
+        """Demonstrations in a folder."""
+        (folder / "PickCube").mkdir()
+        robot_files.maniskill(folder / "PickCube" / "demo.h5")
+        yield folder / "PickCube"
+
+
+class TestDiffusionPolicy(PeerContract):
+    """Zarr stores."""
+
+    format = "diffusion_policy"
+
+    def others(self, folder: Path) -> Iterator[Path]:
+        """A folder and a zip file."""
+        for version, name in ((2, "replay.zarr"), (3, "replay3.zarr"), (2, "replay.zarr.zip")):
+            robot_files.replay_buffer(folder / name, version)
+            yield folder / name
+
+
+@pytest.mark.further
+class TestBridge(PeerContract):
+    """Folders of images and pickles, which need trust; see `test_exchange_trees.py`."""
+
+    format = "bridge"
+
+
+@pytest.mark.further
+class TestSB3(PeerContract):
+    """Pickles, which need trust; see `test_exchange_buffers.py`."""
+
+    format = "sb3"
+
+
+class TestTree(PeerContract):
+    """Arrays of any names, by a mapping."""
+
+    format = "tree"
+    arguments: ClassVar[dict[str, Any]] = {
+        "mapping": {"observation": "pose", "action": "cmd", "episode": "ends"},
+        "format": "tree",
+    }
+
+    def others(self, folder: Path) -> Iterator[Path]:
+        """Rows of two episodes."""
+        with h5py.File(folder / "rows.h5", "w") as file:
+            file["pose"] = robot_files.numbers(0, 9, 3)
+            file["cmd"] = robot_files.numbers(1, 9, 2)
+            file["ends"] = np.array([5, 9])
+        yield folder / "rows.h5"
+
+
+class TestTable(PeerContract):
+    """Tables of other kinds than those of exports."""
+
+    format = "table"
+
+    def others(self, folder: Path) -> Iterator[Path]:
+        """The same rows as JSON Lines, Arrow, a Delta table and arrays of NumPy."""
+        rows = pl.DataFrame(
+            {
+                "episode": [0, 0, 0, 1],
+                "observation": [1.0, 2.0, 3.0, 4.0],
+                "next_observation": [2.0, 3.0, 4.0, 5.0],
+                "action": [0, 1, 0, 1],
+                "reward": [1.0, 0.0, 2.0, 4.0],
+                "terminated": [False, False, True, True],
+                "truncated": [False] * 4,
+            }
+        )
+        rows.write_ndjson(folder / "rows.jsonl")
+        yield folder / "rows.jsonl"
+        rows.write_ipc(folder / "rows.arrow", compression="uncompressed")
+        yield folder / "rows.arrow"
+        np.savez(folder / "rows.npz", **{name: rows[name].to_numpy() for name in rows.columns})
+        yield folder / "rows.npz"
+        rows.write_delta(folder / "delta")
+        yield folder / "delta"
+
+
+CHECKED = [each for each in globals().values() if isinstance(each, type) and hasattr(each, "format")]
+#: Formats that have no class above, such as those of other packages, get the contract as it is.
+for _name in {*source_formats(), *target_formats()} - {each.format for each in CHECKED}:
+    globals()[f"Test_{_name}"] = type(f"Test_{_name}", (Contract,), {"format": _name})
+
+
+@pytest.mark.parametrize("name", sorted({*source_formats(), *target_formats()}))
+def test_every_registered_format_has_sources(tmp_path: Path, name: str) -> None:
+    """The rules need a source of each format that can be imported, except of those that need trust."""
+    found = [each() for each in globals().values() if getattr(each, "format", None) == name]
+    sources = [source for each in found for source in each.sources(tmp_path / type(each).__name__)]
+    assert found and (sources or name in ("bridge", "sb3", "webdataset", "rerun"))
+    read = {found[0].imported(source, tmp_path / "x", dry_run=True).format for source in sources}
+    assert read <= {getattr(find_format("sources", name), "name", name)}
+
+
+@pytest.mark.further
+@pytest.mark.parametrize(
+    "contract",
+    # The others run with all cases themselves.
+    [each for each in CHECKED if issubclass(each, Contract) and not hasattr(each, "pytestmark")],
+    ids=lambda each: each.__name__,
+)
+def test_every_case_comes_back(tmp_path: Path, contract: type[Contract]) -> None:
+    """Of every space by itself, for each kind of export."""
+    contract().test_episodes_come_back_or_a_loss_names_what_does_not(tmp_path)
