@@ -301,8 +301,9 @@ class Pages:
             return
         owner = rows.owner[chosen]
         for sums, values in zip(lanes.sums, rewards.reshape(-1, len(lanes.sums)).T, strict=True):
-            # One after the other, as a plain loop does.
-            np.add.at(sums, owner, values)
+            # One after the other, as a plain loop does; opposite infinities sum to NaN.
+            with np.errstate(invalid="ignore", over="ignore"):
+                np.add.at(sums, owner, values)
         lanes.rewards[rows.lanes] += np.add.reduceat(chosen, rows.edges, dtype=np.int64)
 
     def _decode(self, file: str, codec: SpaceCodec, table: pa.Table, chosen: np.ndarray) -> None:

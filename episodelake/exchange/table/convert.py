@@ -206,15 +206,16 @@ def _column(leaf: Leaf, rows: pa.Table, spans: Sequence[Span]) -> pa.Array:
 
 def _check_exact(integers: np.ndarray, floats: np.ndarray, name: str, spans: Sequence[Span]) -> None:
     """Refuse an integer that a float would round."""
-    if integers.dtype.kind not in "iu" or integers.dtype.itemsize < floats.dtype.itemsize:
+    source, target = integers.dtype, floats.dtype
+    if source.kind not in "iu" or target.kind != "f" or source.itemsize < target.itemsize:
         return
-    limit = 2 ** (np.finfo(floats.dtype).nmant + 1)
+    limit = 2 ** (np.finfo(target).nmant + 1)
     for row in np.flatnonzero((integers > limit) | (integers < -limit)).tolist():
         if int(floats[row]) != int(integers[row]):
             episode, place = _place(spans, row)
             raise DatasetError(
                 f"Episode {episode}, row {place}: {name} has the integer {integers[row]}, which "
-                f"{floats.dtype} would round to {int(floats[row])}. Give integers a column of their own, "
+                f"{target} would round to {int(floats[row])}. Give integers a column of their own, "
                 "as a part of a Dict space or an extra; or cast the column to floats, if they mean the "
                 "rounded number."
             )
