@@ -198,7 +198,7 @@ def empty_store(dataset: ForeignDataset, path: Path, **options: Any) -> EpisodeS
 
 @contextmanager
 def _staged(dataset: ForeignDataset, target: Target) -> Iterator[tuple[EpisodeStore, Mapping[str, Source]]]:
-    """Yield the store for the episodes of an import, and those that an interrupted import has left in it.
+    """Yield the store for the episodes of an import, and the episodes in it from an interrupted import.
 
     It is deleted when the block ends without an error, and if no episode is in it or the source has changed.
     """

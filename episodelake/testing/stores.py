@@ -157,7 +157,7 @@ class StoreContract:
         fill(place.create(**SPACES), 2).check(place.open())
 
     def test_one_of_several_creators_wins(self, place: Backend) -> None:
-        """Of creators at the same moment exactly one has made the store; the others are told."""
+        """Of several creators at the same moment exactly one makes the store; the others get an error."""
         start = threading.Barrier(4)
 
         def attempt(_: int) -> str | None:

@@ -1,4 +1,4 @@
-"""Plain paths of this machine: what the system refuses is a `StoreAccessError`, and absence is told from it.
+"""Plain local paths: a refusal of the system raises `StoreAccessError`; absence is a return value.
 
 The `exists`, `is_dir` and `is_file` of Python take each error for "no", or raise it, as its version does.
 """

@@ -78,7 +78,7 @@ class Place(ABC):
 
     @abstractmethod
     def check_plain(self) -> None:
-        """Refuse what is no file of its own, before an engine opens it by name.
+        """Refuse links and special files, before an engine opens the file by name.
 
         Raises:
             CorruptStoreError: it is a link, which may lead out of the store, or a pipe.
