@@ -18,7 +18,7 @@ from typer.testing import CliRunner, Result
 
 import episodelake as el
 from conformance import ObjectBackend
-from episodelake.publishing import building
+from episodelake.store.rewrite import fixed_copy
 from episodelake.terminal.app import app
 from maintenance_stores import assert_contents, awkward_store, contents
 from object_fixtures import backend, one_proxy, proxy, spool
@@ -225,7 +225,7 @@ def test_an_unfinished_publication_goes_on_or_is_refused(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(building, "merge", fail)
+        patch.setattr(fixed_copy, "merge", fail)
         with pytest.raises(OSError, match="No space"):
             store.publish(tmp_path / "out", tag="v1")
     assert not (tmp_path / "out").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -316,7 +317,9 @@ def test_a_process_that_dies_leaves_the_same_journal(tmp_path: Path) -> None:
         "os._exit(9)\n"
     )
     command = [sys.executable, "-c", script, str(tmp_path / "died")]
-    assert subprocess.run(command, cwd=Path(__file__).parents[1], timeout=PATIENCE).returncode == 9
+    paths = os.pathsep.join(str(each) for each in Path(__file__).parents[:2])
+    environment = {**os.environ, "PYTHONPATH": paths}
+    assert subprocess.run(command, env=environment, timeout=PATIENCE).returncode == 9
     el.recover(tmp_path / "died")
     (episodes, steps), (closed_episodes, closed_steps) = contents(died), contents(closed)
     assert_frame_equal(steps, closed_steps)

@@ -374,7 +374,7 @@ def test_what_was_acknowledged_survives_a_kill(tmp_path: Path, how: str) -> None
     """A process killed right after flush, seal or close leaves all episodes to its recovery."""
     code = f"""
         import os, sys
-        sys.path.insert(0, {str(Path(__file__).parents[1])!r})
+        sys.path[:0] = {[str(each) for each in Path(__file__).parents[:2]]!r}
         import episodelake as el, test_bulk_writing as parts
         writer = el.open({str(tmp_path / "store")!r}).writer(segment_bytes=40_000, **parts.QUIET)
         for number in range(11):

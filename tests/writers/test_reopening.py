@@ -386,13 +386,13 @@ def test_an_interrupt_while_a_lock_is_taken_releases_it(tmp_path: Path) -> None:
         left, lock = line, None
         sys.settrace(struck)
         try:
-            lock = locks.wait_for(path, 0)
+            lock = locks.FileLock.wait_for(path, 0)
             break
         except KeyboardInterrupt as error:
             kept.append(error)
         finally:
             sys.settrace(None)
-        lock = locks.wait_for(path, 0)
+        lock = locks.FileLock.wait_for(path, 0)
         assert lock is not None, traceback.format_exception(kept[-1])[-1]
         lock.release(remove=line % 2 == 0)
     assert len(kept) > 20 and lock is not None
@@ -416,7 +416,7 @@ def test_an_interrupt_while_a_lock_is_dropped_releases_it(tmp_path: Path) -> Non
         return struck if frame.f_code.co_name == "__del__" else None
 
     for line in range(1, 100):
-        lock = locks.wait_for(path, 0)
+        lock = locks.FileLock.wait_for(path, 0)
         assert lock is not None
         left = line
         sys.settrace(struck)
