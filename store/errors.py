@@ -81,11 +81,11 @@ class StoreUnavailableError(StoreAccessError):
 
 
 class MissingFileError(StoreAccessError, FileNotFoundError):
-    """A file is not there, for code that can go on without it; everybody else met a `StoreAccessError`."""
+    """A file is missing. It is not public: callers catch `StoreAccessError`."""
 
 
 class FileTakenError(StoreAccessError, FileExistsError):
-    """The name of a new file is taken, for code that can go on; everybody else met a `StoreAccessError`."""
+    """The name of a new file is taken. It is not public: callers catch `StoreAccessError`."""
 
 
 class FormatVersionError(EpisodelakeError):

@@ -27,12 +27,11 @@ from .errors import (
     StoreExistsError,
     StoreNotFoundError,
 )
-from .files import Place, is_file, visible_step
+from .files import Place, is_file, touching, visible_step
 from .files.paths import read_plain
 from .layout import FORMAT_VERSION, MANIFEST, STAGING, UNFINISHED, Layout, checked_json, read_json
 from .spaces import SpaceCodec, plain_space, space_from_json, space_to_json
 
-#: The file that a copy or merge has until it is whole.
 #: How many names a message lists for a folder that is no store.
 _NAMED = 8
 
@@ -276,17 +275,23 @@ def _read_object(path: Place, missing: Callable[[], StoreNotFoundError]) -> dict
         raise missing() from None
 
 
+@touching("look for a store at")
 def store_at(path: Path) -> Path | None:
-    """Return the folder of the store, finished or not, that a local path is or is inside of."""
+    """Return the folder of the store, finished or not, that a local path is or is inside of.
+
+    Raises:
+        StoreAccessError: the folders above it cannot be read.
+    """
     real = path.resolve()
     return next((each for each in (real, *real.parents) if _is_store(each)), None)
 
 
+@touching("look for a store at")
 def check_outside_stores(path: Path) -> None:
     """Refuse a target inside a store, which holds only its own files and parts of writes into it.
 
     Raises:
-        InvalidArgumentError: it does.
+        InvalidArgumentError: it is inside a store, or no path.
         StoreAccessError: the folders above it cannot be read.
     """
     store = store_at(path.resolve().parent)

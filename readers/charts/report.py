@@ -43,8 +43,9 @@ def write_report(
     path = user_path(file)
     with guard_access("write the report", path):
         path.parent.stat()  # a folder that is missing is reported before the work, not after it
+        target = path.resolve()
     page = _page(view, plot, card, progress).encode()
-    with replacing(path.resolve(), ".html") as draft:
+    with replacing(target, ".html") as draft:
         draft.write_bytes(page)
     return path
 

@@ -1,6 +1,6 @@
-"""Plain local paths: a refusal of the system raises `StoreAccessError`; absence is a return value.
+"""Plain paths of this machine, with errors as for `Place`: `StoreAccessError`, `MissingFileError`.
 
-The `exists`, `is_dir` and `is_file` of Python take each error for "no", or raise it, as its version does.
+Depending on its version, Python's `exists`, `is_dir` and `is_file` return False for an error or raise it.
 """
 
 from __future__ import annotations
@@ -109,9 +109,7 @@ def _raise_unless_absent(error: OSError) -> None:
 
 @touching("list")
 def walk(path: str | os.PathLike[str]) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Walk as `os.walk` does, which takes a folder that cannot be listed for an empty one; one that is gone
-    meanwhile is.
-    """
+    """Walk as `os.walk` does, and raise where a folder cannot be listed; one that is gone counts as empty."""
     yield from os.walk(os.fspath(path), onerror=_raise_unless_absent)
 
 

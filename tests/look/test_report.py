@@ -108,6 +108,8 @@ def test_the_command_writes_it(tmp_path: Path) -> None:
     assert "missing" in refused(1, "report", path, "-o", tmp_path / "missing" / "report.html")
     with pytest.raises(el.errors.StoreAccessError, match="missing"):
         el.open(path).report(tmp_path / "missing" / "report.html")
+    with pytest.raises(el.errors.InvalidArgumentError, match="null byte"):
+        el.open(path).report("report\0.html")
 
 
 def test_a_report_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from episodelake.store.files import (
     touching,
 )
 from episodelake.store.files.access import causes
+from episodelake.store.manifest import check_outside_stores, store_at
 from episodelake.store.parquet.files import read_footer
 from faults.shim import build, compiler, run_with
 
@@ -182,6 +183,6 @@ def test_an_error_keeps_its_path_through_nested_calls(tmp_path: Path) -> None:
 
 def test_a_path_with_a_null_byte_is_an_argument(tmp_path: Path) -> None:
     """It is refused as such, and not as a file that is missing."""
-    for look in (exists, read_file):
+    for look in (exists, read_file, store_at, check_outside_stores):
         with pytest.raises(el.errors.InvalidArgumentError, match="holds a null byte"):
             look(tmp_path / "a\0b")
