@@ -27,14 +27,12 @@ from .connections import add_macros, connect, macros_for
 from .macros import TRANSITIONS, WITH_NEXT
 from .sources import run_interruptible, type_name
 from .text import (
-    RUN,
     element_zero,
     explained,
     has_texts_or_long_integers,
     named_words,
     names_run_keys,
     opens_query,
-    run_keys,
 )
 
 _LIST_AS_NUMBER = re.compile(r"cast \(\w+(?:\[\])+ -> DOUBLE\)")
@@ -196,11 +194,6 @@ class QuerySession:
             for name, parameters, internal in connection.execute(_FUNCTIONS).fetchall()
         }
         return tables, functions
-
-    @staticmethod
-    def run_columns(snapshot: Snapshot) -> dict[str, str]:
-        """Return the columns of `runs` by the names that conditions give them, such as `run.algo`."""
-        return {f"{RUN}.{key}": name for key, name in run_keys(snapshot).items()}
 
     @staticmethod
     def type_name(kind: pa.DataType) -> str:

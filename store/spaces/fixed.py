@@ -40,7 +40,7 @@ _SMALL_BYTES = 512
 
 
 class FixedNode(Node):
-    """A leaf whose values all have one dtype and one shape; a batch is an array of shape (n, *shape)."""
+    """A leaf whose values all have one dtype and one shape; a batch is an array of shape `(n, *shape)`."""
 
     def __init__(self, space: Space, column: str, cast: Cast = "no"):
         shape, dtype = space.shape, space.dtype
@@ -69,7 +69,7 @@ class FixedNode(Node):
         )
 
     def buffer(self, capacity: int) -> ValueBuffer:
-        """Preallocate an array of shape (capacity, *shape)."""
+        """Preallocate an array of shape `(capacity, *shape)`."""
         return FixedBuffer(self, capacity)
 
     def row_buffer(self, capacity: int) -> RowBuffer:
@@ -97,7 +97,7 @@ class FixedNode(Node):
         return [self.to_arrow(stack, mask_of(taken))]
 
     def encode_many(self, values: Any, length: int) -> list[pa.Array]:
-        """Encode an array of shape (length, *shape), or a list of single values."""
+        """Encode an array of shape `(length, *shape)`, or a list of single values."""
         if isinstance(values, list | tuple):
             return self.encode_rows(values, length)
         return [self.to_arrow(self._stack(values, length), None)]
@@ -142,7 +142,7 @@ class FixedNode(Node):
         return narrow
 
     def decode(self, arrays: Sequence[Any]) -> np.ndarray:
-        """Return a read-only array of shape (n, *shape); it shares Arrow's memory where the types agree."""
+        """Return a read-only array of shape `(n, *shape)`; it shares Arrow's memory where the types agree."""
         (array,) = arrays
         chunks = array.chunks if isinstance(array, pa.ChunkedArray) else [array]
         if len(chunks) == 1:
@@ -165,7 +165,7 @@ class FixedNode(Node):
         return batch[start:stop]
 
     def to_arrow(self, stack: np.ndarray, valid: np.ndarray | None) -> pa.Array:
-        """Turn an array (n, *shape) of the native dtype into the column; shares memory where types agree."""
+        """Turn an array `(n, *shape)` of the native dtype into the column; shares memory if types agree."""
         if valid is not None and valid.all():
             valid = None
         if not self.shape:
@@ -238,7 +238,7 @@ class FixedNode(Node):
 
 
 class FixedBuffer(ValueBuffer):
-    """Rows of a fixed leaf in one array of shape (capacity, *shape), `array`."""
+    """Rows of a fixed leaf in one array of shape `(capacity, *shape)`, `array`."""
 
     def __init__(self, node: FixedNode, capacity: int):
         self._node = node

@@ -275,20 +275,20 @@ def after(function):
 if place in ("written", "sealed"):
     importer.write_loaded = struck
 elif place == "read":
-    import_staging._moved = import_staging.copy_views = import_staging.merge_stores = strike
+    import_staging._moved = el.EpisodeView.copy = import_staging.merge_stores = strike
 elif place == "merged":
-    import_staging.copy_views = after(import_staging.copy_views)
+    el.EpisodeView.copy = after(el.EpisodeView.copy)
     import_staging.merge_stores = after(import_staging.merge_stores)
 elif place == "deleted":  # by the rename that makes it the store, or as it is deleted after a copy
     import_staging.rename_durably = after(import_staging.rename_durably)
-    copy = import_staging.copy_views
+    copy = el.EpisodeView.copy
 
-    def copied(views, *arguments, **keywords):
-        copy(views, *arguments, **keywords)
-        (views[0].path / "store.json").unlink()
+    def copied(view, *arguments, **keywords):
+        copy(view, *arguments, **keywords)
+        (view.path / "store.json").unlink()
         strike()
 
-    import_staging.copy_views = copied
+    el.EpisodeView.copy = copied
 el.import_dataset(source, target, on_error="skip")
 """
 

@@ -495,8 +495,8 @@ DOORS: dict[str, Room] = {
         modules="terminal",
         rooms="lakes look training",
         core="""
-            readers.replaying.replay store.delta.log store.files store.layout store.parquet.files
-            store.parquet.page_checks store.schema
+            readers.replaying.replay readers.sql.sources readers.sql.text store.delta.log store.files
+            store.layout store.parquet.files store.parquet.page_checks store.schema
         """,
     ),
     "collecting": Room(

@@ -15,7 +15,8 @@ import polars as pl
 
 from ... import EpisodeStore
 from ...errors import CorruptStoreError
-from ...plugin import Place, QuerySession, Snapshot, collected
+from ...plugin import Place, Snapshot, collected
+from ...readers.sql.sources import type_name
 from ...store.delta.log import TableFile
 from ...store.parquet.files import read_footer
 
@@ -147,7 +148,7 @@ def table_size(snapshot: Snapshot, table: str) -> TableSize:
         {
             "table": table,
             "column": field.name,
-            "type": QuerySession.type_name(field.type),
+            "type": type_name(field.type),
             "bytes": round(sizes.get(field.name, 0) * scale),
         }
         for field in snapshot.shown_schema(table)
