@@ -55,6 +55,15 @@ def test_an_empty_store(tmp_path: Path) -> None:
     assert (len(store), store.version) == (0, version)
 
 
+def test_tiny_segments_are_not_joined(tmp_path: Path) -> None:
+    """Where no two files fit into one segment nothing is joined, and nothing lost."""
+    store = numbered_store(tmp_path / "store", [2, 3, 4], seal_every=1)
+    before = contents(store)
+    report = store.compact(segment_bytes=1)
+    assert (report.segments_before, report.segments_after) == (3, 3)
+    assert_contents(store, before)
+
+
 def test_segments_stay_below_their_size(tmp_path: Path) -> None:
     """Joined segments are no larger than they may be, neighbours only, and no more than needed."""
     store = numbered_store(tmp_path / "store", [50] * 8, seal_every=1)
