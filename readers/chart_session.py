@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any, Self
 
 import duckdb
@@ -27,6 +29,7 @@ class ChartSession:
     Raises:
         NothingToDrawError: there are no episodes.
         CorruptStoreError: a file is damaged.
+        StoreAccessError: a file cannot be read.
     """
 
     def __init__(self, context: ReadContext, *, steps: bool) -> None:
@@ -36,7 +39,8 @@ class ChartSession:
         self._segments = context.segments if steps else None
         # Rows of chosen episodes are picked from their files once, and not by each query.
         kept = not steps and context.positions is not None
-        self._connection = connect(context, steps=steps, keep_rows=kept, words=())
+        with self._naming_files():
+            self._connection = connect(context, steps=steps, keep_rows=kept, words=())
 
     @staticmethod
     def check_any(context: ReadContext) -> None:
@@ -65,14 +69,20 @@ class ChartSession:
 
         Raises:
             CorruptStoreError: a file is damaged; the message names it, where that can be told.
+            StoreAccessError: a file cannot be read.
         """
 
         def ask() -> pa.Table:
             relation = self._connection.sql(text)
             return pa.table({}) if relation is None else relation.to_arrow_table()
 
-        try:
+        with self._naming_files():
             return run_interruptible(ask, self._connection.interrupt)
+
+    @contextlib.contextmanager
+    def _naming_files(self) -> Iterator[None]:
+        try:
+            yield
         except (duckdb.InterruptException, duckdb.OutOfMemoryException):
             raise
         except duckdb.Error as error:
