@@ -8,7 +8,6 @@ looks there too. Both follow from the parse tree of a query; other columns and l
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -26,8 +25,8 @@ from ...store.snapshot import Snapshot
 from ..context import Parameters
 from ..frames import collect_table, stored_frame
 from .comparisons import Columns, QueryTree, is_long, long_in
+from .text import MANY_DIGITS
 
-_MANY_DIGITS = re.compile(r"[0-9][0-9_]{15,}")
 _NUMBERS = (pa.bool_(), pa.int64(), pa.float64())
 _known: WeakKeyDictionary[Snapshot, dict[str, Beside]] = WeakKeyDictionary()
 
@@ -105,7 +104,7 @@ def exact_text(
     """
     given = parameters or ()
     values = list(given.values() if isinstance(given, Mapping) else given)
-    long = _MANY_DIGITS.search(text) is not None or long_in(values) is not None
+    long = MANY_DIGITS.search(text) is not None or long_in(values) is not None
     texts = "'" in text or any(isinstance(value, str) for value in values)
     named = _named_numbers(snapshots, text) if long or texts else {}
     if not any(named.values()):
@@ -115,7 +114,7 @@ def exact_text(
         # A PIVOT or an invalid text, which fails in DuckDB with a better message.
         column = next((name for names in _rounded(snapshots, named).values() for name in names), None)
         if long and column is not None:
-            raise _rounded_error(kind, column, int((_MANY_DIGITS.findall(text) or ["0"])[0]))
+            raise _rounded_error(kind, column, int((MANY_DIGITS.findall(text) or ["0"])[0]))
         return text
     if long and tree.rounded_comparison(named):
         # Only now, since it reads the JSON column of the table.

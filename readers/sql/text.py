@@ -16,7 +16,8 @@ RUN = "run"
 #: How a query begins, apart from EXPLAIN, DESCRIBE and SUMMARIZE.
 _OPENINGS = {"select", "from", "with", "values", "pivot", "pivot_wider", "unpivot", "table", "("}
 _WORD = re.compile(r"\w+")
-_MANY_DIGITS = re.compile(r"[0-9][0-9_]{15,}")
+#: Digits of an integer that may be beyond 2^53.
+MANY_DIGITS = re.compile(r"[0-9][0-9_]{15,}")
 _ANALYZE = {"analyze", "analyse"}
 _TOLD_OF = {"explain", "describe", "desc", "summarize", "summarise"} | _ANALYZE
 
@@ -81,7 +82,7 @@ def has_texts_or_long_integers(text: str) -> bool:
     >>> has_texts_or_long_integers("FROM episodes WHERE length > 100")
     False
     """
-    return "'" in text or _MANY_DIGITS.search(text) is not None
+    return "'" in text or MANY_DIGITS.search(text) is not None
 
 
 def named_words(text: str) -> frozenset[str]:

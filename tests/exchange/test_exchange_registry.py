@@ -41,7 +41,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
 def test_a_source_that_cannot_be_used_is_named(
     tmp_path: Path, install: Callable[[str], None], value: str, problem: str
 ) -> None:
-    """What needs every format warns and goes on with the others; asked for by its name, it is an error."""
+    """A broken format is left out with a warning; asked for by its name, it is an error."""
     install(f"[episodelake.sources]\nmine = {value}\n")
     (tmp_path / "rows.csv").write_text("episode,observation,action,reward\n0,1.0,0,1.0\n0,2.0,1,1.0\n")
     named = f"^The format 'mine' of the package theirs, {value} in the group episodelake.sources, {problem}"

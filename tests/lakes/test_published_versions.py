@@ -1,4 +1,4 @@
-"""What a published version holds, and what is special to folders, buckets and the command line."""
+"""Contents of published versions, and rules of folders, buckets and the command line."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_version_shows_what_the_view_shows(tmp_path: Path) -> None:
 
 
 def test_a_version_shares_no_file_with_its_store(tmp_path: Path) -> None:
-    """What happens to a file of the store does not reach a version, which has the same bytes."""
+    """A change to a file of the store does not reach a version, which keeps its bytes."""
     store = numbered_store(tmp_path / "store", [2, 3], seal_every=1)
     store.publish(tmp_path / "out", tag="v1")
     ours = {path.read_bytes(): path for path in (tmp_path / "store" / "steps").glob("*.parquet")}
@@ -176,7 +176,7 @@ def test_what_can_be_pulled_from_a_folder(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_pull_goes_on(tmp_path: Path) -> None:
-    """What was fetched is compared again; what is half a file, or a link, is fetched again or refused."""
+    """Fetched files are compared again; half a file is fetched again, and a link is refused."""
     numbered_store(tmp_path / "store", [2, 3]).publish(tmp_path / "out", tag="v1")
     version, stage = tmp_path / "out" / "v1", tmp_path / ".got.unfinished"
 
