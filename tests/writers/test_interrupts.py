@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +69,14 @@ def struck(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Struck]:
     process.close()
 
 
-def strike(struck: Struck, scenario: str, stride: int, start: int, visits: int) -> None:
+def strike(
+    struck: Struck,
+    scenario: str,
+    stride: int,
+    start: int,
+    visits: int,
+    only: Collection[tuple[str, int]] | None = None,
+) -> None:
     """Strike every `stride`th line from the `start`th on, at so many of its visits, and look at the store."""
     survey = struck.ask(scenario)
     assert not survey["problems"]
@@ -79,6 +86,9 @@ def strike(struck: Struck, scenario: str, stride: int, start: int, visits: int) 
         for visit in sorted({1 + step * (count - 1) // max(visits - 1, 1) for step in range(visits)})
     ]
     assert len(lines) > 500
+    if only is not None:
+        lines = [line for line in lines if line[:2] in only]
+        assert len(lines) > 20
     found = []
     for index, line in enumerate(lines[start::stride]):
         after = AFTER[index % 3]
@@ -101,6 +111,25 @@ def test_an_interrupt_at_any_line_loses_nothing(struck: Struck, scenario: str) -
     """Many of these lines, or all of them at several visits with EPISODELAKE_INTERRUPTS=all."""
     everything = os.environ.get("EPISODELAKE_INTERRUPTS") == "all"
     strike(struck, scenario, *((1, 0, 3) if everything else (61, len(scenario), 2)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scenario", ["arrays", "collect"])
+def test_an_interrupt_at_each_line_of_the_end_of_a_run(struck: Struck, scenario: str) -> None:
+    """Whoever closed it, or else the background thread, closes it again."""
+    ending = {
+        *_lines_of(session.RunSession.close, session.RunSession._close, session.RunSession._finish),
+        *_lines_of(session.RunSession._end_keeper, seal_queue.SealQueue.stop, seal_queue.join),
+    }
+    strike(struck, scenario, 1, 0, visits=2, only=ending)
+
+
+def _lines_of(*functions: Callable[..., Any]) -> set[tuple[str, int]]:
+    found = set()
+    for function in functions:
+        code = function.__code__
+        found |= {(code.co_filename, line) for _, _, line in code.co_lines() if line is not None}
+    return found
 
 
 @pytest.mark.sample(6)

@@ -109,7 +109,7 @@ class RunSession(NotCopyable, Generic[Rows]):
         # The first segments of a run are smaller: episodes show early, and sealing runs beside recording.
         self._seal_at = min(_FIRST_SEGMENT_BYTES, options.segment_bytes)
         self._last_seal = time.monotonic()
-        self.closing = self._stopping = self._abandoned = False
+        self.closing = self._finishing = self._abandoned = False
         # A fork may copy it locked by a thread that the child lacks: callers check the process first.
         self.lock = threading.RLock()
         # Held by the thread that closes it: the writer's, or one that needs to know what the run has stored.
@@ -129,14 +129,18 @@ class RunSession(NotCopyable, Generic[Rows]):
                 _sessions.add(self)
         except BaseException:
             self.closed = True
-            self._stop_threads()
+            self.seals.stop()
+            self._end_keeper()
             self.journal.leave()
             raise
 
     def _abandon(self) -> None:
-        if not self.closed and self.owned:
-            self._abandoned = True
-            self.wake()
+        if not self.owned:
+            return
+        self._abandoned = not self.closed
+        # Of a closed run, too: an interrupt may have come between its end and that of its thread.
+        self.wake()
+        if self._abandoned:
             message = f"The run {self.header.run_id!r} was never closed; it is closed in the background."
             warnings.warn(message, ResourceWarning, stacklevel=2)
 
@@ -321,7 +325,7 @@ class RunSession(NotCopyable, Generic[Rows]):
     def _keep(self) -> None:
         """Flush on request and by age, seal by age, close abandoned runs; runs in the background thread."""
         pause = min(self.options.flush_seconds, self.options.seal_seconds, threading.TIMEOUT_MAX)
-        while not self._stopping and not self._abandoned:
+        while not self.closed and not self._abandoned:
             try:
                 with contextlib.suppress(Empty):
                     self._bell.get(timeout=pause)
@@ -333,7 +337,7 @@ class RunSession(NotCopyable, Generic[Rows]):
             self._close_abandoned()
 
     def _tick(self) -> None:
-        if self._stopping or self._abandoned:
+        if self._finishing or self.closed or self._abandoned:
             return
         now = time.monotonic()
         if self.options.durability != "none":
@@ -367,10 +371,13 @@ class RunSession(NotCopyable, Generic[Rows]):
         """
         if self._abandoned:
             join(self._keeper)
-        if self.closed or not self.owned:
+        if not self.owned:
             return
-        with self._close_lock:
-            self._close()
+        if not self.closed:
+            with self._close_lock:
+                self._close()
+        self._end_keeper()
+        atexit.unregister(self.close)
 
     def _close(self) -> None:
         if self.closed:
@@ -380,8 +387,8 @@ class RunSession(NotCopyable, Generic[Rows]):
             self._finish()
         except (StoreAccessError, StoreNotFoundError):
             if not self.journal.is_ours:
-                self._stop_threads()
                 self._leave_journal()
+                self._end_keeper()
                 self.journal.check()
             raise
 
@@ -391,13 +398,14 @@ class RunSession(NotCopyable, Generic[Rows]):
         if self.seals.committed >= 0:
             check_identity(self.store.layout)
             commit_run(self._tables, self.header, timestamp_now())
-        # As late as can be: the background thread closes what an interrupt leaves behind here.
-        self._stop_threads()
+        with self.lock:
+            self._finishing = True
+        self.seals.stop()
         with self.lock:
             self._check_all_sealed()
             self.journal.remove()
+            # The background thread ends after this only: it closes what an interrupt leaves behind before.
             self.closed = True
-        atexit.unregister(self.close)
 
     def _check_all_sealed(self) -> None:
         left = len(self.rows.open) + len(self.finished) + self.rows.ended
@@ -408,11 +416,10 @@ class RunSession(NotCopyable, Generic[Rows]):
                 "process has ended."
             )
 
-    def _stop_threads(self) -> None:
-        self._stopping = True
+    def _end_keeper(self) -> None:
+        """Wait for the end of the background thread of a closed run."""
         self.wake()
         join(self._keeper)
-        self.seals.stop()
 
     def _close_abandoned(self) -> None:
         """Close for a writer that is gone; where that fails, leave the journal to the next writer."""
