@@ -34,6 +34,7 @@ from .store.agents import AgentGroup
 from .store.dynamic.values import OpaqueValue
 from .store.environments.codecs import register_artifact_codec
 from .store.errors import EpisodelakeError
+from .store.frames import Video
 from .store.spaces import Codec, register_codec
 from .writers.collecting.actor import Policy, PolicyOutput
 from .writers.collecting.collect import collect
@@ -82,6 +83,7 @@ __all__ = [
     "TeamWriter",
     "TorchModule",
     "Transitions",
+    "Video",
     "Windows",
     "collect",
     "create",

@@ -18,8 +18,17 @@ from .store.common.progress import Progress, progress_meter
 from .store.creation import check_free, check_free_for_copy, created_atomically, make_tables
 from .store.errors import InvalidArgumentError, StoreExistsError, StoreNotFoundError, VersionNotFoundError
 from .store.files import afterwards, is_folder, options_of, refuse_unused, user_path
+from .store.frames import Video
+from .store.frames.ffmpeg import check_encoder
 from .store.layout import Layout
-from .store.manifest import Manifest, check_same_spaces, read_manifest, write_card, write_manifest
+from .store.manifest import (
+    Manifest,
+    check_encodings,
+    check_same_spaces,
+    read_manifest,
+    write_card,
+    write_manifest,
+)
 from .store.schema import StoreHandle
 from .store.snapshot import Snapshot
 from .store.tags import tagged_version
@@ -37,6 +46,7 @@ def create(
     observation_space: gymnasium.Space | None = None,
     action_space: gymnasium.Space | None = None,
     reward_shape: tuple[int, ...] | None = None,
+    encodings: Mapping[str, Video] | None = None,
     agents: AgentSpaces | None = None,
     card: Mapping[str, Any] | None = None,
     exist_ok: bool = False,
@@ -53,6 +63,9 @@ def create(
         observation_space, action_space: the spaces of every episode; they override the environment's.
         reward_shape: () for scalar rewards, (k,) for k objectives; None asks the environment, as
             MO-Gymnasium's say it with `reward_space`.
+        encodings: which columns of frames are stored as video, and how, by column:
+            `{"observation.front": episodelake.Video("h264", crf=23, gop=16)}`. Frames are recorded as they
+            are, and encoded in the background. Needs the package av; see docs/video.md.
         agents: for a multi-agent store, each agent's observation space and action space.
         card: the first dataset card; a store that is there already keeps its own.
         exist_ok: open the store that is there already, at its newest version, if it has the same spaces. Of
@@ -86,6 +99,10 @@ def create(
             spaces = spaces_of(own, observation_space, action_space)
             manifest, parts = Manifest.new(*spaces, shape), {"": spaces}
         notes = base_notes(parts)
+    manifest = replace(manifest, encodings=dict(encodings or {}))
+    check_encodings(manifest)
+    for encoding in manifest.encodings.values():
+        check_encoder(encoding)
     noted = {**notes, **(card or {})} if notes and isinstance(card, Mapping | None) else card
     if not flag("exist_ok", exist_ok):
         return create_described(path, manifest, noted, storage_options)

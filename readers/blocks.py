@@ -375,7 +375,7 @@ class BlockReader:
         A program that looks at one episode decodes no others.
         """
         block, start, known = self._kept(position)
-        if known:
+        if known and not self.snapshot.schema.encodings:
             return block, start
         count = self.snapshot.place(position)[2]
         return BlockPart(block, slice(start, start + count)), 0

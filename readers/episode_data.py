@@ -341,6 +341,8 @@ class EpisodeData:
         for name, annotation in added.items():
             values = self._block.added(snapshot, annotation, self._start, self._row_count)
             table = table.append_column(name, values)
+        for video in self.schema.video:
+            table = video.decoded(table)
         frame = pl.from_arrow(table)
         assert isinstance(frame, pl.DataFrame)
         return frame

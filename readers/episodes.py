@@ -18,7 +18,7 @@ import pyarrow as pa
 from ..store.common.arguments import flag, whole_number
 from ..store.errors import CorruptStoreError, EpisodeNotFoundError, InvalidArgumentError
 from ..store.snapshot import EpisodeSet
-from .blocks import Block, BlockReader
+from .blocks import Block, BlockPart, BlockReader
 from .context import ContextView, EpisodeRowReader, ReadContext, refresh_hint
 from .episode import Episode, MultiAgentEpisode
 from .formatting import counted
@@ -261,11 +261,16 @@ def _stretches(blocks: BlockReader, positions: np.ndarray) -> Iterator[_Stretch]
     for position in positions.tolist():
         name, start, count = blocks.snapshot.place(position)
         if current is None or not _holds(current[0], blocks.file(name).path, start, count):
-            if current is not None:
+            if current is not None and current[1]:
                 yield current
             current = (blocks.fresh(position) if ascending else blocks.shared(position))[0], []
-        current[1].append((position, start - current[0].first, count))
-    if current is not None:
+        if blocks.snapshot.schema.encodings:
+            # Decoded frames take many times the room of the row group: one episode at a time.
+            low = start - current[0].first
+            yield BlockPart(current[0], slice(low, low + count)), [(position, 0, count)]
+        else:
+            current[1].append((position, start - current[0].first, count))
+    if current is not None and current[1]:
         yield current
 
 

@@ -31,7 +31,8 @@ from .files import Place, locate
 from .files.local import LocalPlace
 from .files.locks import MAINTENANCE_LOCK
 
-FORMAT_VERSION = 1
+#: Of stores with encoded frames, and of all others. `docs/format.md` describes both.
+VIDEO_FORMAT, PLAIN_FORMAT = 2, 1
 
 MANIFEST = "store.json"
 CARD = "card.json"

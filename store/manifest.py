@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,17 @@ from .errors import (
 )
 from .files import Place, is_file, touching, visible_step
 from .files.paths import read_plain
-from .layout import FORMAT_VERSION, MANIFEST, STAGING, UNFINISHED, Layout, checked_json, read_json
+from .frames import ImageShape, Video
+from .layout import (
+    MANIFEST,
+    PLAIN_FORMAT,
+    STAGING,
+    UNFINISHED,
+    VIDEO_FORMAT,
+    Layout,
+    checked_json,
+    read_json,
+)
 from .spaces import SpaceCodec, plain_space, space_from_json, space_to_json
 
 #: How many names a message lists for a folder that is no store.
@@ -47,6 +57,7 @@ class Manifest:
             Dict with an entry per group.
         reward_shape: () for a scalar reward, (k,) for k objectives.
         groups: the agents of a multi-agent store, by their spaces; else empty.
+        encodings: how new frames of a column are encoded, by column.
     """
 
     store_id: str
@@ -55,6 +66,12 @@ class Manifest:
     action_space: gymnasium.Space
     reward_shape: tuple[int, ...]
     groups: tuple[AgentGroup, ...] = ()
+    encodings: Mapping[str, Video] = field(default_factory=dict)
+
+    @property
+    def format_version(self) -> int:
+        """The version of the format: only stores with encoded frames need the later one."""
+        return VIDEO_FORMAT if self.encodings else PLAIN_FORMAT
 
     @staticmethod
     def new(
@@ -83,8 +100,10 @@ class Manifest:
                 roots[f"{prefix}action"] = group.action_space
         else:
             held = {"spaces": {root: space_to_json(space) for root, space in spaces.items()}}
+        if self.encodings:
+            held["encodings"] = {column: each.to_json() for column, each in self.encodings.items()}
         return {
-            "format": FORMAT_VERSION,
+            "format": self.format_version,
             "store_id": self.store_id,
             "created_at": self.created_at,
             **held,
@@ -94,6 +113,35 @@ class Manifest:
                 for root, space in roots.items()
             },
         }
+
+
+def check_encodings(manifest: Manifest) -> None:
+    """Check that a manifest's encodings are of columns that hold frames.
+
+    Raises:
+        InvalidArgumentError: there is no such column, or its frames cannot be encoded.
+    """
+    if not manifest.encodings:
+        return
+    parts: Sequence[tuple[str, gymnasium.Space]] = [("", manifest.observation_space)]
+    if manifest.groups:
+        parts = [
+            (column_prefix(manifest.groups, index), group.observation_space)
+            for index, group in enumerate(manifest.groups)
+        ]
+    leaves = [leaf for prefix, space in parts for leaf in SpaceCodec(space, f"{prefix}observation").leaves]
+    frames = {leaf.column: leaf.shape for leaf in leaves if leaf.binary}
+    for column, encoding in manifest.encodings.items():
+        if column not in frames:
+            raise InvalidArgumentError(
+                f"encodings names {column!r}, which is no column of frames: images of uint8 in the "
+                f"observations. Those are: {', '.join(frames) or 'none'}."
+            )
+        if not isinstance(encoding, Video):
+            raise InvalidArgumentError(
+                f"encodings[{column!r}] is {type(encoding).__name__}; expected episodelake.Video."
+            )
+        ImageShape(frames[column])
 
 
 def check_same_spaces(expected: Manifest, other: Manifest, *, at: Any, source: str) -> None:
@@ -131,6 +179,12 @@ def check_same_spaces(expected: Manifest, other: Manifest, *, at: Any, source: s
         raise SpaceMismatchError(
             f"The reward shape {source} is {other.reward_shape}; the store {at} has {expected.reward_shape}. "
             "Use a store of the same shape."
+        )
+    lacking = sorted(set(other.encodings) - set(expected.encodings))
+    if lacking:
+        raise SpaceMismatchError(
+            f"The frames {source} are encoded in {', '.join(lacking)}; those of the store {at} are not. "
+            f"Create the store with encodings for these columns, such as {dict(other.encodings)}."
         )
 
 
@@ -172,21 +226,27 @@ def read_manifest(layout: Layout) -> Manifest:
     version = content.get("format")
     if type(version) is not int:
         raise CorruptStoreError(f"{layout.manifest} names the format {version!r}; expected a whole number.")
-    if version > FORMAT_VERSION:
+    if version > VIDEO_FORMAT:
         raise FormatVersionError(
-            f"{layout.manifest} has format {version}; this version of Episodelake reads format "
-            f"{FORMAT_VERSION}. Upgrade with: pip install --upgrade episodelake"
+            f"{layout.manifest} has format {version}; this version of Episodelake reads formats "
+            f"{PLAIN_FORMAT} and {VIDEO_FORMAT}. Upgrade with: pip install --upgrade episodelake"
         )
-    if version != FORMAT_VERSION:
+    if version not in (PLAIN_FORMAT, VIDEO_FORMAT):
         raise CorruptStoreError(
-            f"{layout.manifest} names the format {version!r}; expected the number {FORMAT_VERSION}."
+            f"{layout.manifest} names the format {version!r}; expected {PLAIN_FORMAT} or {VIDEO_FORMAT}."
         )
     try:
         shape = tuple(content["reward_shape"])
         if not all(type(size) is int and 0 < size < 2**16 for size in shape) or len(shape) > 1:
             raise ValueError(f"reward_shape {shape} is neither [] nor [k]")
         groups, spaces = _spaces(content)
-        return Manifest(str(content["store_id"]), str(content["created_at"]), *spaces, shape, groups)
+        described = content["encodings"] if version == VIDEO_FORMAT else {}
+        encodings = {str(column): Video.from_json(each) for column, each in described.items()}
+        manifest = Manifest(
+            str(content["store_id"]), str(content["created_at"]), *spaces, shape, groups, encodings
+        )
+        check_encodings(manifest)
+        return manifest
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptStoreError(
             f"{layout.manifest} is damaged: {type(error).__name__}: {error}. Restore the file from a copy."

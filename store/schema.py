@@ -21,6 +21,7 @@ from .agents import AgentGroup, GroupedCodec, column_prefix
 from .dynamic import logical_types as kinds
 from .dynamic.column_groups import POLICY
 from .errors import CorruptStoreError, SpaceMismatchError
+from .frames import ImageShape, Video, VideoColumn
 from .layout import Layout
 from .manifest import Manifest
 from .names import ACTION, AGENT_ID, ENV_STEP, FLAGS, OBSERVATION, REWARD, check_name
@@ -50,6 +51,7 @@ class StepSchema:
         prefix: what the names of observation and action columns begin with.
         cast: which conversions of dtype values to write may need; see `SessionOptions`.
         annotated: the names of annotations of steps.
+        encodings: how frames are encoded, by column.
     """
 
     observation_space: gymnasium.Space
@@ -59,12 +61,29 @@ class StepSchema:
     prefix: str = field(default="")
     cast: Cast = field(default="no")
     annotated: frozenset[str] = field(default=frozenset(), compare=False)
+    encodings: Mapping[str, Video] = field(default_factory=dict)
 
     @staticmethod
     def of(manifest: Manifest, cast: Cast = "no", annotated: frozenset[str] = frozenset()) -> StepSchema:
         """Return the schema that a store's identity file describes."""
         spaces = (manifest.observation_space, manifest.action_space)
-        return StepSchema(*spaces, manifest.reward_shape, manifest.groups, cast=cast, annotated=annotated)
+        return StepSchema(
+            *spaces,
+            manifest.reward_shape,
+            manifest.groups,
+            cast=cast,
+            annotated=annotated,
+            encodings=manifest.encodings,
+        )
+
+    @cached_property
+    def video(self) -> tuple[VideoColumn, ...]:
+        """The columns of frames that are encoded."""
+        leaves = {leaf.column: leaf for part in self.parts for leaf in part.observation.leaves}
+        return tuple(
+            VideoColumn(column, ImageShape(leaves[column].shape), encoding)
+            for column, encoding in self.encodings.items()
+        )
 
     def check_extra(self, extra: Mapping[str, Any]) -> None:
         """Refuse step columns of a user's own whose name means something else already.

@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from ...store.errors import StoreAccessError
+from ...store.frames import whole_chunks
 from ...store.names import TERMINATED, TRUNCATED
 from ...store.tables.table_files import POINTERS
 from ..blocks import Block, BlockPart, BlockReader
@@ -88,6 +89,9 @@ def _opened(descriptor: Any, slots: dict[str, Tree]) -> SharedColumns:
 _LARGE = 4 << 20
 #: Rows are decoded a few at a time, with about so many bytes; not thriftily, with four times as many.
 _PART_BYTES = 1 << 20
+
+#: Rows of encoded frames are read so many at a time.
+_PICTURES = 16
 
 #: Makes memory of so many bytes.
 Allocate = Callable[[int], Any]
@@ -171,6 +175,10 @@ class ColumnSource:
                 column.repeat(self.selection, arrays[column.name])
         fields = list(dict.fromkeys(name for column in columns for name in column.fields))
         most = max(1, _PART_BYTES * (1 if thrifty else 4) // max(1, self.row_bytes))
+        video = [name for name in blocks.snapshot.schema.encodings if name in fields]
+        if video:
+            # What is read is encoded: chunks of some frames, decoded one after the other.
+            most = max(most, _PICTURES)
         pieces = _pieces(self) if columns else {}
         # Few row groups leave threads free, which then decode columns in parallel.
         threads = len(pieces) < (os.cpu_count() or 1)
@@ -183,7 +191,8 @@ class ColumnSource:
             whole = Block(file, range(group, group + 1), first, stop - first)
             low = 0
             # A part of the rows at a time: threads then hold little beside the arrays.
-            for table in file.batches(whole.groups, fields, most, threads=threads):
+            tables = file.batches(whole.groups, fields, most, threads=threads)
+            for table in whole_chunks(tables, video) if video else tables:
                 part = BlockPart(whole, slice(low, low + table.num_rows))
                 part.hold(table)
                 write(part, _within(rows, low, low + table.num_rows))

@@ -174,6 +174,8 @@ class TableExport:
 
     def _block_rows(self, block: Block) -> pa.Table:
         table = block.shown(self._stored, self._snapshot.overflow("steps"), 0, block.count)
+        for video in self._snapshot.schema.video:
+            table = video.decoded(table)
         for name, annotation in self._snapshot.annotation_files.annotations.items():
             table = table.append_column(name, block.added(self._snapshot, annotation, 0, block.count))
         return table

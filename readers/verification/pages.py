@@ -18,11 +18,14 @@ import pyarrow.parquet as pq
 from ...store.checks import Findings, column_types, read_groups
 from ...store.errors import CorruptStoreError
 from ...store.files import Place
+from ...store.frames import chunk_starts, whole_chunks
 from ...store.schema import AGENT_ID, ENV_STEP, FLAGS, REWARD, StepSchema
 from ...store.spaces import SpaceCodec
 from ...store.tables.annotation_files import StepAnnotation
 
 _BATCH_ROWS = 16_384
+#: What encoded frames may take when they are decoded.
+_DECODED_BYTES = 32 << 20
 #: Columns with names, to be read dictionary-encoded.
 NAMES = ("episode_id", AGENT_ID)
 #: Kinds and messages of the faults of rows. Of a lane the first of them is reported.
@@ -34,6 +37,7 @@ ROW_FAULTS = {
     "unseen": ("rows", "A row lacks its observation"),
     "shown": ("rows", "The last row has an observation, which is missing by the table episodes"),
     "strange": ("rows", "A row has values of another group of agents"),
+    "severed": ("rows", "An episode begins with a frame of a chunk in the episode before it"),
     "falls": ("rows", "env_step is NULL, or does not grow from row to row of an agent"),
 }
 
@@ -250,9 +254,17 @@ class Pages:
                 "shown": ~observed & shown,
                 "strange": strange,
                 "falls": self._falls(rows),
+                "severed": self._severed(rows),
             },
         )
         self._add(file, rows, outcomes[0] & ~last)
+
+    def _severed(self, rows: _Rows) -> np.ndarray:
+        """Return which rows begin a lane with a frame of a chunk in another."""
+        severed = np.zeros(len(rows.owner), bool)
+        for column in self._schema.video:
+            severed |= ~chunk_starts(rows.table.column(column.name))
+        return severed & (rows.t == 0)
 
     def _alien(self, rows: _Rows) -> np.ndarray:
         """Return which rows have other keys than their lane and their place in it: bool."""
@@ -310,7 +322,10 @@ class Pages:
         columns = table.select(_names(codec.fields))
         if not chosen.all():
             columns = columns.filter(pa.array(chosen))
-        for batch in columns.to_batches(max_chunksize=_BATCH_ROWS):
+        video = [column.name for column in self._schema.video if column.name in columns.column_names]
+        size = max(1, _DECODED_BYTES // codec.row_bytes) if video else _BATCH_ROWS
+        batches = map(pa.Table.from_batches, ([each] for each in columns.to_batches(max_chunksize=size)))
+        for batch in whole_chunks(batches, video) if video else batches:
             try:
                 codec.decode(batch.columns)
             except MemoryError:

@@ -113,11 +113,19 @@ class UnfinishedEpisode:
         Raises:
             CorruptStoreError: the file of its steps is damaged.
         """
-        (rows,) = self._rows(self.length)
+        rows = self._last_chunk()
         codec = self._store.schema.observation
         observation = codec.decode([rows.column(column.name) for column in codec.fields])
         info, policy = (merge_rows(group, _of_group(rows, group))[0] for group in (INFO, POLICY))
         return LastRow(single_value(observation, 0), info, policy)
+
+    def _last_chunk(self) -> pa.RecordBatch:
+        """Return the last row, its frames decoded."""
+        video = self._store.schema.video
+        *_, batch = self._rows() if video else self._rows(self.length)
+        for column in video:
+            batch = column.decoded(batch)
+        return batch.slice(batch.num_rows - 1)
 
     def arrivals(self, number: int) -> Iterator[pa.RecordBatch]:
         """Yield its rows as they arrived, as journal batches, a row group at a time.
@@ -132,6 +140,8 @@ class UnfinishedEpisode:
         """
         before: pa.RecordBatch | None = None
         for batch in self._rows():
+            for column in self._store.schema.video:
+                batch = column.decoded(batch)
             yield _arrivals(self._store.schema, number, before, batch)
             before = batch.slice(batch.num_rows - 1)
 

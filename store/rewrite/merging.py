@@ -321,7 +321,12 @@ class _Source:
         layout = self._operation.store.layout
         pointers = pointers_of(members, self._snapshot.layout.root)
         source, steps = self._snapshot.segment_path, self._operation.tables.steps
-        aligned = AlignedFiles(source, self._snapshot.marked_schema(STEPS), pointers.segments)
+        aligned = AlignedFiles(
+            source,
+            self._snapshot.marked_schema(STEPS),
+            pointers.segments,
+            tuple(self._snapshot.schema.encodings),
+        )
         if self._uniform:
             names = self._operation.store.schema.steps.names
             columns = SegmentColumns(names, steps.schema, [aligned.schema])

@@ -213,7 +213,8 @@ def aligned_files(
     """
     layout = operation.store.layout
     folder = layout.table(STEPS)
-    yield AlignedFiles(lambda name: folder / name, operation.tables.steps.schema, segments), folder
+    video = tuple(operation.store.schema.encodings)
+    yield AlignedFiles(lambda name: folder / name, operation.tables.steps.schema, segments, video), folder
     for annotation in files.annotations.values():
         places = {name: files.find(annotation.name, name) for name in segments}
         if any(place is not None for place in places.values()):

@@ -25,6 +25,7 @@ from ..dynamic.columns import align_to_schema, columns_or_nulls
 from ..dynamic.logical_types import field_overflow
 from ..errors import CorruptStoreError
 from ..files import Place, guard_access, remove_file, temporary_folder
+from ..frames import whole_chunks
 from ..parquet.files import open_parquet, parquet_writer, read_footer, reading_file
 from ..segments.steps_file import GROUP_BYTES, GROUP_ROWS
 from ..tables.table_files import Pointers
@@ -42,11 +43,13 @@ class AlignedFiles:
         place: the file that goes with a segment, by the segment's name; None if all its rows are NULL.
         schema: the columns that these files may have.
         segments: names of all segments that rows are taken from.
+        video: the columns of encoded frames, of which a row group begins with a chunk.
     """
 
     place: Callable[[str], Place | None]
     schema: pa.Schema
     segments: tuple[str, ...]
+    video: tuple[str, ...] = ()
     _open: dict[str, pq.ParquetFile] = field(default_factory=dict, init=False, repr=False)
     _kept: dict[tuple[str, int], pa.Table] = field(default_factory=dict, init=False, repr=False)
 
@@ -246,7 +249,8 @@ def write_rows(
     columns = pa.schema([column.remove_metadata() for column in schema or aligned.columns])
     nulls = dict.fromkeys(columns.names, 0)
     with parquet_writer(target, columns, aligned.row_bytes) as writer:
-        for group in _regroup(tables, group_sizes(counts, aligned.row_bytes)):
+        groups = _regroup(tables, group_sizes(counts, aligned.row_bytes))
+        for group in whole_chunks(groups, aligned.video) if aligned.video else groups:
             writer.write_table(group.cast(columns), row_group_size=max(1, group.num_rows))
             for name, column in zip(group.column_names, group.columns, strict=True):
                 nulls[name] += column.null_count

@@ -8,8 +8,11 @@ columns are packed, whatever the length of an episode. A row group never splits 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 
 import numpy as np
@@ -18,6 +21,7 @@ import pyarrow as pa
 from ..common.prefetch import prefetch
 from ..dynamic.columns import SegmentColumns
 from ..files import Place
+from ..frames import VideoColumn
 from ..journal.episodes import LaneColumns
 from ..journal.packed_columns import Arena, has_packed
 from ..journal.reading import PartReader
@@ -29,6 +33,8 @@ from ..spaces.arrow import equal_lists
 #: The most a row group of steps takes before compression.
 GROUP_BYTES = 32 << 20
 GROUP_ROWS = 131_072
+#: The most that the frames of one group of pictures may take while they are encoded together.
+_PICTURES_BYTES = 256 << 20
 #: Fewer rows than this are taken by Arrow.
 _FEWEST_ROWS = 256
 
@@ -57,6 +63,7 @@ class StepsFile:
         fields = [_named_once(column) for column in schema.steps] + columns.fields
         self._file_schema = pa.schema(fields)
         self._row_bytes = schema.journal_row_bytes
+        self._video = schema.video
         self._group_rows = 0
         self._names: dict[str, Sequence[str]] = {}
         self._nulls = dict.fromkeys(self._file_schema.names, 0)
@@ -88,6 +95,8 @@ class StepsFile:
         rows, size = map(sum, zip(*sizes, strict=True))
         self._row_bytes = max(self._row_bytes, size // max(1, rows))
         self._group_rows = max(1, min(GROUP_ROWS, GROUP_BYTES // self._row_bytes))
+        if self._video:
+            self._group_rows = _whole_pictures(self._group_rows, self._video)
         packed = any(has_packed(runs.batch.schema) for runs in index.pieces.runs)
         if packed:
             self._arenas = [Arena(GROUP_BYTES), Arena(GROUP_BYTES)]
@@ -95,15 +104,33 @@ class StepsFile:
         if lanes.names is not None:
             self._names["episode_id"] = np.repeat(np.array(ids, object), np.diff(lanes.first)).tolist()
             self._names[AGENT_ID] = lanes.names
-        with parquet_writer(self._path, self._file_schema, self._row_bytes) as writer:
+        stored_bytes = self._row_bytes - sum(each.image.size - each.frame_bytes for each in self._video)
+        with parquet_writer(self._path, self._file_schema, max(1, stored_bytes)) as writer:
             # Gathering small rows is not worth a thread beside those that record.
             groups = self._groups(lanes, index)
-            for table in prefetch(groups) if packed else groups:
+            tables = prefetch(groups) if packed or self._video else groups
+            for table in self._encoded(tables) if self._video else tables:
                 writer.write_table(table, row_group_size=max(1, table.num_rows))
                 self._count(table)
                 for reader in readers:
                     reader.release()
         return WrittenSteps(self._rows, self._nulls)
+
+    def _encoded(self, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+        """Encode the frames of tables, and join them: encoded, many of them make one row group."""
+        held: list[pa.Table] = []
+        with ThreadPoolExecutor(min(len(self._video), os.cpu_count() or 1), "episodelake encoding") as pool:
+            for table in tables:
+                encoded = pool.map(partial(_encoded_cells, table), self._video)
+                for column, cells in zip(self._video, encoded, strict=True):
+                    table = table.set_column(table.column_names.index(column.name), column.name, cells)
+                held.append(table)
+                rows, size = (sum(getattr(each, name) for each in held) for name in ("num_rows", "nbytes"))
+                if rows >= GROUP_ROWS or size >= GROUP_BYTES:
+                    yield pa.concat_tables(held)
+                    held = []
+        if held:
+            yield pa.concat_tables(held)
 
     def _count(self, table: pa.Table) -> None:
         self._rows += table.num_rows
@@ -237,6 +264,18 @@ class StepsFile:
         first, last = int(owners[0]), int(owners[-1])
         names = pa.array(self._names[column][first : last + 1], pa.string())
         return pa.DictionaryArray.from_arrays(owners - np.int32(first), names)
+
+
+def _whole_pictures(rows: int, columns: Sequence[VideoColumn]) -> int:
+    """Return so many rows that chunks are cut short seldom, if memory has room for them."""
+    gop = max(each.encoding.gop or 1 for each in columns)
+    size = gop * sum(each.image.size for each in columns)
+    return -(-rows // gop) * gop if size <= _PICTURES_BYTES else rows
+
+
+def _encoded_cells(table: pa.Table, column: VideoColumn) -> pa.Array:
+    starts = table.column("t").to_numpy() == 0
+    return column.encode(_plain(table, column.name), starts)
 
 
 def _precede_resets(arrivals: pa.Table, rows: np.ndarray) -> bool:

@@ -19,6 +19,7 @@ from gymnasium.spaces import Box, Discrete, MultiBinary, Space
 from ..common.arguments import refuse_mask
 from ..common.foreign_arrays import as_array
 from ..errors import UnsupportedSpaceError
+from ..frames import ImageShape, decode_frames, has_chunks
 from .arrow import (
     LISTS,
     MAX_OFFSET,
@@ -111,7 +112,7 @@ class FixedNode(Node):
         if len(array) - array.null_count != count or flat.null_count:
             raise self.mismatch(f"{self.shape} values", "NULL", "each of these rows holds a whole value")
         binary = pa.types.is_binary(flat.type)
-        values = self._bytes(flat) if binary else flat.to_numpy(zero_copy_only=False)
+        values = self._raw_frames(flat) if binary else flat.to_numpy(zero_copy_only=False)
         if values.size != count * self.size or inner is None or (binary and not self.binary):
             got = f"{array.type} with rows of other sizes" if inner is None else str(array.type)
             raise self.mismatch(f"{self.dtype} of shape {self.shape}", got, "reshape the values")
@@ -145,6 +146,9 @@ class FixedNode(Node):
         """Return a read-only array of shape `(n, *shape)`; it shares Arrow's memory where the types agree."""
         (array,) = arrays
         chunks = array.chunks if isinstance(array, pa.ChunkedArray) else [array]
+        if self.binary and len(chunks) > 1 and any(has_chunks(chunk, self.size) for chunk in chunks):
+            # An encoded frame may belong to a cell of the part before.
+            chunks = [array.combine_chunks()]
         if len(chunks) == 1:
             result = self._from_storage(self._values(chunks[0]), len(chunks[0]))
         else:
@@ -211,7 +215,8 @@ class FixedNode(Node):
         if array.null_count:
             raise self.corrupt(f"{array.null_count} of {len(array)} rows are NULL")
         if self.binary:
-            return self._bytes(array)
+            encoded = has_chunks(array, self.size)
+            return self._decoded(array).reshape(-1) if encoded else self._raw_frames(array)
         if self.shape:
             self._check_sizes(np.diff(values_of(array.offsets)))
             array = array.flatten()
@@ -219,7 +224,33 @@ class FixedNode(Node):
                 raise self.corrupt(f"{array.null_count} elements are NULL")
         return values_of(array)
 
-    def _bytes(self, array: pa.Array) -> np.ndarray:
+    def frames_at(self, cells: pa.ChunkedArray, rows: np.ndarray) -> np.ndarray:
+        """Return some rows of a column; of encoded frames only what these need is decoded.
+
+        Args:
+            cells: the column, from a row on that needs none before it.
+            rows: of the cells, in any order.
+
+        Returns:
+            Shape `(len(rows), *shape)`.
+
+        Raises:
+            CorruptStoreError: a cell is NULL, or neither a frame nor a part of an encoded one.
+        """
+        chosen = pa.array(rows)
+        if self.binary and any(has_chunks(chunk, self.size) for chunk in cells.chunks):
+            if not values_of(cells.is_valid().take(chosen)).all():
+                raise self.corrupt("a row is NULL")
+            return self._decoded(cells.combine_chunks(), rows)
+        return self.decode([cells.take(chosen)])
+
+    def _decoded(self, cells: pa.Array, rows: np.ndarray | None = None) -> np.ndarray:
+        try:
+            return decode_frames(cells, ImageShape(self.shape), rows)
+        except ValueError as error:
+            raise self.corrupt(str(error)) from error
+
+    def _raw_frames(self, array: pa.Array) -> np.ndarray:
         if not len(array):
             return np.empty(0, dtype=np.uint8)
         total = len(array) * self.size

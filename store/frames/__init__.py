@@ -1,0 +1,15 @@
+"""Frames of cameras as video: what a column is encoded with, and the cells that hold it."""
+
+from .encoding import Video
+from .images import ImageShape
+from .video_column import VideoColumn, chunk_starts, decode_frames, has_chunks, whole_chunks
+
+__all__ = [
+    "ImageShape",
+    "Video",
+    "VideoColumn",
+    "chunk_starts",
+    "decode_frames",
+    "has_chunks",
+    "whole_chunks",
+]

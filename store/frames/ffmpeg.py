@@ -1,0 +1,162 @@
+"""Frames to packets and back with FFmpeg, through PyAV."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from fractions import Fraction
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from ..common.optional_packages import require
+from ..errors import InvalidArgumentError, MissingPackageError
+from .chunks import Chunk
+from .encoding import Video
+from .images import ImageShape
+
+_ENCODERS = {"h264": "libx264", "hevc": "libx265", "av1": "libsvtav1"}
+_DECODERS = {"h264": ("h264",), "hevc": ("hevc",), "av1": ("libdav1d", "libaom-av1")}
+_RATE = 30
+
+
+@cache
+def _av() -> Any:
+    # SVT-AV1 prints its settings at each start.
+    os.environ.setdefault("SVT_LOG", "0")
+    return require("av", "Video in a store", "'episodelake[video]'")
+
+
+def check_encoder(encoding: Video) -> None:
+    """Raise if this machine cannot encode so.
+
+    Raises:
+        MissingPackageError: PyAV is not installed.
+        InvalidArgumentError: its FFmpeg lacks the encoder.
+    """
+    if not encoding.lossless:
+        assert encoding.codec is not None
+        name = _ENCODERS[encoding.codec]
+        if name not in _av().codecs_available:
+            known = [codec for codec, each in _ENCODERS.items() if each in _av().codecs_available]
+            raise InvalidArgumentError(
+                f"This build of PyAV has no encoder {name}, which codec={encoding.codec!r} needs. It has "
+                f"those of: {', '.join(known) or 'none'}."
+            )
+
+
+def encode(frames: np.ndarray, image: ImageShape, encoding: Video) -> Iterator[Chunk]:
+    """Yield the chunks of consecutive frames; each begins with a keyframe and refers to no other.
+
+    Args:
+        frames: uint8, (n, *image.shape), n at least 1.
+        image: the shape of a frame.
+        encoding: with a codec.
+    """
+    av = _av()
+    assert encoding.codec is not None and encoding.gop is not None
+    context = av.codec.CodecContext.create(_ENCODERS[encoding.codec], "w")
+    # The encoders subsample colours by two.
+    height, width = (side + side % 2 for side in (image.height, image.width))
+    context.height, context.width, context.pix_fmt = height, width, "yuv420p"
+    context.time_base, context.framerate = Fraction(1, _RATE), Fraction(_RATE)
+    context.gop_size, context.thread_count = encoding.gop, 1
+    context.options = _options(encoding)
+    packets: list[bytes] = []
+    starts: list[int] = []
+    shown: list[int] = []
+
+    def take(made: Any) -> None:
+        for packet in made:
+            if packet.is_keyframe:
+                starts.append(len(packets))
+            packets.append(bytes(packet))
+            shown.append(int(packet.pts))
+
+    for number, frame in enumerate(frames):
+        pixels = _padded(image.pixels(frame), height, width)
+        picture = av.VideoFrame.from_ndarray(pixels, format="gray" if image.channels == 1 else "rgb24")
+        picture.pts = number
+        take(context.encode(picture))
+    take(context.encode(None))
+    extradata = bytes(context.extradata or b"")
+    # By when they are shown: each chunk's frames come before those of the next.
+    firsts = [*(min(shown[start:stop]) for start, stop in _spans(starts, len(packets))), len(frames)]
+    for (start, stop), first, following in zip(
+        _spans(starts, len(packets)), firsts, firsts[1:], strict=False
+    ):
+        yield Chunk(encoding.codec, following - first, extradata, packets[start:stop])
+
+
+def _spans(starts: list[int], stop: int) -> list[tuple[int, int]]:
+    return list(zip(starts, [*starts[1:], stop], strict=True))
+
+
+def _options(encoding: Video) -> dict[str, str]:
+    crf, gop = str(encoding.crf), encoding.gop
+    match encoding.codec:
+        case "h264":
+            own = f"scenecut=0:open-gop=0:keyint={gop}:min-keyint={gop}:log-level=none"
+            return {"preset": "veryfast", "crf": crf, "x264-params": own}
+        case "hevc":
+            own = f"scenecut=0:open-gop=0:keyint={gop}:min-keyint={gop}:log-level=none:pools=none"
+            return {"preset": "veryfast", "crf": crf, "x265-params": own}
+        case _:
+            return {"preset": "8", "crf": crf, "svtav1-params": "lp=1:irefresh-type=2:scd=0"}
+
+
+def _padded(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
+    more = [(0, height - pixels.shape[0]), (0, width - pixels.shape[1]), (0, 0)][: pixels.ndim]
+    if any(high for _, high in more):
+        pixels = np.pad(pixels, more, mode="edge")
+    return np.ascontiguousarray(pixels)
+
+
+def decode(chunk: Chunk, image: ImageShape, into: np.ndarray) -> None:
+    """Write the first frames of a chunk.
+
+    Args:
+        chunk: of a codec.
+        image: the shape of a frame.
+        into: uint8, (n, *image.shape), n at most the chunk's frames.
+
+    Raises:
+        ValueError: the chunk is damaged, or its frames have another size.
+        MissingPackageError: PyAV is not installed, or its FFmpeg lacks the decoder.
+    """
+    av = _av()
+    context = _decoder(chunk)
+    count = 0
+    form = "gray" if image.channels == 1 else "rgb24"
+    try:
+        for packet in (*chunk.packets, None):
+            data = None if packet is None else av.Packet(bytes(packet))
+            for picture in context.decode(data):
+                if not (0 <= picture.height - image.height <= 1 and 0 <= picture.width - image.width <= 1):
+                    raise ValueError(
+                        f"a frame has {picture.height} x {picture.width} pixels; expected {image.height} x "
+                        f"{image.width}"
+                    )
+                pixels = picture.to_ndarray(format=form)[: image.height, : image.width]
+                image.write(pixels, into[count])
+                count += 1
+                if count == len(into):
+                    return
+    except av.error.FFmpegError as error:
+        raise ValueError(f"FFmpeg cannot decode it: {error}") from error
+    raise ValueError(f"it has {count} frames; expected at least {len(into)}")
+
+
+def _decoder(chunk: Chunk) -> Any:
+    av = _av()
+    for name in _DECODERS[chunk.codec]:
+        if name in av.codecs_available:
+            context = av.codec.CodecContext.create(name, "r")
+            if chunk.extradata:
+                context.extradata = chunk.extradata
+            context.thread_count = 1
+            return context
+    raise MissingPackageError(
+        f"This build of PyAV has no decoder of {chunk.codec}. Install another: pip install --upgrade av"
+    )

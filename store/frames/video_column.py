@@ -1,0 +1,224 @@
+"""Cells of a frame column: raw frames, chunks, and empty ones for the further frames of the chunk above."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from ..errors import CorruptStoreError
+from . import ffmpeg, lossless
+from .chunks import MAGIC, Chunk
+from .encoding import Video
+from .images import ImageShape
+
+Rows = TypeVar("Rows", pa.Table, pa.RecordBatch)
+
+
+@dataclass(frozen=True)
+class VideoColumn:
+    """A column of frames that is encoded.
+
+    Attributes:
+        name: the column.
+        image: the shape of a frame.
+        encoding: what new frames are encoded with.
+    """
+
+    name: str
+    image: ImageShape
+    encoding: Video
+
+    @property
+    def frame_bytes(self) -> int:
+        """About how many bytes a frame takes when it is encoded."""
+        return max(16, self.image.size // (2 if self.encoding.lossless else 64))
+
+    def encode(self, cells: pa.Array, starts: np.ndarray) -> pa.Array:
+        """Return the same rows with raw frames encoded; chunks that are there, and NULLs, stay.
+
+        Args:
+            cells: binary.
+            starts: bool, one per row: where an episode, or an agent's part of one, begins. The first row
+                begins one as well.
+        """
+        sizes, data = _sizes(cells), _data(cells)
+        raw = (sizes == self.image.size) & _valid(cells)
+        made: list[bytes | None] = cells.to_pylist() if not raw.all() else [b""] * len(cells)
+        for start, stop in _runs(raw, starts):
+            begin = int(data.starts[start])
+            frames = data.bytes[begin : begin + (stop - start) * self.image.size]
+            row = start
+            for chunk in self._chunks(frames.reshape((stop - start, *self.image.shape))):
+                made[row : row + chunk.frames] = [
+                    chunk.to_bytes(self.image.size),
+                    *[b""] * (chunk.frames - 1),
+                ]
+                row += chunk.frames
+        return pa.array(made, pa.binary())
+
+    def decoded(self, rows: Rows) -> Rows:
+        """Return rows with raw frames in this column; those that lack the column as they are.
+
+        Args:
+            rows: from a row on that needs none before it.
+
+        Raises:
+            CorruptStoreError: a cell is neither a frame nor a part of an encoded one.
+        """
+        index = rows.schema.get_field_index(self.name)
+        if index < 0:
+            return rows
+        cells = rows.column(index)
+        cells = cells.combine_chunks() if isinstance(cells, pa.ChunkedArray) else cells
+        if not has_chunks(cells, self.image.size):
+            return rows
+        chosen = np.flatnonzero(_valid(cells))
+        try:
+            frames = decode_frames(cells, self.image, chosen)
+        except ValueError as error:
+            raise CorruptStoreError(f"column '{self.name}': {error}.") from error
+        made: list[Any] = [None] * len(cells)
+        for row, frame in zip(chosen.tolist(), frames, strict=True):
+            made[row] = frame.data.cast("B")
+        return rows.set_column(index, rows.schema.field(index), pa.array(made, pa.binary()))
+
+    def _chunks(self, frames: np.ndarray) -> Iterable[Chunk]:
+        if self.encoding.lossless:
+            return (lossless.encode(frame, self.image) for frame in frames)
+        return ffmpeg.encode(frames, self.image, self.encoding)
+
+
+@dataclass(frozen=True)
+class _Data:
+    starts: np.ndarray
+    bytes: np.ndarray
+
+
+def _data(cells: pa.Array) -> _Data:
+    _, offsets, data = cells.buffers()
+    starts = np.frombuffer(offsets, np.int32)[cells.offset : cells.offset + len(cells) + 1]
+    return _Data(starts, np.frombuffer(data if data is not None else b"", np.uint8))
+
+
+def _sizes(cells: pa.Array) -> np.ndarray:
+    return np.diff(_data(cells).starts)
+
+
+def _valid(cells: pa.Array) -> np.ndarray:
+    if not cells.null_count:
+        return np.ones(len(cells), bool)
+    return cells.is_valid().to_numpy(zero_copy_only=False)
+
+
+def _runs(raw: np.ndarray, starts: np.ndarray) -> Iterator[tuple[int, int]]:
+    """Yield the stretches of raw frames that belong together."""
+    before = np.concatenate([[False], raw[:-1]])
+    begins = np.flatnonzero(raw & (starts | ~before))
+    ends = np.flatnonzero(raw & np.concatenate([starts[1:] | ~raw[1:], [True]])) + 1
+    return zip(begins.tolist(), ends.tolist(), strict=True)
+
+
+def chunk_starts(cells: pa.Array | pa.ChunkedArray) -> np.ndarray:
+    """Return where rows begin that need none before them, bool: all but those of empty cells."""
+    parts = cells.chunks if isinstance(cells, pa.ChunkedArray) else [cells]
+    found = [(_sizes(part) > 0) | ~_valid(part) for part in parts]
+    return np.concatenate(found) if found else np.zeros(0, bool)
+
+
+def has_chunks(cells: pa.Array, image_size: int) -> bool:
+    """Return whether a cell of a frame column is a chunk.
+
+    Args:
+        cells: binary.
+        image_size: the bytes of a raw frame.
+    """
+    data = _data(cells)
+    sizes = np.diff(data.starts)
+    others = np.flatnonzero((sizes != image_size) & (sizes > 0))
+    if not len(others):
+        return False
+    start = int(data.starts[others[0]])
+    return bytes(data.bytes[start : start + len(MAGIC)]) == MAGIC
+
+
+def whole_chunks(tables: Iterable[pa.Table], columns: Sequence[str]) -> Iterator[pa.Table]:
+    """Yield the same rows in tables that each begin with a chunk, or a raw frame, of each column.
+
+    Args:
+        tables: rows in order; the first begins so.
+        columns: frame columns; those that a table lacks are passed over.
+    """
+    held: pa.Table | None = None
+    for table in tables:
+        if not table.num_rows:
+            continue
+        if held is not None and not _common_starts(table.slice(0, 1), columns).all():
+            cut = int(np.flatnonzero(_common_starts(held, columns)).max(initial=0))
+            if cut:
+                yield held.slice(0, cut)
+            held = pa.concat_tables([held.slice(cut), table])
+            continue
+        if held is not None:
+            yield held
+        held = table
+    if held is not None:
+        yield held
+
+
+def _common_starts(table: pa.Table, columns: Sequence[str]) -> np.ndarray:
+    """Return where all columns begin with a chunk or a raw frame: bool, one per row."""
+    begins = [chunk_starts(table.column(name)) for name in columns if name in table.column_names]
+    return np.logical_and.reduce([np.ones(table.num_rows, bool), *begins])
+
+
+def decode_frames(cells: pa.Array, image: ImageShape, rows: np.ndarray | None = None) -> np.ndarray:
+    """Return frames of a column; each chunk that they lie in is decoded once.
+
+    Args:
+        cells: binary, no NULLs, in the order of the store.
+        image: the shape of a frame.
+        rows: the rows to return, in any order; None for all.
+
+    Returns:
+        uint8, (n, *image.shape), writable and its own memory.
+
+    Raises:
+        ValueError: a cell is neither a frame, a chunk nor a frame of the chunk above.
+        MissingPackageError: PyAV is not installed.
+    """
+    data = _data(cells)
+    sizes = np.diff(data.starts)
+    wanted = np.arange(len(cells)) if rows is None else np.asarray(rows, np.int64)
+    frames = np.empty((len(wanted), *image.shape), np.uint8)
+    heads = np.maximum.accumulate(np.where(sizes > 0, np.arange(len(cells)), -1))
+    owners = heads[wanted]
+    for head in np.unique(owners).tolist():
+        places = np.flatnonzero(owners == head)
+        if head < 0:
+            row = int(wanted[places[0]])
+            raise ValueError(f"the frame in row {row} belongs to a chunk in a row before, which is missing")
+        start, stop = int(data.starts[head]), int(data.starts[head + 1])
+        offsets = wanted[places] - head
+        if stop - start == image.size and not offsets.any():
+            frames[places] = data.bytes[start:stop].reshape(image.shape)
+            continue
+        decoded = np.empty((int(offsets.max()) + 1, *image.shape), np.uint8)
+        try:
+            _decode(data.bytes[start:stop], image, decoded)
+        except ValueError as error:
+            raise ValueError(f"the chunk in row {head} is damaged: {error}") from error
+        frames[places] = decoded[offsets]
+    return frames
+
+
+def _decode(cell: np.ndarray, image: ImageShape, into: np.ndarray) -> None:
+    if len(cell) == image.size:
+        raise ValueError("it is a raw frame, and empty cells follow it")
+    chunk = Chunk.parse(memoryview(cell))
+    if chunk.frames < len(into):
+        raise ValueError(f"it has {chunk.frames} frames; expected at least {len(into)}")
+    (lossless if chunk.codec == "lossless" else ffmpeg).decode(chunk, image, into)
