@@ -275,5 +275,4 @@ def kill(writer: EpisodeWriter) -> None:
     try:
         writer.flush()
     finally:
-        session._stop_threads()
         session._leave_journal()

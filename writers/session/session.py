@@ -388,7 +388,6 @@ class RunSession(NotCopyable, Generic[Rows]):
         except (StoreAccessError, StoreNotFoundError):
             if not self.journal.is_ours:
                 self._leave_journal()
-                self._end_keeper()
                 self.journal.check()
             raise
 
@@ -440,6 +439,7 @@ class RunSession(NotCopyable, Generic[Rows]):
             self.closed = True
             self.journal.close_part()
         self.seals.stop()
+        self._end_keeper()
         self.journal.leave()
         atexit.unregister(self.close)
 
