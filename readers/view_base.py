@@ -219,8 +219,8 @@ class DescribedView(ContextView):
         In the frame `steps` and in SQL a cell of an encoded column is a frame, a group of pictures, or empty.
 
         Args:
-            rows: a frame of Polars, a table of Arrow or a relation of DuckDB with the columns `episode_id` and
-                `t`, and `agent_id` where there are several agents: rows of `steps`, or the result of a query.
+            rows: a frame of Polars, a table of Arrow or a relation of DuckDB with the columns `episode_id`
+                and `t`, and `agent_id` where there are several agents: rows of `steps`, or a query's result.
             column: of images of uint8, as `observation.front`.
 
         Returns:
