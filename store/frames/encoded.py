@@ -1,0 +1,62 @@
+"""`EncodedFrames`: frames of an episode that are encoded already, to be stored as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from .images import ImageShape
+from .video_column import decode_frames
+
+
+@dataclass(frozen=True)
+class EncodedFrames:
+    """The frames of one episode as cells of a column; where arrays are wanted, it decodes itself.
+
+    Attributes:
+        cells: binary; begins with a chunk or a raw frame.
+        image: the shape of a frame.
+    """
+
+    cells: pa.Array
+    image: ImageShape
+
+    def __len__(self) -> int:
+        return len(self.cells)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """That of the array: (n, *shape of a frame)."""
+        return (len(self.cells), *self.image.shape)
+
+    @property
+    def dtype(self) -> np.dtype:
+        """uint8."""
+        return np.dtype(np.uint8)
+
+    @property
+    def ndim(self) -> int:
+        """The axes of the array."""
+        return 1 + len(self.image.shape)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """Decode all frames.
+
+        Raises:
+            ValueError: they are damaged.
+        """
+        frames = decode_frames(self.cells, self.image)
+        return frames if dtype is None else frames.astype(dtype)
+
+    def __getitem__(self, key: Any) -> np.ndarray:
+        """Decode some frames; `key` as for an array along its first axis."""
+        rows = np.arange(len(self))[key]
+        frames = decode_frames(self.cells, self.image, np.atleast_1d(rows))
+        return frames if rows.ndim else frames[0]
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        return (self[row] for row in range(len(self)))
