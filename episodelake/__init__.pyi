@@ -11,6 +11,7 @@ from .episode_store import EpisodeStore, EpisodeView
 from .exchange import formats
 from .exchange.importing import import_dataset
 from .exchange.table.mapping import FILE, ColumnMapping
+from .exchange.video_files import frames_of
 from .lakes.open_lake import lake
 from .publishing.publishing import published
 from .readers.columns.mapped import Cache
@@ -34,7 +35,7 @@ from .store.agents import AgentGroup
 from .store.dynamic.values import OpaqueValue
 from .store.environments.codecs import register_artifact_codec
 from .store.errors import EpisodelakeError
-from .store.frames import Video
+from .store.frames import EncodedFrames, Video
 from .store.spaces import Codec, register_codec
 from .writers.collecting.actor import Policy, PolicyOutput
 from .writers.collecting.collect import collect
@@ -52,6 +53,7 @@ __all__ = [
     "ColumnMapping",
     "Deltas",
     "DerivedColumns",
+    "EncodedFrames",
     "Episode",
     "EpisodeStore",
     "EpisodeView",
@@ -88,6 +90,7 @@ __all__ = [
     "collect",
     "create",
     "formats",
+    "frames_of",
     "import_dataset",
     "lake",
     "merge",

@@ -192,6 +192,7 @@ def empty_store(dataset: ForeignDataset, path: Path, **options: Any) -> EpisodeS
         observation_space=dataset.observation_space,
         action_space=dataset.action_space,
         reward_shape=dataset.reward_shape,
+        encodings=dataset.encodings,
         **options,
     )
 

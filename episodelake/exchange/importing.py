@@ -351,6 +351,7 @@ def _spaces_of(target: EpisodeStore | None, dataset: ForeignDataset) -> Iterator
     own = dataset.observation_space, dataset.action_space
     wanted = target.observation_space, target.action_space
     dataset.observation_space, dataset.action_space = wanted
+    dataset.encodings = target.handle.manifest.encodings
     try:
         yield
     except SpaceMismatchError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from .images import ImageShape
+from .packets import copied_cells
 from .video_column import decode_frames
 
 
@@ -24,6 +25,25 @@ class EncodedFrames:
 
     cells: pa.Array
     image: ImageShape
+
+    @staticmethod
+    def copied(
+        container: Any, stream: Any, stamps: np.ndarray, shape: tuple[int, ...]
+    ) -> EncodedFrames | None:
+        """Return frames of an open video without decoding them; None where they have to be decoded.
+
+        Args:
+            container, stream: of PyAV.
+            stamps: int64, the presentation timestamps of the frames, in units of the stream.
+            shape: of a frame.
+        """
+        cells = copied_cells(container, stream, stamps, int(np.prod(shape)))
+        return None if cells is None else EncodedFrames(cells, ImageShape(tuple(shape)))
+
+    @staticmethod
+    def raw(frames: Sequence[bytes], shape: tuple[int, ...]) -> EncodedFrames:
+        """Return frames that are not encoded, each as the bytes of its pixels."""
+        return EncodedFrames(pa.array(frames, pa.binary()), ImageShape(tuple(shape)))
 
     def __len__(self) -> int:
         return len(self.cells)

@@ -8,7 +8,6 @@ import numpy as np
 import pyarrow as pa
 
 from .chunks import NAMES, Chunk
-from .images import ImageShape
 
 #: FFmpeg's names of codecs that differ from ours.
 _NAMES = {"h264": "h264", "hevc": "hevc", "av1": "av1", "libdav1d": "av1", "libaom-av1": "av1"}
@@ -20,13 +19,13 @@ def codec_of(stream: Any) -> str | None:
     return name if name in NAMES else None
 
 
-def copied_cells(container: Any, stream: Any, stamps: np.ndarray, image: ImageShape) -> pa.Array | None:
+def copied_cells(container: Any, stream: Any, stamps: np.ndarray, frame_size: int) -> pa.Array | None:
     """Return frames of an open video as the cells of a column.
 
     Args:
         container, stream: of PyAV.
         stamps: int64, the presentation timestamps of the frames, in units of the stream.
-        image: the shape of a frame.
+        frame_size: the bytes of a raw frame.
 
     Returns:
         Binary, one cell per frame. None where the frames cannot be copied: they do not begin at a keyframe,
@@ -52,12 +51,12 @@ def copied_cells(container: Any, stream: Any, stamps: np.ndarray, image: ImageSh
         # Packets behind the last frame that is wanted are not needed to decode it.
         needed = start + 1 + int(np.flatnonzero(shown[start:stop] <= stamps[-1])[-1])
         chunk = Chunk(codec, frames, extradata, [bytes(packet) for packet in packets[start:needed]])
-        cells += [chunk.to_bytes(image.size), *[b""] * (frames - 1)]
+        cells += [chunk.to_bytes(frame_size), *[b""] * (frames - 1)]
     return pa.array(cells, pa.binary())
 
 
 def _packets(container: Any, stream: Any, first: int, last: int) -> list[Any]:
-    """Return the packets from the one shown at `first` to the last needed for those up to `last`, as decoded."""
+    """Return packets in decoding order, from the one shown at `first` to what frames up to `last` need."""
     container.seek(first, stream=stream)
     found: list[Any] = []
     for packet in container.demux(stream):

@@ -12,6 +12,7 @@ from gymnasium import Space, spaces
 
 from ...errors import DatasetError
 from ...plugin import Losses
+from ...store.names import escape_distinct
 from ...writers.importing.columns import apart, array_space, read_json
 from .files import INFO, VERSIONS
 from .videos import Pixels
@@ -202,6 +203,22 @@ def dataset_card(
 def _other_files(folder: Path) -> list[Path]:
     """Return the files of `meta` that do not list episodes or tasks."""
     return [file for file in sorted((folder / "meta").iterdir()) if file.name not in _LISTS]
+
+
+def column_name(space: Space, path: str) -> str:
+    """Return the column of steps of a part of the observations.
+
+    Args:
+        space: of the observations.
+        path: the part, such as `observation.front`.
+    """
+    column, *keys = path.split(".")
+    for key in keys:
+        if isinstance(space, spaces.Dict):
+            column, space = f"{column}.{escape_distinct(space.spaces)[key]}", space.spaces[key]
+        else:
+            column = f"{column}.{key}"
+    return column
 
 
 def shaped(space: Any, values: Any) -> Any:

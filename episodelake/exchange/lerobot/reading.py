@@ -39,6 +39,7 @@ from ...plugin import (
 )
 from ...store.common.arguments import as_flags
 from ...store.files import exists, is_file, is_folder
+from ...store.frames import Video, is_encodable
 from ...writers.importing.columns import (
     extra_names,
     image_frames,
@@ -53,6 +54,7 @@ from ...writers.importing.formats import NO_REWARDS, SPACES, look_into_json
 from .features import (
     ANNOTATION,
     LANGUAGE,
+    column_name,
     dataset_card,
     depth_dtype,
     feature_space,
@@ -66,7 +68,7 @@ from .features import (
 )
 from .files import INFO, EpisodeEntry, Frames, Place, Rows, entries, is_v3, read_tasks
 from .mapping import roles_of
-from .videos import video_frames
+from .videos import copied_frames, video_frames
 
 OURS = "meta/episodelake.json"
 _COUNTERS = ("timestamp", "frame_index", "episode_index", "index", "task_index")
@@ -134,6 +136,8 @@ class _Dataset(ForeignDataset):
             "truncated": roles.truncated or "false",
         }
         taken = {*_COUNTERS, *roles.features}
+        self._columns = self._video_columns()
+        self.encodings = {column: self._encoding(name) for name, column in self._columns.items()}
         self._others = extra_names([name for name in features if name not in taken], "lerobot")
         self.mapping.update((ours, theirs) for theirs, ours in self._others.items())
 
@@ -143,6 +147,21 @@ class _Dataset(ForeignDataset):
         return nested_space(
             {path: feature_space(name, self._features[name]) for name, path in named.items()}, side
         )
+
+    def _video_columns(self) -> dict[str, str]:
+        """Return the columns of the features that are video of colours, by feature."""
+        found = {}
+        for name, path in self._observations.items():
+            feature = self._features.get(name, {})
+            if feature.get("dtype") == "video" and not is_depth(feature) and is_encodable(shape_of(feature)):
+                found[name] = column_name(self.observation_space, path)
+        return found
+
+    def _encoding(self, name: str) -> Video:
+        """Return how frames are encoded that cannot be copied: with the codec of the feature's videos."""
+        infos = [self._features[name].get(key) or {} for key in ("info", "video_info")]
+        codec = next((each["video.codec"] for each in infos if "video.codec" in each), "h264")
+        return Video(codec if codec in ("h264", "hevc", "av1") else "h264")
 
     def _entries(self) -> list[EpisodeEntry]:
         videos = [name for name, feature in self._features.items() if feature["dtype"] == "video"]
@@ -231,6 +250,11 @@ class _Dataset(ForeignDataset):
         if kind == "video":
             feature = self._features[name]
             depth = is_depth(feature)
+            if self._columns.get(name) in self.encodings:
+                copied = copied_frames(entry.videos[name], times, self._fps, shape)
+                if copied is not None:
+                    return copied
+                self.losses.add("frames that could not be copied, and are encoded again", entry.length)
             self.losses.add(
                 "depths quantized to 12 bits in a video" if depth else "frames of lossy video", entry.length
             )

@@ -1,0 +1,84 @@
+"""Video files of datasets: opened so that they lead nowhere else, and their frames as they are encoded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from os import PathLike
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from ..errors import DatasetError
+from ..plugin import reading, require
+from ..store.frames import EncodedFrames, ImageShape
+
+
+@contextmanager
+def opened_video(file: Path) -> Iterator[tuple[Any, Any]]:
+    """Yield the container and the video stream of a file.
+
+    Raises:
+        DatasetError: the file is damaged, or the block fails to decode it.
+    """
+    av: Any = require("av", "Reading videos")
+    # From an open file, with a fixed format, FFmpeg opens no other file or address.
+    with (
+        reading(file, "cannot be decoded"),
+        file.open("rb") as content,
+        av.open(content, format=_container(content, file)) as container,
+    ):
+        if not container.streams.video:
+            raise DatasetError(f"{file} has no video, only {len(container.streams)} other streams.")
+        stream = container.streams.video[0]
+        stream.thread_type = "AUTO"
+        yield container, stream
+
+
+def frames_of(path: str | PathLike[str]) -> EncodedFrames:
+    """Return the frames of a video file, for `EpisodeWriter.write_episode` and for numpy.
+
+    A store that holds the column as video takes the packets over without decoding them, if the codec is
+    H.264, HEVC or AV1. Everything else decodes them: `numpy.asarray(frames)`, `frames[3]`, stores of raw
+    frames.
+
+    Args:
+        path: of an MP4 or Matroska file. Its first video stream is read.
+
+    Returns:
+        Frames of shape (n, H, W, 3), or (n, H, W, 1) for grey video, uint8.
+
+    Raises:
+        DatasetError: the file is damaged, or no such video.
+        MissingPackageError: PyAV is not installed.
+    """
+    file = Path(path)
+    with opened_video(file) as (container, stream):
+        context = stream.codec_context
+        image = ImageShape((context.height, context.width, 1 if context.pix_fmt in ("gray", "gray8") else 3))
+        shown = [packet.pts for packet in container.demux(stream) if _is_shown(packet)]
+        if not shown:
+            raise DatasetError(f"{file} has no frames.")
+        copied = EncodedFrames.copied(container, stream, np.unique(np.array(shown, np.int64)), image.shape)
+        if copied is not None:
+            return copied
+        container.seek(0, stream=stream)
+        form = "gray" if image.channels == 1 else "rgb24"
+        frames = [frame.to_ndarray(format=form).tobytes() for frame in container.decode(stream)]
+    return EncodedFrames.raw(frames, image.shape)
+
+
+def _is_shown(packet: Any) -> bool:
+    return packet.pts is not None and not packet.is_discard
+
+
+def _container(file: IO[bytes], path: Path) -> str:
+    """Return FFmpeg's name for the container of an open video: MP4 or Matroska, none that lists files."""
+    head = file.read(12)
+    file.seek(0)
+    if head[4:8] in (b"ftyp", b"moov"):
+        return "mov"
+    if head[:4] == b"\x1aE\xdf\xa3":
+        return "matroska"
+    raise DatasetError(f"{path} is no MP4 or Matroska file; other videos are not read.")
