@@ -35,7 +35,7 @@ from .store.agents import AgentGroup
 from .store.dynamic.values import OpaqueValue
 from .store.environments.codecs import register_artifact_codec
 from .store.errors import EpisodelakeError
-from .store.frames import EncodedFrames, Video
+from .store.frames import Video
 from .store.spaces import Codec, register_codec
 from .writers.collecting.actor import Policy, PolicyOutput
 from .writers.collecting.collect import collect
@@ -53,7 +53,6 @@ __all__ = [
     "ColumnMapping",
     "Deltas",
     "DerivedColumns",
-    "EncodedFrames",
     "Episode",
     "EpisodeStore",
     "EpisodeView",

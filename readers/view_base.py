@@ -8,7 +8,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import polars as pl
 
 from ..store.agents import AgentGroup
@@ -212,29 +211,6 @@ class DescribedView(ContextView):
         from .namespaces import EpisodeLazyFrame
 
         return EpisodeLazyFrame(self.steps).with_next_observation()
-
-    def decode_frames(self, rows: Any, column: str) -> np.ndarray:
-        """Return the images that some rows of steps have, also where a column's frames are encoded.
-
-        In the frame `steps` and in SQL a cell of an encoded column is a frame, a group of pictures, or empty.
-
-        Args:
-            rows: a frame of Polars, a table of Arrow or a relation of DuckDB with the columns `episode_id`
-                and `t`, and `agent_id` where there are several agents: rows of `steps`, or a query's result.
-            column: of images of uint8, as `observation.front`.
-
-        Returns:
-            An array of shape (n, *shape) in the order of the rows. It belongs to the caller.
-
-        Raises:
-            InvalidArgumentError: there is no such column; the rows lack a column, or name a step that is not
-                there.
-            EpisodeNotFoundError: the rows name an episode that this view lacks.
-            CorruptStoreError: a file of the store is damaged.
-        """
-        from .video_frames import decode_frames
-
-        return decode_frames(self.context, rows, column)
 
     def steps_where(
         self, condition: pl.Expr | str | SqlCondition, parameters: Parameters | None = None

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..errors import DatasetError
 from ..plugin import reading, require
-from ..store.frames import EncodedFrames, ImageShape
+from ..types import EncodedFrames
 
 
 @contextmanager
@@ -56,17 +56,17 @@ def frames_of(path: str | PathLike[str]) -> EncodedFrames:
     file = Path(path)
     with opened_video(file) as (container, stream):
         context = stream.codec_context
-        image = ImageShape((context.height, context.width, 1 if context.pix_fmt in ("gray", "gray8") else 3))
+        shape = context.height, context.width, 1 if context.pix_fmt == "gray" else 3
         shown = [packet.pts for packet in container.demux(stream) if _is_shown(packet)]
         if not shown:
             raise DatasetError(f"{file} has no frames.")
-        copied = EncodedFrames.copied(container, stream, np.unique(np.array(shown, np.int64)), image.shape)
+        copied = EncodedFrames.copied(container, stream, np.unique(np.array(shown, np.int64)), shape)
         if copied is not None:
             return copied
         container.seek(0, stream=stream)
-        form = "gray" if image.channels == 1 else "rgb24"
+        form = "gray" if shape[-1] == 1 else "rgb24"
         frames = [frame.to_ndarray(format=form).tobytes() for frame in container.decode(stream)]
-    return EncodedFrames.raw(frames, image.shape)
+    return EncodedFrames.raw(frames, shape)
 
 
 def _is_shown(packet: Any) -> bool:

@@ -2,7 +2,7 @@
 
 from .encoded import EncodedFrames
 from .encoding import Video
-from .images import ImageShape, is_encodable
+from .images import ImageShape
 from .video_column import VideoColumn, chunk_starts, decode_frames, has_chunks, whole_chunks
 
 __all__ = [
@@ -13,6 +13,5 @@ __all__ = [
     "chunk_starts",
     "decode_frames",
     "has_chunks",
-    "is_encodable",
     "whole_chunks",
 ]

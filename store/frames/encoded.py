@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from ..errors import InvalidArgumentError
 from .images import ImageShape
 from .packets import copied_cells
 from .video_column import decode_frames
@@ -39,6 +40,15 @@ class EncodedFrames:
         """
         cells = copied_cells(container, stream, stamps, int(np.prod(shape)))
         return None if cells is None else EncodedFrames(cells, ImageShape(tuple(shape)))
+
+    @staticmethod
+    def can_have(shape: tuple[int, ...]) -> bool:
+        """Return whether frames of a shape can be encoded."""
+        try:
+            ImageShape(shape)
+        except InvalidArgumentError:
+            return False
+        return True
 
     @staticmethod
     def raw(frames: Sequence[bytes], shape: tuple[int, ...]) -> EncodedFrames:

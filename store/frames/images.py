@@ -13,15 +13,6 @@ from ..errors import InvalidArgumentError
 _SMALLEST_SIDE = 16
 
 
-def is_encodable(shape: tuple[int, ...]) -> bool:
-    """Return whether frames of a shape can be encoded."""
-    try:
-        ImageShape(shape)
-    except InvalidArgumentError:
-        return False
-    return True
-
-
 @dataclass(frozen=True)
 class ImageShape:
     """The shape of a frame: (H, W), (H, W, C) or (C, H, W), with one or three channels.

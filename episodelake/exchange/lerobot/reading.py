@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 from gymnasium import Space
 
+from ... import Video
 from ...errors import DatasetError
 from ...plugin import (
     ForeignDataset,
@@ -39,7 +40,7 @@ from ...plugin import (
 )
 from ...store.common.arguments import as_flags
 from ...store.files import exists, is_file, is_folder
-from ...store.frames import Video, is_encodable
+from ...types import EncodedFrames
 from ...writers.importing.columns import (
     extra_names,
     image_frames,
@@ -153,7 +154,11 @@ class _Dataset(ForeignDataset):
         found = {}
         for name, path in self._observations.items():
             feature = self._features.get(name, {})
-            if feature.get("dtype") == "video" and not is_depth(feature) and is_encodable(shape_of(feature)):
+            if (
+                feature.get("dtype") == "video"
+                and not is_depth(feature)
+                and EncodedFrames.can_have(shape_of(feature))
+            ):
                 found[name] = column_name(self.observation_space, path)
         return found
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from ...errors import DatasetError
 from ...plugin import check_bytes
-from ...store.frames import EncodedFrames
+from ...types import EncodedFrames
 from ..video_files import opened_video
 
 #: How far a frame may be from the time of its row, in frames; nearer to a half, two frames are alike.
