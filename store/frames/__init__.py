@@ -3,7 +3,7 @@
 from .encoded import EncodedFrames
 from .encoding import Video
 from .images import ImageShape
-from .video_column import VideoColumn, chunk_starts, decode_frames, has_chunks, whole_chunks
+from .video_column import VideoColumn, chunk_starts, decode_cells, decode_frames, has_chunks, whole_chunks
 
 __all__ = [
     "EncodedFrames",
@@ -11,6 +11,7 @@ __all__ = [
     "Video",
     "VideoColumn",
     "chunk_starts",
+    "decode_cells",
     "decode_frames",
     "has_chunks",
     "whole_chunks",
