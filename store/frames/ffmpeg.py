@@ -19,6 +19,8 @@ from .images import ImageShape
 _ENCODERS = {"h264": "libx264", "hevc": "libx265", "av1": "libsvtav1"}
 _DECODERS = {"h264": ("h264",), "hevc": ("hevc",), "av1": ("libdav1d", "libaom-av1")}
 _RATE = 30
+#: Of pictures narrower than this, x265 writes past its memory in its cutree.
+_NARROW = 64
 
 
 @cache
@@ -62,7 +64,7 @@ def encode(frames: np.ndarray, image: ImageShape, encoding: Video) -> Iterator[C
     context.height, context.width, context.pix_fmt = height, width, "yuv420p"
     context.time_base, context.framerate = Fraction(1, _RATE), Fraction(_RATE)
     context.gop_size, context.thread_count = encoding.gop, 1
-    context.options = _options(encoding)
+    context.options = _options(encoding, width)
     packets: list[bytes] = []
     starts: list[int] = []
     shown: list[int] = []
@@ -93,7 +95,7 @@ def _spans(starts: list[int], stop: int) -> list[tuple[int, int]]:
     return list(zip(starts, [*starts[1:], stop], strict=True))
 
 
-def _options(encoding: Video) -> dict[str, str]:
+def _options(encoding: Video, width: int) -> dict[str, str]:
     crf, gop = str(encoding.crf), encoding.gop
     match encoding.codec:
         case "h264":
@@ -101,6 +103,8 @@ def _options(encoding: Video) -> dict[str, str]:
             return {"preset": "veryfast", "crf": crf, "x264-params": own}
         case "hevc":
             own = f"scenecut=0:open-gop=0:keyint={gop}:min-keyint={gop}:log-level=none:pools=none"
+            if width < _NARROW:
+                own += ":cutree=0"
             return {"preset": "veryfast", "crf": crf, "x265-params": own}
         case _:
             return {"preset": "8", "crf": crf, "svtav1-params": "lp=1:irefresh-type=2:scd=0"}

@@ -98,7 +98,8 @@ class StepsFile:
         if self._video:
             self._group_rows = _whole_pictures(self._group_rows, self._video)
         packed = any(has_packed(runs.batch.schema) for runs in index.pieces.runs)
-        if packed:
+        if packed and not self._video:
+            # Tables with video are held until several make a row group, so each has memory of its own.
             self._arenas = [Arena(GROUP_BYTES), Arena(GROUP_BYTES)]
         self._names = {"episode_id": ids}
         if lanes.names is not None:

@@ -1,0 +1,362 @@
+"""Stores whose cameras are video: every way in and every way out gives the frames of a plain loop.
+
+Each frame names its camera, episode and step in large blocks, so a lossy codec still tells which it is.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+import episodelake as el
+from episodelake.store.rewrite import rows as rewriting
+from episodelake.store.segments import steps_file
+from video_reader import read_column, row_groups
+from video_stores import (
+    CODECS,
+    ENCODINGS,
+    LENGTHS,
+    SHAPES,
+    Cameras,
+    Team,
+    arrays_of,
+    check_episode,
+    check_frame,
+    check_frames,
+    new_store,
+    recorded_store,
+    seen,
+)
+
+#: The cameras of tests that try many operations: a codec with odd sides, one without loss, and raw frames.
+FEW = {name: SHAPES[name] for name in ("odd", "exact", "raw")}
+
+
+@pytest.fixture
+def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Row groups of a few rows, so that longer episodes span several."""
+    monkeypatch.setattr(steps_file, "GROUP_ROWS", 8)
+    monkeypatch.setattr(rewriting, "GROUP_ROWS", 5)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> el.EpisodeStore:
+    """Episodes of all cameras, in row groups of a few rows."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(steps_file, "GROUP_ROWS", 8)
+        made = recorded_store(tmp_path_factory.mktemp("video") / "store")
+    (file,) = (made.path / "steps").glob("*.parquet")
+    assert pq.ParquetFile(file).num_row_groups > 3
+    return made
+
+
+def check_cells(store: el.EpisodeStore, cameras: Any = SHAPES) -> None:
+    """Fail unless a reader of docs/format.md finds the frames that the library decodes."""
+    episodes = {episode.id: episode for episode in store}
+    for column in ENCODINGS:
+        camera = column.partition(".")[2]
+        if camera in cameras:
+            found = read_column(Path(store.path), column, SHAPES[camera])
+            assert len(found) == sum(episode.length + 1 for episode in store)
+            for (name, t), frame in found.items():
+                assert np.array_equal(frame, episodes[name].observations[camera][t]), (camera, t)
+
+
+def check_store(store: el.EpisodeStore, seeds: Any, cameras: Any = FEW) -> None:
+    """Fail unless a store has the episodes of these seeds, and is sound."""
+    assert [episode.seed for episode in store] == list(seeds)
+    for episode in store:
+        check_episode(episode, cameras)
+    assert not store.verify().faults
+    check_cells(store, cameras)
+
+
+def encoded(store: el.EpisodeStore, column: str = "observation.odd") -> int:
+    """How many cells of a column are chunks."""
+    cells = [cell for _, _, part in row_groups(Path(store.path), column) for cell in part]
+    return sum(cell is not None and cell[:4] == b"EPF1" for cell in cells)
+
+
+# What is stored
+
+
+def test_cells_are_those_of_the_format(store: el.EpisodeStore) -> None:
+    """An independent reader finds every frame; codecs have several chunks, and few of them."""
+    check_cells(store)
+    for column, encoding in ENCODINGS.items():
+        rows = sum(length + 1 for length in LENGTHS)
+        most = rows if encoding.lossless else sum(-(-(length + 1) // 4) + 1 for length in LENGTHS)
+        assert len(LENGTHS) <= encoded(store, column) <= most
+    raw = [cell for _, _, part in row_groups(Path(store.path), "observation.raw") for cell in part]
+    assert {len(cell) for cell in raw} == {33 * 47 * 3}
+
+
+@pytest.mark.further
+@pytest.mark.parametrize("codec", CODECS)
+def test_each_codec_takes_each_shape(tmp_path: Path, codec: str) -> None:
+    """All shapes in a store of one codec."""
+    encodings = {f"observation.{camera}": CODECS[codec] for camera in SHAPES}
+    store = recorded_store(tmp_path / "store", range(3), encodings=encodings)
+    check_cells(store)
+    for episode in store:
+        for camera in SHAPES:
+            exact = codec == "lossless"
+            frames = episode.observations[camera]
+            check_frames(frames, camera, episode.seed or 0, range(episode.length + 1), exact)
+
+
+@pytest.mark.further
+def test_noise_survives_a_lossless_column(tmp_path: Path) -> None:
+    """Random pixels, all of one value, and a ramp: bit for bit."""
+    space = gym.spaces.Box(0, 255, (33, 47, 3), np.uint8)
+    encodings = {"observation": CODECS["lossless"]}
+    store = el.create(
+        tmp_path / "store", observation_space=space, action_space=Cameras.action_space, encodings=encodings
+    )
+    noise = np.random.default_rng(0).integers(0, 256, (3, 33, 47, 3), dtype=np.uint8)
+    ramp = np.arange(2 * 33 * 47 * 3).reshape(2, 33, 47, 3).astype(np.uint8)
+    frames = np.concatenate([noise, np.zeros_like(ramp), ramp])
+    with store.writer() as writer:
+        arrays = arrays_of({}, 0, len(frames) - 1)
+        writer.write_episode(**{**arrays, "observations": frames})
+    (episode,) = store.refresh()
+    assert np.array_equal(episode.observations, frames)
+
+
+# What reads
+
+Frames = Iterator[tuple[str, int, int, Any]]
+
+
+def of_batch(batch: dict[str, Any], key: str = "observation", later: int = 0) -> Frames:
+    """The frames of a batch of transitions, by the state beside them."""
+    tree = batch[key]
+    for row, (episode, t) in enumerate(np.asarray(tree["state"]).astype(int).tolist()):
+        for camera in SHAPES:
+            yield camera, episode, t, tree[camera][row]
+
+
+def of_episodes(store: el.EpisodeStore, positions: Any) -> Frames:
+    """The arrays of episodes in an order."""
+    for position in positions:
+        episode = store[int(position)]
+        for camera in SHAPES:
+            for t, frame in enumerate(episode.observations[camera]):
+                yield camera, episode.seed or 0, t, frame
+
+
+def of_view(view: Any) -> Frames:
+    """The arrays of episodes as a view yields them."""
+    for episode in view:
+        for camera in SHAPES:
+            for t, frame in enumerate(episode.observations[camera]):
+                yield camera, episode.seed or 0, t, frame
+
+
+def of_frames(store: el.EpisodeStore) -> Frames:
+    """The Polars frames of episodes, which have bytes."""
+    for episode in store:
+        for row in episode.frame().iter_rows(named=True):
+            for camera, shape in SHAPES.items():
+                data = row[f"observation.{camera}"]
+                yield camera, episode.seed or 0, row["t"], np.frombuffer(data, np.uint8).reshape(shape)
+
+
+def of_loader(store: el.EpisodeStore, **more: Any) -> Frames:
+    """Observations and next observations of all transitions."""
+    for batch in store.loader(7, columns=["observation", "next_observation"], **more):
+        yield from of_batch(batch)
+        yield from of_batch(batch, "next_observation")
+
+
+def of_windows(store: el.EpisodeStore, units: Any, **more: Any) -> Frames:
+    """Observations of the shape (b, k, ...), where the mask is set."""
+    for batch in store.loader(5, units, columns=["observation", "mask"], **more):
+        tree, mask = batch["observation"], batch["mask"]
+        mask = mask["observation"] if isinstance(mask, dict) else mask
+        for row, place in np.argwhere(mask).tolist():
+            episode, t = tree["state"][row, place].astype(int).tolist()
+            for camera in SHAPES:
+                yield camera, episode, t, tree[camera][row, place]
+
+
+def of_video(store: el.EpisodeStore, steps: Any = None) -> Frames:
+    """Pictures of an episode, always (H, W, 3)."""
+    for episode in store[1:4]:
+        for camera, shape in SHAPES.items():
+            wanted = range(episode.length + 1) if steps is None else [steps(episode.length)]
+            chosen = None if steps is None else wanted[0]
+            for t, rgb in zip(wanted, episode.frames(chosen, column=f"observation.{camera}"), strict=True):
+                frame = rgb if 3 in shape else rgb[..., 0].reshape(shape)
+                yield camera, episode.seed or 0, t, np.moveaxis(frame, -1, 0) if shape[0] == 3 else frame
+
+
+def of_buffer(store: el.EpisodeStore) -> Frames:
+    """A replay buffer that was filled from the store."""
+    buffer = store.replay_buffer(1000)
+    for _ in range(3):
+        yield from of_batch(buffer.sample(16))
+
+
+READERS: dict[str, Callable[[el.EpisodeStore, Path], Frames]] = {
+    "by position": lambda store, _: of_episodes(store, range(len(store))),
+    "by position, shuffled": lambda store, _: of_episodes(store, [5, 2, 7, 2, 0, 6, 1, 3, 4]),
+    "in order": lambda store, _: of_view(store),
+    "sorted": lambda store, _: of_view(store.sort("length", descending=True)),
+    "filtered": lambda store, _: of_view(store.filter("length > 3")),
+    "frames": lambda store, _: of_frames(store),
+    "video": lambda store, _: of_video(store),
+    "video, one frame": lambda store, _: of_video(store, lambda length: length // 2 + 1),
+    "loader": lambda store, _: of_loader(store),
+    "loader, shuffled": lambda store, _: of_loader(store, shuffle=True, seed=3),
+    "loader, streamed": lambda store, _: of_loader(store, cache="stream", shuffle=True, seed=3),
+    "loader, mapped": lambda store, path: of_loader(store, cache=el.Cache("mmap", folder=path)),
+    "windows": lambda store, _: of_windows(store, el.Windows(3, pad="left")),
+    "windows, streamed": lambda store, _: of_windows(store, el.Windows(3, pad="left"), cache="stream"),
+    "deltas": lambda store, _: of_windows(store, el.Deltas({"observation": [-2, 0, 1]})),
+    "replay buffer": lambda store, _: of_buffer(store),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_readers_give_the_recorded_frames(store: el.EpisodeStore, tmp_path: Path, reader: str) -> None:
+    """Each frame is the one that its state names."""
+    found = set()
+    for camera, episode, t, frame in READERS[reader](el.open(store.path), tmp_path):
+        check_frame(frame, camera, episode, t)
+        found.add((camera, episode, t))
+    # The buffer draws, videos and the filter have some episodes, and windows no last observations.
+    some = ("replay buffer", "video", "video, one frame", "filtered")
+    ends = 0 if reader.startswith("windows") else len(LENGTHS)
+    least = 3 if reader in some else sum(LENGTHS) + ends
+    assert len(found) >= least * len(SHAPES)
+
+
+# What writes
+
+
+def by_write_episode(store: el.EpisodeStore) -> None:
+    """Whole episodes from arrays."""
+    with store.writer() as writer:
+        for seed in range(len(LENGTHS)):
+            writer.write_episode(**arrays_of(FEW, seed, LENGTHS[seed]))
+
+
+def by_steps(store: el.EpisodeStore) -> None:
+    """Step by step, sealed several times."""
+    with store.writer() as writer:
+        for seed, length in enumerate(LENGTHS):
+            episode = writer.begin(seen(FEW, seed, 0), seed=seed)
+            for t in range(1, length + 1):
+                episode.append(0, 1.0, seen(FEW, seed, t), t == length)
+            if seed % 3 == 2:
+                writer.seal()
+
+
+def by_vector(store: el.EpisodeStore) -> None:
+    """A vector environment; each lane has seeds of its own."""
+    envs = gym.vector.SyncVectorEnv([lambda: Cameras(FEW), lambda: Cameras(FEW)])
+    with store.record(envs) as recorder:
+        recorder.reset(seed=[0, 4])
+        for _ in range(40):
+            recorder.step(np.zeros(2, np.int64))
+
+
+WRITERS = {"write_episode": by_write_episode, "step by step": by_steps, "vector": by_vector}
+
+
+@pytest.mark.usefixtures("small_groups")
+@pytest.mark.parametrize("writer", WRITERS)
+def test_writers_store_video(tmp_path: Path, writer: str) -> None:
+    """Frames arrive whatever wrote them, and are encoded."""
+    store = new_store(tmp_path / "store", cameras=FEW)
+    WRITERS[writer](store)
+    assert len(store.refresh()) >= len(LENGTHS)
+    for episode in store:
+        length = episode.length if writer == "vector" else None
+        check_episode(episode, FEW, length)
+    assert not store.verify().faults
+    check_cells(store, FEW)
+    assert encoded(store) > len(LENGTHS)
+
+
+def test_agents_have_cameras_of_their_own(tmp_path: Path) -> None:
+    """A camera for each group of agents; every lane begins with a chunk."""
+    encodings = {"tall.observation.grey": CODECS["h264"], "wide.observation.odd": CODECS["hevc"]}
+    store = el.create(tmp_path / "store", Team(), encodings=encodings)
+    with store.record(Team()) as env:
+        for seed in range(3):
+            env.reset(seed=seed)
+            while env.agents:
+                env.step(dict.fromkeys(env.agents, 0))
+    assert len(store.refresh()) == 3
+    assert not store.verify().faults
+    for episode in store:
+        for number, (agent, camera) in enumerate(Team.cameras.items()):
+            own = episode.agent(agent)
+            assert own.length == (2 if agent == "tall_1" else 6)
+            steps = range(own.length + 1)
+            check_frames(own.observations[camera], camera, (episode.seed or 0) + 16 * number, steps)
+    for batch in store.loader(4, columns=["observation"], group="wide"):
+        for row, (episode, t) in enumerate(batch["observation"]["state"].astype(int).tolist()):
+            check_frame(batch["observation"]["odd"][row], "odd", episode, t)
+
+
+KILLED = """
+import os, sys
+import episodelake as el
+from video_stores import Cameras, play
+
+store = el.open(sys.argv[1])
+recorder = store.record(Cameras(store_cameras := dict(odd=(33, 47, 3), exact=(33, 47, 3), raw=(33, 47, 3))))
+play(recorder, range(3))
+recorder.reset(seed=6)
+for _ in range(5):
+    recorder.step(0)
+recorder.flush()
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_killed_writer_loses_no_frame(tmp_path: Path) -> None:
+    """`recover` seals its raw frames as video, also of an episode that was cut."""
+    store = new_store(tmp_path / "store", cameras=FEW)
+    script = [sys.executable, "-c", KILLED, str(store.path)]
+    assert subprocess.run(script, cwd=Path(__file__).parents[1], check=False).returncode == -9
+    assert not store.refresh()
+    el.recover(store.path)
+    assert [episode.seed for episode in store.refresh()] == [0, 1, 2, 6]
+    for episode in store:
+        check_episode(episode, FEW, 5 if episode.seed == 6 else None)
+    assert not store.verify().faults
+    assert encoded(store) > 4
+
+
+@pytest.mark.usefixtures("small_groups")
+@pytest.mark.parametrize("cut", [1, 2, 5, 9])
+def test_an_episode_is_continued_inside_a_chunk(tmp_path: Path, cut: int) -> None:
+    """Its last frame is decoded, and the whole is as if it had never been cut."""
+    store = new_store(tmp_path / "store", cameras=FEW)
+    with store.writer() as writer:
+        episode = writer.begin(seen(FEW, 2, 0), seed=2)
+        for t in range(1, cut + 1):
+            episode.append(0, 1.0, seen(FEW, 2, t), False)
+    old = store.refresh()[0]
+    assert old.length == cut
+    with store.writer() as writer:
+        episode = writer.reopen(old.id)
+        check_frame(episode.observation["odd"], "odd", 2, cut)
+        for t in range(cut + 1, LENGTHS[2] + 1):
+            episode.append(0, 1.0, seen(FEW, 2, t), t == LENGTHS[2])
+    store = store.refresh()
+    store.vacuum(timedelta(0))
+    check_store(store, [2])
