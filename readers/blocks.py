@@ -228,8 +228,12 @@ class Block:
             start: the first row of an episode, or of an agent in it.
             rows: counted from there, in any order.
         """
-        self.load([leaf.column])
-        return leaf.frames_at(self._column(leaf.column).slice(start), rows)
+        return leaf.frames_at(self.cells(leaf.column).slice(start), rows)
+
+    def cells(self, name: str) -> pa.ChunkedArray:
+        """Return a column as it is stored."""
+        self.load([name])
+        return self._column(name)
 
     def observed(self, codec: SpaceCodec) -> np.ndarray | None:
         """Bool, one per row: False where an episode's last observation is missing; None if none is.

@@ -12,8 +12,10 @@ import numpy as np
 import polars as pl
 
 from ...store.errors import InvalidArgumentError
+from ...store.frames import VideoColumn
 from ...store.names import AGENT_ID
 from ..columns.cache_folder import CacheFolder, chosen_folder
+from ..columns.column import Column, EncodedColumn, SpaceColumn
 from ..columns.episode_columns import choose_followed, choose_loaded
 from ..columns.mapped import Cache, map_arrays
 from ..columns.selection import Selection, select, whole_episodes
@@ -33,7 +35,7 @@ from .orders import Order
 from .outputs import Output
 from .priorities import Priorities, Prioritized
 from .stream import StreamFeed, StreamOrder, blocks_of
-from .transforms.on_read import TransformPipeline
+from .transforms.on_read import DerivedColumns, TransformPipeline
 from .units import Deltas, UnitIndex, Units
 
 #: Of a stream: decoded values at a time by default.
@@ -136,6 +138,8 @@ def loader_of(context: ReadContext, config: LoaderConfig) -> Loader:
         source = joint_source(ColumnSource(context.blocks, selection, ()), teams, config.stored_columns)
     else:
         columns = choose_loaded(snapshot, selection, config.stored_columns)
+        if config.cache.kind != "mmap":
+            columns = _kept_encoded(columns, config, snapshot.schema.video)
         source = ColumnSource(context.blocks, selection, columns)
     make = _stream_feed if config.cache.kind == "stream" else _array_feed
     feed = make(source, config, order, unit_index)
@@ -160,6 +164,21 @@ def loader_of(context: ReadContext, config: LoaderConfig) -> Loader:
     batches = BatchSource(feed, config.batching, config.shard, config.pipeline.on_batch)
     kind = Loader if config.prioritized is None else PrioritizedLoader
     return kind(batches, identity | feed.facts(), config.output, config.pipeline.modules)
+
+
+def _kept_encoded(
+    columns: tuple[Column, ...], config: LoaderConfig, video: Sequence[VideoColumn]
+) -> tuple[Column, ...]:
+    """Return columns whose frames are decoded when a batch is made, unless a transform reads all of them."""
+    read = {
+        name for each in config.pipeline.on_read if isinstance(each, DerivedColumns) for name in each.reads
+    }
+    return tuple(
+        EncodedColumn.of_video(column, video)
+        if isinstance(column, SpaceColumn) and column.name not in read
+        else column
+        for column in columns
+    )
 
 
 def _array_feed(source: ColumnSource, config: LoaderConfig, order: Order, unit_index: UnitIndex) -> ArrayFeed:
