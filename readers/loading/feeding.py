@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 import zlib
 from collections.abc import Sequence
 from dataclasses import replace
@@ -43,6 +44,8 @@ _BUFFER_BYTES = 1 << 30
 #: Of a stream: of each row's place in the order; of each column that a transform adds, in most cases.
 _ORDER_BYTES, _DERIVED_BYTES = 4, 8
 #: Episodes whose steps are marked at a time.
+#: The episodes that a shuffled batch should have units of, at least.
+_MIXED = 4
 _EPISODES, _NUMBER = 1 << 14, "_number"
 
 
@@ -209,9 +212,26 @@ def _stream_feed(
     # One half for the group whose batches are taken, one for the group that is read; with its units' order.
     buffer = _BUFFER_BYTES if config.cache.buffer_bytes is None else config.cache.buffer_bytes
     group_rows = max(buffer // 2 // (row_bytes + _ORDER_BYTES), 1)
+    _warn_unmixed(source, config, group_rows)
     blocks = blocks_of(source, np.diff(unit_index.edges), group_rows=group_rows, sort=config.shuffle)
     groups = StreamOrder(blocks, group_rows, config.seed if config.shuffle else None)
     return StreamFeed(source, config.units, config.keys, groups, config.pipeline)
+
+
+def _warn_unmixed(source: ColumnSource, config: LoaderConfig, group_rows: int) -> None:
+    """Warn of batches with units of few episodes each."""
+    episodes = len(source.index)
+    needed = min(episodes, _MIXED) * source.index.rows // max(episodes, 1)
+    if config.shuffle and group_rows < needed:
+        size = needed * 2 * (source.row_bytes + _ORDER_BYTES) >> 20
+        room = group_rows * episodes / source.index.rows
+        warnings.warn(
+            f"The buffer of this stream has room for the rows of {room:.1f} of {episodes} episodes, so a shuffled "
+            f"batch has units of few episodes. cache=el.Cache('stream', buffer_bytes={size} << 20) mixes "
+            f"{min(episodes, _MIXED)}. Frames that are stored as video take less room (docs/video.md).",
+            RuntimeWarning,
+            stacklevel=6,
+        )
 
 
 def units_where(

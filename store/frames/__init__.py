@@ -3,7 +3,15 @@
 from .encoded import EncodedFrames
 from .encoding import Video
 from .images import ImageShape
-from .video_column import VideoColumn, chunk_starts, decode_cells, decode_frames, has_chunks, whole_chunks
+from .video_column import (
+    VideoColumn,
+    chunk_starts,
+    decode_cells,
+    decode_frames,
+    encoded_table,
+    has_chunks,
+    whole_chunks,
+)
 
 __all__ = [
     "EncodedFrames",
@@ -13,6 +21,7 @@ __all__ = [
     "chunk_starts",
     "decode_cells",
     "decode_frames",
+    "encoded_table",
     "has_chunks",
     "whole_chunks",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -178,6 +178,27 @@ def _common_starts(table: pa.Table, columns: Sequence[str]) -> np.ndarray:
     """Return where all columns begin with a chunk or a raw frame: bool, one per row."""
     begins = [chunk_starts(table.column(name)) for name in columns if name in table.column_names]
     return np.logical_and.reduce([np.ones(table.num_rows, bool), *begins])
+
+
+def encoded_table(rows: pa.Table, columns: Sequence[VideoColumn], pool: Executor | None = None) -> pa.Table:
+    """Return rows of steps with raw frames encoded.
+
+    Args:
+        rows: with the column `t`; they begin with a chunk or a raw frame of each column.
+        columns: those that are encoded.
+        pool: encodes several columns at a time.
+    """
+    starts = rows.column("t").to_numpy() == 0
+
+    def encode(column: VideoColumn) -> pa.Array:
+        cells = rows.column(column.name)
+        return column.encode(cells.chunk(0) if cells.num_chunks == 1 else cells.combine_chunks(), starts)
+
+    encoded = (map if pool is None else pool.map)(encode, columns)
+    for column, cells in zip(columns, encoded, strict=True):
+        index = rows.schema.get_field_index(column.name)
+        rows = rows.set_column(index, rows.schema.field(index), cells)
+    return rows
 
 
 def decode_frames(cells: pa.Array, image: ImageShape, rows: np.ndarray | None = None) -> np.ndarray:
