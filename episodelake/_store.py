@@ -195,14 +195,16 @@ def merge(
 
     Args:
         sources: paths, open stores, or views of them; their episodes stand in this order.
-        into: an open store or its path; a path without a store is created with the first source's spaces.
+        into: an open store or its path; a path without a store is created with the first source's spaces,
+            and the encodings of all sources.
         link: on the same file system, share the files with the sources, which takes no room.
         storage_options: how to reach those that are given as paths or URLs.
         progress: True for a bar on the terminal, or a function called with the segments done and all
             segments.
 
     Raises:
-        SpaceMismatchError: a source has other spaces; nothing was changed.
+        SpaceMismatchError: a source has other spaces, or encoded frames in columns that `into` keeps raw;
+            nothing was changed.
         InvalidArgumentError: there is no source; an annotation has another type in a source; a new store
             would lie in a source; nothing was changed.
         StoreExistsError: a saved environment or named artifact has other content in a source; nothing was
@@ -236,12 +238,15 @@ def merge(
         if present is not None:
             return merge_stores(present.handle, selections, link=link, progress=tell)
         snapshots = [selection.snapshot for selection in selections]
-        first = StoreHandle(snapshots[0].layout, snapshots[0].manifest)
+        # Each frame may stay as it is: columns that a source encodes are encoded in the new store.
+        encodings: dict[str, Video] = {}
+        for snapshot in reversed(snapshots):
+            encodings |= snapshot.manifest.encodings
+        manifest = replace(renewed(snapshots[0].manifest), encodings=encodings)
+        first = snapshots[0].layout.root
         for snapshot in snapshots:
-            check_same_spaces(
-                first.manifest, snapshot.manifest, at=first.layout.root, source=f"of {snapshot.layout.root}"
-            )
-        target = new_store(into, renewed(snapshots[0].manifest), options_of(storage_options, into))
+            check_same_spaces(manifest, snapshot.manifest, at=first, source=f"of {snapshot.layout.root}")
+        target = new_store(into, manifest, options_of(storage_options, into))
         check_free_for_copy(target.layout)
         within = created_atomically(target, None)
         return merge_stores(target, selections, link=link, progress=tell, within=within)

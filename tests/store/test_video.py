@@ -5,6 +5,7 @@ Each frame names its camera, episode and step in large blocks, so a lossy codec 
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -33,6 +34,7 @@ from video_stores import (
     check_frame,
     check_frames,
     new_store,
+    play,
     recorded_store,
     seen,
 )
@@ -314,24 +316,42 @@ def test_agents_have_cameras_of_their_own(tmp_path: Path) -> None:
 KILLED = """
 import os, sys
 import episodelake as el
+from episodelake.store.frames import VideoColumn
+from episodelake.store.segments import steps_file
+from test_video import FEW
 from video_stores import Cameras, play
 
-store = el.open(sys.argv[1])
-recorder = store.record(Cameras(store_cameras := dict(odd=(33, 47, 3), exact=(33, 47, 3), raw=(33, 47, 3))))
+store, point = el.open(sys.argv[1]), sys.argv[2]
+steps_file.GROUP_ROWS = 8
+encode, calls = VideoColumn.encode, []
+
+def dying(self, cells, starts):
+    calls.append(self)
+    if len(calls) == 3:
+        os.kill(os.getpid(), 9)
+    return encode(self, cells, starts)
+
+recorder = store.record(Cameras(FEW))
 play(recorder, range(3))
 recorder.reset(seed=6)
 for _ in range(5):
     recorder.step(0)
 recorder.flush()
-os.kill(os.getpid(), 9)
+if point == "recorded":
+    os.kill(os.getpid(), 9)
+VideoColumn.encode = dying
+recorder.close()
 """
 
 
-def test_a_killed_writer_loses_no_frame(tmp_path: Path) -> None:
-    """`recover` seals its raw frames as video, also of an episode that was cut."""
+@pytest.mark.parametrize("point", ["recorded", "encoding"])
+def test_a_killed_writer_loses_no_frame(tmp_path: Path, point: str) -> None:
+    """`recover` seals its raw frames as video, also of an episode that was cut; encoders print nothing."""
     store = new_store(tmp_path / "store", cameras=FEW)
-    script = [sys.executable, "-c", KILLED, str(store.path)]
-    assert subprocess.run(script, cwd=Path(__file__).parents[1], check=False).returncode == -9
+    script = [sys.executable, "-c", KILLED, str(store.path), point]
+    paths = f"{Path(__file__).parent}:{Path(__file__).parents[1]}"
+    done = subprocess.run(script, env=os.environ | {"PYTHONPATH": paths}, capture_output=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (-9, b"", b"")
     assert not store.refresh()
     el.recover(store.path)
     assert [episode.seed for episode in store.refresh()] == [0, 1, 2, 6]
@@ -360,3 +380,133 @@ def test_an_episode_is_continued_inside_a_chunk(tmp_path: Path, cut: int) -> Non
     store = store.refresh()
     store.vacuum(timedelta(0))
     check_store(store, [2])
+
+
+# What rewrites
+
+
+def half_encoded(path: Path) -> el.EpisodeStore:
+    """A store whose first episodes are raw and whose later ones are encoded, in a segment each."""
+    plain = recorded_store(path / "plain", range(4), cameras=FEW, encodings={})
+    store = new_store(path / "half", cameras=FEW)
+    el.merge([plain], store)
+    with store.record(Cameras(FEW)) as env:
+        play(env, range(4, 8))
+    assert 0 < encoded(store.refresh()) <= 12
+    return store.refresh()
+
+
+def in_segments(path: Path) -> el.EpisodeStore:
+    """A store with three segments."""
+    store = new_store(path / "segments", cameras=FEW)
+    for seeds in (range(3), range(3, 6), range(6, 8)):
+        with store.record(Cameras(FEW)) as env:
+            play(env, seeds)
+    return store.refresh()
+
+
+def compacted(store: el.EpisodeStore, path: Path) -> el.EpisodeStore:
+    """All segments joined, chunks as they were."""
+    before = encoded(store)
+    store.compact()
+    store.vacuum(timedelta(0))
+    assert encoded(store) == before
+    return store
+
+
+def ordered(store: el.EpisodeStore, path: Path) -> el.EpisodeStore:
+    """Sorted by length; a second rewrite sorts them back."""
+    store.compact(order_by="length", descending=True)
+    assert [episode.length for episode in store] == sorted(LENGTHS, reverse=True)
+    for episode in store:
+        check_episode(episode, FEW)
+    store.compact(order_by="started_at")
+    store.vacuum(timedelta(0))
+    return store
+
+
+def without_two(store: el.EpisodeStore, path: Path) -> el.EpisodeStore:
+    """An episode of each side of a segment is deleted."""
+    store.delete("seed in (2, 3)")
+    store.vacuum(timedelta(0))
+    return store
+
+
+def copied(store: el.EpisodeStore, path: Path) -> el.EpisodeStore:
+    """A copy of most episodes."""
+    return store.copy(path / "copy", "seed not in (2, 3)")
+
+
+def merged(store: el.EpisodeStore, path: Path) -> el.EpisodeStore:
+    """Merged from two views into a new store."""
+    el.merge([store.filter("seed < 5"), store.filter("seed >= 5")], path / "merged")
+    return el.open(path / "merged")
+
+
+def published(store: el.EpisodeStore, path: Path) -> el.EpisodeStore:
+    """Published, and some of it pulled."""
+    store.publish(path / "target", tag="v1")
+    return el.pull(path / "target", path / "pulled", where="seed not in (2, 3)")
+
+
+def annotated(store: el.EpisodeStore, path: Path) -> el.EpisodeStore:
+    """A column of steps that is computed from frames, and then rewritten with them."""
+    store.map_episodes(lambda one: one.observations["odd"][:-1, 0, 0, 0].astype(int), "corner", of="step")
+    for episode in store.refresh():
+        corners = episode.step_annotations["corner"]
+        assert np.array_equal(corners[: episode.length], episode.observations["odd"][:-1, 0, 0, 0])
+    return compacted(store, path)
+
+
+OPERATIONS = {
+    "compact": compacted,
+    "compact in another order": ordered,
+    "delete and vacuum": without_two,
+    "copy": copied,
+    "merge": merged,
+    "publish and pull": published,
+    "annotate": annotated,
+}
+SOURCES = {"segments": in_segments, "half encoded": half_encoded}
+
+
+@pytest.mark.sample
+@pytest.mark.usefixtures("small_groups")
+@pytest.mark.parametrize("source", SOURCES)
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_rewrites_keep_frames(tmp_path: Path, operation: str, source: str) -> None:
+    """No frame changes, none is decoded, and every row group begins with a chunk."""
+    store = SOURCES[source](tmp_path)
+    cells = {frame.tobytes() for episode in store for frame in episode.observations["odd"]}
+    made = OPERATIONS[operation](store, tmp_path)
+    some = operation in ("delete and vacuum", "copy", "publish and pull")
+    check_store(made, [seed for seed in range(8) if not some or seed not in (2, 3)])
+    assert {frame.tobytes() for episode in made for frame in episode.observations["odd"]} <= cells
+
+
+@pytest.mark.usefixtures("small_groups")
+def test_an_older_version_and_a_tag_show_their_frames(tmp_path: Path) -> None:
+    """They read the segments that a rewrite replaced."""
+    store = in_segments(tmp_path)
+    store.tag("before")
+    version = store.version
+    store.delete("seed = 2")
+    store.compact()
+    store.vacuum(timedelta(0))
+    for old in (el.open(store.path, version="before"), el.open(store.path, version=version)):
+        assert [episode.seed for episode in old] == list(range(8))
+        for episode in old:
+            check_episode(episode, FEW)
+
+
+def test_raw_stores_take_no_encoded_frames(tmp_path: Path) -> None:
+    """A merge into one is refused before anything is written; a new store takes both, and one with video."""
+    store = recorded_store(tmp_path / "store", range(2), cameras=FEW)
+    plain = recorded_store(tmp_path / "plain", range(2, 4), cameras=FEW, encodings={})
+    with pytest.raises(el.errors.SpaceMismatchError, match=r"encoded in observation.exact, obs"):
+        el.merge([store], plain)
+    assert len(plain.refresh()) == 2
+    el.merge([plain, store], tmp_path / "new")
+    check_store(el.open(tmp_path / "new"), [2, 3, 0, 1])
+    el.merge([plain], store)
+    check_store(store.refresh(), range(4))
