@@ -226,9 +226,10 @@ def _warn_unmixed(source: ColumnSource, config: LoaderConfig, group_rows: int) -
         size = needed * 2 * (source.row_bytes + _ORDER_BYTES) >> 20
         room = group_rows * episodes / source.index.rows
         warnings.warn(
-            f"The buffer of this stream has room for the rows of {room:.1f} of {episodes} episodes, so a shuffled "
-            f"batch has units of few episodes. cache=el.Cache('stream', buffer_bytes={size} << 20) mixes "
-            f"{min(episodes, _MIXED)}. Frames that are stored as video take less room (docs/video.md).",
+            f"The buffer of this stream has room for the rows of {room:.1f} of {episodes} episodes, so a "
+            "shuffled batch has units of few episodes. "
+            f"cache=el.Cache('stream', buffer_bytes={size} << 20) mixes {min(episodes, _MIXED)}. "
+            "Frames that are stored as video take less room (docs/video.md).",
             RuntimeWarning,
             stacklevel=6,
         )

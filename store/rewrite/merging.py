@@ -269,7 +269,7 @@ class _Source:
         self._bring_rows(_in_order(pa.concat_tables(part), ids), brought)
 
     def _fits(self, segment: str) -> bool:
-        """Return whether a segment has the kinds and encodings of columns here, and its columns hold all numbers."""
+        """Return whether a segment has the kinds and encodings that columns have here, and no overflow."""
         has = self._here[segment].columns
         if not self._operation.store.schema.encodings.keys() <= self._snapshot.schema.encodings.keys():
             return False
@@ -328,6 +328,7 @@ class _Source:
             self._snapshot.marked_schema(STEPS),
             pointers.segments,
             self._operation.store.schema.video,
+            encode=bool(self._operation.store.schema.encodings),
         )
         if self._uniform:
             names = self._operation.store.schema.steps.names

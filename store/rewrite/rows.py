@@ -43,13 +43,15 @@ class AlignedFiles:
         place: the file that goes with a segment, by the segment's name; None if all its rows are NULL.
         schema: the columns that these files may have.
         segments: names of all segments that rows are taken from.
-        video: the columns whose frames are encoded in the new files.
+        video: the columns of encoded frames, of which a row group begins with a chunk.
+        encode: whether raw frames are encoded; else all cells are copied.
     """
 
     place: Callable[[str], Place | None]
     schema: pa.Schema
     segments: tuple[str, ...]
     video: tuple[VideoColumn, ...] = ()
+    encode: bool = False
     _open: dict[str, pq.ParquetFile] = field(default_factory=dict, init=False, repr=False)
     _kept: dict[tuple[str, int], pa.Table] = field(default_factory=dict, init=False, repr=False)
 
@@ -257,10 +259,11 @@ def write_rows(
 
 
 def _groups(aligned: AlignedFiles, tables: Iterator[pa.Table], counts: np.ndarray) -> Iterator[pa.Table]:
-    """Yield the row groups of a new file, their frames encoded."""
-    if not aligned.video:
-        return _regroup(tables, group_sizes(counts, aligned.row_bytes))
+    """Yield the row groups of a new file."""
     names = [column.name for column in aligned.video]
+    if not aligned.encode:
+        groups = _regroup(tables, group_sizes(counts, aligned.row_bytes))
+        return whole_chunks(groups, names) if names else groups
     raw = sum(column.image.size for column in aligned.video)
     saved = sum(column.image.size - column.frame_bytes for column in aligned.video)
     row_bytes = max(1, aligned.row_bytes - saved) if aligned.row_bytes > raw else aligned.row_bytes
