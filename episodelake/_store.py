@@ -99,6 +99,10 @@ def create(
             spaces = spaces_of(own, observation_space, action_space)
             manifest, parts = Manifest.new(*spaces, shape), {"": spaces}
         notes = base_notes(parts)
+    if not isinstance(encodings, Mapping | None):
+        raise InvalidArgumentError(
+            f"encodings={encodings!r:.200}: expected a mapping from columns of frames to episodelake.Video."
+        )
     manifest = replace(manifest, encodings=dict(encodings or {}))
     check_encodings(manifest)
     for encoding in manifest.encodings.values():

@@ -19,6 +19,8 @@ from .images import ImageShape
 _ENCODERS = {"h264": "libx264", "hevc": "libx265", "av1": "libsvtav1"}
 _DECODERS = {"h264": ("h264",), "hevc": ("hevc",), "av1": ("libdav1d", "libaom-av1")}
 _RATE = 30
+#: The largest block of the codecs, in pixels of a side.
+_BLOCK = 128
 #: Of pictures narrower than this, x265 writes past its memory in its cutree.
 _NARROW = 64
 
@@ -130,7 +132,7 @@ def decode(chunk: Chunk, image: ImageShape, into: np.ndarray) -> None:
         MissingPackageError: PyAV is not installed, or its FFmpeg lacks the decoder.
     """
     av = _av()
-    context = _decoder(chunk)
+    context = _decoder(chunk, image)
     count = 0
     form = "gray" if image.channels == 1 else "rgb24"
     try:
@@ -152,7 +154,7 @@ def decode(chunk: Chunk, image: ImageShape, into: np.ndarray) -> None:
     raise ValueError(f"it has {count} frames; expected at least {len(into)}")
 
 
-def _decoder(chunk: Chunk) -> Any:
+def _decoder(chunk: Chunk, image: ImageShape) -> Any:
     av = _av()
     for name in _DECODERS[chunk.codec]:
         if name in av.codecs_available:
@@ -160,6 +162,8 @@ def _decoder(chunk: Chunk) -> Any:
             if chunk.extradata:
                 context.extradata = chunk.extradata
             context.thread_count = 1
+            # Damaged packets may ask for gigabytes. Codecs round sides up to whole blocks.
+            context.options = {"max_pixels": str((image.height + _BLOCK) * (image.width + _BLOCK))}
             return context
     raise MissingPackageError(
         f"This build of PyAV has no decoder of {chunk.codec}. Install another: pip install --upgrade av"

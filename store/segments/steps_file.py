@@ -122,7 +122,11 @@ class StepsFile:
         held: list[pa.Table] = []
         with ThreadPoolExecutor(min(len(self._video), os.cpu_count() or 1), "episodelake encoding") as pool:
             for table in tables:
-                encoded = pool.map(partial(_encoded_cells, table), self._video)
+                encode = partial(_encoded_cells, table)
+                try:
+                    encoded = pool.map(encode, self._video)
+                except RuntimeError:  # The interpreter ends, and starts no more threads.
+                    encoded = map(encode, self._video)
                 for column, cells in zip(self._video, encoded, strict=True):
                     table = table.set_column(table.column_names.index(column.name), column.name, cells)
                 held.append(table)
