@@ -264,6 +264,8 @@ def read_manifest(layout: Layout) -> Manifest:
             raise ValueError(f"reward_shape {shape} is neither [] nor [k]")
         groups, spaces = _spaces(content)
         described = content["encodings"] if version == VIDEO_FORMAT else {}
+        if not isinstance(described, dict):
+            raise TypeError(f"encodings is a {type(described).__name__}, not an object")
         encodings = {str(column): Video.from_json(each) for column, each in described.items()}
         manifest = Manifest(
             str(content["store_id"]), str(content["created_at"]), *spaces, shape, groups, encodings
@@ -272,7 +274,8 @@ def read_manifest(layout: Layout) -> Manifest:
         return manifest
     except (KeyError, TypeError, ValueError) as error:
         raise CorruptStoreError(
-            f"{layout.manifest} is damaged: {type(error).__name__}: {error}. Restore the file from a copy."
+            f"{layout.manifest} is damaged: {type(error).__name__}: {str(error).rstrip('.')}. "
+            "Restore the file from a copy."
         ) from error
 
 

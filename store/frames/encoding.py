@@ -49,7 +49,7 @@ class Video:
                 )
             return
         codec = "h264" if self.codec is None else self.codec
-        if codec not in CODECS:
+        if not isinstance(codec, str) or codec not in CODECS:
             raise InvalidArgumentError(f"codec={codec!r:.100}: expected one of {', '.join(CODECS)}.")
         default, worst = CODECS[codec]
         crf = default if self.crf is None else whole_number("crf", self.crf, 0)
@@ -77,7 +77,10 @@ class Video:
         """
         if content["codec"] == LOSSLESS:
             return Video(lossless=True)
+        options = content["codec"], content["crf"], content["gop"]
+        if None in options:
+            raise ValueError(f"an encoding lacks its codec, crf or gop: {options}")
         try:
-            return Video(content["codec"], int(content["crf"]), int(content["gop"]))
+            return Video(*options)
         except InvalidArgumentError as error:
             raise ValueError(str(error)) from error

@@ -19,6 +19,8 @@ from .images import ImageShape
 _ENCODERS = {"h264": "libx264", "hevc": "libx265", "av1": "libsvtav1"}
 _DECODERS = {"h264": ("h264",), "hevc": ("hevc",), "av1": ("libdav1d", "libaom-av1")}
 _RATE = 30
+#: The largest block of the codecs, in pixels of a side.
+_BLOCK = 128
 #: Of pictures narrower than this, x265 writes past its memory in its cutree.
 _NARROW = 64
 
@@ -130,7 +132,12 @@ def decode(chunk: Chunk, image: ImageShape, wanted: np.ndarray) -> np.ndarray:
         MissingPackageError: PyAV is not installed, or its FFmpeg lacks the decoder.
     """
     av = _av()
+<<<<<<< HEAD
     context = _decoder(chunk)
+=======
+    context = _decoder(chunk, image)
+    count = 0
+>>>>>>> vtests
     form = "gray" if image.channels == 1 else "rgb24"
     frames = np.empty((len(wanted), *image.shape), np.uint8)
     done = shown = 0
@@ -156,7 +163,7 @@ def _pixels(picture: Any, form: str, image: ImageShape) -> np.ndarray:
     return picture.to_ndarray(format=form)[: image.height, : image.width]
 
 
-def _decoder(chunk: Chunk) -> Any:
+def _decoder(chunk: Chunk, image: ImageShape) -> Any:
     av = _av()
     for name in _DECODERS[chunk.codec]:
         if name in av.codecs_available:
@@ -164,6 +171,8 @@ def _decoder(chunk: Chunk) -> Any:
             if chunk.extradata:
                 context.extradata = chunk.extradata
             context.thread_count = 1
+            # Damaged packets may ask for gigabytes. Codecs round sides up to whole blocks.
+            context.options = {"max_pixels": str((image.height + _BLOCK) * (image.width + _BLOCK))}
             return context
     raise MissingPackageError(
         f"This build of PyAV has no decoder of {chunk.codec}. Install another: pip install --upgrade av"

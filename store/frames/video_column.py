@@ -79,9 +79,9 @@ class VideoColumn:
             return rows
         cells = rows.column(index)
         cells = cells.combine_chunks() if isinstance(cells, pa.ChunkedArray) else cells
-        if not has_chunks(cells, self.image.size):
-            return rows
         chosen = np.flatnonzero(_valid(cells))
+        if (_sizes(cells)[chosen] == self.image.size).all():
+            return rows
         try:
             frames = decode_frames(cells, self.image, chosen)
         except ValueError as error:

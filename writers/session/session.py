@@ -31,6 +31,7 @@ import pyarrow as pa
 
 from ...store.dynamic.column_groups import STEP_GROUPS, ColumnSet
 from ...store.errors import RecorderStateError, StoreAccessError, StoreNotFoundError
+from ...store.frames.ffmpeg import check_encoder
 from ...store.journal.episodes import timestamp_now
 from ...store.journal.records import RunHeader
 from ...store.layout import check_identity, episode_id
@@ -80,7 +81,8 @@ class RunSession(NotCopyable, Generic[Rows]):
         closing: whether `close` has begun; nothing more is recorded then.
 
     Raises:
-        InvalidArgumentError: the row source is not for a store of this kind.
+        InvalidArgumentError: the row source is not for a store of this kind, or PyAV lacks its encoder.
+        MissingPackageError: the store has video, and PyAV is not installed.
         StoreAccessError: the journal could not be created.
     """
 
@@ -98,6 +100,8 @@ class RunSession(NotCopyable, Generic[Rows]):
         self._process = os.getpid()
         self._tables = Tables.open(store.layout)
         self._tables.check_writable()
+        for encoding in store.schema.encodings.values():
+            check_encoder(encoding)
         annotations = self._tables.episodes.properties().get(PROPERTY)
         annotated = frozenset(parse_annotations(annotations, store.layout.root) if annotations else ())
         self.store = replace(store, cast=options.cast, annotated=annotated)
