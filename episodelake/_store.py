@@ -98,19 +98,8 @@ def create(
             spaces = spaces_of(own, observation_space, action_space)
             manifest, parts = Manifest.new(*spaces, shape), {"": spaces}
         notes = base_notes(parts)
-<<<<<<< HEAD
-    if encodings:
+    if encodings is not None:
         manifest = with_encodings(manifest, encodings)
-=======
-    if not isinstance(encodings, Mapping | None):
-        raise InvalidArgumentError(
-            f"encodings={encodings!r:.200}: expected a mapping from columns of frames to episodelake.Video."
-        )
-    manifest = replace(manifest, encodings=dict(encodings or {}))
-    check_encodings(manifest)
-    for encoding in manifest.encodings.values():
-        check_encoder(encoding)
->>>>>>> vtests
     noted = {**notes, **(card or {})} if notes and isinstance(card, Mapping | None) else card
     if not flag("exist_ok", exist_ok):
         return create_described(path, manifest, noted, storage_options)

@@ -132,12 +132,7 @@ def decode(chunk: Chunk, image: ImageShape, wanted: np.ndarray) -> np.ndarray:
         MissingPackageError: PyAV is not installed, or its FFmpeg lacks the decoder.
     """
     av = _av()
-<<<<<<< HEAD
-    context = _decoder(chunk)
-=======
     context = _decoder(chunk, image)
-    count = 0
->>>>>>> vtests
     form = "gray" if image.channels == 1 else "rgb24"
     frames = np.empty((len(wanted), *image.shape), np.uint8)
     done = shown = 0

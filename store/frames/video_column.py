@@ -194,7 +194,10 @@ def encoded_table(rows: pa.Table, columns: Sequence[VideoColumn], pool: Executor
         cells = rows.column(column.name)
         return column.encode(cells.chunk(0) if cells.num_chunks == 1 else cells.combine_chunks(), starts)
 
-    encoded = (map if pool is None else pool.map)(encode, columns)
+    try:
+        encoded = (map if pool is None else pool.map)(encode, columns)
+    except RuntimeError:  # The interpreter ends, and starts no more threads.
+        encoded = map(encode, columns)
     for column, cells in zip(columns, encoded, strict=True):
         index = rows.schema.get_field_index(column.name)
         rows = rows.set_column(index, rows.schema.field(index), cells)

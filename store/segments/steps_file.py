@@ -121,17 +121,7 @@ class StepsFile:
         held: list[pa.Table] = []
         with ThreadPoolExecutor(min(len(self._video), os.cpu_count() or 1), "episodelake encoding") as pool:
             for table in tables:
-<<<<<<< HEAD
                 table = encoded_table(table, self._video, pool)
-=======
-                encode = partial(_encoded_cells, table)
-                try:
-                    encoded = pool.map(encode, self._video)
-                except RuntimeError:  # The interpreter ends, and starts no more threads.
-                    encoded = map(encode, self._video)
-                for column, cells in zip(self._video, encoded, strict=True):
-                    table = table.set_column(table.column_names.index(column.name), column.name, cells)
->>>>>>> vtests
                 held.append(table)
                 rows, size = (sum(getattr(each, name) for each in held) for name in ("num_rows", "nbytes"))
                 if rows >= GROUP_ROWS or size >= GROUP_BYTES:
