@@ -14,6 +14,7 @@ from typing import Any
 
 import av
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from gymnasium import spaces
 
@@ -316,6 +317,45 @@ def test_a_store_with_other_encodings_takes_the_packets(tmp_path: Path) -> None:
     assert AGAIN not in report.lost and is_copied(store, video_of(root))
     assert {chunk.codec for chunk in chunks(store)} == {"h264"}
     assert all(same(seen(store), by_episode(decoded(video_of(root)))))
+
+
+def test_encodings_of_a_new_store_are_chosen(tmp_path: Path) -> None:
+    """Raw frames in format 1, or another codec; an interrupted import is resumed with the same ones alone."""
+    root = small(tmp_path / "ds")
+    whole = by_episode(decoded(video_of(root)))
+    raw, report = brought(root, tmp_path / "raw", encodings={})
+    assert raw.handle.manifest.format_version == 1 and report.lost["frames of lossy video"] == sum(LENGTHS)
+    other, report = brought(root, tmp_path / "other", encodings={COLUMN: el.Video(lossless=True)})
+    assert other.handle.manifest.encodings == {COLUMN: el.Video(lossless=True)} and AGAIN not in report.lost
+    assert is_copied(other, video_of(root))
+    for store in (raw, other):
+        assert all(same(seen(store), whole))
+    last = root / "data/chunk-000/file-000.parquet"
+    rows = pq.read_table(last)
+    pq.write_table(rows.slice(0, len(rows) - 1), last)
+    for chosen in ({}, {COLUMN: el.Video("av1")}):
+        with pytest.raises(el.errors.DatasetError, match="rows of episode 6"):
+            el.import_dataset(root, tmp_path / "store", last_observation="missing", encodings=chosen)
+    assert len([path for path in tmp_path.iterdir() if "importing" in path.name]) == 2
+
+
+def test_encodings_that_make_no_sense_are_refused(tmp_path: Path) -> None:
+    """Before anything is written; a store that is there has its own."""
+    root = small(tmp_path / "ds")
+    given: Any
+    for given, message in (
+        ({"observation.state": el.Video()}, "no column of frames"),
+        ({COLUMN: "h264"}, r"is str; expected episodelake\.Video"),
+        ([COLUMN], "expected a mapping of columns"),
+    ):
+        with pytest.raises(el.errors.InvalidArgumentError, match=message):
+            el.import_dataset(root, tmp_path / "store", last_observation="missing", encodings=given)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ds"]
+    store, _ = brought(root, tmp_path / "store")
+    with pytest.raises(el.errors.InvalidArgumentError, match="is for a new store"):
+        el.import_dataset(root, store, last_observation="missing", encodings={})
+    own = store.handle.manifest.encodings
+    assert el.import_dataset(root, store, last_observation="missing", encodings=own).episodes == 0
 
 
 def test_last_observations_are_dropped_or_repeated_exactly(tmp_path: Path) -> None:
