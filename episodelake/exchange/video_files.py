@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from os import PathLike
@@ -13,6 +14,9 @@ import numpy as np
 from ..errors import DatasetError
 from ..plugin import reading, require
 from ..types import EncodedFrames
+
+#: The most frames by which codecs decode a frame before it is shown.
+_MOST_REORDERED = 16
 
 
 @contextmanager
@@ -34,6 +38,16 @@ def opened_video(file: Path) -> Iterator[tuple[Any, Any]]:
         stream = container.streams.video[0]
         stream.thread_type = "AUTO"
         yield container, stream
+
+
+def seek_before(container: Any, stream: Any, stamp: int) -> None:
+    """Go to a packet from which on the frame at a timestamp can be decoded.
+
+    FFmpeg seeks by decoding times. A keyframe may be decoded before frames that are shown before it.
+    """
+    if stream.codec_context.has_b_frames:
+        stamp -= math.ceil(_MOST_REORDERED / (stream.average_rate or 1) / stream.time_base)
+    container.seek(max(stamp, 0), stream=stream)
 
 
 def frames_of(path: str | PathLike[str]) -> EncodedFrames:
@@ -60,6 +74,7 @@ def frames_of(path: str | PathLike[str]) -> EncodedFrames:
         shown = [packet.pts for packet in container.demux(stream) if _is_shown(packet)]
         if not shown:
             raise DatasetError(f"{file} has no frames.")
+        container.seek(0, stream=stream)
         copied = EncodedFrames.copied(container, stream, np.unique(np.array(shown, np.int64)), shape)
         if copied is not None:
             return copied

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import InvalidArgumentError
+from . import lossless
 from .images import ImageShape
 from .packets import copied_cells
 from .video_column import decode_frames
@@ -34,12 +35,16 @@ class EncodedFrames:
         """Return frames of an open video without decoding them; None where they have to be decoded.
 
         Args:
-            container, stream: of PyAV.
+            container, stream: of PyAV, at or before the packet of the first frame.
             stamps: int64, the presentation timestamps of the frames, in units of the stream.
             shape: of a frame.
         """
         cells = copied_cells(container, stream, stamps, int(np.prod(shape)))
         return None if cells is None else EncodedFrames(cells, ImageShape(tuple(shape)))
+
+    def reshaped(self, shape: tuple[int, ...]) -> EncodedFrames:
+        """Return grey frames with another place of their one channel, or without it."""
+        return EncodedFrames(self.cells, ImageShape(tuple(shape)))
 
     @staticmethod
     def can_have(shape: tuple[int, ...]) -> bool:
@@ -54,6 +59,11 @@ class EncodedFrames:
     def raw(frames: Sequence[bytes], shape: tuple[int, ...]) -> EncodedFrames:
         """Return frames that are not encoded, each as the bytes of its pixels."""
         return EncodedFrames(pa.array(frames, pa.binary()), ImageShape(tuple(shape)))
+
+    def joined(self, frames: np.ndarray) -> EncodedFrames:
+        """Return these frames and others, uint8 (n, *shape of a frame), which stay exactly as they are."""
+        more = [lossless.encode(frame, self.image).to_bytes(self.image.size) for frame in frames]
+        return EncodedFrames(pa.concat_arrays([self.cells, pa.array(more, pa.binary())]), self.image)
 
     def __len__(self) -> int:
         return len(self.cells)

@@ -23,7 +23,7 @@ def copied_cells(container: Any, stream: Any, stamps: np.ndarray, frame_size: in
     """Return frames of an open video as the cells of a column.
 
     Args:
-        container, stream: of PyAV.
+        container, stream: of PyAV, at or before the packet of the first frame.
         stamps: int64, the presentation timestamps of the frames, in units of the stream.
         frame_size: the bytes of a raw frame.
 
@@ -57,12 +57,12 @@ def copied_cells(container: Any, stream: Any, stamps: np.ndarray, frame_size: in
 
 def _packets(container: Any, stream: Any, first: int, last: int) -> list[Any]:
     """Return packets in decoding order, from the one shown at `first` to what frames up to `last` need."""
-    container.seek(first, stream=stream)
     found: list[Any] = []
     for packet in container.demux(stream):
-        if packet.pts is None or packet.dts is None:
+        if packet.pts is None:
             continue
-        if packet.dts > last:
+        # Matroska has no decoding times; FFmpeg lacks those of the first packets.
+        if packet.dts is not None and packet.dts > last:
             break
         if found or packet.pts == first:
             found.append(packet)

@@ -40,7 +40,6 @@ from ...plugin import (
 )
 from ...store.common.arguments import as_flags
 from ...store.files import exists, is_file, is_folder
-from ...types import EncodedFrames
 from ...writers.importing.columns import (
     extra_names,
     image_frames,
@@ -55,10 +54,10 @@ from ...writers.importing.formats import NO_REWARDS, SPACES, look_into_json
 from .features import (
     ANNOTATION,
     LANGUAGE,
-    column_name,
     dataset_card,
     depth_dtype,
     feature_space,
+    frame_column,
     is_depth,
     is_numeric,
     kind_of,
@@ -151,16 +150,13 @@ class _Dataset(ForeignDataset):
 
     def _video_columns(self) -> dict[str, str]:
         """Return the columns of the features that are video of colours, by feature."""
-        found = {}
-        for name, path in self._observations.items():
-            feature = self._features.get(name, {})
-            if (
-                feature.get("dtype") == "video"
-                and not is_depth(feature)
-                and EncodedFrames.can_have(shape_of(feature))
-            ):
-                found[name] = column_name(self.observation_space, path)
-        return found
+        features = {name: self._features.get(name, {}) for name in self._observations}
+        found = {
+            name: frame_column(self.observation_space, self._observations[name])
+            for name, feature in features.items()
+            if feature.get("dtype") == "video" and not is_depth(feature)
+        }
+        return {name: column for name, column in found.items() if column is not None}
 
     def _encoding(self, name: str) -> Video:
         """Return how frames are encoded that cannot be copied: with the codec of the feature's videos."""
@@ -254,15 +250,13 @@ class _Dataset(ForeignDataset):
             return None
         if kind == "video":
             feature = self._features[name]
-            depth = is_depth(feature)
+            lost = "depths quantized to 12 bits in a video" if is_depth(feature) else "frames of lossy video"
             if self._columns.get(name) in self.encodings:
                 copied = copied_frames(entry.videos[name], times, self._fps, shape)
                 if copied is not None:
                     return copied
-                self.losses.add("frames that could not be copied, and are encoded again", entry.length)
-            self.losses.add(
-                "depths quantized to 12 bits in a video" if depth else "frames of lossy video", entry.length
-            )
+                lost = f"frames of {name} that cannot be copied, and are encoded again"
+            self.losses.add(lost, entry.length)
             return video_frames(entry.videos[name], times, self._fps, pixels_of(feature))
         if kind == LANGUAGE:
             return _texts_of_language(frames.table[name].to_pylist())

@@ -17,7 +17,7 @@ import numpy as np
 from ...errors import DatasetError
 from ...plugin import check_bytes
 from ...types import EncodedFrames
-from ..video_files import opened_video
+from ..video_files import opened_video, seek_before
 
 #: How far a frame may be from the time of its row, in frames; nearer to a half, two frames are alike.
 _TOLERANCE = 0.25
@@ -54,7 +54,7 @@ def frame_stamps(container: Any, stream: Any, span: VideoSpan, times: np.ndarray
     base = float(stream.time_base)
     margin = 0.5 / fps
     first, stop = span.start - margin, span.stop - margin
-    container.seek(max(math.floor(first / base), 0), stream=stream)
+    seek_before(container, stream, math.floor(first / base))
     found = []
     for packet in container.demux(stream):
         # A decoding time is never after its presentation time, and does not go back.
@@ -126,10 +126,11 @@ def copied_frames(
     """
     with opened_video(span.file) as (container, stream):
         stamps = frame_stamps(container, stream, span, times, fps)
+        seek_before(container, stream, int(stamps[0]))
         frames = EncodedFrames.copied(container, stream, stamps, shape)
         if frames is None:
             return None
-        container.seek(int(stamps[0]), stream=stream)
+        seek_before(container, stream, int(stamps[0]))
         pixels = Pixels.colors(shape)
         for frame in container.decode(stream):
             if frame.pts == stamps[0]:
@@ -155,7 +156,7 @@ def video_frames(span: VideoSpan, times: np.ndarray, fps: float, pixels: Pixels)
     with opened_video(span.file) as (container, stream):
         stamps = frame_stamps(container, stream, span, times, fps)
         order = np.argsort(stamps, kind="stable")
-        container.seek(int(stamps[order[0]]), stream=stream)
+        seek_before(container, stream, int(stamps[order[0]]))
         for frame in container.decode(stream):
             if frame.pts is None or frame.pts < stamps[order[done]]:
                 continue
