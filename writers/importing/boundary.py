@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import glob
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -202,8 +203,9 @@ def check_access(place: Any, error: Exception, problem: str = "cannot be read") 
 
     Memory that runs out says something: a small source may claim any size.
     """
-    # FFmpeg reports damaged frames of a file that may well be read as "Operation not permitted".
-    denied = is_denied(error) and not _may_be_read(place)
+    # FFmpeg reports damaged frames of a file that may well be read as "Operation not permitted" (EPERM).
+    doubtful = getattr(error, "errno", None) == errno.EPERM and _may_be_read(place)
+    denied = is_denied(error) and not doubtful
     if not isinstance(error, MemoryError) and (is_passing(error) or denied):
         raise access_error(f"{place} {problem}", error, place) from error
 

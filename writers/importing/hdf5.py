@@ -115,7 +115,21 @@ def missing_names(group: Any, *names: str) -> list[str]:
 
 def missing_arrays(group: Any, *names: str) -> list[str]:
     """Return those names under which a group has no array."""
-    return [name for name in names if not hasattr(group.get(name), "shape")]
+    return [name for name in names if not hasattr(member(group, name), "shape")]
+
+
+def member(group: Any, name: str) -> Any:
+    """Return an item of a group of a tree, or one of its attributes; None if there is none.
+
+    `get` and `items` of h5py give None for what cannot be read, too.
+    """
+    item = group.get(name)
+    return group[name] if item is None and name in group else item
+
+
+def members(group: Any) -> dict[str, Any]:
+    """Return all items of a group of a tree, or all of its attributes, by name."""
+    return {name: member(group, name) for name in group}
 
 
 class Hdf5Dataset(ForeignDataset):
@@ -155,7 +169,7 @@ def leaves(group: Any, prefix: str = "") -> dict[str, Any]:
             raise DatasetError(f"{getattr(group, 'name', 'A group')} has more than {_MOST_ITEMS:,} items.")
         if hasattr(item, "items"):
             base = path if item is group else f"{path}/"
-            waiting += [(f"{base}{name}", part) for name, part in reversed(list(item.items()))]
+            waiting += [(f"{base}{name}", part) for name, part in reversed(members(item).items())]
         else:
             arrays[path] = item
     return arrays
@@ -257,7 +271,7 @@ def space_of(group: Any, option: str) -> Space:
     if not hasattr(group, "items"):
         flags = group.dtype.kind == "b"
         return array_space(group.dtype, group.shape[1:]) if flags else box_of(group, option)
-    return spaces.Dict({name: space_of(part, option) for name, part in group.items()})
+    return spaces.Dict({name: space_of(part, option) for name, part in members(group).items()})
 
 
 def card_values(arrays: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:

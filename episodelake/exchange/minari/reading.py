@@ -42,7 +42,7 @@ from ...store.spaces.arrow import plain_array
 from ...writers.importing.boundary import is_too_large
 from ...writers.importing.columns import opened_image
 from ...writers.importing.formats import SPACES, look_into_json
-from ...writers.importing.hdf5 import claimed_bytes, leaves, open_hdf5, plain
+from ...writers.importing.hdf5 import claimed_bytes, leaves, member, open_hdf5, plain
 from ...writers.importing.trees import is_group
 from .episodes import MAPPING, Episodes, episodes_of, texts
 
@@ -145,7 +145,7 @@ class _Dataset(ForeignDataset):
                 self._file = open_hdf5(path)
                 self._may_exceed = is_too_large(claimed_bytes(path))
         file = self._file if self._may_exceed else None
-        group: Any = None if file is None else file.get(f"episode_{index}")
+        group: Any = None if file is None else member(file, f"episode_{index}")
         if is_group(group):  # Minari names one that is missing
             size = sum(array.nbytes for array in leaves(group).values())
             check_bytes(f"Episode {index} of {self._storage.data_path}", size)
