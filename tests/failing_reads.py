@@ -1,4 +1,4 @@
-"""Reads of the public API, each with one look at a file failing: the child process of `test_unreadable.py`.
+"""Reads of the public API, each with one look at a file failing: the child of `test_failing_reads.py`.
 
 Run with the shim of `faults/` loaded. A read either gives what it gives unharmed, or raises that the system
 could not or would not; it never gives less without a warning, calls a file damaged or missing, or lets the
@@ -16,10 +16,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import polars as pl
+import pytest
 
 import episodelake as el
+from episodelake.store.files import access_error
 from episodelake.terminal.reports.open_store import explored
 from episodelake.terminal.reports.store_figures import store_figures
 from faults.faults import FAIL, LOOKS, OPEN, STAT, Fault
@@ -37,9 +40,25 @@ PARTIAL = ("lake.find", "lake.sql")
 SQL = "SELECT episode_id, sum(reward) FROM transitions GROUP BY ALL ORDER BY ALL"
 
 
-def _rows(frame: Any) -> list[Any]:
-    frame = frame.collect() if isinstance(frame, pl.LazyFrame) else frame
+def _rows(frame: pl.DataFrame) -> list[Any]:
     return sorted(map(repr, frame.rows()))
+
+
+def _fetched(fetch: Callable[[], Any], *errors: type[Exception]) -> Any:
+    """Return what another library computes only now; its own error has to say what the system said."""
+    try:
+        return fetch()
+    except errors as error:
+        raise access_error("Could not fetch", error, "the store") from error
+
+
+def _stores(folder: Path) -> list[Any]:
+    """Return the rows of a lake; raise the error in the row of a store that this user may not read."""
+    stores = el.lake(folder / "lake").stores()
+    for problem in stores["error"].drop_nulls():
+        if "Permission denied" in problem:
+            raise el.errors.StoreAccessError(problem)
+    return _rows(stores)
 
 
 def _batches(folder: Path, cache: Any) -> list[Any]:
@@ -55,11 +74,29 @@ SOURCES = {
     "rlds": "",
     "rllib": "",
     "d3rlpy": ".h5",
+    "minari": "",
+    "lerobot": "",
 }
+#: Those that no export writes.
+WRITTEN = {"ogbench": ".npz", "diffusion_policy": ".zarr"}
+
+
+def _write_arrays(folder: Path) -> None:
+    rows = {"observations": np.ones((6, 2), np.float32), "actions": np.ones((6, 1), np.float32)}
+    np.savez(_source(folder, "ogbench"), **rows, terminals=np.array([0, 0, 1, 0, 0, 1.0]))
+    zarr = pytest.importorskip("zarr")
+    group = zarr.open_group(str(_source(folder, "diffusion_policy")), mode="w")
+    for name, values in {
+        "data/state": rows["observations"],
+        "data/action": rows["actions"],
+        "meta/episode_ends": np.array([3, 6]),
+    }.items():
+        array = group.create_array(name, shape=values.shape, dtype=values.dtype)
+        array[...] = values
 
 
 def _source(folder: Path, format: str) -> Path:
-    return folder / f"{format}{SOURCES[format]}"
+    return folder / f"{format}{(SOURCES | WRITTEN)[format]}"
 
 
 def _rehearsed(folder: Path, format: str) -> Any:
@@ -69,9 +106,9 @@ def _rehearsed(folder: Path, format: str) -> Any:
 
 READS: dict[str, Callable[[Path], Any]] = {
     "episodes": lambda f: [(each.seed, each.rewards.tolist()) for each in a(f)],
-    "frames": lambda f: (_rows(a(f).episodes), _rows(a(f).steps)),
+    "frames": lambda f: [_rows(_fetched(each.collect, OSError)) for each in (a(f).episodes, a(f).steps)],
     "filter": lambda f: [each.seed for each in a(f).filter("seed > 1")],
-    "sql": lambda f: a(f).sql(SQL).fetchall(),
+    "sql": lambda f: _fetched(a(f).sql(SQL).fetchall, duckdb.IOException),
     "query": lambda f: _rows(a(f).query(SQL)),
     "card": lambda f: a(f).card,
     "versions": lambda f: _rows(a(f).history()),
@@ -87,16 +124,18 @@ READS: dict[str, Callable[[Path], Any]] = {
     "loader": lambda f: _batches(f, "memory"),
     "mapped loader": lambda f: _batches(f, el.Cache("mmap", folder=f / "cache")),
     "stream": lambda f: _batches(f, "stream"),
-    "lake": lambda f: _rows(el.lake(f / "lake").stores()),
+    "lake": _stores,
     "lake.find": lambda f: _rows(el.lake(f / "lake").find("seed > 1")),
-    "lake.sql": lambda f: el.lake(f / "lake").sql("SELECT count(*) FROM episodes").fetchall(),
+    "lake.sql": lambda f: _fetched(
+        el.lake(f / "lake").sql("SELECT count(*) FROM episodes").fetchall, duckdb.IOException
+    ),
     "published": lambda f: _rows(el.published(f / "published").select("tag", "episodes")),
     "preview": lambda f: _rows(el.preview(f / "published", version="v1")),
     "terminal": lambda f: repr(explored(str(f / "lake/a"), None, lambda opened: store_figures(opened.store))),
 }
 
 
-READS |= {f"import of {name}": partial(_rehearsed, format=name) for name in SOURCES}
+READS |= {f"import of {name}": partial(_rehearsed, format=name) for name in SOURCES | WRITTEN}
 
 
 class Reading(Trials):
@@ -106,6 +145,7 @@ class Reading(Trials):
         super().__init__(folder, shim)
         for format in SOURCES:
             a(folder / "template").export(_source(folder / "template", format), format=format)
+        _write_arrays(folder / "template")
 
     def wrong_answer(self, name: str, error: str, call: int, expected: Any) -> str | None:
         """Let one look of a read fail; return what is wrong with its answer, None if nothing is."""
