@@ -11,6 +11,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path, PureWindowsPath
 from typing import IO, Any, Protocol
+from zipfile import BadZipFile
 
 from ...store.common.arguments import whole_number
 from ...store.errors import DatasetError, EpisodelakeError
@@ -203,6 +204,9 @@ def check_access(place: Any, error: Exception, problem: str = "cannot be read") 
 
     Memory that runs out says something: a small source may claim any size.
     """
+    # For zipfile, a file that it cannot read is no zip file.
+    if isinstance(error, BadZipFile) and isinstance(error.__context__, OSError):
+        error = error.__context__
     # FFmpeg reports damaged frames of a file that may well be read as "Operation not permitted" (EPERM).
     doubtful = getattr(error, "errno", None) == errno.EPERM and _may_be_read(place)
     denied = is_denied(error) and not doubtful
