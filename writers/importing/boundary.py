@@ -23,6 +23,7 @@ from ...store.files import (
     is_file,
     is_folder,
     is_passing,
+    matching,
     user_path,
 )
 
@@ -130,7 +131,8 @@ def located(source: Any) -> Any:
     path = (path if exists(path) else user_path(source)).absolute()
     if exists(path) or not glob.has_magic(str(path)):
         return path
-    matches = sorted(Path(name) for name in glob.glob(str(path), recursive=True))
+    anchor = Path(path.anchor)
+    matches = matching(anchor, str(path.relative_to(anchor)))
     stores = {each for each in matches if is_zarr_folder(each)}
     # `**` also matches what is in a store.
     paths = [
