@@ -13,6 +13,7 @@ import sys
 import warnings
 from collections.abc import Callable
 from functools import partial
+from itertools import chain, zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from episodelake.store.files import access_error
 from episodelake.terminal.reports.open_store import explored
 from episodelake.terminal.reports.store_figures import store_figures
 from faults.faults import FAIL, LOOKS, OPEN, STAT, Fault
-from faults.shim import Shim
+from faults.shim import Call, Shim, read_log
 from visible_steps import Operation, Trials, a
 
 #: The errors, the calls that meet them, and the class of what the caller gets.
@@ -78,6 +79,7 @@ SOURCES = {
     "lerobot": "",
 }
 #: Those that no export writes.
+PATTERN = {"pattern": "/*/*.csv"}
 WRITTEN = {"ogbench": ".npz", "diffusion_policy": ".zarr"}
 
 
@@ -96,11 +98,11 @@ def _write_arrays(folder: Path) -> None:
 
 
 def _source(folder: Path, format: str) -> Path:
-    return folder / f"{format}{(SOURCES | WRITTEN)[format]}"
+    return folder / f"{format}{(SOURCES | WRITTEN | PATTERN)[format]}"
 
 
 def _rehearsed(folder: Path, format: str) -> Any:
-    report = el.import_dataset(_source(folder, format), folder / "imported", dry_run=True)
+    report = el.import_dataset(str(_source(folder, format)), folder / "imported", dry_run=True)
     return report.format, report.reason, report.episodes, repr(report.preview)
 
 
@@ -136,6 +138,7 @@ READS: dict[str, Callable[[Path], Any]] = {
 
 
 READS |= {f"import of {name}": partial(_rehearsed, format=name) for name in SOURCES | WRITTEN}
+READS["import of a pattern"] = partial(_rehearsed, format="pattern")
 
 
 class Reading(Trials):
@@ -146,6 +149,21 @@ class Reading(Trials):
         for format in SOURCES:
             a(folder / "template").export(_source(folder / "template", format), format=format)
         _write_arrays(folder / "template")
+        for number in range(3):
+            (folder / f"template/pattern/{number}").mkdir(parents=True)
+            rows = "".join(f"{number},{k / 8},{k % 2},1.0\n" for k in range(4))
+            (folder / f"template/pattern/{number}/rows.csv").write_text(
+                f"episode,observation,action,reward\n{rows}"
+            )
+
+    def looks(self, name: str) -> list[Call]:
+        """Return the calls of an unharmed read that look at files."""
+        folder, log = self._laid_out(Operation(READS[name], lambda folder: True)), self._folder / "calls"
+        log.unlink(missing_ok=True)
+        self._shim.arm(folder, log, [], kinds=LOOKS, everything=True)
+        READS[name](folder)
+        self._shim.disarm()
+        return read_log(log, "call")
 
     def wrong_answer(self, name: str, error: str, call: int, expected: Any) -> str | None:
         """Let one look of a read fail; return what is wrong with its answer, None if nothing is."""
@@ -178,6 +196,22 @@ class Reading(Trials):
         )
 
 
+def _chosen(calls: list[Call], most: int) -> list[Call]:
+    """Return so many calls, in order: half of them evenly, and as many of each kind of call and place."""
+    chosen = {calls[index].point for index in np.linspace(0, len(calls) - 1, most // 2 + 1).astype(int)}
+    groups: dict[tuple[str, str, str], list[int]] = {}
+    for call in calls:
+        path = Path(call.path)
+        groups.setdefault((call.name, str(path.parent), path.suffix), []).append(call.point)
+    turns = zip_longest(
+        *(points[len(points) // 2 :] + points[: len(points) // 2] for points in groups.values())
+    )
+    for point in filter(None, chain.from_iterable(turns)):
+        if len(chosen) <= most:
+            chosen.add(point)
+    return [call for call in calls if call.point in chosen]
+
+
 def main(folder: Path, names: list[str], most: int) -> list[str]:
     """Let looks of each read fail; return what is wrong."""
     trials, wrong = Reading(folder, Shim()), []
@@ -186,10 +220,10 @@ def main(folder: Path, names: list[str], most: int) -> list[str]:
         laid_out = trials._laid_out(operation)
         READS[name](laid_out)
         expected = READS[name](trials._laid_out(operation))
-        count = trials.count(operation, LOOKS)
-        for error in ERRORS:
-            for call in sorted({*np.linspace(0, count, min(most, count) + 1).astype(int).tolist()}):
-                problem = trials.wrong_answer(name, error, call, expected)
+        calls = trials.looks(name)
+        for error, (_, kinds, _) in ERRORS.items():
+            for call in _chosen([each for each in calls if each.kind & kinds], most):
+                problem = trials.wrong_answer(name, error, call.point // 2, expected)
                 if problem is not None:
                     wrong.append(problem)
                     print(problem, file=sys.stderr, flush=True)
