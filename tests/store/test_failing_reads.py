@@ -95,6 +95,7 @@ TOUCHING: dict[str, Callable[[Path], object]] = {
     "write_file": lambda path: files.write_file(path, b""),
     "names_in": lambda path: files.names_in(path.parent),
     "walk": lambda path: list(files.walk(path.parent)),
+    "matching": lambda path: files.matching(path.parent.parent, "*/f*"),
     "make_folder": lambda path: files.make_folder(path.parent / "new"),
     "remove_file": files.remove_file,
     "remove_tree": lambda path: files.remove_tree(path.parent),

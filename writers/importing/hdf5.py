@@ -13,7 +13,7 @@ from gymnasium import Space, spaces
 
 from ...store.common.optional_packages import require
 from ...store.errors import DatasetError
-from ...store.files import file_state, is_file
+from ...store.files import file_state, is_denied, is_file, is_passing
 from .boundary import TRUST, Boundary, boundary, check_bytes, expanded, reading
 from .columns import array_space, discrete_space
 from .formats import ForeignDataset, Match
@@ -121,10 +121,17 @@ def missing_arrays(group: Any, *names: str) -> list[str]:
 def member(group: Any, name: str) -> Any:
     """Return an item of a group of a tree, or one of its attributes; None if there is none.
 
-    `get` and `items` of h5py give None for what cannot be read, too.
+    Raises:
+        KeyError: it cannot be read, for which `get` and `items` of h5py give None.
     """
     item = group.get(name)
-    return group[name] if item is None and name in group else item
+    if item is None and name in group:
+        try:
+            return group[name]
+        except KeyError as error:  # of h5py, also for a link to nothing
+            if is_passing(error) or is_denied(error):
+                raise
+    return item
 
 
 def members(group: Any) -> dict[str, Any]:
