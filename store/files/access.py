@@ -243,6 +243,8 @@ def _hint(error: BaseException, path: object) -> str:
         return f"{_owner(path)}Check that you may write there, or choose another folder."
     if number == errno.EROFS:
         return "The file system is mounted for reading only: choose another folder."
+    if number == errno.ELOOP:
+        return "Links in it lead in a circle: repair them, or choose another path."
     if number in (errno.ENOTDIR, errno.EEXIST):
         return "A file stands where a folder is needed: choose another path."
     if "://" in str(path):

@@ -68,6 +68,21 @@ def is_link(path: str | os.PathLike[str]) -> bool:
     return state is not None and stat.S_ISLNK(state.st_mode)
 
 
+@touching("look at")
+def real_path(path: Path) -> Path:
+    """Return an absolute path without links; what is missing of it stays as it is.
+
+    Raises:
+        StoreAccessError: links in it lead in a circle.
+    """
+    try:
+        os.stat(path)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise
+    return Path(os.path.realpath(path))
+
+
 @touching("open")
 def open_plain(path: str | os.PathLike[str], flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
     """Open a file without following a link or waiting for a pipe; like `os.open`.

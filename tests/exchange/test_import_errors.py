@@ -16,6 +16,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
+from gymnasium.spaces import Box
 from typer.testing import CliRunner
 
 import episodelake as el
@@ -112,6 +113,33 @@ def test_a_group_of_hdf5_hides_nothing_that_cannot_be_read(tmp_path: Path) -> No
         assert member(file, "rows").shape == (2,)
         assert member(file, "none") is None and members(file)["dangling"] is None
         assert members(file.attrs) == {"title": "x"}
+
+
+@pytest.mark.parametrize("below", ["", "store"])
+def test_a_circle_of_links_is_an_error_of_access(tmp_path: Path, below: str) -> None:
+    """With the path and a hint, wherever a path is given; within a source it counts for nothing."""
+    box = Box(-1, 1, (2,), np.float32)
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    store = el.create(tmp_path / "store", observation_space=box, action_space=box)
+    path = tmp_path / "a" / below
+    calls: list[Callable[[], object]] = [
+        lambda: el.open(path),
+        lambda: el.create(path, observation_space=box, action_space=box),
+        lambda: el.recover(path),
+        lambda: el.lake(path).stores(),
+        lambda: el.import_dataset(rows(), path),
+        lambda: el.import_dataset(path, tmp_path / "new"),
+        lambda: el.import_dataset(str(path), tmp_path / "new"),
+        lambda: store.copy(path),
+    ]
+    for call in calls:
+        with pytest.raises(el.errors.StoreAccessError, match=f"{path}.*Links in it lead in a circle"):
+            call()
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "up").symlink_to("up")
+    rows().write_csv(tmp_path / "source" / "rows.csv")
+    assert el.import_dataset(tmp_path / "source", tmp_path / "new").episodes == 2
 
 
 def test_a_pattern_leaves_out_no_folder_that_cannot_be_listed(

@@ -24,6 +24,7 @@ from ...store.files import (
     is_folder,
     is_passing,
     matching,
+    real_path,
     user_path,
 )
 
@@ -73,7 +74,7 @@ def bounded(source: Any, *, trust: bool, max_bytes: int | None) -> Iterator[None
         paths: Sequence[Path] = source.paths if isinstance(source, Files) else [source]
         if isinstance(source, Files) and source.matched and not trust:
             for path in paths:
-                _check_entry(source.base.resolve(), path)
+                _check_entry(real_path(source.base), path)
         size = sum(_size(path, trust) for path in paths)
         limit = expanded(size) if limit is None else limit
     token = _CURRENT.set(Boundary(trust, limit, max_bytes is not None))
@@ -257,7 +258,7 @@ def expanded(stored: int) -> int:
     return max(_LEAST_BYTES, _EXPANSION * stored)
 
 
-def is_too_large(count: int) -> bool:
+def is_too_large(count: float) -> bool:
     """Return whether an item of so many bytes is too large for memory."""
     limit = boundary().limit
     return limit is not None and count > max(limit, _PART_BYTES)
@@ -369,7 +370,7 @@ def _size(path: Path, trust: bool) -> int:
                 _check_entry(root, Path(entry.path))
             if entry.is_dir(follow_symlinks=False):
                 waiting.append(Path(entry.path))
-            elif entry.is_file():
+            elif is_file(entry.path):
                 total += entry.stat().st_size
     return total
 

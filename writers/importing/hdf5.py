@@ -66,8 +66,10 @@ def open_hdf5(path: Path) -> Any:
     return file
 
 
-def claimed_bytes(path: Path) -> int:
-    """Return how many bytes all arrays of a file without a fault take in memory."""
+def claimed_bytes(path: Path) -> float:
+    """Return how many bytes all arrays of a file without a fault take in memory; infinity where several links
+    lead to one of them, which a reader may read as often.
+    """
     return _looked_through(path, _state(path), boundary())[1]
 
 
@@ -77,17 +79,20 @@ def _state(path: Path) -> tuple[int, int, int]:
 
 
 @lru_cache(maxsize=8)  # each format of HDF5 looks at the file
-def _looked_through(path: Path, _: tuple[int, int, int], limits: Boundary) -> tuple[str | None, int]:
+def _looked_through(path: Path, _: tuple[int, int, int], limits: Boundary) -> tuple[str | None, float]:
     """Return what makes a file no safe source, None if nothing does, and how many bytes its arrays claim."""
     h5py = require("h5py", "Reading HDF5")
-    total = 0
+    total = items = links = 0
 
     def link(name: bytes, info: Any) -> str | None:
-        inner = info.type in (h5py.h5l.TYPE_HARD, h5py.h5l.TYPE_SOFT)
+        nonlocal links
+        links += 1
+        inner = limits.trust or info.type in (h5py.h5l.TYPE_HARD, h5py.h5l.TYPE_SOFT)
         return None if inner else f"{name.decode(errors='replace')} is a link to another file. {TRUST}"
 
     def item(name: bytes) -> str | None:
-        nonlocal total
+        nonlocal total, items
+        items += 1
         opened = h5py.h5o.open(file.id, name)
         if not isinstance(opened, h5py.h5d.DatasetID):
             return None
@@ -104,8 +109,8 @@ def _looked_through(path: Path, _: tuple[int, int, int], limits: Boundary) -> tu
         return None
 
     with h5py.File(path) as file:
-        fault = None if limits.trust else file.id.links.visit(link, info=True)
-        return fault or h5py.h5o.visit(file.id, item), total
+        fault = file.id.links.visit(link, info=True) or h5py.h5o.visit(file.id, item)
+        return fault, math.inf if links > items else total
 
 
 def missing_names(group: Any, *names: str) -> list[str]:
