@@ -49,9 +49,10 @@ test-cases: $(VENV)/.installed-test ## the cases and generated examples that `ma
 test-slow: $(VENV)/.installed-test ## run everything, with many more generated examples
 	EPISODELAKE_TEST_PROFILE=long $(PYTEST) $(PARALLEL) $(LONGER) -m "not peers" $(ARGS)
 
-test-crashes: $(VENV)/.installed-test ## crashes and failures at some points of every kind, and sixteen writers
+test-crashes: $(VENV)/.installed-test ## crashes and failures at some points of every kind, also of reads, and sixteen writers
 	$(PYTEST) $(PARALLEL) $(LONGER) -m slow tests/store/test_faults.py tests/writers/test_vector_crash.py tests/writers/test_interrupts.py \
 	  tests/store/test_maintenance_interrupts.py tests/writers/test_recorder.py tests/store/test_visible_steps.py \
+	  tests/store/test_failing_reads.py \
 	  tests/writers/test_many_writers.py::test_sixteen_writers_some_of_them_killed $(ARGS)
 
 test-terminal: $(VENV)/.installed-test ## the command line on terminals, interrupted, and on an object store

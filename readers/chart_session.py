@@ -14,7 +14,7 @@ from ..store.layout import EPISODES, RUNS, TABLES
 from ..store.snapshot import Snapshot
 from .context import ReadContext, refresh_hint
 from .filters import available_episodes
-from .sql.connections import connect
+from .sql.connections import check_has_steps, connect
 from .sql.session import QuerySession
 from .sql.sources import run_interruptible
 
@@ -41,6 +41,7 @@ class ChartSession:
         kept = not steps and context.positions is not None
         with self._naming_files():
             self._connection = connect(context, steps=steps, keep_rows=kept, words=())
+            check_has_steps(self._connection)
 
     @staticmethod
     def check_any(context: ReadContext) -> None:

@@ -27,7 +27,7 @@ _SYNTAX_ERRORS = {f"{kind}Exception" for kind in ("Binder", "Catalog", "Interrup
 _VALUE_ERRORS = {"ConstraintException", "ConversionException", "NotImplementedException"}
 _VALUE_ERRORS |= {"OutOfMemoryException", "OutOfRangeException", "ResourceInUseException"}
 #: Texts by which DuckDB blames a file, and not the argument of a function.
-_FILE_ERRORS = ("reading the stream", "Failed to read file", "found in Parquet file")
+_FILE_ERRORS = ("reading the stream", "exporting a stream", "Failed to read file", "found in Parquet file")
 
 
 def check_files(snapshot: Snapshot, table: str, error: Exception | None = None) -> None:
@@ -98,9 +98,12 @@ def name_damaged(
         CorruptStoreError: a file is damaged; the message names it, and says how to go on without.
         StoreAccessError: the engine could not read a file.
     """
-    if _is_any(error, _SYNTAX_ERRORS):
-        return
     reason = str(error)
+    if _is_any(error, _SYNTAX_ERRORS):
+        if _is_any(error, {"PermissionException"}):
+            # It looks for files below one whose state it could not get, which confined connections may not.
+            _check_overlooked(snapshot, error, tables, segments, below="/**")
+        return
     # The text of a query may quote anything.
     unread = _is_any(error, {"IOException"})
     if unread or any(words in reason for words in _FILE_ERRORS):
@@ -108,13 +111,8 @@ def name_damaged(
     check_readable(snapshot, tables, segments)
     if _is_any(error, _VALUE_ERRORS):
         return
-    places = [place for table in tables for place in table_places(snapshot, table, segments)]
-    if unread and any(str(place) in reason for place in places):
-        # DuckDB takes a file whose state it could not get for one moment for a missing one.
-        root = snapshot.layout.root
-        raise StoreUnavailableError(
-            f"Could not read {root}: {reason}. Call again; `verify` reads every page."
-        ) from error
+    if unread:
+        _check_overlooked(snapshot, error, tables, segments)
     if _is_any(error, {"InvalidInputException"}) and not any(words in reason for words in _FILE_ERRORS):
         return
     for table in tables:
@@ -133,6 +131,27 @@ def _check_reachable(snapshot: Snapshot, error: Exception) -> None:
     if is_passing(error) or is_denied(error):
         root = snapshot.layout.root
         raise access_error(f"Could not read {root}", error, root) from error
+
+
+def _check_overlooked(
+    snapshot: Snapshot,
+    error: Exception,
+    tables: Collection[str],
+    segments: frozenset[str] | None,
+    below: str = "",
+) -> None:
+    """Raise the error of our tree for a file that DuckDB takes for missing or for a folder, since it could
+    not get its state for one moment.
+
+    Args:
+        below: the text behind the path of the file in the message.
+    """
+    reason, root = str(error), snapshot.layout.root
+    places = [place for table in tables for place in table_places(snapshot, table, segments)]
+    if any(f"{place}{below}" in reason for place in places):
+        raise StoreUnavailableError(
+            f"Could not read {root}: {reason}. Call again; `verify` reads every page."
+        ) from error
 
 
 def table_places(snapshot: Snapshot, table: str, segments: frozenset[str] | None = None) -> list[Place]:

@@ -26,7 +26,7 @@ from .formatting import counted
 from .frames import POSITION, collect_episodes, episodes_frame, positioned_episodes
 from .sql.advice import advice
 from .sql.beside import exact_text, refuse_rounded
-from .sql.connections import add_macros, add_steps, macros_for
+from .sql.connections import add_macros, add_steps, check_has_steps, macros_for
 from .sql.macros import TRANSITIONS, WITH_NEXT
 from .sql.session import QuerySession, check_text, plain_parameters
 from .sql.sources import Sources, run_interruptible
@@ -122,6 +122,7 @@ def _confined_views(
         steps_places(snapshot, sources.segments)
         position_of = f"SELECT episode_id FROM _positioned WHERE {POSITION} = _place"
         add_steps(sources, f"SEMI JOIN {EPISODES} USING (episode_id)", position_of, check=False)
+        check_has_steps(connection)
         add_macros(connection, words)
     sources.confine()
 

@@ -27,7 +27,7 @@ from .errors import (
     StoreExistsError,
     StoreNotFoundError,
 )
-from .files import Place, is_file, touching, visible_step
+from .files import Place, is_file, real_path, touching, visible_step
 from .files.paths import read_plain
 from .frames import ImageShape, Video
 from .frames.ffmpeg import check_encoder
@@ -368,7 +368,7 @@ def store_at(path: Path) -> Path | None:
     Raises:
         StoreAccessError: the folders above it cannot be read.
     """
-    real = path.resolve()
+    real = real_path(path)
     return next((each for each in (real, *real.parents) if _is_store(each)), None)
 
 
@@ -380,8 +380,9 @@ def check_outside_stores(path: Path) -> None:
         InvalidArgumentError: it is inside a store, or no path.
         StoreAccessError: the folders above it cannot be read.
     """
-    store = store_at(path.resolve().parent)
-    if store is not None and path.resolve().relative_to(store).parts[0] != STAGING:
+    real = real_path(path)
+    store = store_at(real.parent)
+    if store is not None and real.relative_to(store).parts[0] != STAGING:
         raise InvalidArgumentError(
             f"{path} is inside the store {store}, which holds its own files only. Choose a path outside."
         )

@@ -37,7 +37,7 @@ from ..plugin import (
     check_unpickled,
     reading,
 )
-from ..store.files import is_file, is_folder, walk
+from ..store.files import is_file, is_folder, matching, walk
 from ..writers.importing.columns import array_space, image_frames, opened_image, read_json
 from ..writers.importing.formats import NO_REWARDS
 from ..writers.importing.trees import natural
@@ -183,7 +183,7 @@ def _cameras(path: Path) -> list[str]:
 
 
 def _files(path: Path, name: str) -> list[Path]:
-    files = sorted((path / name).glob("im_*.jpg"), key=natural)
+    files = sorted(matching(path / name, "im_*.jpg"), key=natural)
     if not files:
         raise DatasetError(f"{path / name} has no im_T.jpg.")
     return files

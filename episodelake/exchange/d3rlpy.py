@@ -53,6 +53,7 @@ from ..writers.importing.hdf5 import (
     flags_of,
     is_discrete,
     looked_into,
+    member,
     missing_arrays,
     missing_names,
     plain,
@@ -181,7 +182,7 @@ class _Dumped(_Dataset):
 
     def _array(self, name: str, index: int) -> Any:
         path = f"{name}_{index}"
-        array = self.file.get(path)
+        array = member(self.file, path)
         if array is None:
             raise DatasetError(f"{self.path}: episode {index} has no {path}.")
         return array

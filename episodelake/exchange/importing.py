@@ -34,7 +34,7 @@ from ..plugin import (
 )
 from ..store.common.arguments import naming_arguments
 from ..store.creation import check_free_for_copy
-from ..store.files import exists, is_file
+from ..store.files import exists, is_file, real_path
 from ..store.manifest import Manifest, check_encodings
 from ..store.spaces.coerce import Cast
 from ..types import Progress
@@ -307,7 +307,7 @@ def _store_at(path: str | PathLike[str], storage_options: Mapping[str, str] | No
 
 def _check_source(source: Any, into: EpisodeStore | str | PathLike[str]) -> None:
     """Refuse stores as sources, and sources inside or around the target."""
-    path = source.resolve() if isinstance(source, Path) else None
+    path = real_path(source) if isinstance(source, Path) else None
     if isinstance(source, EpisodeView) or (path is not None and is_file(path / Layout.MANIFEST)):
         raise InvalidArgumentError(
             f"{_name(source)} is a store already, no dataset of another library. Bring its episodes into "
@@ -316,7 +316,7 @@ def _check_source(source: Any, into: EpisodeStore | str | PathLike[str]) -> None
     target = (into.handle.layout if isinstance(into, EpisodeStore) else Layout.at(into)).root.local
     if target is None or path is None:
         return
-    target = target.resolve()
+    target = real_path(target)
     if path == target or path in target.parents or target in path.parents:
         raise InvalidArgumentError(
             f"{target} contains the source {source}, or is inside it. Choose a store beside the source."

@@ -43,7 +43,7 @@ from ..readers.exporting.hdf5 import (
 )
 from ..readers.exporting.step_arrays import number_array
 from ..readers.exporting.target import ENV_SPEC
-from ..writers.importing.hdf5 import leaves, plain
+from ..writers.importing.hdf5 import leaves, member, members, plain
 
 #: Isaac Lab writes `initial_state`, MimicGen the demonstrations after each subtask.
 _LAYOUT = TreeLayout(
@@ -60,7 +60,7 @@ _LAYOUT = TreeLayout(
 
 
 def _look(file: Any) -> Match:
-    if not hasattr(file.get("data"), "items"):
+    if not hasattr(member(file, "data"), "items"):
         return Match("it has no group data", 2)
     count = sum(name.startswith("demo_") for name in file["data"])
     return Match(f"it has {count} groups data/demo_N") if count else Match("its group data has no demo_N", 1)
@@ -72,7 +72,7 @@ class _Dataset(GroupedTree):
     def card_of(self) -> dict[str, Any]:
         """Return the attributes of the data; read the masks."""
         self._splits = self._read_masks()
-        card = _card(self.file["data"].attrs)
+        card = _card(members(self.file["data"].attrs))
         # LIBERO's number of the groups, which is not that of all files of a folder.
         if card.get(_COUNT) == len(self.groups):
             del card[_COUNT]

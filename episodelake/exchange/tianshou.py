@@ -37,7 +37,16 @@ from ..writers.importing.flat import (
     tree_leaves,
     unrolled,
 )
-from ..writers.importing.hdf5 import Hdf5Dataset, flags_of, looked_into, missing_names, plain, space_of
+from ..writers.importing.hdf5 import (
+    Hdf5Dataset,
+    flags_of,
+    looked_into,
+    member,
+    members,
+    missing_names,
+    plain,
+    space_of,
+)
 
 _NEEDED = ("obs", "act", "rew", "terminated", "truncated")
 _MAPPING = {
@@ -89,7 +98,7 @@ class _File(Hdf5Dataset, FlatDataset):
         super().__init__(source, "Tianshou")
         _look(self.file).check(f"{self.path} is no buffer of Tianshou")
         with reading(self.path):
-            state = {name: plain(value) for name, value in self.file.attrs.items()}
+            state = plain(members(self.file.attrs))
             for name in ("last_index", "_lengths", "_extend_offset", "_altered_indices"):
                 if name in self.file:
                     state[name] = self.file[name][()]
@@ -106,8 +115,8 @@ class _Pickled:
 def _arrays_of(node: Any) -> Any:
     """Return the arrays of a group of a file."""
     if hasattr(node, "items"):
-        return {name: _arrays_of(part) for name, part in node.items()}
-    return node if node.attrs.get(_TYPE) in _ARRAYS else _Pickled()
+        return {name: _arrays_of(part) for name, part in members(node).items()}
+    return node if member(node.attrs, _TYPE) in _ARRAYS else _Pickled()
 
 
 def _tree(batch: Any) -> Any:

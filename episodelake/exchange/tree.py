@@ -19,6 +19,7 @@ from typing import Any
 from ..errors import DatasetError, InvalidArgumentError
 from ..plugin import H5, FlatTree, ForeignDataset, GroupedTree, ImportOptions, Match, TreeLayout, tree_format
 from ..writers.importing.formats import SPACES
+from ..writers.importing.hdf5 import member
 from ..writers.importing.trees import ZARR
 from .table.mapping import FILE, ColumnMapping, column_mapping
 
@@ -74,7 +75,7 @@ def _open(path: Path, file: Any, options: ImportOptions) -> ForeignDataset:
             'episode="data/demo_*") (--map).'
         )
     layout = _layout(column_mapping(options.mapping))
-    is_flat = layout.episode and hasattr(file.get(layout.episode), "shape")
+    is_flat = layout.episode and hasattr(member(file, layout.episode), "shape")
     if is_flat and layout.metadata:
         raise InvalidArgumentError(
             f"The mapping names metadata, and {path} has flat rows of all episodes. Name step columns with "

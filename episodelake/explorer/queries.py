@@ -17,7 +17,7 @@ import pyarrow as pa
 from .. import EpisodeStore
 from ..errors import InvalidArgumentError, QueryError, StoreExistsError
 from ..plugin import QuerySession, literal, quote
-from ..store.files import exists
+from ..store.files import exists, real_path
 
 MOST_ROWS = 1_000
 
@@ -155,8 +155,8 @@ def export_folder(name: str, below: Path) -> Path:
     text = name.strip()
     if not text or "\0" in text:
         raise InvalidArgumentError("Name a folder for the new store, such as 'best-episodes'.")
-    base = below.resolve()
-    target = (base / text).resolve()
+    base = real_path(below)
+    target = real_path(base / text)
     taken = exists(target)
     if Path(text).is_absolute() or target == base or not target.is_relative_to(base):
         raise InvalidArgumentError(f"{text!r} does not lie below {base}. Give a relative path without '..'.")

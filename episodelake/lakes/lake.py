@@ -301,6 +301,9 @@ class Lake:
         Args:
             text, parameters, read_only: as for `EpisodeStore.sql`.
 
+        Returns:
+            A relation, computed when it is fetched; what goes wrong only then is a `duckdb.Error`.
+
         Raises:
             QueryError: the text is not valid, or no query; the message begins with the nearest names.
         """

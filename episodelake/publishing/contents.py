@@ -15,7 +15,7 @@ from typing import Any
 
 from ..errors import CorruptStoreError, InvalidArgumentError
 from ..plugin import Layout, Place
-from ..store.files import temporary_folder
+from ..store.files import real_path, temporary_folder
 from ..store.files.local import LocalPlace
 from ..types import PublishReport
 
@@ -189,7 +189,7 @@ def working_folder(work: str) -> Iterator[LocalPlace]:
         StoreAccessError: it cannot be made.
     """
     with temporary_folder(f"episodelake-{work}-") as name:
-        yield LocalPlace(Path(name).resolve())
+        yield LocalPlace(real_path(Path(name)))
 
 
 def place_of(version: Place, name: str) -> Place:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from ...store.common.optional_packages import require
 from ...store.common.progress import Progress
 from ...store.errors import NothingToDrawError
-from ...store.files import guard_access, replacing, user_path
+from ...store.files import guard_access, real_path, replacing, user_path
 from ..context import ContextView
 from ..measures.findings import KINDS
 from ..measures.health import health
@@ -43,7 +43,7 @@ def write_report(
     path = user_path(file)
     with guard_access("write the report", path):
         path.parent.stat()  # a folder that is missing is reported before the work, not after it
-        target = path.resolve()
+        target = real_path(path)
     page = _page(view, plot, card, progress).encode()
     with replacing(target, ".html") as draft:
         draft.write_bytes(page)

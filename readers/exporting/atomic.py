@@ -30,6 +30,7 @@ from ...store.files import (
     is_link,
     make_folder,
     names_in,
+    real_path,
 )
 from ...store.files.locks import FileLock
 from ...store.layout import Layout
@@ -126,7 +127,7 @@ def _check_replaceable(path: Path, *, folder: bool, overwrite: bool) -> None:
 def _is_current_folder(path: Path) -> bool:
     """Return whether the process works in a folder: it would be in a deleted one afterwards."""
     try:
-        return is_folder(path) and Path.cwd().is_relative_to(path.resolve())
+        return is_folder(path) and Path.cwd().is_relative_to(real_path(path))
     except FileNotFoundError:  # the current folder was deleted
         return False
 

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 import duckdb
 import numpy as np
 
-from ...store.errors import CorruptStoreError, StoreUnavailableError
+from ...store.errors import CorruptStoreError, StoreAccessError, StoreUnavailableError
 from ...store.layout import EPISODES, RUNS, STEPS
 from ...store.snapshot import Snapshot
 from ..context import ReadContext
@@ -30,6 +30,8 @@ _MOST_KEPT = 2_000_000
 _macros: WeakKeyDictionary[Snapshot, tuple[Macro, ...]] = WeakKeyDictionary()
 #: Functions whose query may use a macro that its text does not name.
 _OF_NAMES = {"query", "query_table", "duckdb_functions", "pg_proc"}
+#: Why a connection lacks the steps, where the system refused a file of them.
+_refused: WeakKeyDictionary[duckdb.DuckDBPyConnection, StoreAccessError] = WeakKeyDictionary()
 #: The statements that create the macros which a connection lacks, by name.
 _pending: WeakKeyDictionary[duckdb.DuckDBPyConnection, dict[str, str]] = WeakKeyDictionary()
 
@@ -184,10 +186,22 @@ def add_steps(sources: Sources, choice: str, position_of: str, *, check: bool = 
     except StoreUnavailableError:
         # The views of a connection last; the reason does not.
         raise
-    except (CorruptStoreError, OSError) as error:
+    except (CorruptStoreError, StoreAccessError) as error:
+        if isinstance(error, StoreAccessError):
+            _refused[connection] = error
         _add_unreadable(sources, str(error))
         macros = tuple(macro for macro in macros if STEPS not in macro.reads)
     _pending[connection] = dict(statements(macros))
+
+
+def check_has_steps(connection: duckdb.DuckDBPyConnection) -> None:
+    """Refuse to read steps on a connection that lacks them.
+
+    Raises:
+        StoreAccessError: the system refused a file of steps as their views were made.
+    """
+    if connection in _refused:
+        raise _refused[connection]
 
 
 def add_macros(connection: duckdb.DuckDBPyConnection, words: Collection[str] | None) -> None:

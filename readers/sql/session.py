@@ -16,14 +16,14 @@ import polars as pl
 import pyarrow as pa
 
 from ...store.dynamic.values import OpaqueValue, freeze_value
-from ...store.errors import QueryError
+from ...store.errors import QueryError, StoreAccessError
 from ...store.files.access import check_process
 from ...store.layout import EPISODES, RUNS, STEPS, TABLES
 from ...store.names import has_utf8
 from ...store.snapshot import Snapshot
 from ..context import Parameters, ReadContext
 from ..corruption import check_readable, name_damaged, steps_places
-from .connections import add_macros, connect, macros_for
+from .connections import add_macros, check_has_steps, connect, macros_for
 from .macros import TRANSITIONS, WITH_NEXT
 from .sources import run_interruptible, type_name
 from .text import (
@@ -255,6 +255,7 @@ class QuerySession:
             _check_one_query(connection, text)
             if STEPS in self._tables_read(text):
                 steps_places(snapshot, segments)
+                self._check_has_steps(connection)
             relation = connection.sql(text, params=parameters)
         except duckdb.Error as error:
             name_damaged(snapshot, error, self._tables_read(text), segments)
@@ -262,6 +263,14 @@ class QuerySession:
         if relation is None:
             raise QueryError(f"The text {text!r} holds no query, such as SELECT ... FROM episodes.")
         return relation
+
+    def _check_has_steps(self, connection: duckdb.DuckDBPyConnection) -> None:
+        try:
+            check_has_steps(connection)
+        except StoreAccessError:
+            # The views of a connection last; the reason may not. A relation of the caller may hold it open.
+            self._connections.clear()
+            raise
 
     def _stores(self) -> Sequence[Snapshot]:
         """Return the snapshots whose rows queries see."""

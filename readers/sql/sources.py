@@ -26,7 +26,7 @@ from ...store.names import STEP, next_name
 from ...store.snapshot import Snapshot
 from ...store.tables.overflow import Overflow
 from ...store.tables.table_files import FileGroup
-from ..corruption import check_readable, steps_places
+from ..corruption import name_damaged, steps_places
 from .text import RUN, literal, quote, run_keys
 
 if TYPE_CHECKING:
@@ -163,13 +163,19 @@ class Sources:
         return run_interruptible(work)
 
     def create_view(self, name: str, body: str) -> None:
-        """Create a view of the connection, or replace it; where that fails, a damaged file is to blame."""
+        """Create a view of the connection, or replace it.
+
+        Raises:
+            CorruptStoreError: a file is damaged; the message names it.
+            StoreAccessError: DuckDB could not read a file.
+        """
         import duckdb
 
         try:
             self.connection.execute(f"CREATE OR REPLACE VIEW {name} AS {body}")
-        except duckdb.Error:
-            check_readable(self.snapshot, {name}.intersection(TABLES))
+        except duckdb.Error as error:
+            # Other views read the steps.
+            name_damaged(self.snapshot, error, {name if name in TABLES else STEPS}, self.segments)
             raise
 
     @staticmethod

@@ -55,18 +55,20 @@ _PASSING_NAMES = """
 """
 _PASSING = frozenset(getattr(errno, name) for name in _PASSING_NAMES.split() if hasattr(errno, name))
 _DENIED = frozenset((errno.EACCES, errno.EPERM))
-_NUMBER = re.compile(r"\(os error (\d+)\)|\[errno (\d+)\]", re.IGNORECASE)
+_NUMBER = re.compile(r"\(os error (\d+)\)|\[errno (\d+)\]|\berrno = (\d+)", re.IGNORECASE)
 _ESCAPES = re.compile("\x1b\\[[0-9;]*m")
 _BRANCH = re.compile(r"\s*↳\s*")
 _STATUS = re.compile(r"(?:\bstatus(?: code)?:? |\(HTTP )(408|429|50[0234]|401|403)\b", re.IGNORECASE)
 _WORDS = {os.strerror(number).lower(): number for number in sorted(_PASSING | _DENIED)}
 _ENDS = re.compile(f"(?:^|: )({'|'.join(map(re.escape, _WORDS))})", re.IGNORECASE)
-#: Timeouts and lost connections; and what Arrow says where it drops the system's error.
+#: Timeouts and lost connections; and what Arrow and HDF5 say where they drop the system's error.
 _LOST = re.compile(
     r"\btimed out|\bconnection (?:reset|refused|closed)|error sending request|error stat\(\)ing file|"
-    r"lseek failed",
+    r"lseek failed|can't retrieve stat info",
     re.IGNORECASE,
 )
+#: DuckDB takes a file whose state it could not get for one that is missing.
+_OVERLOOKED = re.compile(r'No files found that match the pattern "([^"]+)"')
 
 
 def is_passing(error: BaseException) -> bool:
@@ -116,12 +118,13 @@ def _quoted(text: str) -> int | None:
     """Return the number of the system's error that another library's message quotes."""
     text = _flat(text)
     if match := _NUMBER.search(text):
-        return int(match[1] or match[2])
+        return int(match[match.lastindex or 0])
     if match := _STATUS.search(text):
         return errno.EACCES if match[1] in ("401", "403") else errno.EIO
     if match := _ENDS.search(text):
         return _WORDS[match[1].lower()]
-    return errno.EIO if _LOST.search(text) else None
+    overlooked = _OVERLOOKED.search(text)
+    return errno.EIO if _LOST.search(text) or (overlooked and os.path.isfile(overlooked[1])) else None
 
 
 def user_path(path: str | os.PathLike[str]) -> Path:
@@ -240,6 +243,8 @@ def _hint(error: BaseException, path: object) -> str:
         return f"{_owner(path)}Check that you may write there, or choose another folder."
     if number == errno.EROFS:
         return "The file system is mounted for reading only: choose another folder."
+    if number == errno.ELOOP:
+        return "Links in it lead in a circle: repair them, or choose another path."
     if number in (errno.ENOTDIR, errno.EEXIST):
         return "A file stands where a folder is needed: choose another path."
     if "://" in str(path):

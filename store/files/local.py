@@ -357,7 +357,7 @@ def _open_plain(path: str | Path) -> int:
     try:
         descriptor = open_plain(path)
     except OSError as error:
-        if error.errno == errno.ELOOP:
+        if error.errno == errno.ELOOP and is_link(path):
             raise CorruptStoreError(f"{path} is a link; a store has files of its own only.") from error
         raise
     try:

@@ -6,11 +6,13 @@ Depending on its version, Python's `exists`, `is_dir` and `is_file` return False
 from __future__ import annotations
 
 import errno
+import glob
 import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 
 from .access import read_chunks, touching
@@ -66,6 +68,21 @@ def is_link(path: str | os.PathLike[str]) -> bool:
     return state is not None and stat.S_ISLNK(state.st_mode)
 
 
+@touching("look at")
+def real_path(path: Path) -> Path:
+    """Return an absolute path without links; what is missing of it stays as it is.
+
+    Raises:
+        StoreAccessError: links in it lead in a circle.
+    """
+    try:
+        os.stat(path)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise
+    return Path(os.path.realpath(path))
+
+
 @touching("open")
 def open_plain(path: str | os.PathLike[str], flags: int = os.O_RDONLY, mode: int = 0o666) -> int:
     """Open a file without following a link or waiting for a pipe; like `os.open`.
@@ -111,6 +128,40 @@ def _raise_unless_absent(error: OSError) -> None:
 def walk(path: str | os.PathLike[str]) -> Iterator[tuple[str, list[str], list[str]]]:
     """Walk as `os.walk` does, and raise where a folder cannot be listed; one that is gone counts as empty."""
     yield from os.walk(os.fspath(path), onerror=_raise_unless_absent)
+
+
+def matching(folder: Path, pattern: str) -> list[Path]:
+    """Return the files and folders below a folder that match a pattern, sorted; none if it is no folder.
+
+    Python's `glob` leaves out a folder that it cannot list; here that is an error.
+
+    Args:
+        pattern: of relative paths; `*` stands for no name with a dot at its beginning, `**` for any folders.
+
+    Raises:
+        StoreAccessError: the system cannot list a folder.
+    """
+    return sorted(set(_matching(folder, Path(pattern).parts))) if is_folder(folder) else []
+
+
+def _matching(folder: Path, parts: Sequence[str]) -> Iterator[Path]:
+    if not parts:
+        yield folder
+        return
+    first, rest = parts[0], parts[1:]
+    names = [first] if exists(folder / first, follow=False) else []
+    if glob.has_magic(first):
+        hidden = first.startswith(".")
+        names = [each for each in names_in(folder) if fnmatch(each, first) and each.startswith(".") == hidden]
+    if first == "**":
+        yield from _matching(folder, rest)
+    for path in (folder / name for name in names):
+        inner = is_folder(path)
+        if first == "**" and inner:
+            leads_up = is_link(path) and Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(path))
+            yield from () if leads_up else _matching(path, parts)
+        elif inner or not rest:
+            yield from _matching(path, rest) if first != "**" else [path]
 
 
 @touching("create")

@@ -17,6 +17,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from gymnasium.spaces import Box, Discrete
 
 import episodelake as el
 from episodelake.testing.format_sources import NAMES
@@ -301,6 +302,30 @@ def test_max_bytes_bounds_an_episode_not_the_source(tmp_path: Path) -> None:
     for wrong in (0, -1, True, "1", 1.5):
         with pytest.raises(el.errors.InvalidArgumentError, match="max_bytes"):
             el.import_dataset(tmp_path / "walk.npz", tmp_path / "other", max_bytes=wrong)  # type: ignore[arg-type]
+
+
+def test_links_to_one_array_count_as_often_as_they_are_read(tmp_path: Path) -> None:
+    """Minari reads it once for each of forty names, each half a megabyte."""
+    pytest.importorskip("minari")
+    box, rows = Box(-1, 1, (2,), np.float32), 1 << 16
+    store = el.create(tmp_path / "store", observation_space=box, action_space=Discrete(2))
+    with store.writer() as writer:
+        writer.write_episode(
+            observations=np.zeros((rows + 1, 2), np.float32),
+            actions=np.zeros(rows, int),
+            rewards=np.zeros(rows),
+            terminations=True,
+            truncations=False,
+        )
+    store.refresh().export(tmp_path / "data", format="minari", data_format="hdf5")
+    options: dict[str, Any] = {"max_bytes": 9_000_000, "dry_run": True}
+    assert el.import_dataset(tmp_path / "data", tmp_path / "into", **options).format == "minari"
+    (path,) = (tmp_path / "data").rglob("*.hdf5")
+    with h5py.File(path, "a") as file:
+        for number in range(40):
+            file[f"episode_0/infos/same_{number}"] = file["episode_0/observations"]
+    with pytest.raises(el.errors.DatasetError, match=r"Episode 0 of .* the limit is 9,000,000 \(max_bytes\)"):
+        el.import_dataset(tmp_path / "data", tmp_path / "into", **options)
 
 
 def test_a_folder_that_cannot_be_listed_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

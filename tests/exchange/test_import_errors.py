@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import os
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,14 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
+from gymnasium.spaces import Box
 from typer.testing import CliRunner
 
 import episodelake as el
 from episodelake.terminal.app import app
-from episodelake.writers.importing.boundary import reading
+from episodelake.writers.importing.boundary import located, reading
+from episodelake.writers.importing.hdf5 import member, members
+from episodelake.writers.importing.npy import NpzFile, is_zip
 
 h5py = pytest.importorskip("h5py")
 
@@ -37,6 +41,19 @@ UNREADABLE = Path("/proc/self/mem")
             duckdb.IOException('IO Error: Could not read from file "x": Input/output error'),
             el.errors.StoreUnavailableError,
         ),
+        (
+            RuntimeError("Unable to check link existence (file read failed: errno = 5, error message = 'x')"),
+            el.errors.StoreUnavailableError,
+        ),
+        (OSError("Unable to open file (can't retrieve stat info for file)"), el.errors.StoreUnavailableError),
+        (
+            duckdb.IOException(f'IO Error: No files found that match the pattern "{__file__}"'),
+            el.errors.StoreUnavailableError,
+        ),
+        (
+            duckdb.IOException(f'IO Error: No files found that match the pattern "{__file__}.none"'),
+            el.errors.DatasetError,
+        ),
         (TimeoutError(), el.errors.StoreUnavailableError),
         (PermissionError(errno.EACCES, os.strerror(errno.EACCES)), el.errors.StoreAccessError),
         (OSError("Truncated file"), el.errors.DatasetError),
@@ -51,6 +68,104 @@ def test_errors_are_passing_denied_or_damage(error: Exception, expected: type[Ex
     with pytest.raises(expected, match=r"rows\.csv cannot be read") as raised, reading("rows.csv"):
         raise error
     assert type(raised.value) is expected
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM])
+def test_only_eperm_may_come_from_the_content_of_a_file(tmp_path: Path, number: int) -> None:
+    """FFmpeg reports damaged frames with it, where the file can be read; it has no such use of EACCES."""
+    (tmp_path / "video.mp4").touch()
+    expected = el.errors.StoreAccessError if number == errno.EACCES else el.errors.DatasetError
+    with pytest.raises(expected), reading(tmp_path / "video.mp4"):
+        raise OSError(number, os.strerror(number))
+
+
+def test_a_zip_file_that_cannot_be_read_is_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`zipfile` calls it no zip file, whatever the system says."""
+    path = tmp_path / "rows.npz"
+    np.savez(path, rows=np.zeros(3))
+    assert is_zip(path) and not is_zip(Path(__file__))
+
+    def failing(_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(zipfile, "_EndRecData", failing)
+    with pytest.raises(el.errors.StoreUnavailableError, match=r"rows\.npz cannot be read"):
+        is_zip(path)
+    with pytest.raises(el.errors.StoreUnavailableError, match=r"rows\.npz cannot be read"):
+        NpzFile(path)
+
+
+def test_a_group_of_hdf5_hides_nothing_that_cannot_be_read(tmp_path: Path) -> None:
+    """`get` of h5py returns None for it; an item that is not there, also behind a link, is None."""
+
+    class Failing(dict[str, int]):
+        def get(self, name: str, default: Any = None) -> Any:
+            return None
+
+        def __getitem__(self, name: str) -> int:
+            raise KeyError("Unable to synchronously open object (file read failed: errno = 5)")
+
+    with pytest.raises(el.errors.StoreUnavailableError), reading(tmp_path):
+        members(Failing(rows=1))
+    with h5py.File(tmp_path / "file.h5", "w") as file:
+        file["rows"], file["dangling"] = [1, 2], h5py.SoftLink("/none")
+        file.attrs["title"] = "x"
+        assert member(file, "rows").shape == (2,)
+        assert member(file, "none") is None and members(file)["dangling"] is None
+        assert members(file.attrs) == {"title": "x"}
+
+
+@pytest.mark.parametrize("below", ["", "store"])
+def test_a_circle_of_links_is_an_error_of_access(tmp_path: Path, below: str) -> None:
+    """With the path and a hint, wherever a path is given; within a source it counts for nothing."""
+    box = Box(-1, 1, (2,), np.float32)
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    store = el.create(tmp_path / "store", observation_space=box, action_space=box)
+    path = tmp_path / "a" / below
+    calls: list[Callable[[], object]] = [
+        lambda: el.open(path),
+        lambda: el.create(path, observation_space=box, action_space=box),
+        lambda: el.recover(path),
+        lambda: el.lake(path).stores(),
+        lambda: el.import_dataset(rows(), path),
+        lambda: el.import_dataset(path, tmp_path / "new"),
+        lambda: el.import_dataset(str(path), tmp_path / "new"),
+        lambda: store.copy(path),
+    ]
+    for call in calls:
+        with pytest.raises(el.errors.StoreAccessError, match=f"{path}.*Links in it lead in a circle"):
+            call()
+    (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "up").symlink_to("up")
+    rows().write_csv(tmp_path / "source" / "rows.csv")
+    assert el.import_dataset(tmp_path / "source", tmp_path / "new").episodes == 2
+
+
+def test_a_pattern_leaves_out_no_folder_that_cannot_be_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`glob` does; the source would be smaller than it is. Links that lead upwards end."""
+    for name, episode in (("first", "a"), ("second", "b")):
+        (tmp_path / "logs" / name).mkdir(parents=True)
+        rows(episode=[episode] * 4, terminated=[False, False, False, True]).write_csv(
+            tmp_path / "logs" / name / "rows.csv"
+        )
+    (tmp_path / "logs" / "first" / "up").symlink_to("..")
+    for pattern in ("logs/*/*.csv", "logs/**/*.csv"):
+        report = el.import_dataset(str(tmp_path / pattern), tmp_path / "store", dry_run=True)
+        assert report.mapping and report.preview is not None
+        assert [path.parent.name for path in located(str(tmp_path / pattern)).paths] == ["first", "second"]
+    listed = os.listdir
+
+    def failing(path: Any) -> list[str]:
+        if str(path).endswith("second"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return listed(path)
+
+    monkeypatch.setattr(os, "listdir", failing)
+    with pytest.raises(el.errors.StoreAccessError, match=r"Could not list .*second"):
+        el.import_dataset(str(tmp_path / "logs/*/*.csv"), tmp_path / "store")
 
 
 @pytest.mark.skipif(not UNREADABLE.exists(), reason="there is no /proc")

@@ -57,7 +57,7 @@ def test_any_look_of_a_read_may_fail(library: Path, tmp_path: Path, names: list[
 @pytest.mark.parametrize("name", NAMES)
 def test_more_looks_of_a_read_may_fail(library: Path, tmp_path: Path, name: str) -> None:
     """The same for many looks."""
-    assert run_with(library, SCRIPT, tmp_path, 60, name) == []
+    assert run_with(library, SCRIPT, tmp_path, 40, name) == []
 
 
 NUMBERS = (errno.ENOENT, errno.EEXIST, errno.EIO, errno.EMFILE, errno.EACCES, errno.ENOSPC, errno.ENOTDIR)
@@ -95,6 +95,7 @@ TOUCHING: dict[str, Callable[[Path], object]] = {
     "write_file": lambda path: files.write_file(path, b""),
     "names_in": lambda path: files.names_in(path.parent),
     "walk": lambda path: list(files.walk(path.parent)),
+    "matching": lambda path: files.matching(path.parent.parent, "*/f*"),
     "make_folder": lambda path: files.make_folder(path.parent / "new"),
     "remove_file": files.remove_file,
     "remove_tree": lambda path: files.remove_tree(path.parent),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import glob
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -10,6 +11,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path, PureWindowsPath
 from typing import IO, Any, Protocol
+from zipfile import BadZipFile
 
 from ...store.common.arguments import whole_number
 from ...store.errors import DatasetError, EpisodelakeError
@@ -21,6 +23,8 @@ from ...store.files import (
     is_file,
     is_folder,
     is_passing,
+    matching,
+    real_path,
     user_path,
 )
 
@@ -70,7 +74,7 @@ def bounded(source: Any, *, trust: bool, max_bytes: int | None) -> Iterator[None
         paths: Sequence[Path] = source.paths if isinstance(source, Files) else [source]
         if isinstance(source, Files) and source.matched and not trust:
             for path in paths:
-                _check_entry(source.base.resolve(), path)
+                _check_entry(real_path(source.base), path)
         size = sum(_size(path, trust) for path in paths)
         limit = expanded(size) if limit is None else limit
     token = _CURRENT.set(Boundary(trust, limit, max_bytes is not None))
@@ -128,7 +132,8 @@ def located(source: Any) -> Any:
     path = (path if exists(path) else user_path(source)).absolute()
     if exists(path) or not glob.has_magic(str(path)):
         return path
-    matches = sorted(Path(name) for name in glob.glob(str(path), recursive=True))
+    anchor = Path(path.anchor)
+    matches = matching(anchor, str(path.relative_to(anchor)))
     stores = {each for each in matches if is_zarr_folder(each)}
     # `**` also matches what is in a store.
     paths = [
@@ -202,8 +207,12 @@ def check_access(place: Any, error: Exception, problem: str = "cannot be read") 
 
     Memory that runs out says something: a small source may claim any size.
     """
-    # FFmpeg reports damaged frames of a file that may well be read as "Operation not permitted".
-    denied = is_denied(error) and not _may_be_read(place)
+    # For zipfile, a file that it cannot read is no zip file.
+    if isinstance(error, BadZipFile) and isinstance(error.__context__, OSError):
+        error = error.__context__
+    # FFmpeg reports damaged frames of a file that may well be read as "Operation not permitted" (EPERM).
+    doubtful = getattr(error, "errno", None) == errno.EPERM and _may_be_read(place)
+    denied = is_denied(error) and not doubtful
     if not isinstance(error, MemoryError) and (is_passing(error) or denied):
         raise access_error(f"{place} {problem}", error, place) from error
 
@@ -249,7 +258,7 @@ def expanded(stored: int) -> int:
     return max(_LEAST_BYTES, _EXPANSION * stored)
 
 
-def is_too_large(count: int) -> bool:
+def is_too_large(count: float) -> bool:
     """Return whether an item of so many bytes is too large for memory."""
     limit = boundary().limit
     return limit is not None and count > max(limit, _PART_BYTES)
@@ -361,7 +370,7 @@ def _size(path: Path, trust: bool) -> int:
                 _check_entry(root, Path(entry.path))
             if entry.is_dir(follow_symlinks=False):
                 waiting.append(Path(entry.path))
-            elif entry.is_file():
+            elif is_file(entry.path):
                 total += entry.stat().st_size
     return total
 

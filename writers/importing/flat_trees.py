@@ -13,7 +13,7 @@ from ...store.errors import DatasetError
 from .boundary import reading
 from .flat import FlatDataset, FlatRows
 from .formats import NO_REWARDS, ImportOptions
-from .hdf5 import check_lengths, flags_of, leaves, plain, whole
+from .hdf5 import check_lengths, flags_of, leaves, members, plain, whole
 from .layouts import TreeDataset, TreeLayout, is_below, is_reserved, leaves_of
 
 _FLAGS = ("terminated", "truncated", "done", "last")
@@ -46,7 +46,7 @@ class FlatTree(TreeDataset, FlatDataset):
             named = [array for tree in some for array in leaves_of(tree)]
             total = check_lengths(path, {str(array.name).strip("/"): array for array in named})
             self.spaces_of(observation, action)
-            self.card = {name: plain(value) for name, value in file.attrs.items()}
+            self.card = plain(members(file.attrs))
         flags = {
             role: flags_of(path, single[role], getattr(layout, role)) for role in _FLAGS if role in single
         }

@@ -18,7 +18,7 @@ from .boundary import check_bytes, reading
 from .columns import nested
 from .episode_rows import completed, count_differing, is_left, padded, with_last
 from .formats import NO_REWARDS, ForeignEpisode, ImportOptions, Part
-from .hdf5 import as_flags, card_values, check_lengths, plain, whole
+from .hdf5 import as_flags, card_values, check_lengths, member, members, plain, whole
 from .layouts import TreeDataset, TreeLayout, is_below, is_reserved, leaves_of, shown
 from .trees import OpenedGroup, is_group, natural
 
@@ -54,13 +54,15 @@ class GroupedTree(TreeDataset):
 
     def card_of(self) -> dict[str, Any]:
         """Return what the tree states of all its episodes."""
-        return {} if self.one_episode else {name: plain(value) for name, value in self.file.attrs.items()}
+        return {} if self.one_episode else plain(members(self.file.attrs))
 
     def facts_of(self, name: str, group: Any) -> dict[str, Any]:
         """Return the metadata of an episode beside its arrays."""
         layout = self.layout
         return {
-            layout.fact_name(key): plain(value) for key, value in group.attrs.items() if key != layout.counted
+            layout.fact_name(key): plain(value)
+            for key, value in members(group.attrs).items()
+            if key != layout.counted
         }
 
     def seed_of(self, name: str) -> int | None:
@@ -121,8 +123,8 @@ class GroupedTree(TreeDataset):
 
     def _check_counted(self, group: Any, total: int, place: str) -> None:
         counted = self.layout.counted
-        claimed = total if counted is None else group.attrs.get(counted, total)
-        if int(claimed) != total:
+        claimed = None if counted is None else member(group.attrs, counted)
+        if claimed is not None and int(claimed) != total:
             raise DatasetError(f"{place} has {total} rows; its {counted} is {claimed}.")
 
     def _check_size(self, place: str, arrays: Sequence[Any]) -> None:

@@ -13,7 +13,7 @@ from gymnasium import Space, spaces
 
 from ...store.common.optional_packages import require
 from ...store.errors import DatasetError
-from ...store.files import file_state, is_file
+from ...store.files import file_state, is_denied, is_file, is_passing
 from .boundary import TRUST, Boundary, boundary, check_bytes, expanded, reading
 from .columns import array_space, discrete_space
 from .formats import ForeignDataset, Match
@@ -66,8 +66,10 @@ def open_hdf5(path: Path) -> Any:
     return file
 
 
-def claimed_bytes(path: Path) -> int:
-    """Return how many bytes all arrays of a file without a fault take in memory."""
+def claimed_bytes(path: Path) -> float:
+    """Return how many bytes all arrays of a file without a fault take in memory; infinity where several links
+    lead to one of them, which a reader may read as often.
+    """
     return _looked_through(path, _state(path), boundary())[1]
 
 
@@ -77,17 +79,20 @@ def _state(path: Path) -> tuple[int, int, int]:
 
 
 @lru_cache(maxsize=8)  # each format of HDF5 looks at the file
-def _looked_through(path: Path, _: tuple[int, int, int], limits: Boundary) -> tuple[str | None, int]:
+def _looked_through(path: Path, _: tuple[int, int, int], limits: Boundary) -> tuple[str | None, float]:
     """Return what makes a file no safe source, None if nothing does, and how many bytes its arrays claim."""
     h5py = require("h5py", "Reading HDF5")
-    total = 0
+    total = items = links = 0
 
     def link(name: bytes, info: Any) -> str | None:
-        inner = info.type in (h5py.h5l.TYPE_HARD, h5py.h5l.TYPE_SOFT)
+        nonlocal links
+        links += 1
+        inner = limits.trust or info.type in (h5py.h5l.TYPE_HARD, h5py.h5l.TYPE_SOFT)
         return None if inner else f"{name.decode(errors='replace')} is a link to another file. {TRUST}"
 
     def item(name: bytes) -> str | None:
-        nonlocal total
+        nonlocal total, items
+        items += 1
         opened = h5py.h5o.open(file.id, name)
         if not isinstance(opened, h5py.h5d.DatasetID):
             return None
@@ -104,8 +109,8 @@ def _looked_through(path: Path, _: tuple[int, int, int], limits: Boundary) -> tu
         return None
 
     with h5py.File(path) as file:
-        fault = None if limits.trust else file.id.links.visit(link, info=True)
-        return fault or h5py.h5o.visit(file.id, item), total
+        fault = file.id.links.visit(link, info=True) or h5py.h5o.visit(file.id, item)
+        return fault, math.inf if links > items else total
 
 
 def missing_names(group: Any, *names: str) -> list[str]:
@@ -115,7 +120,28 @@ def missing_names(group: Any, *names: str) -> list[str]:
 
 def missing_arrays(group: Any, *names: str) -> list[str]:
     """Return those names under which a group has no array."""
-    return [name for name in names if not hasattr(group.get(name), "shape")]
+    return [name for name in names if not hasattr(member(group, name), "shape")]
+
+
+def member(group: Any, name: str) -> Any:
+    """Return an item of a group of a tree, or one of its attributes; None if there is none.
+
+    Raises:
+        KeyError: it cannot be read, for which `get` and `items` of h5py give None.
+    """
+    item = group.get(name)
+    if item is None and name in group:
+        try:
+            return group[name]
+        except KeyError as error:  # of h5py, also for a link to nothing
+            if is_passing(error) or is_denied(error):
+                raise
+    return item
+
+
+def members(group: Any) -> dict[str, Any]:
+    """Return all items of a group of a tree, or all of its attributes, by name."""
+    return {name: member(group, name) for name in group}
 
 
 class Hdf5Dataset(ForeignDataset):
@@ -155,7 +181,7 @@ def leaves(group: Any, prefix: str = "") -> dict[str, Any]:
             raise DatasetError(f"{getattr(group, 'name', 'A group')} has more than {_MOST_ITEMS:,} items.")
         if hasattr(item, "items"):
             base = path if item is group else f"{path}/"
-            waiting += [(f"{base}{name}", part) for name, part in reversed(list(item.items()))]
+            waiting += [(f"{base}{name}", part) for name, part in reversed(members(item).items())]
         else:
             arrays[path] = item
     return arrays
@@ -257,7 +283,7 @@ def space_of(group: Any, option: str) -> Space:
     if not hasattr(group, "items"):
         flags = group.dtype.kind == "b"
         return array_space(group.dtype, group.shape[1:]) if flags else box_of(group, option)
-    return spaces.Dict({name: space_of(part, option) for name, part in group.items()})
+    return spaces.Dict({name: space_of(part, option) for name, part in members(group).items()})
 
 
 def card_values(arrays: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:

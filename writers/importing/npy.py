@@ -13,7 +13,7 @@ import numpy as np
 
 from ...store.errors import DatasetError
 from ...store.files import is_file
-from .boundary import check_bytes, closed_on_error, reading
+from .boundary import check_access, check_bytes, closed_on_error, reading
 from .formats import Match
 
 _BLOCK_BYTES = 8 << 20
@@ -154,8 +154,23 @@ def npz_path(source: Any) -> Path | None:
         return None
     if not is_file(Path(source)):
         return None
-    with open(source, "rb") as file:
-        return Path(source) if zipfile.is_zipfile(file) else None
+    return Path(source) if is_zip(Path(source)) else None
+
+
+def is_zip(path: Path) -> bool:
+    """Return whether a file is a zip file.
+
+    Raises:
+        StoreAccessError: it cannot be read, for which `zipfile.is_zipfile` returns False.
+    """
+    if zipfile.is_zipfile(path):
+        return True
+    try:
+        zipfile.ZipFile(path).close()
+    except zipfile.BadZipFile as error:
+        check_access(path, error)
+        return False
+    return True
 
 
 def look_into_npz(path: Path, *needed: str) -> Match:

@@ -21,7 +21,7 @@ from ...store.files import is_file, is_folder
 from .boundary import Files, reading
 from .columns import image_frames, nested, opened_image
 from .formats import Match
-from .hdf5 import hdf5_path, leaves, open_hdf5
+from .hdf5 import hdf5_path, leaves, member, open_hdf5
 from .npy import NpzFile, npz_path
 from .zarr_files import ZarrFile, is_zarr
 
@@ -172,7 +172,7 @@ class OpenedGroup:
             return self._arrays[path]
         start = f"{path}/"
         below = {name[len(start) :]: array for name, array in self._arrays.items() if name.startswith(start)}
-        return below or self._group.get(path)
+        return below or member(self._group, path)
 
     def __getitem__(self, path: str) -> Any:
         return self._arrays[path] if path in self._arrays else self._group[path]
@@ -198,7 +198,7 @@ def part_of(group: Any, part: Any, place: str, *, swapped: bool = False) -> Any:
         return {key: part_of(group, each, place, swapped=swapped) for key, each in part.items()}
     if not isinstance(part, str):
         return Vectors([part_of(group, each, place) for each in part], place)
-    item = group.get(part)
+    item = member(group, part)
     if item is None:
         raise DatasetError(f"{place} has no {part}; it has {', '.join(list(group)[:20]) or 'nothing'}.")
     return arrays_of(item, swapped=swapped)

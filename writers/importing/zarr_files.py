@@ -15,6 +15,7 @@ from ...store.common.optional_packages import require
 from ...store.errors import DatasetError
 from ...store.files import is_file, is_folder, walk
 from .boundary import ZARR_ROOTS, boundary, check_bytes, closed_on_error, is_zarr_folder, reading
+from .npy import is_zip
 
 #: The files that state the codecs of an array.
 _STATED = ("zarr.json", ".zarray")
@@ -44,7 +45,7 @@ def is_zarr(path: Path) -> bool:
     """Return whether a path is a folder or a zip file with a zarr group at its root."""
     if is_folder(path):
         return is_zarr_folder(path)
-    if path.suffix != ".zip" or not zipfile.is_zipfile(path):
+    if path.suffix != ".zip" or not is_zip(path):
         return False
     with zipfile.ZipFile(path) as archive:
         return any(name in ZARR_ROOTS for name in archive.namelist())

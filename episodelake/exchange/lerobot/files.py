@@ -24,7 +24,7 @@ from pyarrow.types import is_boolean, is_primitive
 
 from ...errors import DatasetError
 from ...plugin import check_bytes, elements_of, inside, reading
-from ...store.files import exists
+from ...store.files import exists, matching
 from ...writers.importing.boundary import check_groups
 from .videos import VideoSpan
 
@@ -114,7 +114,7 @@ def _entries_v3(folder: Path, info: Mapping[str, Any], videos: Sequence[str]) ->
     rows: list[dict[str, Any]] = []
     with reading(place):
         # One by one, since a file may have columns that the first lacks.
-        for file in sorted(place.glob("*/*.parquet")):
+        for file in matching(place, "*/*.parquet"):
             with pq.ParquetFile(file) as parquet:
                 check_groups(str(file), parquet.metadata)
                 columns = [name for name in parquet.schema_arrow.names if not name.startswith("stats/")]
@@ -293,10 +293,10 @@ class _Places:
         Raises:
             DatasetError: there are none, or not as many as `meta` lists.
         """
-        if entry.data is not None and (entry.data.exists() or not anywhere):
+        if entry.data is not None and (exists(entry.data) or not anywhere):
             self._look_into(entry.data)
         if anywhere and entry.index not in self._found:
-            for file in sorted((self._folder / "data").glob("*/*.parquet")):
+            for file in matching(self._folder / "data", "*/*.parquet"):
                 self._look_into(file)
         places = self._found.get(entry.index, [])
         for place in places:

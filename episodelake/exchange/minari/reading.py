@@ -37,12 +37,12 @@ from ...plugin import (
     reading,
     require,
 )
-from ...store.files import is_file, is_folder
+from ...store.files import is_file, is_folder, matching
 from ...store.spaces.arrow import plain_array
 from ...writers.importing.boundary import is_too_large
 from ...writers.importing.columns import opened_image
 from ...writers.importing.formats import SPACES, look_into_json
-from ...writers.importing.hdf5 import claimed_bytes, leaves, open_hdf5, plain
+from ...writers.importing.hdf5 import claimed_bytes, leaves, member, open_hdf5, plain
 from ...writers.importing.trees import is_group
 from .episodes import MAPPING, Episodes, episodes_of, texts
 
@@ -89,7 +89,7 @@ def _open(source: Any, options: ImportOptions) -> ForeignDataset:
         raise DatasetError(f"{source} is no Minari dataset: {match.reason}. Give its folder `data`.")
     folder = _folder(source)
     assert folder is not None
-    for file in folder.glob("*.hdf5"):
+    for file in matching(folder, "*.hdf5"):
         open_hdf5(file).close()
     with reading(folder, "cannot be opened by Minari"):
         storage = MinariStorage.read(folder)
@@ -141,11 +141,11 @@ class _Dataset(ForeignDataset):
     def _check_size(self, index: int) -> None:
         """Refuse an episode that is too large, before Minari reads it as a whole."""
         if self._file is None:
-            for path in sorted(Path(self._storage.data_path).glob("*.hdf5")):
+            for path in matching(Path(self._storage.data_path), "*.hdf5"):
                 self._file = open_hdf5(path)
                 self._may_exceed = is_too_large(claimed_bytes(path))
         file = self._file if self._may_exceed else None
-        group: Any = None if file is None else file.get(f"episode_{index}")
+        group: Any = None if file is None else member(file, f"episode_{index}")
         if is_group(group):  # Minari names one that is missing
             size = sum(array.nbytes for array in leaves(group).values())
             check_bytes(f"Episode {index} of {self._storage.data_path}", size)

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ...errors import DatasetError
-from ...store.files import is_file
+from ...store.files import is_file, walk
 from ...writers.importing.boundary import Files, check_not_empty
 from ...writers.importing.npy import NpzFile
 from .arrays import table_of_arrays
@@ -73,7 +73,7 @@ def files_in(folder: Path) -> Files:
     """Return the files of a folder and the folders in it that are tables, in order; others are left out."""
     files = [
         path
-        for path in sorted(folder.rglob("*"))
+        for path in sorted(Path(base, name) for base, _, names in walk(folder) for name in names)
         if not _SUFFIXES.keys().isdisjoint(suffix.lower() for suffix in path.suffixes[-2:])
         and is_file(path)
         and not any(part[0] in "._" for part in path.relative_to(folder).parts)

@@ -21,7 +21,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from ...errors import DatasetError
-from ...store.files import is_file, is_folder
+from ...store.files import is_file, is_folder, matching
 from ...store.spaces.arrow import plain_table, plain_type
 from ...writers.importing.boundary import Files
 from ...writers.importing.flat import class_names
@@ -239,6 +239,6 @@ def delta_table(path: Path) -> Any:
 
 def _parquet_files(folder: Path) -> Iterator[Path]:
     """Yield the files of a folder and of the partitions in it."""
-    yield from sorted(file for file in folder.glob("*.parquet") if file.name[0] not in "._")
-    for each in sorted(folder.glob("*=*/")):
+    yield from (file for file in matching(folder, "*.parquet") if file.name[0] != "_")
+    for each in filter(is_folder, matching(folder, "*=*")):
         yield from _parquet_files(each)
