@@ -30,7 +30,7 @@ from ..plugin import (
     freeze_value,
     space_to_json,
 )
-from ..store.files import afterwards, exists, is_visible, rename_durably, visible_step
+from ..plugin.files import afterwards, exists, is_visible, rename_durably, visible_step
 from ..store.rewrite.merging import merge as merge_stores
 from ..store.spaces.coerce import Cast
 from ..types import Progress

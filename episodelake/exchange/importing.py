@@ -29,12 +29,11 @@ from ..plugin import (
     one_of,
     progress_meter,
     reading,
-    refuse_unused,
     space_to_json,
 )
+from ..plugin.files import exists, is_file, refuse_unused
 from ..store.common.arguments import naming_arguments
 from ..store.creation import check_free_for_copy
-from ..store.files import exists, is_file
 from ..store.spaces.coerce import Cast
 from ..types import Progress
 from ..writers.importing.boundary import Files, bounded, guarded, located

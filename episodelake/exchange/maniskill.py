@@ -17,7 +17,7 @@ from typing import Any
 
 from ..errors import DatasetError
 from ..plugin import H5, GroupedTree, Match, TreeLayout, check_bytes, tree_format
-from ..store.files import is_file
+from ..plugin.files import is_file
 from ..writers.importing.boundary import TRUST, boundary
 from ..writers.importing.columns import read_json
 

@@ -19,8 +19,8 @@ from ..errors import (
     StoreNotFoundError,
     StoreUnavailableError,
 )
-from ..plugin import Layout, Place, QuerySession, RunEnv, Snapshot
-from ..store.files import access_error, is_passing
+from ..plugin import Layout, QuerySession, RunEnv, Snapshot
+from ..plugin.files import Place, access_error, is_passing
 from ..store.manifest import read_manifest
 from ..store.parquet.page_checks import check_pages
 from .tables import STORE, LakeSnapshot, connect

@@ -12,11 +12,10 @@ from .. import EpisodeStore
 from .. import open as open_store
 from ..errors import InvalidArgumentError, StoreAccessError, StoreNotFoundError
 from ..plugin import Layout
+from ..plugin.files import LocalPlace, exists, is_folder
 from ..publishing.contents import CHECKSUMS, is_needed_for_episodes
 from ..publishing.fetching import cached_version
 from ..publishing.hub import MAIN, ORGANISATION, SCHEME, Repository, datasets_of, refuse_options
-from ..store.files import exists, is_folder
-from ..store.files.local import LocalPlace
 from ..store.manifest import store_at
 from .lake import Lake
 

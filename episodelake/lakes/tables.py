@@ -22,7 +22,6 @@ from polars.io.plugins import register_io_source
 
 from ..plugin import (
     Layout,
-    Place,
     QuerySession,
     ReadContext,
     Snapshot,
@@ -30,6 +29,7 @@ from ..plugin import (
     literal,
     quote,
 )
+from ..plugin.files import Place
 from ..readers.sql.sources import Sources
 from ..store.tables.table_files import FileGroup
 

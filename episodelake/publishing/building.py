@@ -16,7 +16,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..plugin import Layout, Place, ReadContext, Snapshot, collected
+from ..plugin import Layout, ReadContext, Snapshot, collected
+from ..plugin.files import Place
 from ..readers.view import ReadView
 from ..store.rewrite.fixed_copy import write_fixed_copy
 from ..types import Progress

@@ -16,11 +16,11 @@ from os import PathLike, fspath
 from pathlib import Path
 
 from ..errors import CorruptStoreError, InvalidArgumentError, StoreAccessError, StoreExistsError
-from ..plugin import FileLock, Layout, Place, check_outside_stores
-from ..readers.columns.cache_folder import chosen_folder
-from ..store.creation import check_free_for_copy
-from ..store.files import (
-    MissingFileError,
+from ..plugin import Layout, check_outside_stores
+from ..plugin.files import (
+    FileLock,
+    LocalPlace,
+    Place,
     exists,
     is_file,
     is_link,
@@ -30,7 +30,8 @@ from ..store.files import (
     rename_durably,
     visible_step,
 )
-from ..store.files.local import LocalPlace
+from ..readers.columns.cache_folder import chosen_folder
+from ..store.creation import check_free_for_copy
 from ..types import Progress
 from .contents import CHECKSUMS, Contents, KnownFile, Source, digest_of, place_of
 from .hub import COMMIT, MAIN, SCHEME, Repository
@@ -141,7 +142,7 @@ def _fetch_one(published: Source, name: str, stage: Place) -> None:
             return
         except (CorruptStoreError, StoreAccessError) as error:
             # Bytes may be lost on their way.
-            if attempt == _ATTEMPTS - 1 or isinstance(error, MissingFileError):
+            if attempt == _ATTEMPTS - 1 or isinstance(error, FileNotFoundError):
                 raise
 
 

@@ -26,8 +26,7 @@ from ..errors import (
     VersionNotFoundError,
 )
 from ..plugin import Layout, require
-from ..store.files.access import access_class, error_text
-from ..store.files.local import LocalPlace
+from ..plugin.files import LocalPlace, access_class, error_text
 from .contents import CHECKSUMS, Contents, Source
 
 SCHEME = "hf://"

@@ -37,8 +37,8 @@ from ...plugin import (
     map_leaves,
     space_from_json,
 )
+from ...plugin.files import exists, is_file, is_folder
 from ...store.common.arguments import as_flags
-from ...store.files import exists, is_file, is_folder
 from ...writers.importing.columns import (
     extra_names,
     image_frames,

@@ -37,7 +37,7 @@ from ...plugin import (
     reading,
     require,
 )
-from ...store.files import is_file, is_folder
+from ...plugin.files import is_file, is_folder
 from ...store.spaces.arrow import plain_array
 from ...writers.importing.boundary import is_too_large
 from ...writers.importing.columns import opened_image

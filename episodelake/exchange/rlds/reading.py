@@ -25,8 +25,8 @@ from gymnasium import Space
 
 from ...errors import DatasetError, EpisodelakeError
 from ...plugin import ForeignDataset, ForeignEpisode, Format, ImportOptions, Match, Part, inside, map_leaves
+from ...plugin.files import is_file, is_folder
 from ...store.common.arguments import as_flags
-from ...store.files import is_file, is_folder
 from ...writers.importing.columns import (
     array_space,
     extra_names,

@@ -21,7 +21,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from ...errors import DatasetError
-from ...store.files import is_file, is_folder
+from ...plugin.files import is_file, is_folder
 from ...store.spaces.arrow import plain_table, plain_type
 from ...writers.importing.boundary import Files
 from ...writers.importing.flat import class_names

@@ -24,7 +24,7 @@ import numpy as np
 
 from ...errors import DatasetError, InvalidArgumentError
 from ...plugin import INFO, POLICY, ForeignDataset, Format, ImportOptions, Match, inside, reading
-from ...store.files import exists, is_folder
+from ...plugin.files import exists, is_folder
 from ...writers.importing.flat import (
     BEGUN,
     FlatDataset,

@@ -24,8 +24,8 @@ import pyarrow as pa
 from ... import Episode, EpisodeStore
 from ..._store import create_described
 from ...errors import EpisodelakeError, NothingToDrawError
+from ...plugin.files import locate
 from ...readers.unsealed import FollowedJournal, JournalFollower, Unsealed, UnsealedEpisode
-from ...store.files.locating import memory_place
 from ...store.journal.packed_columns import Packer
 from ...store.journal.reading import JournalBatch
 from ...store.journal.row_index import RowSpans
@@ -288,7 +288,7 @@ class _GrowingEpisode:
 
 def _new_folder() -> Path:
     """Return the place of a folder in memory that is not made yet."""
-    place = memory_place(f"unsealed/{next(_names)}").local
+    place = locate(f"memory://unsealed/{next(_names)}").local
     assert place is not None
     return place
 

@@ -34,8 +34,8 @@ from ... import open as open_store
 from ...errors import ConcurrentCommitError, DatasetError, InvalidArgumentError, StoreNotFoundError
 from ...exchange.importing import import_part
 from ...exchange.table.mapping import ResolvedMapping
-from ...plugin import ImportOptions, Layout, Losses, Place, collected
-from ...store.files import is_folder, scratch, sync_path
+from ...plugin import ImportOptions, Layout, Losses, collected
+from ...plugin.files import Place, is_folder, scratch, sync_path
 from ...store.rewrite.merging import merge
 from ...store.staging import staging
 from .datasource import check_path

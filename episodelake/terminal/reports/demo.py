@@ -19,8 +19,8 @@ import polars as pl
 from ... import EpisodeStore, collect, create
 from ...errors import StoreExistsError
 from ...plugin import counted
+from ...plugin.files import make_folder, names_in
 from ...readers.replaying.replay import replay
-from ...store.files import make_folder, names_in
 from ...types import ReplayReport
 from ..output.page import Page
 from .drawings import RunSeries, histogram_drawing

@@ -21,13 +21,13 @@ from ...plugin import (
     INFO,
     POLICY,
     Layout,
-    Place,
     QuerySession,
     collected,
     counted,
     progress_meter,
     quote,
 )
+from ...plugin.files import Place
 from ...types import Progress
 from ..output.page import Page
 from .open_store import open_store_at, reading_errors

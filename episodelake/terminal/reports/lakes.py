@@ -14,7 +14,7 @@ from ...errors import InvalidArgumentError, StoreNotFoundError
 from ...lakes.lake import session_of
 from ...lakes.open_lake import is_organisation
 from ...plugin import counted
-from ...store.files import exists
+from ...plugin.files import exists
 from ...types import Lake
 from ..output.exporting import Export, write_result
 from ..output.page import Page, report_warning

@@ -15,7 +15,8 @@ import polars as pl
 
 from ... import EpisodeStore
 from ...errors import CorruptStoreError
-from ...plugin import Place, Snapshot, collected
+from ...plugin import Snapshot, collected
+from ...plugin.files import Place
 from ...readers.sql.sources import type_name
 from ...store.delta.log import TableFile
 from ...store.parquet.files import read_footer

@@ -1,0 +1,134 @@
+"""The names of `episodelake.plugin`, for type checkers; `__init__.py` loads them on first use."""
+
+from ..readers.chart_session import ChartSession
+from ..readers.columns.tree import map_leaves
+from ..readers.context import ReadContext
+from ..readers.dataset_card import DatasetCard
+from ..readers.dataset_facts import DatasetFacts
+from ..readers.episode_data import EpisodeData
+from ..readers.episodes import iterate_blocks
+from ..readers.exporting.capabilities import Holds
+from ..readers.exporting.target import Export, Option, export_format
+from ..readers.formatting import counted, size_text
+from ..readers.frames import collected, episodes_frame
+from ..readers.replaying.run_envs import RunEnv
+from ..readers.sql.session import QuerySession
+from ..readers.sql.text import literal, quote
+from ..readers.tasks import Address
+from ..store.card import CardEntries
+from ..store.common.arguments import flag, one_of, positive_number, suggest, whole_number
+from ..store.common.exchange import Losses
+from ..store.common.optional_packages import require
+from ..store.common.progress import progress_meter
+from ..store.dynamic.column_groups import EXTRA, INFO, METADATA, POLICY
+from ..store.dynamic.values import dump_json, freeze_value, load_json
+from ..store.journal.run_journal import Journals
+from ..store.layout import Layout
+from ..store.manifest import check_outside_stores
+from ..store.names import (
+    ACTION,
+    EPISODE,
+    OBSERVATION,
+    REWARD,
+    TERMINATED,
+    TRUNCATED,
+    escape,
+    unescape,
+)
+from ..store.schema import StepSchema
+from ..store.snapshot import Snapshot
+from ..store.spaces import space_from_json, space_to_json
+from ..store.spaces.arrow import LISTS, elements_of, plain_table
+from ..store.spaces.codec import slice_batch
+from ..store.spaces.fixed import FixedNode
+from ..writers.importing.boundary import check_bytes, check_unpickled, inside, reading
+from ..writers.importing.flat_trees import FlatTree
+from ..writers.importing.formats import (
+    ForeignDataset,
+    ForeignEpisode,
+    ForeignTable,
+    Format,
+    ImportOptions,
+    Match,
+    Part,
+)
+from ..writers.importing.grouped_trees import GroupedTree
+from ..writers.importing.joined import tree_format
+from ..writers.importing.layouts import TreeLayout
+from ..writers.importing.trees import H5
+from . import files as files
+
+__all__ = [
+    "ACTION",
+    "Address",
+    "CardEntries",
+    "ChartSession",
+    "DatasetCard",
+    "DatasetFacts",
+    "EPISODE",
+    "EXTRA",
+    "EpisodeData",
+    "Export",
+    "FixedNode",
+    "FlatTree",
+    "ForeignDataset",
+    "ForeignEpisode",
+    "ForeignTable",
+    "Format",
+    "GroupedTree",
+    "H5",
+    "Holds",
+    "INFO",
+    "ImportOptions",
+    "Journals",
+    "LISTS",
+    "Layout",
+    "Losses",
+    "METADATA",
+    "Match",
+    "OBSERVATION",
+    "Option",
+    "POLICY",
+    "Part",
+    "QuerySession",
+    "REWARD",
+    "ReadContext",
+    "RunEnv",
+    "Snapshot",
+    "StepSchema",
+    "TERMINATED",
+    "TRUNCATED",
+    "TreeLayout",
+    "check_bytes",
+    "check_outside_stores",
+    "check_unpickled",
+    "collected",
+    "counted",
+    "dump_json",
+    "elements_of",
+    "episodes_frame",
+    "escape",
+    "export_format",
+    "flag",
+    "freeze_value",
+    "inside",
+    "iterate_blocks",
+    "literal",
+    "load_json",
+    "map_leaves",
+    "one_of",
+    "plain_table",
+    "positive_number",
+    "progress_meter",
+    "quote",
+    "reading",
+    "require",
+    "size_text",
+    "slice_batch",
+    "space_from_json",
+    "space_to_json",
+    "suggest",
+    "tree_format",
+    "unescape",
+    "whole_number",
+]
