@@ -73,6 +73,8 @@ class Layout:
         store_id: the identity of the store that was opened there; None before `store.json` was read.
     """
 
+    #: The version of the format that this release reads and writes.
+    FORMAT_VERSION: ClassVar[int] = FORMAT_VERSION
     #: The file that makes a folder a store, and the one in its place until a copy is finished.
     MANIFEST: ClassVar[str] = MANIFEST
     UNFINISHED: ClassVar[str] = UNFINISHED

@@ -506,10 +506,7 @@ DOORS: dict[str, Room] = {
     "terminal": Room(
         modules="terminal",
         rooms="lakes look training",
-        core="""
-            readers.replaying.replay readers.sql.sources readers.sql.text store.delta.log store.layout
-            store.parquet.files store.parquet.page_checks store.schema
-        """,
+        core="readers.sql.sources readers.sql.text store.delta.log store.parquet.files",
     ),
     "collecting": Room(
         modules="writers.collecting",

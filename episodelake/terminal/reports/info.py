@@ -14,7 +14,6 @@ import polars as pl
 from ... import AgentGroup, EpisodeStore
 from ...errors import CorruptStoreError
 from ...plugin import Journals, Layout, RunEnv, counted, size_text
-from ...store.layout import FORMAT_VERSION
 from ..output.cells import Amount, number_text
 from ..output.page import Page
 from .open_store import Explored, live_message
@@ -34,7 +33,7 @@ def info_of(opened: Explored) -> dict[str, Any]:
     return {
         "store": store.id,
         "path": store.url,
-        "format": FORMAT_VERSION,
+        "format": Layout.FORMAT_VERSION,
         "version": store.version,
         "created": store.handle.manifest.created_at,
         "episodes": len(store),
