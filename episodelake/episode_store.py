@@ -240,12 +240,12 @@ class EpisodeStore(EpisodeView):
             StoreAccessError, CorruptStoreError: the store cannot be read.
             ComputationError: the process ended before its page answered.
         """
-        from ._exploring import start
+        from ._exploring import Explorer
 
         refuse_unused(storage_options, self.url)
         browser, write = flag("browser", browser), flag("write", write)
         version = None if self.context.snapshot.newest else self.version
-        return start(
+        return Explorer.start(
             self.url, version, browser=browser, height=height, write=write, storage_options=storage_options
         )
 
@@ -604,7 +604,7 @@ class EpisodeStore(EpisodeView):
             CorruptStoreError: a log or a tag is damaged; nothing was deleted.
             StoreAccessError: a file could not be deleted; call again.
         """
-        from .readers.columns.cache_folder import CacheFolder, chosen_folder
+        from .readers.columns.cache_folder import CacheFolder
         from .readers.columns.mapped import forget_vacuumed
         from .store.vacuum import vacuum
 
@@ -612,7 +612,7 @@ class EpisodeStore(EpisodeView):
         with progress_meter(progress, "Deleting", "files") as tell:
             report = vacuum(self.handle, older_than, dry_run=dry_run, progress=tell)
         if not dry_run:
-            forget_vacuumed(self.context.snapshot, CacheFolder(chosen_folder(None)))
+            forget_vacuumed(self.context.snapshot, CacheFolder.of(None))
         return report
 
     def verify(

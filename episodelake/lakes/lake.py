@@ -107,10 +107,10 @@ class Lake:
 
     def explore(self, *, browser: bool = False, height: int = 760, write: bool = False) -> Explorer:
         """Start the explorer of these stores; arguments and errors are those of `EpisodeStore.explore`."""
-        from .._exploring import start
+        from ..types import Explorer
 
         browser, write = flag("browser", browser), flag("write", write)
-        return start(
+        return Explorer.start(
             self.url, None, browser=browser, height=height, write=write, storage_options=self._options
         )
 
@@ -120,6 +120,10 @@ class Lake:
             self.refresh()
         assert self._seen is not None
         return self._seen
+
+    def session(self) -> QuerySession:
+        """Return the calling thread's session of DuckDB, whose queries see nothing but the lake."""
+        return self._look.queries.session(read_only=True)
 
     def refresh(self) -> Lake:
         """Look for stores again, read those that have changed since, and return this object.
@@ -328,8 +332,3 @@ class Lake:
     def __repr__(self) -> str:
         """Return where the lake is."""
         return f"Lake({self.url!r})"
-
-
-def session_of(lake: Lake) -> QuerySession:
-    """Return the calling thread's session over a lake, which sees nothing else."""
-    return lake._look.queries.session(read_only=True)

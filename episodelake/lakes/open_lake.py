@@ -15,7 +15,7 @@ from ..plugin import Layout
 from ..plugin.files import LocalPlace, exists, is_folder
 from ..publishing.contents import CHECKSUMS, is_needed_for_episodes
 from ..publishing.fetching import cached_version
-from ..publishing.hub import MAIN, ORGANISATION, SCHEME, Repository, datasets_of, refuse_options
+from ..publishing.hub import MAIN, SCHEME, Repository, datasets_of, is_organisation, refuse_options
 from ..store.manifest import store_at
 from .lake import Lake
 
@@ -91,12 +91,6 @@ class HubLake(Lake):
         )
 
     create = rename = delete = _refuse
-
-
-def is_organisation(address: str) -> bool:
-    """Return whether an address is one of an organisation of the Hub, which is a lake and never a store."""
-    name = address.removeprefix(SCHEME).rstrip("/")
-    return address.startswith(SCHEME) and ORGANISATION.fullmatch(name) is not None
 
 
 #: The environment variable with the root of the default lake.

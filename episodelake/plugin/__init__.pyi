@@ -1,6 +1,8 @@
 """The names of `episodelake.plugin`, for type checkers; `__init__.py` loads them on first use."""
 
+from ..explorer.server import serve_explorer
 from ..readers.chart_session import ChartSession
+from ..readers.columns.cache_folder import CacheFolder
 from ..readers.columns.tree import map_leaves
 from ..readers.context import ReadContext
 from ..readers.dataset_card import DatasetCard
@@ -11,9 +13,11 @@ from ..readers.exporting.capabilities import Holds
 from ..readers.exporting.target import Export, Option, export_format
 from ..readers.formatting import counted, size_text
 from ..readers.frames import collected, episodes_frame
+from ..readers.measures.table_size import TableSize
 from ..readers.replaying.run_envs import RunEnv
 from ..readers.sql.session import QuerySession
-from ..readers.sql.text import literal, quote
+from ..readers.sql.sources import sql_type
+from ..readers.sql.text import literal, quote, run_keys
 from ..readers.tasks import Address
 from ..store.card import CardEntries
 from ..store.common.arguments import flag, one_of, positive_number, suggest, whole_number
@@ -61,6 +65,7 @@ from . import files as files
 __all__ = [
     "ACTION",
     "Address",
+    "CacheFolder",
     "CardEntries",
     "ChartSession",
     "DatasetCard",
@@ -98,6 +103,7 @@ __all__ = [
     "StepSchema",
     "TERMINATED",
     "TRUNCATED",
+    "TableSize",
     "TreeLayout",
     "check_bytes",
     "check_outside_stores",
@@ -123,10 +129,13 @@ __all__ = [
     "quote",
     "reading",
     "require",
+    "run_keys",
+    "serve_explorer",
     "size_text",
     "slice_batch",
     "space_from_json",
     "space_to_json",
+    "sql_type",
     "suggest",
     "tree_format",
     "unescape",

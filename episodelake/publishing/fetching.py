@@ -15,8 +15,14 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from os import PathLike, fspath
 from pathlib import Path
 
-from ..errors import CorruptStoreError, InvalidArgumentError, StoreAccessError, StoreExistsError
-from ..plugin import Layout, check_outside_stores
+from ..errors import (
+    CorruptStoreError,
+    InvalidArgumentError,
+    StoreAccessError,
+    StoreExistsError,
+    StoreNotFoundError,
+)
+from ..plugin import CacheFolder, Layout, check_outside_stores
 from ..plugin.files import (
     FileLock,
     LocalPlace,
@@ -30,11 +36,10 @@ from ..plugin.files import (
     rename_durably,
     visible_step,
 )
-from ..readers.columns.cache_folder import chosen_folder
 from ..store.creation import check_free_for_copy
 from ..types import Progress
 from .contents import CHECKSUMS, Contents, KnownFile, Source, digest_of, place_of
-from .hub import COMMIT, MAIN, SCHEME, Repository
+from .hub import COMMIT, MAIN, SCHEME, Repository, is_organisation
 from .target import PlaceTarget
 
 _ATTEMPTS = 3
@@ -196,12 +201,17 @@ def cached_version(
     Raises:
         StoreNotFoundError, VersionNotFoundError, CorruptStoreError, StoreAccessError: as for `pull`.
     """
+    if is_organisation(address):
+        raise StoreNotFoundError(
+            f"{address} is an organisation or a user, which has datasets. Open one of them, as "
+            f"{address}/name, or all with episodelake.lake."
+        )
     repository, tag = Repository.of(address, storage_options)
     commit = chosen_tag(address, version, tag) or MAIN
     if not COMMIT.fullmatch(commit):
         commit, _ = repository.commit_of(commit)
     target = (
-        chosen_folder(None)
+        CacheFolder.of(None).path
         / ("hub" if wanted is None else "hub-episodes")
         / repository.name.replace("/", "--")
         / commit

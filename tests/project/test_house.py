@@ -477,7 +477,6 @@ DOORS: dict[str, Room] = {
     ),
     "look": Room(
         modules="explorer readers.charts readers.pictures _exploring",
-        rooms="lakes",
         core="""
             _store readers.blocks readers.context readers.filters readers.measures.findings
             readers.measures.health readers.replaying.environment readers.replaying.replay
@@ -487,8 +486,7 @@ DOORS: dict[str, Room] = {
         """,
     ),
     "lakes": Room(
-        modules="lakes publishing _pulling",
-        rooms="look training",
+        modules="lakes publishing",
         core="""
             readers.sql.sources readers.view store.creation store.environments.records store.manifest
             store.parquet.page_checks store.rewrite.fixed_copy store.tables.table_files
@@ -505,8 +503,7 @@ DOORS: dict[str, Room] = {
     ),
     "terminal": Room(
         modules="terminal",
-        rooms="lakes look training",
-        core="readers.sql.sources readers.sql.text store.delta.log store.parquet.files",
+        core="",
     ),
     "collecting": Room(
         modules="writers.collecting",

@@ -21,11 +21,11 @@ from ...plugin import (
     INFO,
     POLICY,
     Layout,
-    QuerySession,
     collected,
     counted,
     progress_meter,
     quote,
+    sql_type,
 )
 from ...plugin.files import Place
 from ...types import Progress
@@ -87,7 +87,7 @@ def _unequal(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[tuple[
 
 def _types(store: EpisodeStore, table: str) -> dict[str, str]:
     schema = store.selection().snapshot.shown_schema(table)
-    return {field.name: QuerySession.type_name(field.type) for field in schema}
+    return {field.name: sql_type(field.type) for field in schema}
 
 
 def _spaces(store: EpisodeStore) -> dict[str, str]:

@@ -21,10 +21,10 @@ from ...plugin import (
     REWARD,
     TERMINATED,
     TRUNCATED,
-    QuerySession,
     Snapshot,
     collected,
     quote,
+    sql_type,
     unescape,
 )
 from ..output.page import Page
@@ -190,7 +190,7 @@ def _check(snapshot: Snapshot, name: str) -> None:
         return
     schema = snapshot.shown_schema("steps")
     if name in schema.names:
-        kind = QuerySession.type_name(schema.field(name).type)
+        kind = sql_type(schema.field(name).type)
         raise QueryError(
             f"The column {name} holds keys or no numbers ({kind}), so there is nothing to measure. "
             f"Columns that can be measured: {', '.join(known)}."

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import polars as pl
 
-from . import EpisodeStore
-from . import open as open_store
-from .plugin import Layout, collected, progress_meter
-from .plugin.files import LocalPlace, afterwards, remove_tree
-from .publishing.contents import Source, is_needed_for_episodes, is_steps, working_folder
-from .publishing.fetching import appear, fetch, fetch_whole, free_target, source_of, staged
-from .types import Progress, SqlCondition
+from .. import EpisodeStore
+from .. import open as open_store
+from ..plugin import Layout, collected, progress_meter
+from ..plugin.files import LocalPlace, afterwards, remove_tree
+from ..publishing.contents import Source, is_needed_for_episodes, is_steps, working_folder
+from ..publishing.fetching import appear, fetch, fetch_whole, free_target, source_of, staged
+from ..types import Progress, SqlCondition
 
 
 def pull(
