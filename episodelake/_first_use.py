@@ -61,9 +61,8 @@ def _hint(name: str) -> str:
     if name.startswith("_"):
         return ""
     rooms = {"el": __package__, "el.errors": f"{__package__}.errors", "el.types": f"{__package__}.types"}
-    files = f"{__package__}.plugin.files"
-    if files in sys.modules:  # the import of `plugin` loads it
-        rooms["el.plugin.files"] = files
+    if f"{__package__}.plugin" in sys.modules:
+        rooms |= {f"el.plugin.{each}": f"{__package__}.plugin.{each}" for each in ("columns", "files")}
     known = {f"{room}.{each}": each for room, path in rooms.items() for each in sys.modules[path].__all__}
     there = [path for path, each in known.items() if each in (name, _MEANT.get(name))]
     if there:

@@ -1,10 +1,12 @@
 """Building blocks for formats, charts and engines of your own, beside the public API.
 
 The rooms of the library are built from the same names: a format in `episodelake/exchange`, the explorer, the
-lakes. Each name is loaded on first use. `plugin.files` has what touches files and folders.
+lakes. Each name is loaded on first use. `plugin.files` has what touches files and folders,
+`plugin.columns` the names of columns.
 """
 
 from .._first_use import lazy_names
+from . import columns as columns
 from . import files as files
 
 __all__, __getattr__, __dir__ = lazy_names(__name__, __file__)  # pyright: ignore[reportUnsupportedDunderAll]

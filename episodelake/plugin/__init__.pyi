@@ -13,32 +13,23 @@ from ..readers.exporting.capabilities import Holds
 from ..readers.exporting.target import Export, Option, export_format
 from ..readers.formatting import counted, size_text
 from ..readers.frames import collected, episodes_frame
+from ..readers.growing import GrowingEpisode
 from ..readers.measures.table_size import TableSize
 from ..readers.replaying.run_envs import RunEnv
 from ..readers.sql.session import QuerySession
 from ..readers.sql.sources import sql_type
 from ..readers.sql.text import literal, quote, run_keys
 from ..readers.tasks import Address
+from ..readers.unsealed import JournalFollower, Unsealed, UnsealedEpisode
 from ..store.card import CardEntries
 from ..store.common.arguments import flag, one_of, positive_number, suggest, whole_number
 from ..store.common.exchange import Losses
 from ..store.common.optional_packages import require
 from ..store.common.progress import progress_meter
-from ..store.dynamic.column_groups import EXTRA, INFO, METADATA, POLICY
 from ..store.dynamic.values import dump_json, freeze_value, load_json
 from ..store.journal.run_journal import Journals
 from ..store.layout import Layout
 from ..store.manifest import check_outside_stores
-from ..store.names import (
-    ACTION,
-    EPISODE,
-    OBSERVATION,
-    REWARD,
-    TERMINATED,
-    TRUNCATED,
-    escape,
-    unescape,
-)
 from ..store.schema import StepSchema
 from ..store.snapshot import Snapshot
 from ..store.spaces import space_from_json, space_to_json
@@ -60,18 +51,16 @@ from ..writers.importing.grouped_trees import GroupedTree
 from ..writers.importing.joined import tree_format
 from ..writers.importing.layouts import TreeLayout
 from ..writers.importing.trees import H5
+from . import columns as columns
 from . import files as files
 
 __all__ = [
-    "ACTION",
     "Address",
     "CacheFolder",
     "CardEntries",
     "ChartSession",
     "DatasetCard",
     "DatasetFacts",
-    "EPISODE",
-    "EXTRA",
     "EpisodeData",
     "Export",
     "FixedNode",
@@ -81,30 +70,27 @@ __all__ = [
     "ForeignTable",
     "Format",
     "GroupedTree",
+    "GrowingEpisode",
     "H5",
     "Holds",
-    "INFO",
     "ImportOptions",
+    "JournalFollower",
     "Journals",
     "LISTS",
     "Layout",
     "Losses",
-    "METADATA",
     "Match",
-    "OBSERVATION",
     "Option",
-    "POLICY",
     "Part",
     "QuerySession",
-    "REWARD",
     "ReadContext",
     "RunEnv",
     "Snapshot",
     "StepSchema",
-    "TERMINATED",
-    "TRUNCATED",
     "TableSize",
     "TreeLayout",
+    "Unsealed",
+    "UnsealedEpisode",
     "check_bytes",
     "check_outside_stores",
     "check_unpickled",
@@ -113,7 +99,6 @@ __all__ = [
     "dump_json",
     "elements_of",
     "episodes_frame",
-    "escape",
     "export_format",
     "flag",
     "freeze_value",
@@ -138,6 +123,5 @@ __all__ = [
     "sql_type",
     "suggest",
     "tree_format",
-    "unescape",
     "whole_number",
 ]

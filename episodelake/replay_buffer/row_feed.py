@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ..plugin import ACTION, OBSERVATION, REWARD, TERMINATED, TRUNCATED, map_leaves
+from ..plugin import map_leaves
+from ..plugin.columns import ACTION, OBSERVATION, REWARD, TERMINATED, TRUNCATED
 from ..readers.columns.step_arrays import ColumnSource, StepArrays, read_arrays
 from ..readers.columns.tree import Tree
 from ..readers.loading.config import left_out

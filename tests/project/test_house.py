@@ -19,6 +19,7 @@ import pytest
 
 import episodelake
 import episodelake.plugin
+import episodelake.plugin.columns
 import episodelake.plugin.files
 from checkout import REPOSITORY, library_modules, project_files
 
@@ -165,7 +166,8 @@ def test_a_wrong_import_is_seen(module: str, source: str, right: bool) -> None:
 def _origins() -> dict[str, str]:
     """Each public name, and the name in the module that has it, from the stubs of lazy modules."""
     found = {}
-    for file in ("__init__.pyi", "plugin/__init__.pyi", "plugin/files.pyi", "types.pyi", "errors.py"):
+    extensions = ("plugin/__init__.pyi", "plugin/columns.pyi", "plugin/files.pyi")
+    for file in ("__init__.pyi", *extensions, "types.pyi", "errors.py"):
         room = f"episodelake/{file.partition('.')[0]}".replace("/", ".").removesuffix(".__init__")
         for node in facts((REPOSITORY / "episodelake" / file).read_text("utf-8")).imports:
             if isinstance(node, ast.ImportFrom) and node.module:
@@ -263,6 +265,7 @@ PUBLIC = (
     episodelake.types,
     episodelake.errors,
     episodelake.plugin,
+    episodelake.plugin.columns,
     episodelake.plugin.files,
 )
 
@@ -309,11 +312,15 @@ def test_unknown_names_say_where_to_look(room: types.ModuleType, name: str, hint
 
 
 def test_rooms_share_no_name_but_the_base_of_errors() -> None:
-    """Each public name is in one place: about sixty at the top, eighty for extensions, forty for files."""
+    """Each public name is in one place: about sixty at the top, at most eighty for extensions.
+
+    Those of files are at most forty more, and those of columns twenty.
+    """
     counts = Counter(name for room in PUBLIC for name in room.__all__)
     assert [name for name, count in counts.items() if count > 1] == ["EpisodelakeError"]
     assert len(episodelake.__all__) <= 60
     assert len(episodelake.plugin.__all__) <= 80
+    assert len(episodelake.plugin.columns.__all__) <= 20
     assert len(episodelake.plugin.files.__all__) <= 40
 
 
@@ -322,6 +329,7 @@ def test_rooms_share_no_name_but_the_base_of_errors() -> None:
     [
         ("__init__.pyi", episodelake),
         ("plugin/__init__.pyi", episodelake.plugin),
+        ("plugin/columns.pyi", episodelake.plugin.columns),
         ("plugin/files.pyi", episodelake.plugin.files),
         ("types.pyi", episodelake.types),
     ],
@@ -350,11 +358,13 @@ def test_the_reference_has_every_name_for_extensions() -> None:
     """The page about `episodelake.plugin` has each of its names once, constants with their meaning."""
     page = (REPOSITORY / "docs" / "api" / "plugin.md").read_text("utf-8")
     described = re.findall(
-        r"^\.\. auto\w+:: episodelake\.plugin\.(files\.)?(\w+)$|^\| `(\w+)` \|", page, re.M
+        r"^\.\. auto\w+:: episodelake\.plugin\.(?:(\w+)\.)?(\w+)$|^\| `(?:(\w+)\.)?(\w+)` \|", page, re.M
     )
-    for room, files in ((episodelake.plugin, ""), (episodelake.plugin.files, "files.")):
-        names = [name or constant for folder, name, constant in described if folder == files]
+    rooms = {"": episodelake.plugin, "columns": episodelake.plugin.columns, "files": episodelake.plugin.files}
+    for part, room in rooms.items():
+        names = [name or constant for of, name, by, constant in described if (of or by) == part]
         assert sorted(names) == room.__all__
+    assert {of or by for of, _, by, _ in described} == {*rooms}
 
 
 def test_formats_are_entry_points() -> None:
@@ -468,21 +478,19 @@ DOORS: dict[str, Room] = {
         modules="exchange readers.exporting store.common.exchange writers.importing",
         core="""
             readers.blocks readers.episode_data readers.episodes store.common.arguments
-            store.common.foreign_arrays store.creation store.dynamic store.dynamic.column_groups
-            store.dynamic.logical_types store.environments.records store.manifest store.names
-            store.rewrite.merging store.spaces store.spaces.arrow store.spaces.coerce
-            store.tables.annotation_files writers.episodes.arrow_episodes writers.episodes.source_keys
-            writers.session.environment writers.session.run
+            store.common.foreign_arrays store.creation store.dynamic store.dynamic.logical_types
+            store.environments.records store.manifest store.rewrite.merging store.spaces
+            store.spaces.arrow store.spaces.coerce store.tables.annotation_files
+            writers.episodes.arrow_episodes writers.episodes.source_keys writers.session.environment
+            writers.session.run
         """,
     ),
     "look": Room(
         modules="explorer readers.charts readers.pictures _exploring",
         core="""
-            _store readers.blocks readers.context readers.filters readers.measures.findings
+            readers.blocks readers.context readers.filters readers.measures.findings
             readers.measures.health readers.replaying.environment readers.replaying.replay
-            readers.replaying.team_replay readers.unsealed store.journal.packed_columns
-            store.journal.reading store.journal.row_index store.journal.run_journal store.names
-            store.parquet.files store.recovery.recovery store.spaces.arrow
+            readers.replaying.team_replay store.parquet.files store.spaces.arrow
         """,
     ),
     "lakes": Room(

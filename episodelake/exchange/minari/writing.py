@@ -19,7 +19,16 @@ from gymnasium.envs.registration import EnvSpec
 
 from ... import Episode, EpisodeView
 from ...errors import DatasetError
-from ...plugin import INFO, Export, Holds, Option, export_format, flag, require, slice_batch
+from ...plugin import (
+    Export,
+    Holds,
+    Option,
+    export_format,
+    flag,
+    require,
+    slice_batch,
+)
+from ...plugin.columns import INFO
 from ...readers.episodes import iterate
 from ...readers.exporting.capabilities import Fits, everything, fitting
 from ...readers.exporting.conversions import Converted, exported

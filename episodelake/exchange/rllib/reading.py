@@ -22,14 +22,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ...errors import DatasetError, InvalidArgumentError
-from ...plugin import (
-    LISTS,
-    OBSERVATION,
-    ForeignDataset,
-    Format,
-    ImportOptions,
-    Match,
-)
+from ...plugin import LISTS, ForeignDataset, Format, ImportOptions, Match
+from ...plugin.columns import OBSERVATION
 from ...plugin.files import is_file, user_path, walk
 from ...writers.importing.boundary import bounded_line, check_access
 from ...writers.importing.formats import SPACES

@@ -21,18 +21,8 @@ from ray.data.extensions import ArrowTensorArray, ArrowVariableShapedTensorArray
 from ... import Episodes, EpisodeView, Loader, Transitions, unpadded
 from ... import open as open_store
 from ...errors import InvalidArgumentError
-from ...plugin import (
-    ACTION,
-    EPISODE,
-    METADATA,
-    OBSERVATION,
-    REWARD,
-    Address,
-    FixedNode,
-    collected,
-    iterate_blocks,
-    plain_table,
-)
+from ...plugin import Address, FixedNode, collected, iterate_blocks, plain_table
+from ...plugin.columns import ACTION, EPISODE, METADATA, OBSERVATION, REWARD
 from ...readers.blocks import without_nulls
 from ...readers.columns.selection import select
 from ...readers.columns.specs import check_names

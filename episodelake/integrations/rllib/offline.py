@@ -17,7 +17,8 @@ from ray.rllib.offline.offline_data import OfflineData
 from ... import EpisodeView
 from ... import open as open_store
 from ...errors import InvalidArgumentError
-from ...plugin import POLICY, Address, collected, flag, suggest
+from ...plugin import Address, collected, flag, suggest
+from ...plugin.columns import POLICY
 from ...plugin.files import options_of, refuse_unused
 from ...readers.loading.config import left_out
 from ...store.common.warn import warn_caller

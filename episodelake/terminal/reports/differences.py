@@ -16,17 +16,8 @@ import polars as pl
 
 from ... import EpisodeStore
 from ...errors import CorruptStoreError
-from ...plugin import (
-    EXTRA,
-    INFO,
-    POLICY,
-    Layout,
-    collected,
-    counted,
-    progress_meter,
-    quote,
-    sql_type,
-)
+from ...plugin import Layout, collected, counted, progress_meter, quote, sql_type
+from ...plugin.columns import EXTRA, INFO, POLICY
 from ...plugin.files import Place
 from ...types import Progress
 from ..output.page import Page

@@ -27,7 +27,8 @@ from ...errors import (
     NothingToDrawError,
     UntrustedEnvError,
 )
-from ...plugin import REWARD, QuerySession, collected, counted, suggest, unescape
+from ...plugin import QuerySession, collected, counted, suggest
+from ...plugin.columns import REWARD, unescape
 from ...types import ReplayReport, Signal, Video
 from ..output.exporting import check_target, file_report
 from ..output.page import Page

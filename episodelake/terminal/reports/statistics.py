@@ -15,18 +15,8 @@ import pyarrow as pa
 
 from ... import EpisodeView
 from ...errors import QueryError
-from ...plugin import (
-    ACTION,
-    OBSERVATION,
-    REWARD,
-    TERMINATED,
-    TRUNCATED,
-    Snapshot,
-    collected,
-    quote,
-    sql_type,
-    unescape,
-)
+from ...plugin import Snapshot, collected, quote, sql_type
+from ...plugin.columns import ACTION, OBSERVATION, REWARD, TERMINATED, TRUNCATED, unescape
 from ..output.page import Page
 from .open_store import Explored, meant
 
