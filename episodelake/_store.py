@@ -15,7 +15,7 @@ from .store.agents import group_agents
 from .store.card import CardEntries
 from .store.common.arguments import flag, integer, naming_arguments
 from .store.common.progress import Progress, progress_meter
-from .store.creation import check_free, check_free_for_copy, created_atomically, make_tables
+from .store.creation import check_free, created_atomically, make_tables
 from .store.errors import InvalidArgumentError, StoreExistsError, StoreNotFoundError, VersionNotFoundError
 from .store.files import afterwards, is_folder, options_of, refuse_unused, user_path
 from .store.layout import Layout
@@ -197,7 +197,7 @@ def merge(
             not made.
         StoreAccessError: the same.
     """
-    from .store.rewrite.merging import merge as merge_stores
+    from .store.rewrite.merging import merge_stores
 
     link = flag("link", link)
     if isinstance(sources, str | PathLike | EpisodeView):
@@ -228,7 +228,7 @@ def merge(
                 first.manifest, snapshot.manifest, at=first.layout.root, source=f"of {snapshot.layout.root}"
             )
         target = new_store(into, renewed(snapshots[0].manifest), options_of(storage_options, into))
-        check_free_for_copy(target.layout)
+        check_free(target.layout, copied=True)
         within = created_atomically(target, None)
         return merge_stores(target, selections, link=link, progress=tell, within=within)
 

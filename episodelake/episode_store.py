@@ -25,7 +25,7 @@ from .store.card import CardEntries
 from .store.common.arguments import argument_names, flag, is_integer
 from .store.common.engines import Engine
 from .store.common.progress import Progress, progress_meter
-from .store.creation import check_free_for_copy, created_atomically
+from .store.creation import check_free, created_atomically
 from .store.errors import InvalidArgumentError
 from .store.files import afterwards, refuse_unused
 from .store.layout import Layout, check_identity
@@ -907,7 +907,7 @@ def copy_views(
     progress: Progress,
 ) -> EpisodeStore:
     """Return a new store with the episodes of views of one store, one view after the other."""
-    from .store.rewrite.merging import merge as merge_stores
+    from .store.rewrite.merging import merge_stores
 
     snapshot = views[0].context.snapshot
     own = snapshot.layout.root
@@ -915,7 +915,7 @@ def copy_views(
         storage_options = own.options
     target = new_store(into, renewed(snapshot.manifest), storage_options)
     card = CardEntries.to_bytes(views[0].card) if views[0].card else None
-    check_free_for_copy(target.layout)
+    check_free(target.layout, copied=True)
     whole = created_atomically(target, card)
     selections = [view.selection() for view in views]
     snapshots: list[Snapshot] = []

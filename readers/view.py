@@ -10,6 +10,7 @@ The top of this package: a view holds a `ReadContext` and hands it to what does 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast, overload
@@ -199,7 +200,8 @@ class ReadView(DescribedView, FeedingView, Generic[View]):
         """
         from .charts.report import write_report
 
-        return write_report(self, self.plot, self._repr_html_(), file, progress)
+        checked = partial(self.health, progress=progress)
+        return write_report(self.context, self.plot, self._repr_html_(), checked, file)
 
     @property
     def to(self) -> Conversions:

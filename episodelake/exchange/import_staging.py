@@ -28,10 +28,10 @@ from ..plugin import (
     collected,
     dump_json,
     freeze_value,
+    merge_stores,
     space_to_json,
 )
 from ..plugin.files import afterwards, exists, is_visible, rename_durably, visible_step
-from ..store.rewrite.merging import merge as merge_stores
 from ..store.spaces.coerce import Cast
 from ..types import Progress
 from ..writers.episodes.source_keys import Source, committed_sources

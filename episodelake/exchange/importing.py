@@ -24,6 +24,7 @@ from ..plugin import (
     ImportOptions,
     Layout,
     Losses,
+    check_free,
     collected,
     flag,
     one_of,
@@ -33,7 +34,6 @@ from ..plugin import (
 )
 from ..plugin.files import exists, is_file, refuse_unused
 from ..store.common.arguments import naming_arguments
-from ..store.creation import check_free_for_copy
 from ..store.spaces.coerce import Cast
 from ..types import Progress
 from ..writers.importing.boundary import Files, bounded, guarded, located
@@ -256,7 +256,7 @@ def _imported(
     chosen, reason = chosen_format(source, format, mapped=options.mapping is not None)
     options.check_taken(chosen, source)
     if target.store is None:
-        check_free_for_copy(Layout.at(target.into, target.storage_options))
+        check_free(Layout.at(target.into, target.storage_options), copied=True)
     else:
         _check_spaces(target.store, options)
     with reading(shown):

@@ -29,9 +29,19 @@ from gymnasium import Space, spaces
 
 from .. import Episode
 from ..errors import DatasetError
-from ..plugin import H5, Export, GroupedTree, Holds, Match, Option, TreeLayout, export_format, tree_format
+from ..plugin import (
+    H5,
+    Export,
+    GroupedTree,
+    Holds,
+    Match,
+    Option,
+    TreeLayout,
+    export_format,
+    stack,
+    tree_format,
+)
 from ..plugin.columns import EXTRA as OWN
-from ..readers.episode_data import stack
 from ..readers.exporting.hdf5 import (
     episodes_into,
     first_rows,

@@ -14,10 +14,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from .. import EpisodeStore
 from ..errors import InvalidArgumentError, StoreAccessError
 from ..plugin import require
-from ..store.parquet.files import make_first_array
 from ..types import Lake
 from .gate import LOOPBACK, Gate, new_token
 from .live.watch import LakeWatch, Watch
@@ -62,7 +63,8 @@ def serve_explorer(
     """
     for package in PACKAGES:
         require(package, "The explorer")
-    make_first_array()
+    # pyarrow looks for pandas then: beside a thread that draws, Altair would meet a part of it.
+    pa.array([])
     token = _checked_token(token)
     listening = listen(host, port)
     with contextlib.closing(listening):

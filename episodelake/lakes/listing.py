@@ -19,9 +19,8 @@ from ..errors import (
     StoreNotFoundError,
     StoreUnavailableError,
 )
-from ..plugin import Layout, QuerySession, RunEnv, Snapshot
+from ..plugin import Layout, QuerySession, RunEnv, Snapshot, read_manifest
 from ..plugin.files import Place, access_error, is_passing
-from ..store.manifest import read_manifest
 from ..store.parquet.page_checks import check_pages
 from .tables import STORE, LakeSnapshot, connect
 from .walk import mapping

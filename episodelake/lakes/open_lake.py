@@ -11,12 +11,11 @@ from typing import Any, NoReturn
 from .. import EpisodeStore
 from .. import open as open_store
 from ..errors import InvalidArgumentError, StoreAccessError, StoreNotFoundError
-from ..plugin import Layout
+from ..plugin import Layout, store_at
 from ..plugin.files import LocalPlace, exists, is_folder
 from ..publishing.contents import CHECKSUMS, is_needed_for_episodes
 from ..publishing.fetching import cached_version
 from ..publishing.hub import MAIN, SCHEME, Repository, datasets_of, is_organisation, refuse_options
-from ..store.manifest import store_at
 from .lake import Lake
 
 #: Files that every published version has.

@@ -22,7 +22,7 @@ from ..errors import (
     StoreExistsError,
     StoreNotFoundError,
 )
-from ..plugin import CacheFolder, Layout, check_outside_stores
+from ..plugin import CacheFolder, Layout, check_free, check_outside_stores
 from ..plugin.files import (
     FileLock,
     LocalPlace,
@@ -36,7 +36,6 @@ from ..plugin.files import (
     rename_durably,
     visible_step,
 )
-from ..store.creation import check_free_for_copy
 from ..types import Progress
 from .contents import CHECKSUMS, Contents, KnownFile, Source, digest_of, place_of
 from .hub import COMMIT, MAIN, SCHEME, Repository, is_organisation
@@ -98,7 +97,7 @@ def free_target(into: str | PathLike[str], *, copied: bool) -> Path:
     if odd or (not copied and LocalPlace(target).names()):
         raise StoreExistsError(f"There is something at {target} already. Choose a new or empty folder.")
     if copied:
-        check_free_for_copy(Layout.at(target))
+        check_free(Layout.at(target), copied=True)
     return target
 
 

@@ -13,8 +13,7 @@ from typing import Any
 import polars as pl
 
 from ..errors import InvalidArgumentError
-from ..plugin import CardEntries, flag, progress_meter
-from ..readers.view import ReadView
+from ..plugin import CardEntries, ReadView, flag, progress_meter
 from ..store.environments.records import KINDS, Records
 from ..types import Progress, PublishReport, SqlCondition
 from .building import build

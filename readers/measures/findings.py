@@ -75,6 +75,11 @@ class Finding:
     steps: np.ndarray | None = None
     extreme: str = ""
 
+    @property
+    def meaning(self) -> str:
+        """What a finding of this kind is, such as "NaN in a column"."""
+        return KINDS[self.kind]
+
 
 def finding(
     kind: str,

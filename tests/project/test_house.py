@@ -477,36 +477,32 @@ DOORS: dict[str, Room] = {
     "exchange": Room(
         modules="exchange readers.exporting store.common.exchange writers.importing",
         core="""
-            readers.blocks readers.episode_data readers.episodes store.common.arguments
-            store.common.foreign_arrays store.creation store.dynamic store.dynamic.logical_types
-            store.environments.records store.manifest store.rewrite.merging store.spaces
-            store.spaces.arrow store.spaces.coerce store.tables.annotation_files
-            writers.episodes.arrow_episodes writers.episodes.source_keys writers.session.environment
-            writers.session.run
+            readers.episodes store.common.arguments store.common.foreign_arrays store.dynamic
+            store.dynamic.logical_types store.environments.records store.spaces.arrow
+            store.spaces.coerce store.tables.annotation_files writers.episodes.arrow_episodes
+            writers.episodes.source_keys writers.session.environment writers.session.run
         """,
     ),
     "look": Room(
         modules="explorer readers.charts readers.pictures _exploring",
         core="""
-            readers.blocks readers.context readers.filters readers.measures.findings
-            readers.measures.health readers.replaying.environment readers.replaying.replay
-            readers.replaying.team_replay store.parquet.files store.spaces.arrow
+            readers.blocks readers.filters readers.replaying.environment readers.replaying.replay
+            readers.replaying.team_replay
         """,
     ),
     "lakes": Room(
         modules="lakes publishing",
         core="""
-            readers.sql.sources readers.view store.creation store.environments.records store.manifest
-            store.parquet.page_checks store.rewrite.fixed_copy store.tables.table_files
+            readers.sql.sources store.environments.records store.parquet.page_checks
+            store.rewrite.fixed_copy store.tables.table_files
         """,
     ),
     "integrations": Room(
         modules="integrations",
         rooms="collecting exchange training",
         core="""
-            readers.blocks store.agents store.common.foreign_arrays store.common.warn
-            store.rewrite.merging store.spaces.codec store.staging writers.episodes.whole_episode
-            writers.recorders.vector_values
+            readers.blocks store.agents store.common.foreign_arrays store.spaces.codec store.staging
+            writers.episodes.whole_episode writers.recorders.vector_values
         """,
     ),
     "terminal": Room(

@@ -21,8 +21,9 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from ...errors import DatasetError
+from ...plugin import plain_table
 from ...plugin.files import is_file, is_folder
-from ...store.spaces.arrow import plain_table, plain_type
+from ...store.spaces.arrow import plain_type
 from ...writers.importing.boundary import Files
 from ...writers.importing.flat import class_names
 from .arrays import EPISODE, dict_tables, is_dicts, is_rollout

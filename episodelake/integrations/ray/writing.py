@@ -34,9 +34,8 @@ from ... import open as open_store
 from ...errors import ConcurrentCommitError, DatasetError, InvalidArgumentError, StoreNotFoundError
 from ...exchange.importing import import_part
 from ...exchange.table.mapping import ResolvedMapping
-from ...plugin import ImportOptions, Layout, Losses, collected
+from ...plugin import ImportOptions, Layout, Losses, collected, merge_stores
 from ...plugin.files import Place, is_folder, scratch, sync_path
-from ...store.rewrite.merging import merge
 from ...store.staging import staging
 from .datasource import check_path
 
@@ -169,7 +168,7 @@ class StoreDatasink(Datasink):
         views = [self._opened(each.path) for each in staged if each.path]
         if views:
             target = self._opened(self._target).handle
-            merge(target, [view.selection() for view in views], check=self._check_absent)
+            merge_stores(target, [view.selection() for view in views], check=self._check_absent)
         steps = sum(int(collected(view.episodes.select(pl.col("length").sum())).item()) for view in views)
         lost = Losses()
         for each in staged:
