@@ -77,7 +77,7 @@ class Finding:
 
     @property
     def meaning(self) -> str:
-        """What a finding of this kind is, such as "NaN in a column"."""
+        """The meaning of its kind, such as "NaN in a column"."""
         return KINDS[self.kind]
 
 
