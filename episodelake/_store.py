@@ -213,14 +213,14 @@ def merge(
     if not views:
         raise InvalidArgumentError("There is nothing to merge: sources is empty.")
     selections = [view.selection() for view in views]
-    with progress_meter(progress, "Merging", "segments") as tell:
+    with progress_meter(progress, "Merging", "segments") as meter:
         if isinstance(into, EpisodeStore):
-            report = merge_stores(into.handle, selections, link=link, progress=tell)
+            report = merge_stores(into.handle, selections, link=link, progress=meter)
             into._show_newest()
             return report
         present = store_at(into, options_of(storage_options, into))
         if present is not None:
-            return merge_stores(present.handle, selections, link=link, progress=tell)
+            return merge_stores(present.handle, selections, link=link, progress=meter)
         snapshots = [selection.snapshot for selection in selections]
         first = StoreHandle(snapshots[0].layout, snapshots[0].manifest)
         for snapshot in snapshots:
@@ -230,7 +230,7 @@ def merge(
         target = new_store(into, renewed(snapshots[0].manifest), options_of(storage_options, into))
         check_free(target.layout, copied=True)
         within = created_atomically(target, None)
-        return merge_stores(target, selections, link=link, progress=tell, within=within)
+        return merge_stores(target, selections, link=link, progress=meter, within=within)
 
 
 def store_at(path: str | PathLike[str], storage_options: Mapping[str, str] | None) -> EpisodeStore | None:

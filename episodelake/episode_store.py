@@ -107,8 +107,8 @@ class EpisodeView(ReadView["EpisodeView"]):
         if filter is None and parameters is not None:
             raise InvalidArgumentError(f"parameters={parameters!r:.100} came without a filter that has them.")
         view = self if filter is None else self.filter(filter, parameters)
-        with progress_meter(progress, "Copying", "segments") as tell:
-            return copy_views([view], into, link=link, storage_options=storage_options, progress=tell)
+        with progress_meter(progress, "Copying", "segments") as meter:
+            return copy_views([view], into, link=link, storage_options=storage_options, progress=meter)
 
     def publish(
         self,
@@ -542,8 +542,8 @@ class EpisodeStore(EpisodeView):
         descending = flag("descending", descending)
         if descending and order_by is None:
             raise InvalidArgumentError("descending=True goes with order_by=..., which was not given.")
-        with progress_meter(progress, "Compacting", "rows") as tell:
-            report = compact(self.handle, segment_bytes, order_by, descending=descending, progress=tell)
+        with progress_meter(progress, "Compacting", "rows") as meter:
+            report = compact(self.handle, segment_bytes, order_by, descending=descending, progress=meter)
         self._show_newest()
         return report
 
@@ -578,8 +578,8 @@ class EpisodeStore(EpisodeView):
         # What is deleted must not depend on a damaged page, which engines read unchecked.
         found = self._with_checked_pages().filter(filter, parameters).episodes.select("episode_id")
         ids = collected(found)["episode_id"].to_list()
-        with progress_meter(progress, "Deleting", "rows") as tell:
-            report = delete(self.handle, ids, dry_run=dry_run, progress=tell)
+        with progress_meter(progress, "Deleting", "rows") as meter:
+            report = delete(self.handle, ids, dry_run=dry_run, progress=meter)
         if not dry_run:
             self._show_newest()
         return report
@@ -609,8 +609,8 @@ class EpisodeStore(EpisodeView):
         from .store.vacuum import vacuum
 
         dry_run = flag("dry_run", dry_run)
-        with progress_meter(progress, "Deleting", "files") as tell:
-            report = vacuum(self.handle, older_than, dry_run=dry_run, progress=tell)
+        with progress_meter(progress, "Deleting", "files") as meter:
+            report = vacuum(self.handle, older_than, dry_run=dry_run, progress=meter)
         if not dry_run:
             forget_vacuumed(self.context.snapshot, CacheFolder.of(None))
         return report
@@ -635,8 +635,8 @@ class EpisodeStore(EpisodeView):
         from .readers.verification.inspection import verify
 
         repair = flag("repair", repair)
-        with progress_meter(progress, "Reading", "segments") as tell:
-            report = verify(self.handle, repair=repair, progress=tell)
+        with progress_meter(progress, "Reading", "segments") as meter:
+            report = verify(self.handle, repair=repair, progress=meter)
         if any(fault.mended for fault in report.faults):
             self._show_newest()
         return report
@@ -783,8 +783,8 @@ class EpisodeStore(EpisodeView):
         from ._mapping import map_episodes
 
         chosen = Engine.of(engine, workers)
-        with progress_meter(progress, "Computing", "episodes") as tell:
-            report = map_episodes(self, function, into, of, where, chosen, job_id, on_error, tell)
+        with progress_meter(progress, "Computing", "episodes") as meter:
+            report = map_episodes(self, function, into, of, where, chosen, job_id, on_error, meter)
         self._show_newest()
         return report
 
@@ -822,8 +822,8 @@ class EpisodeStore(EpisodeView):
         """
         from .store.annotations.renaming import rename
 
-        with progress_meter(progress, "Renaming", "rows") as tell:
-            rename(self.handle, names, progress=tell)
+        with progress_meter(progress, "Renaming", "rows") as meter:
+            rename(self.handle, names, progress=meter)
         self._show_newest()
 
     def drop_columns(self, *names: str, progress: bool | Progress = False) -> None:
@@ -845,8 +845,8 @@ class EpisodeStore(EpisodeView):
         """
         from .store.annotations.renaming import drop
 
-        with progress_meter(progress, "Dropping", "rows") as tell:
-            drop(self.handle, names, progress=tell)
+        with progress_meter(progress, "Dropping", "rows") as meter:
+            drop(self.handle, names, progress=meter)
         self._show_newest()
 
     def split(

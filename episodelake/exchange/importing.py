@@ -272,11 +272,11 @@ def _imported(
             "action_space": dataset.action_space,
         }
         dataset.identity = source_identity(dataset, chosen.name, source, key_name)
-        with progress_meter(target.progress, "Importing", "episodes") as tell:
+        with progress_meter(target.progress, "Importing", "episodes") as meter:
             if dry_run:
                 counts = {"preview": _preview(dataset, target.cast), "dry_run": True}
             else:
-                counts = import_staged(dataset, replace(target, progress=tell))
+                counts = import_staged(dataset, replace(target, progress=meter))
         return ImportReport(**facts, mapping=dataset.mapping, lost=dataset.losses, **counts)
 
 

@@ -30,7 +30,6 @@ from gymnasium import Space, spaces
 from .. import Episode
 from ..errors import DatasetError
 from ..plugin import (
-    H5,
     Export,
     GroupedTree,
     Holds,
@@ -254,7 +253,7 @@ def _is_array(space: Space) -> bool:
 
 FORMAT = tree_format(
     "robomimic",
-    [H5],
+    ["hdf5"],
     "'episodelake[hdf5]'",
     "HDF5 files with groups data/demo_N, one or a folder",
     _look,

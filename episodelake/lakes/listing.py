@@ -21,7 +21,6 @@ from ..errors import (
 )
 from ..plugin import Layout, QuerySession, RunEnv, Snapshot, read_manifest
 from ..plugin.files import Place, access_error, is_passing
-from ..store.parquet.page_checks import check_pages
 from .tables import STORE, LakeSnapshot, connect
 from .walk import mapping
 
@@ -240,9 +239,7 @@ def checked(root: Place, entries: Mapping[str, Entry], *, pages: bool = False) -
         if entry.snapshot is not None:
             try:
                 for table in ("episodes", "runs"):
-                    places = entry.snapshot.places(table)
-                    if pages:
-                        check_pages(places)
+                    entry.snapshot.places(table, pages=pages)
             except StoreUnavailableError:
                 raise
             except EpisodelakeError as error:

@@ -55,7 +55,6 @@ from ..writers.importing.formats import (
 from ..writers.importing.grouped_trees import GroupedTree
 from ..writers.importing.joined import tree_format
 from ..writers.importing.layouts import TreeLayout
-from ..writers.importing.trees import H5
 from . import columns as columns
 from . import files as files
 
@@ -77,7 +76,6 @@ __all__ = [
     "Format",
     "GroupedTree",
     "GrowingEpisode",
-    "H5",
     "Holds",
     "ImportOptions",
     "JournalFollower",

@@ -124,14 +124,14 @@ def staged(target: Path, contents: Contents) -> Iterator[LocalPlace]:
         lock.release(remove=True)
 
 
-def fetch(published: Source, names: Iterable[str], stage: Place, tell: Progress) -> None:
+def fetch(published: Source, names: Iterable[str], stage: Place, meter: Progress) -> None:
     """Fetch files that are not there yet, several at a time."""
     pool = ThreadPoolExecutor(_FETCHES, "episodelake pull")
     try:
         jobs = [pool.submit(_fetch_one, published, name, stage) for name in names]
         for done, job in enumerate(as_completed(jobs)):
             job.result()
-            tell(done + 1, len(jobs))
+            meter(done + 1, len(jobs))
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -171,11 +171,11 @@ def _checked(published: Source, name: str, file: KnownFile) -> Iterator[bytes]:
 
 
 def fetch_whole(
-    published: Source, stage: LocalPlace, tell: Progress, wanted: Callable[[str], bool] | None = None
+    published: Source, stage: LocalPlace, meter: Progress, wanted: Callable[[str], bool] | None = None
 ) -> None:
     """Fetch a version, or its wanted files, and delete what an interrupted write left beside them."""
     names = {name for name in published.contents.files if wanted is None or wanted(name)}
-    fetch(published, names, stage, tell)
+    fetch(published, names, stage, meter)
     for entry in list(stage.entries(deep=True)):
         if entry.name not in names and entry.name != CHECKSUMS:
             (stage / entry.name).remove()

@@ -478,24 +478,18 @@ DOORS: dict[str, Room] = {
         modules="exchange readers.exporting store.common.exchange writers.importing",
         core="""
             readers.episodes store.common.arguments store.common.foreign_arrays store.dynamic
-            store.dynamic.logical_types store.environments.records store.spaces.arrow
-            store.spaces.coerce store.tables.annotation_files writers.episodes.arrow_episodes
-            writers.episodes.source_keys writers.session.environment writers.session.run
+            store.dynamic.logical_types store.spaces.arrow store.spaces.coerce
+            store.tables.annotation_files writers.episodes.arrow_episodes writers.episodes.source_keys
+            writers.session.environment writers.session.run
         """,
     ),
     "look": Room(
         modules="explorer readers.charts readers.pictures _exploring",
-        core="""
-            readers.blocks readers.filters readers.replaying.environment readers.replaying.replay
-            readers.replaying.team_replay
-        """,
+        core="readers.blocks readers.filters readers.replaying.rendering",
     ),
     "lakes": Room(
         modules="lakes publishing",
-        core="""
-            readers.sql.sources store.environments.records store.parquet.page_checks
-            store.rewrite.fixed_copy store.tables.table_files
-        """,
+        core="readers.sql.sources store.rewrite.fixed_copy store.tables.table_files",
     ),
     "integrations": Room(
         modules="integrations",
