@@ -25,7 +25,14 @@ from . import episodes
 from .charts.plots import Plots
 from .context import Parameters, ReadContext, SqlCondition
 from .episode import Episode
-from .episodes import checked_positions, checked_slice, describe_episode, find_episode, has_episode, iterate
+from .episodes import (
+    checked_positions,
+    checked_slice,
+    describe_episode,
+    find_episode,
+    has_episode,
+    iterate_episodes,
+)
 from .formatting import counted
 from .loading.feeding_view import FeedingView
 from .measures import health, measuring, quality
@@ -79,7 +86,7 @@ class ReadView(DescribedView, FeedingView, Generic[View]):
 
     def __iter__(self) -> Iterator[Episode]:
         """Yield every episode; each row group is read and decoded once."""
-        return iterate(self.context)
+        return iterate_episodes(self.context)
 
     def __contains__(self, key: object) -> bool:
         """Return whether an episode id is in this view."""

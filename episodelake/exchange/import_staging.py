@@ -28,9 +28,9 @@ from ..plugin import (
     collected,
     dump_json,
     freeze_value,
-    merge_stores,
     space_to_json,
 )
+from ..plugin.engines import merge_stores
 from ..plugin.files import afterwards, exists, is_visible, rename_durably, visible_step
 from ..store.spaces.coerce import Cast
 from ..types import Progress

@@ -9,13 +9,14 @@ from ..readers.context import ReadContext
 from ..readers.dataset_card import DatasetCard
 from ..readers.dataset_facts import DatasetFacts
 from ..readers.episode_data import EpisodeData, stack
-from ..readers.episodes import iterate_blocks
+from ..readers.episodes import iterate_blocks, iterate_episodes
 from ..readers.exporting.capabilities import Holds
 from ..readers.exporting.target import Export, Option, export_format
 from ..readers.formatting import counted, size_text
 from ..readers.frames import collected, episodes_frame
 from ..readers.growing import GrowingEpisode
 from ..readers.measures.table_size import TableSize
+from ..readers.replaying.rendering import RenderedFrames
 from ..readers.replaying.run_envs import RunEnv
 from ..readers.sql.session import QuerySession
 from ..readers.sql.sources import sql_type
@@ -34,7 +35,6 @@ from ..store.dynamic.values import dump_json, freeze_value, load_json
 from ..store.journal.run_journal import Journals
 from ..store.layout import Layout
 from ..store.manifest import check_outside_stores, read_manifest, store_at
-from ..store.rewrite.merging import merge_stores
 from ..store.schema import StepSchema
 from ..store.snapshot import Snapshot
 from ..store.spaces import SpaceCodec, space_from_json, space_to_json
@@ -56,6 +56,7 @@ from ..writers.importing.grouped_trees import GroupedTree
 from ..writers.importing.joined import tree_format
 from ..writers.importing.layouts import TreeLayout
 from . import columns as columns
+from . import engines as engines
 from . import files as files
 
 __all__ = [
@@ -89,6 +90,7 @@ __all__ = [
     "QuerySession",
     "ReadContext",
     "ReadView",
+    "RenderedFrames",
     "RunEnv",
     "Snapshot",
     "SpaceCodec",
@@ -111,10 +113,10 @@ __all__ = [
     "freeze_value",
     "inside",
     "iterate_blocks",
+    "iterate_episodes",
     "literal",
     "load_json",
     "map_leaves",
-    "merge_stores",
     "one_of",
     "plain_array",
     "plain_table",

@@ -17,7 +17,7 @@ from ...store.dynamic.column_groups import EXTRA, ColumnGroup
 from ...store.errors import DatasetError
 from ..context import ReadContext
 from ..episode import Episode
-from ..episodes import iterate
+from ..episodes import iterate_episodes
 from .capabilities import (
     LOST_RUN,
     Holds,
@@ -67,7 +67,7 @@ class Export:
 
     def episodes(self) -> Iterator[Episode]:
         """Yield the episodes in the order of the view."""
-        for done, episode in enumerate(iterate(self.context)):
+        for done, episode in enumerate(iterate_episodes(self.context)):
             yield episode
             self.progress(done + 1)
 

@@ -20,6 +20,7 @@ import pytest
 import episodelake
 import episodelake.plugin
 import episodelake.plugin.columns
+import episodelake.plugin.engines
 import episodelake.plugin.files
 from checkout import REPOSITORY, library_modules, project_files
 
@@ -166,7 +167,7 @@ def test_a_wrong_import_is_seen(module: str, source: str, right: bool) -> None:
 def _origins() -> dict[str, str]:
     """Each public name, and the name in the module that has it, from the stubs of lazy modules."""
     found = {}
-    extensions = ("plugin/__init__.pyi", "plugin/columns.pyi", "plugin/files.pyi")
+    extensions = [f"plugin/{name}.pyi" for name in ("__init__", "columns", "engines", "files")]
     for file in ("__init__.pyi", *extensions, "types.pyi", "errors.py"):
         room = f"episodelake/{file.partition('.')[0]}".replace("/", ".").removesuffix(".__init__")
         for node in facts((REPOSITORY / "episodelake" / file).read_text("utf-8")).imports:
@@ -266,6 +267,7 @@ PUBLIC = (
     episodelake.errors,
     episodelake.plugin,
     episodelake.plugin.columns,
+    episodelake.plugin.engines,
     episodelake.plugin.files,
 )
 
@@ -314,13 +316,14 @@ def test_unknown_names_say_where_to_look(room: types.ModuleType, name: str, hint
 def test_rooms_share_no_name_but_the_base_of_errors() -> None:
     """Each public name is in one place: about sixty at the top, at most eighty for extensions.
 
-    Those of files are at most forty more, and those of columns twenty.
+    Those of files are at most forty more, those of columns twenty and those of engines ten.
     """
     counts = Counter(name for room in PUBLIC for name in room.__all__)
     assert [name for name, count in counts.items() if count > 1] == ["EpisodelakeError"]
     assert len(episodelake.__all__) <= 60
     assert len(episodelake.plugin.__all__) <= 80
     assert len(episodelake.plugin.columns.__all__) <= 20
+    assert len(episodelake.plugin.engines.__all__) <= 10
     assert len(episodelake.plugin.files.__all__) <= 40
 
 
@@ -330,6 +333,7 @@ def test_rooms_share_no_name_but_the_base_of_errors() -> None:
         ("__init__.pyi", episodelake),
         ("plugin/__init__.pyi", episodelake.plugin),
         ("plugin/columns.pyi", episodelake.plugin.columns),
+        ("plugin/engines.pyi", episodelake.plugin.engines),
         ("plugin/files.pyi", episodelake.plugin.files),
         ("types.pyi", episodelake.types),
     ],
@@ -360,7 +364,7 @@ def test_the_reference_has_every_name_for_extensions() -> None:
     described = re.findall(
         r"^\.\. auto\w+:: episodelake\.plugin\.(?:(\w+)\.)?(\w+)$|^\| `(?:(\w+)\.)?(\w+)` \|", page, re.M
     )
-    rooms = {"": episodelake.plugin, "columns": episodelake.plugin.columns, "files": episodelake.plugin.files}
+    rooms = {room.__name__.removeprefix("episodelake.plugin").lstrip("."): room for room in PUBLIC[3:]}
     for part, room in rooms.items():
         names = [name or constant for of, name, by, constant in described if (of or by) == part]
         assert sorted(names) == room.__all__
@@ -477,15 +481,15 @@ DOORS: dict[str, Room] = {
     "exchange": Room(
         modules="exchange readers.exporting store.common.exchange writers.importing",
         core="""
-            readers.episodes store.common.arguments store.common.foreign_arrays store.dynamic
-            store.dynamic.logical_types store.spaces.arrow store.spaces.coerce
-            store.tables.annotation_files writers.episodes.arrow_episodes writers.episodes.source_keys
-            writers.session.environment writers.session.run
+            store.common.arguments store.common.foreign_arrays store.dynamic store.dynamic.logical_types
+            store.spaces.arrow store.spaces.coerce store.tables.annotation_files
+            writers.episodes.arrow_episodes writers.episodes.source_keys writers.session.environment
+            writers.session.run
         """,
     ),
     "look": Room(
         modules="explorer readers.charts readers.pictures _exploring",
-        core="readers.blocks readers.filters readers.replaying.rendering",
+        core="readers.blocks readers.filters",
     ),
     "lakes": Room(
         modules="lakes publishing",
@@ -493,9 +497,9 @@ DOORS: dict[str, Room] = {
     ),
     "integrations": Room(
         modules="integrations",
-        rooms="collecting exchange training",
+        rooms="exchange training",
         core="""
-            readers.blocks store.agents store.common.foreign_arrays store.spaces.codec store.staging
+            readers.blocks store.agents store.common.foreign_arrays store.spaces.codec
             writers.episodes.whole_episode writers.recorders.vector_values
         """,
     ),

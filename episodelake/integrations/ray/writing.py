@@ -32,11 +32,10 @@ from ray.data.extensions import ArrowTensorType, ArrowTensorTypeV2, ArrowVariabl
 from ... import EpisodeStore
 from ... import open as open_store
 from ...errors import ConcurrentCommitError, DatasetError, InvalidArgumentError, StoreNotFoundError
-from ...exchange.importing import import_part
 from ...exchange.table.mapping import ResolvedMapping
-from ...plugin import ImportOptions, Layout, Losses, collected, merge_stores
+from ...plugin import ImportOptions, Layout, Losses, collected
+from ...plugin.engines import import_part, merge_stores, staging
 from ...plugin.files import Place, is_folder, scratch, sync_path
-from ...store.staging import staging
 from .datasource import check_path
 
 _TENSORS = (ArrowTensorType, ArrowTensorTypeV2, ArrowVariableShapedTensorType)
