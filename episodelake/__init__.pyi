@@ -4,7 +4,6 @@ __version__: str
 
 from . import errors as errors
 from . import types as types
-from ._pulling import preview, pull
 from ._store import create, merge, recover
 from ._store import open_store as open
 from .episode_store import EpisodeStore, EpisodeView
@@ -13,6 +12,7 @@ from .exchange.importing import import_dataset
 from .exchange.table.mapping import FILE, ColumnMapping
 from .exchange.video_files import frames_of
 from .lakes.open_lake import lake
+from .lakes.pulling import preview, pull
 from .publishing.publishing import published
 from .readers.columns.mapped import Cache
 from .readers.episode import AgentEpisode, Episode, MultiAgentEpisode

@@ -28,6 +28,72 @@ class Explorer:
         self._process = process
         self._height = height
 
+    @staticmethod
+    def start(
+        url: str,
+        version: int | None,
+        *,
+        browser: bool,
+        height: int,
+        write: bool,
+        storage_options: Mapping[str, str] | None,
+    ) -> Explorer:
+        """Start an explorer and return it once its page answers.
+
+        Args:
+            url: of a store or a lake.
+            version: the version to show; None for the newest, which it follows.
+            browser: open the page in the browser.
+            height: of the frame in a notebook, in pixels.
+            write: the page may label episodes.
+            storage_options: how to reach an object store.
+
+        Raises:
+            InvalidArgumentError: the height is not a whole number from 1, or an older version cannot be
+                labelled.
+            MissingPackageError: a package of the extra `explore` is not installed.
+            StoreNotFoundError, StoreAccessError, CorruptStoreError: the process cannot read it.
+            ComputationError: the process ended before its page answered.
+        """
+        height = whole_number("height", height, 1, _TALLEST)
+        if write and version is not None:
+            raise InvalidArgumentError(
+                "write=True: labels are written to the newest version, and this object shows version "
+                f"{version}. Call refresh() first."
+            )
+        request = {"url": url, "version": version, "browser": browser, "write": write}
+        request |= {"exports": str(Path.cwd()), "storage_options": dict(storage_options or {})}
+        process = subprocess.Popen(
+            [sys.executable, "-m", f"{__package__}.explorer"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            # Ctrl-C in the notebook or terminal is not meant for it.
+            start_new_session=True,
+        )
+        assert process.stdin is not None and process.stdout is not None
+        explorer = Explorer(process, "", height)
+        try:
+            # Secrets pass through the pipe: arguments are visible to other users of the machine.
+            process.stdin.write(json.dumps(request) + "\n")
+            process.stdin.flush()
+            answer = json.loads(process.stdout.readline() or "{}")
+        except (OSError, ValueError):
+            answer = {}
+        except BaseException:
+            explorer.stop()
+            raise
+        if "url" in answer:
+            explorer.url = answer["url"]
+            return explorer
+        explorer.stop()
+        if "error" in answer:
+            raise getattr(errors, answer["kind"])(answer["error"])
+        raise ComputationError(
+            f"The explorer of {url} ended with status {process.returncode} before its page answered. "
+            "Standard error has its messages."
+        )
+
     def stop(self) -> None:
         """End the explorer; again does nothing."""
         if self._process.stdin is not None:
@@ -52,67 +118,3 @@ class Explorer:
     def __repr__(self) -> str:
         """Return the address, or that it has ended."""
         return f"Explorer({self.url!r})" if self._process.poll() is None else "Explorer(ended)"
-
-
-def start(
-    url: str,
-    version: int | None,
-    *,
-    browser: bool,
-    height: int,
-    write: bool,
-    storage_options: Mapping[str, str] | None,
-) -> Explorer:
-    """Start an explorer and return it once its page answers.
-
-    Args:
-        url: of a store or a lake.
-        version: the version to show; None for the newest, which it follows.
-        browser: open the page in the browser.
-        height: of the frame in a notebook, in pixels.
-        write: the page may label episodes.
-        storage_options: how to reach an object store.
-
-    Raises:
-        InvalidArgumentError: the height is not a whole number from 1, or an older version cannot be labelled.
-        MissingPackageError: a package of the extra `explore` is not installed.
-        StoreNotFoundError, StoreAccessError, CorruptStoreError: the process cannot read it.
-        ComputationError: the process ended before its page answered.
-    """
-    height = whole_number("height", height, 1, _TALLEST)
-    if write and version is not None:
-        raise InvalidArgumentError(
-            f"write=True: labels are written to the newest version, and this object shows version {version}. "
-            "Call refresh() first."
-        )
-    request = {"url": url, "version": version, "browser": browser, "write": write, "exports": str(Path.cwd())}
-    process = subprocess.Popen(
-        [sys.executable, "-m", f"{__package__}.explorer"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        # Ctrl-C in the notebook or terminal is not meant for it.
-        start_new_session=True,
-    )
-    assert process.stdin is not None and process.stdout is not None
-    explorer = Explorer(process, "", height)
-    try:
-        # Secrets pass through the pipe: arguments are visible to other users of the machine.
-        process.stdin.write(json.dumps({**request, "storage_options": dict(storage_options or {})}) + "\n")
-        process.stdin.flush()
-        answer = json.loads(process.stdout.readline() or "{}")
-    except (OSError, ValueError):
-        answer = {}
-    except BaseException:
-        explorer.stop()
-        raise
-    if "url" in answer:
-        explorer.url = answer["url"]
-        return explorer
-    explorer.stop()
-    if "error" in answer:
-        raise getattr(errors, answer["kind"])(answer["error"])
-    raise ComputationError(
-        f"The explorer of {url} ended with status {process.returncode} before its page answered. "
-        "Standard error has its messages."
-    )

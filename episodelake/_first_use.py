@@ -61,6 +61,10 @@ def _hint(name: str) -> str:
     if name.startswith("_"):
         return ""
     rooms = {"el": __package__, "el.errors": f"{__package__}.errors", "el.types": f"{__package__}.types"}
+    if f"{__package__}.plugin" in sys.modules:
+        rooms |= {
+            f"el.plugin.{each}": f"{__package__}.plugin.{each}" for each in ("columns", "engines", "files")
+        }
     known = {f"{room}.{each}": each for room, path in rooms.items() for each in sys.modules[path].__all__}
     there = [path for path, each in known.items() if each in (name, _MEANT.get(name))]
     if there:

@@ -15,7 +15,7 @@ from .store.agents import group_agents
 from .store.card import CardEntries
 from .store.common.arguments import flag, integer, naming_arguments
 from .store.common.progress import Progress, progress_meter
-from .store.creation import check_free, check_free_for_copy, created_atomically, make_tables
+from .store.creation import check_free, created_atomically, make_tables
 from .store.errors import InvalidArgumentError, StoreExistsError, StoreNotFoundError, VersionNotFoundError
 from .store.files import afterwards, is_folder, options_of, refuse_unused, user_path
 from .store.frames import Video
@@ -213,7 +213,7 @@ def merge(
             not made.
         StoreAccessError: the same.
     """
-    from .store.rewrite.merging import merge as merge_stores
+    from .store.rewrite.merging import merge_stores
 
     link = flag("link", link)
     if isinstance(sources, str | PathLike | EpisodeView):
@@ -229,14 +229,14 @@ def merge(
     if not views:
         raise InvalidArgumentError("There is nothing to merge: sources is empty.")
     selections = [view.selection() for view in views]
-    with progress_meter(progress, "Merging", "segments") as tell:
+    with progress_meter(progress, "Merging", "segments") as meter:
         if isinstance(into, EpisodeStore):
-            report = merge_stores(into.handle, selections, link=link, progress=tell)
+            report = merge_stores(into.handle, selections, link=link, progress=meter)
             into._show_newest()
             return report
         present = store_at(into, options_of(storage_options, into))
         if present is not None:
-            return merge_stores(present.handle, selections, link=link, progress=tell)
+            return merge_stores(present.handle, selections, link=link, progress=meter)
         snapshots = [selection.snapshot for selection in selections]
         # Each frame may stay as it is: columns that a source encodes are encoded in the new store.
         encodings: dict[str, Video] = {}
@@ -247,9 +247,9 @@ def merge(
         for snapshot in snapshots:
             check_same_spaces(manifest, snapshot.manifest, at=first, source=f"of {snapshot.layout.root}")
         target = new_store(into, manifest, options_of(storage_options, into))
-        check_free_for_copy(target.layout)
+        check_free(target.layout, copied=True)
         within = created_atomically(target, None)
-        return merge_stores(target, selections, link=link, progress=tell, within=within)
+        return merge_stores(target, selections, link=link, progress=meter, within=within)
 
 
 def store_at(path: str | PathLike[str], storage_options: Mapping[str, str] | None) -> EpisodeStore | None:

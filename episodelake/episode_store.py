@@ -25,7 +25,7 @@ from .store.card import CardEntries
 from .store.common.arguments import argument_names, flag, is_integer
 from .store.common.engines import Engine
 from .store.common.progress import Progress, progress_meter
-from .store.creation import check_free_for_copy, created_atomically
+from .store.creation import check_free, created_atomically
 from .store.errors import InvalidArgumentError
 from .store.files import afterwards, refuse_unused
 from .store.frames import Video
@@ -110,14 +110,14 @@ class EpisodeView(ReadView["EpisodeView"]):
         if filter is None and parameters is not None:
             raise InvalidArgumentError(f"parameters={parameters!r:.100} came without a filter that has them.")
         view = self if filter is None else self.filter(filter, parameters)
-        with progress_meter(progress, "Copying", "segments") as tell:
+        with progress_meter(progress, "Copying", "segments") as meter:
             return copy_views(
                 [view],
                 into,
                 link=link,
                 encodings=encodings,
                 storage_options=storage_options,
-                progress=tell,
+                progress=meter,
             )
 
     def publish(
@@ -250,12 +250,12 @@ class EpisodeStore(EpisodeView):
             StoreAccessError, CorruptStoreError: the store cannot be read.
             ComputationError: the process ended before its page answered.
         """
-        from ._exploring import start
+        from ._exploring import Explorer
 
         refuse_unused(storage_options, self.url)
         browser, write = flag("browser", browser), flag("write", write)
         version = None if self.context.snapshot.newest else self.version
-        return start(
+        return Explorer.start(
             self.url, version, browser=browser, height=height, write=write, storage_options=storage_options
         )
 
@@ -552,8 +552,8 @@ class EpisodeStore(EpisodeView):
         descending = flag("descending", descending)
         if descending and order_by is None:
             raise InvalidArgumentError("descending=True goes with order_by=..., which was not given.")
-        with progress_meter(progress, "Compacting", "rows") as tell:
-            report = compact(self.handle, segment_bytes, order_by, descending=descending, progress=tell)
+        with progress_meter(progress, "Compacting", "rows") as meter:
+            report = compact(self.handle, segment_bytes, order_by, descending=descending, progress=meter)
         self._show_newest()
         return report
 
@@ -588,8 +588,8 @@ class EpisodeStore(EpisodeView):
         # What is deleted must not depend on a damaged page, which engines read unchecked.
         found = self._with_checked_pages().filter(filter, parameters).episodes.select("episode_id")
         ids = collected(found)["episode_id"].to_list()
-        with progress_meter(progress, "Deleting", "rows") as tell:
-            report = delete(self.handle, ids, dry_run=dry_run, progress=tell)
+        with progress_meter(progress, "Deleting", "rows") as meter:
+            report = delete(self.handle, ids, dry_run=dry_run, progress=meter)
         if not dry_run:
             self._show_newest()
         return report
@@ -614,15 +614,15 @@ class EpisodeStore(EpisodeView):
             CorruptStoreError: a log or a tag is damaged; nothing was deleted.
             StoreAccessError: a file could not be deleted; call again.
         """
-        from .readers.columns.cache_folder import CacheFolder, chosen_folder
+        from .readers.columns.cache_folder import CacheFolder
         from .readers.columns.mapped import forget_vacuumed
         from .store.vacuum import vacuum
 
         dry_run = flag("dry_run", dry_run)
-        with progress_meter(progress, "Deleting", "files") as tell:
-            report = vacuum(self.handle, older_than, dry_run=dry_run, progress=tell)
+        with progress_meter(progress, "Deleting", "files") as meter:
+            report = vacuum(self.handle, older_than, dry_run=dry_run, progress=meter)
         if not dry_run:
-            forget_vacuumed(self.context.snapshot, CacheFolder(chosen_folder(None)))
+            forget_vacuumed(self.context.snapshot, CacheFolder.of(None))
         return report
 
     def verify(
@@ -645,8 +645,8 @@ class EpisodeStore(EpisodeView):
         from .readers.verification.inspection import verify
 
         repair = flag("repair", repair)
-        with progress_meter(progress, "Reading", "segments") as tell:
-            report = verify(self.handle, repair=repair, progress=tell)
+        with progress_meter(progress, "Reading", "segments") as meter:
+            report = verify(self.handle, repair=repair, progress=meter)
         if any(fault.mended for fault in report.faults):
             self._show_newest()
         return report
@@ -793,8 +793,8 @@ class EpisodeStore(EpisodeView):
         from ._mapping import map_episodes
 
         chosen = Engine.of(engine, workers)
-        with progress_meter(progress, "Computing", "episodes") as tell:
-            report = map_episodes(self, function, into, of, where, chosen, job_id, on_error, tell)
+        with progress_meter(progress, "Computing", "episodes") as meter:
+            report = map_episodes(self, function, into, of, where, chosen, job_id, on_error, meter)
         self._show_newest()
         return report
 
@@ -832,8 +832,8 @@ class EpisodeStore(EpisodeView):
         """
         from .store.annotations.renaming import rename
 
-        with progress_meter(progress, "Renaming", "rows") as tell:
-            rename(self.handle, names, progress=tell)
+        with progress_meter(progress, "Renaming", "rows") as meter:
+            rename(self.handle, names, progress=meter)
         self._show_newest()
 
     def drop_columns(self, *names: str, progress: bool | Progress = False) -> None:
@@ -855,8 +855,8 @@ class EpisodeStore(EpisodeView):
         """
         from .store.annotations.renaming import drop
 
-        with progress_meter(progress, "Dropping", "rows") as tell:
-            drop(self.handle, names, progress=tell)
+        with progress_meter(progress, "Dropping", "rows") as meter:
+            drop(self.handle, names, progress=meter)
         self._show_newest()
 
     def split(
@@ -918,7 +918,7 @@ def copy_views(
     encodings: Mapping[str, Video] | None = None,
 ) -> EpisodeStore:
     """Return a new store with the episodes of views of one store, one view after the other."""
-    from .store.rewrite.merging import merge as merge_stores
+    from .store.rewrite.merging import merge_stores
 
     snapshot = views[0].context.snapshot
     own = snapshot.layout.root
@@ -929,7 +929,7 @@ def copy_views(
         manifest = with_encodings(manifest, encodings)
     target = new_store(into, manifest, storage_options)
     card = CardEntries.to_bytes(views[0].card) if views[0].card else None
-    check_free_for_copy(target.layout)
+    check_free(target.layout, copied=True)
     whole = created_atomically(target, card)
     selections = [view.selection() for view in views]
     snapshots: list[Snapshot] = []

@@ -6,6 +6,8 @@ from ._saved import Artifacts
 from .exchange.importing import ImportReport
 from .lakes.lake import Lake
 from .publishing.report import PublishReport
+from .readers.charts.numbers import ChartNumbers
+from .readers.charts.signals import Signal
 from .readers.context import Parameters, SqlCondition
 from .readers.exporting.export import ExportReport
 from .readers.loading.feeding import FollowingLoader
@@ -15,6 +17,7 @@ from .readers.loading.units import Units
 from .readers.measures.column_stats import ColumnStats, Stats
 from .readers.measures.health import Finding, HealthReport
 from .readers.namespaces import EpisodeExpr, EpisodeFrame, EpisodeLazyFrame
+from .readers.pictures.video import Video
 from .readers.replaying.comparison import Difference
 from .readers.replaying.replay import ReplayReport
 from .readers.verification.inspection import Fault, VerifyReport
@@ -42,6 +45,7 @@ from .writers.session.journal import SessionKeywords, SessionOptions
 __all__ = [
     "AECRecorder",
     "Artifacts",
+    "ChartNumbers",
     "CollectProgress",
     "CollectStats",
     "CollectStep",
@@ -80,6 +84,7 @@ __all__ = [
     "SavedEnvironment",
     "SessionKeywords",
     "SessionOptions",
+    "Signal",
     "SqlCondition",
     "Stats",
     "StepData",
@@ -87,5 +92,6 @@ __all__ = [
     "VacuumReport",
     "VectorRecorder",
     "VerifyReport",
+    "Video",
     "WorkerReport",
 ]

@@ -35,6 +35,7 @@ _MEANT = {
 
 if TYPE_CHECKING:
     from .charts.chart import AnyChart
+    from .charts.signals import Signal
     from .pictures.images import Steps
     from .pictures.video import Video
     from .replaying.replay import ReplayReport
@@ -97,6 +98,23 @@ class Episode(EpisodeData):
         from .charts.episode_chart import draw_episode
 
         return draw_episode(self, signals)
+
+    def signals(self, columns: Sequence[str] | None = None) -> list[Signal]:
+        """Return the parts of the episode that are a few numbers at every step, to draw with another library.
+
+        Args:
+            columns: those of `plot`; None for reward, actions and observation. A column that is no signal
+                (images, texts, more than eight numbers that are not named) gives none.
+
+        Returns:
+            A signal for each number. Of several agents, those of each agent.
+
+        Raises:
+            CorruptStoreError: the steps are damaged; the message names the file.
+        """
+        from .charts.signals import ROOTS, signals_of
+
+        return signals_of(self, ROOTS if columns is None else columns)
 
     def frames(
         self, steps: Steps = None, *, column: str | None = None, layout: str | None = None, env: Any = None

@@ -219,7 +219,7 @@ _READ_AHEAD = 2
 _Stretch = tuple[Block, list[tuple[int, int, int]]]
 
 
-def iterate(context: ReadContext) -> Iterator[Episode]:
+def iterate_episodes(context: ReadContext) -> Iterator[Episode]:
     """Yield the episodes in their order.
 
     While one row group is looked at, the columns that were used of the ones before are read of the next ones,
@@ -290,12 +290,12 @@ def replay(view: ContextView, env: Any = None, *, rtol: float = 0.0, atol: float
 
     context = view.context
     if env is not None:
-        return [episode.replay(env, rtol=rtol, atol=atol) for episode in iterate(context)]
+        return [episode.replay(env, rtol=rtol, atol=atol) for episode in iterate_episodes(context)]
     envs = run_envs_of(context)
     made: dict[str, gymnasium.Env] = {}
     reports = []
     with contextlib.ExitStack() as stack:
-        for episode in iterate(context):
+        for episode in iterate_episodes(context):
             run_id = episode.run_id
             if run_id not in made:
                 again = remake_env(context.snapshot, RunEnv.chosen(envs, run_id), stacklevel=2)

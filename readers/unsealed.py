@@ -20,10 +20,11 @@ from ..store.files.locks import holder
 from ..store.journal.episodes import EpisodeRecord, timestamp_now
 from ..store.journal.reading import GrowingPart, JournalBatch
 from ..store.journal.records import RunHeader
-from ..store.journal.run_journal import DAMAGED_SUFFIX, journal_folders, lock_path, part_paths
+from ..store.journal.run_journal import DAMAGED_SUFFIX, journal_folders, lock_path, part_paths, sealed_numbers
 from ..store.layout import episode_id
 from ..store.recovery.recovered_episodes import JournalEpisodes
 from ..store.schema import StepSchema, StoreHandle
+from ..store.snapshot import Snapshot
 
 
 @dataclass(frozen=True)
@@ -205,6 +206,15 @@ class JournalFollower:
         episodes.sort(key=lambda episode: episode.record.started_at, reverse=True)
         writers = tuple(sorted(run.since for run in self._runs.values() if run.live))
         return Unsealed(writers, total, tuple(episodes[:most]), tuple(problems))
+
+    @staticmethod
+    def sealed(journal: Path, snapshot: Snapshot) -> set[int]:
+        """Return the numbers of the episodes of a run, by its journal, that the segments of a version took.
+
+        Raises:
+            StoreAccessError: the journal cannot be read.
+        """
+        return sealed_numbers(journal, snapshot.last_segment(journal.name))
 
     def gone(self) -> dict[str, np.ndarray]:
         """Return the episodes that no journal keeps, by run; they are listed until `forget`."""

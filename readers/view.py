@@ -10,6 +10,7 @@ The top of this package: a view holds a `ReadContext` and hands it to what does 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, cast, overload
@@ -24,7 +25,14 @@ from . import episodes
 from .charts.plots import Plots
 from .context import Parameters, ReadContext, SqlCondition
 from .episode import Episode
-from .episodes import checked_positions, checked_slice, describe_episode, find_episode, has_episode, iterate
+from .episodes import (
+    checked_positions,
+    checked_slice,
+    describe_episode,
+    find_episode,
+    has_episode,
+    iterate_episodes,
+)
 from .formatting import counted
 from .loading.feeding_view import FeedingView
 from .measures import health, measuring, quality
@@ -78,7 +86,7 @@ class ReadView(DescribedView, FeedingView, Generic[View]):
 
     def __iter__(self) -> Iterator[Episode]:
         """Yield every episode; each row group is read and decoded once."""
-        return iterate(self.context)
+        return iterate_episodes(self.context)
 
     def __contains__(self, key: object) -> bool:
         """Return whether an episode id is in this view."""
@@ -222,7 +230,8 @@ class ReadView(DescribedView, FeedingView, Generic[View]):
         """
         from .charts.report import write_report
 
-        return write_report(self, self.plot, self._repr_html_(), file, progress)
+        checked = partial(self.health, progress=progress)
+        return write_report(self.context, self.plot, self._repr_html_(), checked, file)
 
     @property
     def to(self) -> Conversions:

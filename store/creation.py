@@ -39,12 +39,12 @@ _OWN = re.compile(
 )
 
 
-def check_free(layout: Layout, *, again: bool = False) -> None:
+def check_free(layout: Layout, *, copied: bool = False) -> None:
     """Refuse a place for a new store that holds something else.
 
     Args:
         layout: of the new store.
-        again: whether to replace an unfinished copy.
+        copied: a copy is made there; a local one that was not finished is made again, once its lock is free.
 
     Raises:
         StoreExistsError: there is a store, an unfinished copy, or something else.
@@ -55,7 +55,7 @@ def check_free(layout: Layout, *, again: bool = False) -> None:
     names = layout.root.names()
     if MANIFEST in names:
         raise exists_error(layout)
-    if UNFINISHED in names and not again:
+    if UNFINISHED in names and not (copied and layout.root.local is not None):
         raise StoreExistsError(
             f"{layout.root} holds a copy or merge that was not finished, or that another process is "
             "still making. If none is, delete it and call again, or choose another path."
@@ -85,15 +85,6 @@ def make_tables(store: StoreHandle) -> None:
     make_folder(store.layout.journals)
 
 
-def check_free_for_copy(layout: Layout) -> None:
-    """Refuse a place for a copy; a local one that was not finished is made again, once its lock is free.
-
-    Raises:
-        StoreExistsError: see `check_free`.
-    """
-    check_free(layout, again=layout.root.local is not None)
-
-
 def created_atomically(store: StoreHandle, card: bytes | None) -> contextlib.AbstractContextManager[None]:
     """Create a store atomically: it appears when the block ends, with the tables that the block filled.
 
@@ -115,7 +106,7 @@ def created_atomically(store: StoreHandle, card: bytes | None) -> contextlib.Abs
 @contextlib.contextmanager
 def _created_atomically(store: StoreHandle, card: bytes | None, *, new: bool) -> Iterator[None]:
     layout = store.layout
-    check_free_for_copy(layout)
+    check_free(layout, copied=True)
     mark, ours = layout.root / UNFINISHED, True
     try:
         if mark.exists():

@@ -55,6 +55,8 @@ TABLES = (RUNS, EPISODES, STEPS)
 EPISODE_DIGITS = 6
 
 _APPLICATION = "episodelake"
+#: Files of records: the digest of a name, and the number of a version.
+_RECORD = re.compile(r"[0-9a-f]{64}(-[1-9][0-9]{0,8})?\.json")
 _ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 #: Names the folder below which journals of remote stores lie.
 SPOOL_VARIABLE = "EPISODELAKE_SPOOL"
@@ -80,6 +82,11 @@ class Layout:
     TABLES: ClassVar[tuple[str, ...]] = TABLES
     #: The folders beside the tables that a copy or merge fills.
     FOLDERS: ClassVar[tuple[str, ...]] = (ANNOTATIONS, ARTIFACTS, ARTIFACT_NAMES, ENVIRONMENTS)
+    #: Those with records, a file for each version of a name, and what a record is of.
+    RECORDS: ClassVar[Mapping[str, str]] = {
+        ENVIRONMENTS: "a saved environment",
+        ARTIFACT_NAMES: "an artifact",
+    }
 
     root: Place
     journals: Path
@@ -116,6 +123,10 @@ class Layout:
             journals=self.journals.parent / store_id / JOURNAL,
             former_journals=None if former is None else former.parent / store_id / JOURNAL,
         )
+
+    def records(self, folder: str) -> list[str]:
+        """Return the names of the files in a folder of `RECORDS`, sorted; none where it is missing."""
+        return [each for each in (self.root / folder).names() if _RECORD.fullmatch(each)]
 
     @property
     def maintenance_lock(self) -> Path:

@@ -353,10 +353,10 @@ class Snapshot:
         over_files(self.check_segment, segments, self.layout.root)
         return self._handed_out([self.segment_path(segment) for segment in segments])
 
-    def _handed_out(self, places: list[Place]) -> list[Place]:
-        """Return files for an engine, their pages checked if the layout asks for it."""
+    def _handed_out(self, places: list[Place], *, pages: bool = False) -> list[Place]:
+        """Return files for an engine, their pages checked if `pages` or the layout asks for it."""
         _ = self._types_remembered
-        if self.layout.check_pages:
+        if pages or self.layout.check_pages:
             check_pages(places)
         return places
 
@@ -406,12 +406,14 @@ class Snapshot:
             )
         return self._groups[table]
 
-    def places(self, table: str, files: Sequence[TableFile] | None = None) -> list[Place]:
+    def places(
+        self, table: str, files: Sequence[TableFile] | None = None, *, pages: bool = False
+    ) -> list[Place]:
         """Return the files of a table that this snapshot shows, their footers checked: engines do not do
         that.
 
         Args:
-            files: only these; None for all.
+            files, pages: only these, None for all; and compare their pages with their checksums, too.
 
         Raises:
             CorruptStoreError: one is damaged or missing; the message names the file.
@@ -420,7 +422,7 @@ class Snapshot:
         places = [self._place(table, file.name) for file in files]
         pairs = list(zip(places, files, strict=True))
         over_files(lambda pair: check_listed(pair[0], pair[1], schema), pairs, self.layout.root)
-        return self._handed_out(places)
+        return self._handed_out(places, pages=pages)
 
     def _files(self, table: str) -> list[TableFile]:
         if table == STEPS:

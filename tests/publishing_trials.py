@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import episodelake as el
-import episodelake._pulling
+import episodelake.lakes.pulling
 import episodelake.publishing.publishing
 from conformance import new_url
 from fake_hub import Dataset, FakeHub

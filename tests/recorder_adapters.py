@@ -19,7 +19,7 @@ import episodelake as el
 from episodelake.store.common.compatibility import AutoresetMode
 from episodelake.testing import Driver, RecorderAdapter, Rollout, ScriptedEnv
 from episodelake.testing.infos import ODD_INFOS
-from episodelake.testing.values import own, spoil, stack
+from episodelake.testing.values import overwrite, own, stack
 
 Values = Sequence[Mapping[str, Any]]
 
@@ -41,7 +41,7 @@ class EnvDriver(Driver):
     def _returned(self, result: Any) -> None:
         """Keep the objects that came back, and overwrite what is in them."""
         self.returned = tuple(result)
-        spoil(list(result))
+        overwrite(list(result))
 
 
 # One environment, and many at a time
@@ -62,7 +62,7 @@ class SingleDriver(EnvDriver):
         """Step."""
         action = self.envs[0].action()
         self._returned(self.recorder.step(action))
-        spoil(action)
+        overwrite(action)
 
     def log(self, values: Values) -> Sequence[int]:
         """Log."""
@@ -163,7 +163,7 @@ class VectorDriver(EnvDriver):
         env = self.envs[0]
         actions = batch(env.action_space, [env.action() for env in self.envs], raw=env.raw)
         self._returned(self.recorder.step(actions))
-        spoil(actions)
+        overwrite(actions)
 
     def log(self, values: Values) -> Sequence[int]:
         """Log each key for those that have it."""
@@ -321,7 +321,7 @@ class PoolDriver(EnvDriver):
         env, ids = self.envs[0], getattr(self, "ids", np.arange(len(self.envs)))
         actions = batch(env.action_space, [self.envs[index].action() for index in ids], raw=env.raw)
         self.recorder.send(actions, ids)
-        spoil(actions)
+        overwrite(actions)
 
     def log(self, values: Values) -> Sequence[int]:
         """Log each key for those of the last batch that have it."""
@@ -494,7 +494,7 @@ class ParallelDriver(EnvDriver):
         recorder = self.recorder
         actions = {agent: recorder.unwrapped.envs[agent].action() for agent in recorder.agents}
         self._returned(recorder.step(actions))
-        spoil(actions)
+        overwrite(actions)
 
     def log(self, values: Values) -> Sequence[int]:
         """Log for all, those that have left included."""
@@ -526,7 +526,7 @@ class TurnsDriver(ParallelDriver):
             _, _, terminated, truncated, _ = recorder.last()
             action = None if terminated or truncated else recorder.unwrapped.envs[agent].action()
             recorder.step(action)
-            spoil(action)
+            overwrite(action)
 
     def act(self) -> None:
         """Take a turn."""
@@ -618,7 +618,7 @@ class StepsDriver(PlainDriver):
             flags = {"terminated": terminated, "truncated": truncated}
             policy = self.taken(lane)
             self.open[lane].append(action, reward, observation, **flags, info=info, policy=policy)
-            spoil([action, observation, info, policy])
+            overwrite([action, observation, info, policy])
 
     def _begin(self, lane: int, seed: int | None = None, options: Any = None) -> None:
         env = self.envs[lane]
@@ -627,7 +627,7 @@ class StepsDriver(PlainDriver):
         observation, info = env.reset(seed=seed, options=own(options))
         facts = {"seed": seed, "options": options, "env_index": lane}
         self.open[lane] = self.recorder.begin(observation, info, **facts)
-        spoil([observation, info])
+        overwrite([observation, info])
 
 
 class Steps(RecorderAdapter):
@@ -703,7 +703,7 @@ class WholeDriver(PlainDriver):
         given = arrays(env, rollout)
         facts = {"seed": rollout.seed, "options": rollout.options, "env_index": lane}
         self.recorder.write_episode(**given, **facts)
-        spoil(given)
+        overwrite(given)
 
 
 class Whole(Steps):
@@ -761,7 +761,7 @@ class TeamStepsDriver(PlainDriver):
         results = {f"lane_{n}": env.reset(seed=seed, options=own(options)) for n, env in enumerate(self.envs)}
         first, infos = ({agent: result[k] for agent, result in results.items()} for k in (0, 1))
         self.team = self.recorder.begin(first, infos, seed=seed, options=options)
-        spoil([first, infos])
+        overwrite([first, infos])
 
     def step(self) -> None:
         """Append a step of all whose episode goes on; begin the next if none is left."""
@@ -775,7 +775,7 @@ class TeamStepsDriver(PlainDriver):
         policy = {f"lane_{lane}": self.taken(lane) for lane in there}
         observations, rewards, terminations, truncations, infos = parts
         self.team.append(actions, rewards, observations, terminations, truncations, infos, policy)
-        spoil([actions, observations, infos, policy])
+        overwrite([actions, observations, infos, policy])
 
 
 class TeamWholeDriver(WholeDriver):
@@ -796,7 +796,7 @@ class TeamWholeDriver(WholeDriver):
         given = {f"lane_{n}": arrays(env, env.history[-1]) for n, env in enumerate(self.envs)}
         first = self.envs[0].history[-1]
         self.recorder.write_episode(given, seed=first.seed, options=first.options)
-        spoil(given)
+        overwrite(given)
 
 
 class TeamSteps(Team):

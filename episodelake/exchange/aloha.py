@@ -13,7 +13,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from ..plugin import H5, GroupedTree, Match, TreeLayout, tree_format
+from ..plugin import GroupedTree, Match, TreeLayout, tree_format
 from ..writers.importing.hdf5 import missing_arrays
 
 _LAYOUT = TreeLayout(
@@ -38,7 +38,7 @@ def _look(file: Any) -> Match:
 
 FORMAT = tree_format(
     "aloha",
-    [H5],
+    ["hdf5"],
     "'episodelake[hdf5]'",
     "HDF5 files with action and observations/qpos, an episode each",
     _look,

@@ -37,7 +37,7 @@ from ..plugin import (
     check_unpickled,
     reading,
 )
-from ..store.files import is_file, is_folder, matching, walk
+from ..plugin.files import is_file, is_folder, matching, walk
 from ..writers.importing.columns import array_space, image_frames, opened_image, read_json
 from ..writers.importing.formats import NO_REWARDS
 from ..writers.importing.trees import natural

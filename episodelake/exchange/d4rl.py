@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from .. import Episode
-from ..plugin import H5, Export, FlatTree, Holds, ImportOptions, Match, TreeLayout, export_format, tree_format
+from ..plugin import Export, FlatTree, Holds, ImportOptions, Match, TreeLayout, export_format, tree_format
 from ..readers.exporting.hdf5 import (
     ColumnWriter,
     InfoColumns,
@@ -132,7 +132,7 @@ def _append(columns: ColumnWriter, infos: InfoColumns, episode: Episode, export:
 
 FORMAT = tree_format(
     "d4rl",
-    [H5],
+    ["hdf5"],
     "'episodelake[hdf5]'",
     "HDF5 files with observations, actions, rewards and terminals, without episode_terminals",
     _look,

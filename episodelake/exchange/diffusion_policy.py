@@ -16,7 +16,6 @@ from typing import Any
 
 from ..plugin import FlatTree, ImportOptions, Match, TreeLayout, tree_format
 from ..writers.importing.layouts import Paths
-from ..writers.importing.trees import ZARR
 
 _ENDS = "meta/episode_ends"
 _EXTRAS = ("timestamp", "stage")
@@ -67,7 +66,7 @@ def _open(path: Path, file: Any, options: ImportOptions) -> FlatTree:
 
 FORMAT = tree_format(
     "diffusion_policy",
-    [ZARR],
+    ["zarr"],
     "'episodelake[zarr]'",
     "zarr stores, folders or zip files, with data and meta/episode_ends",
     _look,

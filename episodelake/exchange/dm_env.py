@@ -21,7 +21,15 @@ import numpy as np
 from gymnasium import Space
 
 from ..errors import DatasetError
-from ..plugin import EXTRA, OBSERVATION, ForeignDataset, ForeignEpisode, Format, ImportOptions, Match, Part
+from ..plugin import (
+    ForeignDataset,
+    ForeignEpisode,
+    Format,
+    ImportOptions,
+    Match,
+    Part,
+)
+from ..plugin.columns import EXTRA, OBSERVATION
 from ..writers.importing.boundary import Files
 from ..writers.importing.episode_rows import NO_TRANSITION
 from ..writers.importing.flat import action_space_of, extra_column

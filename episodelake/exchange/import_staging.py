@@ -30,8 +30,8 @@ from ..plugin import (
     freeze_value,
     space_to_json,
 )
-from ..store.files import afterwards, exists, is_visible, rename_durably, visible_step
-from ..store.rewrite.merging import merge as merge_stores
+from ..plugin.engines import merge_stores
+from ..plugin.files import afterwards, exists, is_visible, rename_durably, visible_step
 from ..store.spaces.coerce import Cast
 from ..types import Progress
 from ..writers.episodes.source_keys import Source, committed_sources

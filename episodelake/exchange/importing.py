@@ -24,18 +24,16 @@ from ..plugin import (
     ImportOptions,
     Layout,
     Losses,
+    check_free,
     collected,
     flag,
     one_of,
     progress_meter,
     reading,
-    refuse_unused,
     space_to_json,
 )
+from ..plugin.files import exists, is_file, real_path, refuse_unused
 from ..store.common.arguments import naming_arguments
-from ..store.creation import check_free_for_copy
-from ..store.files import exists, is_file, real_path
-from ..store.manifest import Manifest, check_encodings
 from ..store.spaces.coerce import Cast
 from ..types import Progress
 from ..writers.importing.boundary import Files, bounded, guarded, located
@@ -270,7 +268,7 @@ def _imported(
     chosen, reason = chosen_format(source, format, mapped=options.mapping is not None)
     options.check_taken(chosen, source)
     if target.store is None:
-        check_free_for_copy(Layout.at(target.into, target.storage_options))
+        check_free(Layout.at(target.into, target.storage_options), copied=True)
     else:
         _check_spaces(target.store, options)
         _check_same_encodings(target.store, target.encodings)
@@ -279,7 +277,7 @@ def _imported(
     opened.source = shown
     with closing(opened) as dataset, _spaces_of(target.store, dataset):
         if target.store is None and target.encodings is not None:
-            dataset.encodings = _checked_encodings(dataset, target.encodings)
+            dataset.encodings = target.encodings
         facts = {
             "source": shown,
             "format": chosen.name,
@@ -289,11 +287,11 @@ def _imported(
             "action_space": dataset.action_space,
         }
         dataset.identity = source_identity(dataset, chosen.name, source, key_name)
-        with progress_meter(target.progress, "Importing", "episodes") as tell:
+        with progress_meter(target.progress, "Importing", "episodes") as meter:
             if dry_run:
                 counts = {"preview": _preview(dataset, target.cast), "dry_run": True}
             else:
-                counts = import_staged(dataset, replace(target, progress=tell))
+                counts = import_staged(dataset, replace(target, progress=meter))
         return ImportReport(**facts, mapping=dataset.mapping, lost=dataset.losses, **counts)
 
 
@@ -350,21 +348,6 @@ def _check_same_encodings(target: EpisodeStore, encodings: Mapping[str, Video] |
             f"encodings={encodings!r:.300} is for a new store; {target.url} has {dict(own)!r:.300}. Leave it "
             "out, or import into another store."
         )
-
-
-def _checked_encodings(dataset: ForeignDataset, encodings: Mapping[str, Video]) -> dict[str, Video]:
-    """Return the encodings of a new store.
-
-    Raises:
-        InvalidArgumentError: they are no mapping, or name something other than a column of frames.
-    """
-    if not isinstance(encodings, Mapping):
-        raise InvalidArgumentError(
-            f"encodings={encodings!r:.200}; expected a mapping of columns of frames to episodelake.Video."
-        )
-    spaces = dataset.observation_space, dataset.action_space
-    check_encodings(replace(Manifest.new(*spaces, dataset.reward_shape), encodings=encodings))
-    return dict(encodings)
 
 
 def _same(space: gymnasium.Space, other: gymnasium.Space) -> bool:

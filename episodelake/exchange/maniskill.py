@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import DatasetError
-from ..plugin import H5, GroupedTree, Match, TreeLayout, check_bytes, tree_format
-from ..store.files import is_file
+from ..plugin import GroupedTree, Match, TreeLayout, check_bytes, tree_format
+from ..plugin.files import is_file
 from ..writers.importing.boundary import TRUST, boundary
 from ..writers.importing.columns import read_json
 
@@ -87,7 +87,7 @@ def _look(file: Any) -> Match:
 
 FORMAT = tree_format(
     "maniskill",
-    [H5],
+    ["hdf5"],
     "'episodelake[hdf5]'",
     "HDF5 files with groups traj_N, one or a folder, each with a JSON file",
     _look,

@@ -43,7 +43,7 @@ def _detect(source: Any) -> Match:
 FORMAT = replace(
     tree_format(
         "ogbench",
-        [NPZ],
+        ["npz"],
         None,
         ".npz files with observations, actions and terminals, one or a folder of shards",
         _look,

@@ -22,10 +22,7 @@ import pyarrow.compute as pc
 
 from ..errors import DatasetError, InvalidArgumentError
 from ..plugin import (
-    EPISODE,
     LISTS,
-    METADATA,
-    REWARD,
     Export,
     Option,
     collected,
@@ -34,8 +31,8 @@ from ..plugin import (
     positive_number,
     require,
     suggest,
-    unescape,
 )
+from ..plugin.columns import EPISODE, METADATA, REWARD, unescape
 from ..readers.exporting.shards import image_files, is_image
 from ..readers.exporting.tables import BARE_TABLES, TableExport
 

@@ -29,9 +29,18 @@ from gymnasium import Space, spaces
 
 from .. import Episode
 from ..errors import DatasetError
-from ..plugin import EXTRA as OWN
-from ..plugin import H5, Export, GroupedTree, Holds, Match, Option, TreeLayout, export_format, tree_format
-from ..readers.episode_data import stack
+from ..plugin import (
+    Export,
+    GroupedTree,
+    Holds,
+    Match,
+    Option,
+    TreeLayout,
+    export_format,
+    stack,
+    tree_format,
+)
+from ..plugin.columns import EXTRA as OWN
 from ..readers.exporting.hdf5 import (
     episodes_into,
     first_rows,
@@ -244,7 +253,7 @@ def _is_array(space: Space) -> bool:
 
 FORMAT = tree_format(
     "robomimic",
-    [H5],
+    ["hdf5"],
     "'episodelake[hdf5]'",
     "HDF5 files with groups data/demo_N, one or a folder",
     _look,

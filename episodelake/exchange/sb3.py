@@ -39,9 +39,9 @@ from ..plugin import (
     require,
     whole_number,
 )
+from ..plugin.files import is_file
 from ..readers.exporting.conversions import BUFFERS, Converted, flat_transitions
 from ..readers.exporting.step_arrays import SIMPLE_SPACES, refuse_spaces
-from ..store.files import is_file
 from ..writers.importing.flat import BEGUN, FlatDataset, FlatRows, RolledView, Tree, class_names, unrolled
 from ..writers.importing.hdf5 import flags_of
 

@@ -24,7 +24,15 @@ from gymnasium import spaces
 
 from .. import EpisodeView
 from ..errors import DatasetError
-from ..plugin import INFO, POLICY, ForeignDataset, Format, ImportOptions, Match, reading, require
+from ..plugin import (
+    ForeignDataset,
+    Format,
+    ImportOptions,
+    Match,
+    reading,
+    require,
+)
+from ..plugin.columns import INFO, POLICY
 from ..readers.exporting.conversions import Converted, flat_transitions
 from ..readers.exporting.step_arrays import SIMPLE_SPACES, refuse_spaces
 from ..writers.importing.flat import (

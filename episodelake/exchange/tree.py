@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import DatasetError, InvalidArgumentError
-from ..plugin import H5, FlatTree, ForeignDataset, GroupedTree, ImportOptions, Match, TreeLayout, tree_format
+from ..plugin import FlatTree, ForeignDataset, GroupedTree, ImportOptions, Match, TreeLayout, tree_format
 from ..writers.importing.formats import SPACES
 from ..writers.importing.hdf5 import member
-from ..writers.importing.trees import ZARR
 from .table.mapping import FILE, ColumnMapping, column_mapping
 
 _NOT_TAKEN = ("step", "agent", "info", "policy", "seed", "action_leads_to")
@@ -86,7 +85,7 @@ def _open(path: Path, file: Any, options: ImportOptions) -> ForeignDataset:
 
 FORMAT = tree_format(
     "tree",
-    [H5, ZARR],
+    ["hdf5", "zarr"],
     "'episodelake[hdf5]' or 'episodelake[zarr]'",
     "HDF5 files or zarr stores, one or a folder, with mapping= by path",
     _look,

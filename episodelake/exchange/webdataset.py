@@ -19,17 +19,14 @@ import numpy as np
 
 from .. import Episode
 from ..plugin import (
-    EXTRA,
-    INFO,
-    POLICY,
     Export,
     Holds,
     Option,
     dump_json,
-    escape,
     export_format,
     space_to_json,
 )
+from ..plugin.columns import EXTRA, INFO, POLICY, escape
 from ..readers.exporting.images import image_bytes
 from ..readers.exporting.shards import ShardWriter, is_image, write_json
 from ..readers.exporting.step_arrays import StepColumns, by_key, check_space, leaves, text_keys

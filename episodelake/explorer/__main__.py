@@ -16,16 +16,13 @@ from typing import Any
 from .. import EpisodeStore, lake
 from .. import open as open_store
 from ..errors import EpisodelakeError, StoreNotFoundError
-from ..lakes.open_lake import is_organisation
 from ..types import Lake
-from .server import Address, Options, serve
+from .server import serve_explorer
 
 
 def _opened(request: dict[str, Any]) -> EpisodeStore | Lake:
     """Open the store of a request, or the lake if there is no store."""
     url, options = request["url"], request["storage_options"] or None
-    if is_organisation(url):
-        return lake(url)
     try:
         return open_store(url, version=request["version"], storage_options=options)
     except StoreNotFoundError:
@@ -44,21 +41,22 @@ def _end_with_input() -> None:
 def main() -> None:
     """Serve the page until standard input ends."""
     request = json.loads(sys.stdin.readline())
-    options = Options(
-        port=0,
-        browser=request["browser"],
-        exports=Path(request["exports"]),
-        pinned=request["version"] is not None,
-        writable=request["write"],
-        framed=True,
-    )
 
-    def ready(address: Address) -> None:
-        _answer(url=address.url)
+    def ready(url: str, exposed: bool) -> None:
+        _answer(url=url)
         threading.Thread(target=_end_with_input, daemon=True).start()
 
     try:
-        serve(_opened(request), options, ready)
+        serve_explorer(
+            _opened(request),
+            ready,
+            port=0,
+            browser=request["browser"],
+            exports=Path(request["exports"]),
+            pinned=request["version"] is not None,
+            writable=request["write"],
+            framed=True,
+        )
     except EpisodelakeError as error:
         _answer(error=str(error), kind=type(error).__name__)
 

@@ -128,7 +128,7 @@ class ExportDialog:
         ):
             ui.label("Export").classes("text-base font-semibold")
             self._what = (
-                ui.radio({"list": ""}, value="list", on_change=self._tell).props("dense").mark("what")
+                ui.radio({"list": ""}, value="list", on_change=self._show_query).props("dense").mark("what")
             )
             with ui.element("div").classes("bar wrapping"):
                 ui.label("Ids").classes("muted")
@@ -175,7 +175,7 @@ class ExportDialog:
             options["marked"] = f"The rows that are ticked ({len(marked):,})"
         self._what.set_options(options, value="marked" if marked else "list")
         self._message.set_text("")
-        self._tell()
+        self._show_query()
         self._dialog.open()
 
     @property
@@ -188,11 +188,11 @@ class ExportDialog:
     def _query(self) -> str:
         return sql_of_ids(self._ids) if self._what.value == "marked" else self.episodes.chosen.sql
 
-    def _tell(self) -> None:
+    def _show_query(self) -> None:
         self._sql.set_text(self._query())
-        self._tell_gone()
+        self._name_gone()
 
-    def _tell_gone(self) -> None:
+    def _name_gone(self) -> None:
         """Name the ticked rows that exports leave out, since their episodes are gone."""
         position_of = self.page.shown.episodes.position_of
         gone = [each for each in self.episodes.marked if position_of(each) is None]
@@ -203,7 +203,7 @@ class ExportDialog:
             self._problem.set_text("")
 
     async def _download(self, kind: str) -> None:
-        self._tell_gone()
+        self._name_gone()
         text = await run.io_bound(self._text, kind)
         if text is not None:
             ui.download.content(text.encode(), f"episodes.{kind}")
@@ -218,7 +218,7 @@ class ExportDialog:
         return ids_as(episodes.rows(positions), kind)
 
     async def _copy_ids(self) -> None:
-        self._tell_gone()
+        self._name_gone()
         ui.clipboard.write(await run.io_bound(self._text, "txt") or "")
         ui.notify("Copied", timeout=1000)
 
@@ -238,7 +238,7 @@ class ExportDialog:
             return
         finally:
             self._save.props(remove="loading")
-        self._tell_gone()
+        self._name_gone()
         self._message.set_text(f"Wrote {count:,} episodes to {target}")
 
 

@@ -29,7 +29,7 @@ _FACTS = ["run_id", "length", "episode_return", "end_reason", "started_at", "end
 #: More findings wait behind a button.
 _MOST_FINDINGS = 8
 _MOST_OUTLIERS = 12
-#: Findings that spoil an episode; others are hints.
+#: Findings that make an episode unusable; others are hints.
 _SEVERE = ("nan", "infinite", "missing_observation", "interrupted", "unsealed")
 _OVER = {"episodes": "Episode", "steps": "Step", "time": "Time"}
 _WHAT = {RETURN: "Return", LENGTH: "Length"}

@@ -23,9 +23,8 @@ from nicegui.events import GenericEventArguments, KeyEventArguments
 
 from .. import Episode
 from ..errors import EpisodelakeError
-from ..plugin import counted
+from ..plugin import Unsealed, counted
 from ..readers.charts.theme import END_COLORS
-from ..readers.unsealed import Unsealed
 from ..types import Lake
 from .address import OVERVIEW, Address
 from .dialogs import CompareDialog, ExportDialog

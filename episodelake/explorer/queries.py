@@ -17,7 +17,7 @@ import pyarrow as pa
 from .. import EpisodeStore
 from ..errors import InvalidArgumentError, QueryError, StoreExistsError
 from ..plugin import QuerySession, literal, quote
-from ..store.files import exists, real_path
+from ..plugin.files import exists, real_path
 
 MOST_ROWS = 1_000
 

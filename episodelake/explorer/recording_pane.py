@@ -7,8 +7,7 @@ from typing import Any
 
 from nicegui import ui
 
-from ..plugin import counted
-from ..readers.unsealed import Unsealed, UnsealedEpisode
+from ..plugin import Unsealed, UnsealedEpisode, counted
 from .live.growing import RECORDING, state_of
 from .moments import text_of
 from .widgets import PageOwner

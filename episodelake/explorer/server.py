@@ -11,14 +11,14 @@ import tempfile
 import threading
 import webbrowser
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
 
 from .. import EpisodeStore
 from ..errors import InvalidArgumentError, StoreAccessError
 from ..plugin import require
-from ..store.parquet.files import make_first_array
 from ..types import Lake
 from .gate import LOOPBACK, Gate, new_token
 from .live.watch import LakeWatch, Watch
@@ -28,89 +28,60 @@ USUAL_PORT = 8642
 PACKAGES = ("nicegui", "altair", "vl_convert", "PIL")
 
 
-@dataclass(frozen=True)
-class Options:
-    """How the page is served.
+def serve_explorer(
+    opened: EpisodeStore | Lake,
+    ready: Callable[[str, bool], None],
+    *,
+    host: str = "127.0.0.1",
+    port: int | None = None,
+    token: str | None = None,
+    browser: bool = True,
+    exports: Path | None = None,
+    pinned: bool = False,
+    writable: bool = False,
+    framed: bool = False,
+) -> None:
+    """Serve the page of the explorer until the process is interrupted.
 
-    Attributes:
+    Args:
+        opened: an open store, or a lake.
+        ready: called once when the page answers, with its address, whose token opens it, and whether other
+            machines can reach it.
         host: the address to listen on.
         port: the port; None for the usual one or any that is free, 0 for any.
         token: what opens the page; None for a new one.
         browser: open the page in the browser.
-        exports: the folder below which the page may write new stores.
+        exports: the folder below which the page may write new stores; None for the current one.
         pinned: show one version, and look for no newer one.
-        writable: pages may label episodes.
+        writable: the page may label episodes.
         framed: pages of this machine may show it in a frame, as a notebook does.
-    """
-
-    host: str = "127.0.0.1"
-    port: int | None = None
-    token: str | None = None
-    browser: bool = True
-    exports: Path = Path()
-    pinned: bool = False
-    writable: bool = False
-    framed: bool = False
-
-
-@dataclass(frozen=True)
-class Address:
-    """Where the page is.
-
-    Attributes:
-        url: its address with the token, to be opened.
-        exposed: whether other machines can reach it.
-    """
-
-    url: str
-    exposed: bool
-
-
-def check_packages() -> None:
-    """Raise unless all that the page is made of is installed.
 
     Raises:
-        MissingPackageError: something is not; the message says how to install it.
+        InvalidArgumentError: the port may not be taken, the host is none, the token is too short.
+        StoreAccessError, CorruptStoreError: the store or the lake cannot be read, or the port is in use.
+        MissingPackageError: a package is not installed.
     """
     for package in PACKAGES:
         require(package, "The explorer")
-
-
-def serve(opened: EpisodeStore | Lake, options: Options, ready: Callable[[Address], None]) -> None:
-    """Serve the page until the process is interrupted.
-
-    Args:
-        opened: an open store, or a lake.
-        options: how.
-        ready: called once when the port is taken, with the address.
-
-    Raises:
-        InvalidArgumentError: the port is taken, the host is none, the token is too short.
-        StoreAccessError, CorruptStoreError: the store or the lake cannot be read.
-        MissingPackageError: a package is not installed.
-    """
-    check_packages()
-    make_first_array()
-    token = _checked_token(options.token)
-    listening = listen(options.host, options.port)
+    # pyarrow looks for pandas then: beside a thread that draws, Altair would meet a part of it.
+    pa.array([])
+    token = _checked_token(token)
+    listening = listen(host, port)
     with contextlib.closing(listening):
-        port = listening.getsockname()[1]
-        writable = options.writable
+        bound = listening.getsockname()[1]
         if isinstance(opened, Lake):
             watch = LakeWatch(opened, writable=writable)
         else:
-            watch = Watch(opened, pinned=options.pinned, writable=writable)
-        address = Address(
-            f"http://{'localhost' if options.framed else _in_url(options.host)}:{port}/?token={token}",
-            not is_loopback(options.host),
-        )
-        server = _server(watch, options, token, port)
+            watch = Watch(opened, pinned=pinned, writable=writable)
+        url = f"http://{'localhost' if framed else _in_url(host)}:{bound}/?token={token}"
+        application = _application(watch, exports or Path.cwd())
+        server = _Server(Gate(application, token, bound, hosts_of(host), framed=framed))
 
         def begun() -> None:
-            ready(address)
-            if options.browser:
+            ready(url, not is_loopback(host))
+            if browser:
                 # In a thread, since a browser may start slowly.
-                threading.Thread(target=webbrowser.open, args=(address.url,), daemon=True).start()
+                threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
 
         server.run_on(listening, begun)
 
@@ -228,7 +199,7 @@ class _Server:
             server.run([listening])
 
 
-def _server(watch: Watch | LakeWatch, options: Options, token: str, port: int) -> _Server:
+def _application(watch: Watch | LakeWatch, exports: Path) -> Any:
     # NiceGUI creates a folder for visitors' data; keep it away from the user's files.
     os.environ.setdefault("NICEGUI_STORAGE_PATH", str(Path(tempfile.gettempdir()) / "episodelake-explorer"))
     import fastapi
@@ -237,7 +208,7 @@ def _server(watch: Watch | LakeWatch, options: Options, token: str, port: int) -
     from .page import add_page
 
     application = fastapi.FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    add_page(application, watch, options.exports)
+    add_page(application, watch, exports)
     ui.run_with(
         application,
         title="Episodelake",
@@ -247,7 +218,7 @@ def _server(watch: Watch | LakeWatch, options: Options, token: str, port: int) -
         language="en-US",
         reconnect_timeout=20,
     )
-    return _Server(Gate(application, token, port, hosts_of(options.host), framed=options.framed))
+    return application
 
 
 _ICON = (

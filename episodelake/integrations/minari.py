@@ -30,8 +30,8 @@ from gymnasium import Space, spaces
 from .. import Episode, EpisodeStore, EpisodeWriter, create
 from .. import open as open_store
 from ..errors import InvalidArgumentError, SpaceMismatchError, StoreNotFoundError
-from ..plugin import collected, dump_json, load_json, replacing, require, slice_batch
-from ..store.files import read_file
+from ..plugin import collected, dump_json, load_json, require, slice_batch
+from ..plugin.files import read_file, replacing
 from ..store.spaces.codec import single_value
 from ..writers.episodes.whole_episode import batch_lengths
 

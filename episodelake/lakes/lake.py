@@ -14,9 +14,8 @@ import polars as pl
 from .. import EpisodeStore, create
 from .. import open as open_store
 from ..errors import CorruptStoreError, FormatVersionError, InvalidArgumentError, StoreNotFoundError
-from ..plugin import Layout, Place, QuerySession, counted, flag, suggest
-from ..store.creation import check_free
-from ..store.manifest import read_manifest
+from ..plugin import Layout, QuerySession, check_free, counted, flag, read_manifest, suggest
+from ..plugin.files import Place
 from .listing import Entry, checked, lake_layout, look, stores_frame
 from .moving import delete, rename
 from .tables import LakeQueries, LakeSnapshot, lazy_table
@@ -106,10 +105,10 @@ class Lake:
 
     def explore(self, *, browser: bool = False, height: int = 760, write: bool = False) -> Explorer:
         """Start the explorer of these stores; arguments and errors are those of `EpisodeStore.explore`."""
-        from .._exploring import start
+        from ..types import Explorer
 
         browser, write = flag("browser", browser), flag("write", write)
-        return start(
+        return Explorer.start(
             self.url, None, browser=browser, height=height, write=write, storage_options=self._options
         )
 
@@ -119,6 +118,10 @@ class Lake:
             self.refresh()
         assert self._seen is not None
         return self._seen
+
+    def session(self) -> QuerySession:
+        """Return the calling thread's session of DuckDB, whose queries see nothing but the lake."""
+        return self._look.queries.session(read_only=True)
 
     def refresh(self) -> Lake:
         """Look for stores again, read those that have changed since, and return this object.
@@ -330,8 +333,3 @@ class Lake:
     def __repr__(self) -> str:
         """Return where the lake is."""
         return f"Lake({self.url!r})"
-
-
-def session_of(lake: Lake) -> QuerySession:
-    """Return the calling thread's session over a lake, which sees nothing else."""
-    return lake._look.queries.session(read_only=True)

@@ -19,10 +19,8 @@ from ..errors import (
     StoreNotFoundError,
     StoreUnavailableError,
 )
-from ..plugin import Layout, Place, QuerySession, RunEnv, Snapshot
-from ..store.files import access_error, is_passing
-from ..store.manifest import read_manifest
-from ..store.parquet.page_checks import check_pages
+from ..plugin import Layout, QuerySession, RunEnv, Snapshot, read_manifest
+from ..plugin.files import Place, access_error, is_passing
 from .tables import STORE, LakeSnapshot, connect
 from .walk import mapping
 
@@ -241,9 +239,7 @@ def checked(root: Place, entries: Mapping[str, Entry], *, pages: bool = False) -
         if entry.snapshot is not None:
             try:
                 for table in ("episodes", "runs"):
-                    places = entry.snapshot.places(table)
-                    if pages:
-                        check_pages(places)
+                    entry.snapshot.places(table, pages=pages)
             except StoreUnavailableError:
                 raise
             except EpisodelakeError as error:

@@ -7,8 +7,17 @@ import errno
 from collections.abc import Iterator
 
 from ..errors import StoreAccessError, StoreExistsError, StoreNotFoundError, StoreUnavailableError
-from ..plugin import FileLock, Journals, Layout, Place, guard_access
-from ..store.files import afterwards, is_folder, remove_tree, syncing, visible_step
+from ..plugin import Journals, Layout
+from ..plugin.files import (
+    FileLock,
+    Place,
+    afterwards,
+    guard_access,
+    is_folder,
+    remove_tree,
+    syncing,
+    visible_step,
+)
 
 
 def rename(source: Layout, target: Place) -> None:

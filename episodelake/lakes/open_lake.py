@@ -11,13 +11,11 @@ from typing import Any, NoReturn
 from .. import EpisodeStore
 from .. import open as open_store
 from ..errors import InvalidArgumentError, StoreAccessError, StoreNotFoundError
-from ..plugin import Layout
+from ..plugin import Layout, store_at
+from ..plugin.files import LocalPlace, exists, is_folder
 from ..publishing.contents import CHECKSUMS, is_needed_for_episodes
 from ..publishing.fetching import cached_version
-from ..publishing.hub import MAIN, ORGANISATION, SCHEME, Repository, datasets_of, refuse_options
-from ..store.files import exists, is_folder
-from ..store.files.local import LocalPlace
-from ..store.manifest import store_at
+from ..publishing.hub import MAIN, SCHEME, Repository, datasets_of, is_organisation, refuse_options
 from .lake import Lake
 
 #: Files that every published version has.
@@ -92,12 +90,6 @@ class HubLake(Lake):
         )
 
     create = rename = delete = _refuse
-
-
-def is_organisation(address: str) -> bool:
-    """Return whether an address is one of an organisation of the Hub, which is a lake and never a store."""
-    name = address.removeprefix(SCHEME).rstrip("/")
-    return address.startswith(SCHEME) and ORGANISATION.fullmatch(name) is not None
 
 
 #: The environment variable with the root of the default lake.

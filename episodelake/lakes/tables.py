@@ -22,14 +22,15 @@ from polars.io.plugins import register_io_source
 
 from ..plugin import (
     Layout,
-    Place,
     QuerySession,
     ReadContext,
     Snapshot,
     StepSchema,
     literal,
     quote,
+    sql_type,
 )
+from ..plugin.files import Place
 from ..readers.sql.sources import Sources
 from ..store.tables.table_files import FileGroup
 
@@ -161,7 +162,7 @@ class LakeSnapshot(Snapshot):
         for name, types in stores.items():
             kind = _common_type(types)
             if kind is None:
-                by_type = {QuerySession.type_name(each): sorted(owners) for each, owners in types.items()}
+                by_type = {sql_type(each): sorted(owners) for each, owners in types.items()}
                 self.conflicts[table, name] = Conflict(table, name, by_type)
             columns.append(pa.field(_shown(name), kind or pa.string()))
         return pa.schema(columns)
@@ -232,7 +233,7 @@ def _column(shown: pa.Field, stored: pa.Field | None, store: str) -> str:
         failure = f"error({problem} || {store} || {remedy})::DOUBLE"
         exact = f"coalesce({value} BETWEEN -{_EXACT_IN_DOUBLE} AND {_EXACT_IN_DOUBLE}, true)"
         return f"CASE WHEN {exact} THEN {value}::DOUBLE ELSE {failure} END AS {name}"
-    return f"{value}::{QuerySession.type_name(shown.type)} AS {name}"
+    return f"{value}::{sql_type(shown.type)} AS {name}"
 
 
 class LakeSession(QuerySession):

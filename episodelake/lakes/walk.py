@@ -8,9 +8,8 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from ..errors import CorruptStoreError, InvalidArgumentError, StoreAccessError, StoreUnavailableError
-from ..plugin import Layout, Place
-from ..store.files import is_link
-from ..store.files.locating import REFUSED
+from ..plugin import Layout
+from ..plugin.files import Place, is_link, unusable_part
 
 #: A lake is looked through this deep, and no further than so many folders.
 MOST_PARTS, MOST_FOLDERS = 12, 100_000
@@ -107,7 +106,7 @@ def checked_name(name: object) -> str:
         or len(parts) > MOST_PARTS
         or any(not part or part.startswith(".") for part in parts)
         or str(name).encode(errors="ignore").decode() != str(name)
-        or REFUSED.search(str(name))
+        or unusable_part(str(name))
     ):
         raise InvalidArgumentError(
             f"{name!r:.300} is no name of a store in a lake; expected a relative path of up to {MOST_PARTS} "

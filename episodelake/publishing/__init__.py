@@ -5,5 +5,5 @@ building.py     a version in a folder of this machine, with its card, `readme.py
 target.py       folders and object stores, which have versions side by side
 hub.py          datasets of the Hugging Face Hub, which have a version per tag
 publishing.py   `publish`: check the target, build, send, whatever the target; `published`
-fetching.py     files of a version, verified, in a folder that appears whole; `_pulling` is on top
+fetching.py     files of a version, verified, in a folder that appears whole; `lakes/pulling.py` is on top
 """

@@ -16,8 +16,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..plugin import Layout, Place, ReadContext, Snapshot, collected
-from ..readers.view import ReadView
+from ..plugin import Layout, ReadContext, ReadView, Snapshot, collected
+from ..plugin.files import Place
 from ..store.rewrite.fixed_copy import write_fixed_copy
 from ..types import Progress
 from .contents import CHECKSUMS, README, Contents, digest_of, place_of

@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import CorruptStoreError, InvalidArgumentError
-from ..plugin import Layout, Place
-from ..store.files import real_path, temporary_folder
-from ..store.files.local import LocalPlace
+from ..plugin import Layout
+from ..plugin.files import LocalPlace, Place, real_path, temporary_folder
 from ..types import PublishReport
 
 CHECKSUMS = "checksums.json"

@@ -15,12 +15,18 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from os import PathLike, fspath
 from pathlib import Path
 
-from ..errors import CorruptStoreError, InvalidArgumentError, StoreAccessError, StoreExistsError
-from ..plugin import FileLock, Layout, Place, check_outside_stores
-from ..readers.columns.cache_folder import chosen_folder
-from ..store.creation import check_free_for_copy
-from ..store.files import (
-    MissingFileError,
+from ..errors import (
+    CorruptStoreError,
+    InvalidArgumentError,
+    StoreAccessError,
+    StoreExistsError,
+    StoreNotFoundError,
+)
+from ..plugin import CacheFolder, Layout, check_free, check_outside_stores
+from ..plugin.files import (
+    FileLock,
+    LocalPlace,
+    Place,
     exists,
     is_file,
     is_link,
@@ -30,10 +36,9 @@ from ..store.files import (
     rename_durably,
     visible_step,
 )
-from ..store.files.local import LocalPlace
 from ..types import Progress
 from .contents import CHECKSUMS, Contents, KnownFile, Source, digest_of, place_of
-from .hub import COMMIT, MAIN, SCHEME, Repository
+from .hub import COMMIT, MAIN, SCHEME, Repository, is_organisation
 from .target import PlaceTarget
 
 _ATTEMPTS = 3
@@ -92,7 +97,7 @@ def free_target(into: str | PathLike[str], *, copied: bool) -> Path:
     if odd or (not copied and LocalPlace(target).names()):
         raise StoreExistsError(f"There is something at {target} already. Choose a new or empty folder.")
     if copied:
-        check_free_for_copy(Layout.at(target))
+        check_free(Layout.at(target), copied=True)
     return target
 
 
@@ -119,14 +124,14 @@ def staged(target: Path, contents: Contents) -> Iterator[LocalPlace]:
         lock.release(remove=True)
 
 
-def fetch(published: Source, names: Iterable[str], stage: Place, tell: Progress) -> None:
+def fetch(published: Source, names: Iterable[str], stage: Place, meter: Progress) -> None:
     """Fetch files that are not there yet, several at a time."""
     pool = ThreadPoolExecutor(_FETCHES, "episodelake pull")
     try:
         jobs = [pool.submit(_fetch_one, published, name, stage) for name in names]
         for done, job in enumerate(as_completed(jobs)):
             job.result()
-            tell(done + 1, len(jobs))
+            meter(done + 1, len(jobs))
     finally:
         pool.shutdown(cancel_futures=True)
 
@@ -141,7 +146,7 @@ def _fetch_one(published: Source, name: str, stage: Place) -> None:
             return
         except (CorruptStoreError, StoreAccessError) as error:
             # Bytes may be lost on their way.
-            if attempt == _ATTEMPTS - 1 or isinstance(error, MissingFileError):
+            if attempt == _ATTEMPTS - 1 or isinstance(error, FileNotFoundError):
                 raise
 
 
@@ -166,11 +171,11 @@ def _checked(published: Source, name: str, file: KnownFile) -> Iterator[bytes]:
 
 
 def fetch_whole(
-    published: Source, stage: LocalPlace, tell: Progress, wanted: Callable[[str], bool] | None = None
+    published: Source, stage: LocalPlace, meter: Progress, wanted: Callable[[str], bool] | None = None
 ) -> None:
     """Fetch a version, or its wanted files, and delete what an interrupted write left beside them."""
     names = {name for name in published.contents.files if wanted is None or wanted(name)}
-    fetch(published, names, stage, tell)
+    fetch(published, names, stage, meter)
     for entry in list(stage.entries(deep=True)):
         if entry.name not in names and entry.name != CHECKSUMS:
             (stage / entry.name).remove()
@@ -195,12 +200,17 @@ def cached_version(
     Raises:
         StoreNotFoundError, VersionNotFoundError, CorruptStoreError, StoreAccessError: as for `pull`.
     """
+    if is_organisation(address):
+        raise StoreNotFoundError(
+            f"{address} is an organisation or a user, which has datasets. Open one of them, as "
+            f"{address}/name, or all with episodelake.lake."
+        )
     repository, tag = Repository.of(address, storage_options)
     commit = chosen_tag(address, version, tag) or MAIN
     if not COMMIT.fullmatch(commit):
         commit, _ = repository.commit_of(commit)
     target = (
-        chosen_folder(None)
+        CacheFolder.of(None).path
         / ("hub" if wanted is None else "hub-episodes")
         / repository.name.replace("/", "--")
         / commit

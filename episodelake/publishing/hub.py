@@ -26,8 +26,7 @@ from ..errors import (
     VersionNotFoundError,
 )
 from ..plugin import Layout, require
-from ..store.files.access import access_class, error_text
-from ..store.files.local import LocalPlace
+from ..plugin.files import LocalPlace, access_class, error_text
 from .contents import CHECKSUMS, Contents, Source
 
 SCHEME = "hf://"
@@ -36,7 +35,7 @@ _ADDRESS = re.compile(
     r"hf://(?:datasets/)?([\w-][\w.-]*/[\w-][\w.-]*)(?:@([A-Za-z0-9][A-Za-z0-9._-]*))?", re.A
 )
 MAIN = "main"
-ORGANISATION = re.compile(r"[\w-][\w.-]*", re.A)
+_ORGANISATION = re.compile(r"[\w-][\w.-]*", re.A)
 COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
 _LARGEST_LIST = 64 << 20
 _HINTS = {
@@ -60,6 +59,12 @@ def refuse_options(address: str, storage_options: Mapping[str, str] | None) -> N
             f"{address}: Storage options are for object stores. The Hub takes its token from HF_TOKEN or "
             "`hf auth login`, and its address from HF_ENDPOINT."
         )
+
+
+def is_organisation(address: str) -> bool:
+    """Return whether an address is one of an organisation of the Hub, which is a lake and never a store."""
+    name = address.removeprefix(SCHEME).rstrip("/")
+    return address.startswith(SCHEME) and _ORGANISATION.fullmatch(name) is not None
 
 
 @dataclass(frozen=True)

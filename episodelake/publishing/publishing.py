@@ -13,9 +13,7 @@ from typing import Any
 import polars as pl
 
 from ..errors import InvalidArgumentError
-from ..plugin import CardEntries, flag, progress_meter
-from ..readers.view import ReadView
-from ..store.environments.records import KINDS, Records
+from ..plugin import CardEntries, ReadView, flag, progress_meter
 from ..types import Progress, PublishReport, SqlCondition
 from .building import build
 from .contents import CHECKSUMS, Contents, check_tag, working_folder
@@ -50,7 +48,7 @@ def publish_view(
     tag, dry_run = check_tag(tag), flag("dry_run", dry_run)
     chosen = view if where is None else view.filter(where)
     layout = view.context.snapshot.layout
-    if not len(chosen) and not any(Records(layout, kind).file_names() for kind in KINDS):
+    if not len(chosen) and not any(map(layout.records, layout.RECORDS)):
         raise InvalidArgumentError(
             f"There is no episode to publish in {chosen!r}, and no saved environment or artifact."
         )
@@ -64,8 +62,8 @@ def publish_view(
     CardEntries.to_bytes(whole_card)
     place = target_of(target, storage_options)
     place.check_free(tag, private=private)
-    with progress_meter(progress, "Publishing", "segments") as tell, working_folder("publish") as folder:
-        contents = build(chosen, folder, whole_card, tag, place.opened_at(tag), tell)
+    with progress_meter(progress, "Publishing", "segments") as meter, working_folder("publish") as folder:
+        contents = build(chosen, folder, whole_card, tag, place.opened_at(tag), meter)
         if not dry_run:
             place.send(folder, contents, private=private)
     return contents.report(f"{place}@{tag}")

@@ -17,9 +17,8 @@ from ..errors import (
     StoreNotFoundError,
     VersionNotFoundError,
 )
-from ..plugin import Layout, Place, check_outside_stores
-from ..store.files import MissingFileError, afterwards, is_file, visible_step
-from ..store.files.local import LocalPlace
+from ..plugin import Layout, check_outside_stores
+from ..plugin.files import LocalPlace, Place, afterwards, is_file, visible_step
 from .contents import CHECKSUMS, Contents, Source, digest_of, place_of
 from .hub import SCHEME, Repository
 
@@ -99,7 +98,7 @@ class PlaceTarget:
         except FileExistsError:
             try:
                 there = Layout.read_json(mark)
-            except MissingFileError as error:
+            except FileNotFoundError as error:
                 # The other publisher has just finished.
                 if (version / Layout.MANIFEST).exists():
                     raise self._taken(contents.tag) from error

@@ -11,7 +11,8 @@ import numpy as np
 
 from .. import NSteps, Output, Prioritized
 from ..errors import InvalidArgumentError, RecorderStateError
-from ..plugin import ACTION, OBSERVATION, REWARD, TERMINATED, TRUNCATED, ReadContext, map_leaves, whole_number
+from ..plugin import ReadContext, map_leaves, whole_number
+from ..plugin.columns import ACTION, OBSERVATION, REWARD, TERMINATED, TRUNCATED
 from ..readers.columns.selection import select
 from ..readers.columns.specs import choose_columns
 from ..readers.columns.step_arrays import ColumnSource

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from ..plugin import ACTION, OBSERVATION, REWARD, TERMINATED, TRUNCATED, map_leaves
+from ..plugin import map_leaves, warn_caller
+from ..plugin.columns import ACTION, OBSERVATION, REWARD, TERMINATED, TRUNCATED
 from ..readers.columns.step_arrays import ColumnSource, StepArrays, read_arrays
 from ..readers.columns.tree import Tree
 from ..readers.loading.config import left_out
-from ..store.common.warn import warn_caller
 from ..store.schema import LATE_ROW, RESET_ROW, STEP_ROW
 from ..writers.rows.vector_buffer import NO_EPISODE
 from ..writers.session.row_source import ArrivedRows, ObservableRows

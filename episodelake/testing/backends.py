@@ -14,7 +14,8 @@ from deltalake import DeltaTable
 
 from .. import EpisodeStore, create, recover
 from .. import open as open_store
-from ..plugin import Layout, Place
+from ..plugin import Layout
+from ..plugin.files import Place
 from ..store.recovery.recovery import RecoveredRun
 
 _JOURNAL = "journal/"

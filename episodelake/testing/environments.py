@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium import spaces
 
 from .infos import same_info
-from .values import extreme_value, own, same, spoil, stack
+from .values import extreme_value, overwrite, own, same, stack
 
 
 @dataclass
@@ -162,7 +162,7 @@ class ScriptedEnv(gymnasium.Env):
         rollout.truncations.append(flags[1])
         observation, info = self._give(t + 1)
         if self.reuses:
-            spoil(action)
+            overwrite(action)
         return observation, reward, *flags, info
 
     def close(self) -> None:
@@ -175,7 +175,7 @@ class ScriptedEnv(gymnasium.Env):
         rollout.infos.append(script.infos[row])
         if self.reuses:
             for each in self._given:
-                spoil(each)
+                overwrite(each)
         self._given = [own(script.observations[row]), own(script.infos[row])]
         return self._given[0], self._given[1]
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..store.names import escape
+from ..plugin.columns import escape
 from .values import same
 
 

@@ -30,7 +30,7 @@ from .environments import (
 )
 from .infos import same_info
 from .spaces import BOX, KINDS, PUSH
-from .values import own, same, spoil, stack
+from .values import overwrite, own, same, stack
 
 #: Those that are recorded by themselves, too.
 ALONE = (*("box float16", "discrete int64", "image", "number", "text", "many", "one of", "pair", "a.b %."),)
@@ -237,7 +237,7 @@ class RecorderContract:
                     # Of two values for one row and key the later counts.
                     expected[lane].setdefault(places[lane], {}).update(_logged(number, lane))
                 for each in values:
-                    spoil(each)
+                    overwrite(each)
                 driver.step()
         found = Recording(store.refresh(), envs, self.adapter)
         for lane in range(len(envs)):
@@ -358,7 +358,7 @@ class RecorderContract:
             for seed in range(4):
                 options = {"level": np.int64(seed), "deep": {"names": ["a", "ü"], "flag": None}}
                 driver.reset(seed, options)
-                spoil(options)
+                overwrite(options)
                 for _ in range(seed % 3):
                     driver.step()
             driver.reset()

@@ -97,22 +97,22 @@ def own(value: Any) -> Any:
     return copy.deepcopy(value)
 
 
-def spoil(value: Any) -> None:
+def overwrite(value: Any) -> None:
     """Overwrite every array of a value in place and empty its mappings and lists, as a caller may do."""
     if isinstance(value, np.ndarray):
         if value.flags.writeable and value.dtype.kind in "biufc":
             value[...] = 77 if value.dtype.kind != "b" else ~value
     elif isinstance(value, GraphInstance | tuple):
         for part in value:
-            spoil(part)
+            overwrite(part)
     elif isinstance(value, Mapping):
         for part in list(value.values()):
-            spoil(part)
+            overwrite(part)
         if isinstance(value, dict):
             value.clear()
     elif isinstance(value, list):
         for part in value:
-            spoil(part)
+            overwrite(part)
         value.clear()
 
 

@@ -8,7 +8,7 @@ import altair as alt
 
 from ...store.common.arguments import suggest, whole_number
 from ...store.errors import InvalidArgumentError, NothingToDrawError
-from ...store.names import ACTION, OBSERVATION
+from ...store.names import ACTION
 from ..chart_session import ChartSession
 from ..context import ReadContext
 from ..formatting import counted
@@ -18,6 +18,7 @@ from .returns import BINS, MOST_BINS, edges_of, heights
 from .series import AGENT
 from .steps import ALL, Element, StepRows, bins_of, elements_of, finite, step_rows
 from .theme import HEIGHT, PALETTE, WIDTH, shown
+from .visits import Visits
 
 MOST_PANELS = 8
 #: More kinds than this are drawn as amounts.
@@ -139,17 +140,14 @@ def _is_kinds(element: Element) -> bool:
     return element.discrete and element.kinds <= MOST_KINDS
 
 
-#: By axis, its element and its bins.
-_Axes = dict[str, tuple[Element, Bins]]
-
-
 def draw_visitation(context: ReadContext, x: str | None, y: str | None, bins: int) -> AnyChart:
     """Return the chart; see `Plots.visitation`."""
     bins = whole_number("bins", bins, 1, MOST_BINS)
-    axes, cells, rows = _visits(context, x, y, bins)
-    elements = [element for element, _ in axes.values()]
-    visits_by_cell = [{"visits": cell["visits"], **_cell(cell, axes)} for cell in cells]
-    subtitle = [" ".join((counted(sum(row["visits"] for row in visits_by_cell), "observation"), *rows.notes))]
+    visits = Visits.of(context, x, y, bins)
+    elements = [element for element, _ in visits.axes.values()]
+    visits_by_cell = [{"visits": cell["visits"], **_cell(cell, visits.axes)} for cell in visits.cells]
+    observations = counted(sum(row["visits"] for row in visits_by_cell), "observation")
+    subtitle = [" ".join((observations, *visits.rows.notes))]
     if len(elements) == 1:
         return finished(_bars(elements[0], visits_by_cell), f"Visits by {elements[0].name}", subtitle)
     title = f"Visits by {elements[0].name} and {elements[1].name}"
@@ -160,72 +158,7 @@ def draw_visitation(context: ReadContext, x: str | None, y: str | None, bins: in
     )
 
 
-def visits(context: ReadContext, bins: int = 50) -> list[dict[str, Any]]:
-    """Return the numbers behind the chart: a row per cell that has any visit, with its edges and their count.
-
-    Keys: `visits`, and of one element or two `x`, `x_from`, `x_to`, `y`, `y_from`, `y_to`.
-    """
-    axes, cells, _ = _visits(context, None, None, bins)
-    rows = []
-    for cell in cells:
-        row: dict[str, Any] = {"visits": cell["visits"]}
-        for axis, (element, stretches) in axes.items():
-            low, high = stretches.edges(cell[axis])
-            row |= {axis: element.name, f"{axis}_from": low, f"{axis}_to": high}
-        rows.append(row)
-    return rows
-
-
-def _visits(
-    context: ReadContext, x: str | None, y: str | None, about: int
-) -> tuple[_Axes, list[dict[str, Any]], StepRows]:
-    """Return the axes, the number of observations in each cell that has any, and the rows they are from."""
-    with ChartSession(context, steps=True) as bench:
-        elements = _places(context, x, y)
-        rows = step_rows(bench, None, "steps")
-        axes: _Axes = {}
-        for axis, element in zip("xy", elements, strict=False):
-            bins = bins_of(bench, element, about, about)
-            if bins is None:
-                raise NothingToDrawError(
-                    f"There is nothing to draw: {element.name} has no finite value in these episodes."
-                )
-            axes[axis] = element, bins
-        indices = ", ".join(f"{bins.sql(element.sql)} AS {axis}" for axis, (element, bins) in axes.items())
-        drawable = " AND ".join(finite(element.sql) for element in elements)
-        columns = ", ".join(axes)
-        cells = bench.rows(
-            f"SELECT {indices}, count(*) AS visits FROM counted WHERE {drawable} "
-            f"GROUP BY {columns} ORDER BY {columns}"
-        )
-    return axes, cells, rows
-
-
-def _places(context: ReadContext, x: str | None, y: str | None) -> list[Element]:
-    """Return one element or two."""
-    schema = context.snapshot.schema
-    elements = elements_of(schema, OBSERVATION)
-    if not elements:
-        raise NothingToDrawError(
-            "The observations have no visitation, since they are no numbers of a fixed shape: "
-            f"{' '.join(str(schema.observation_space).split())}.",
-            hint="For images, look at episode.video().",
-        )
-    known = {element.name: element for element in elements}
-    for name in (x, y):
-        if name is not None and name not in known:
-            listed = ", ".join(list(known)[:20]) + (", ..." if len(known) > 20 else "")
-            raise InvalidArgumentError(
-                f"{name!r} is no element of the observation.{suggest(name, list(known))} There are: {listed}."
-            )
-    if x is None and y is None:
-        return elements[:2]
-    if y is None or x is None:
-        return [known[name] for name in (x, y) if name is not None]
-    return [known[x], known[y]]
-
-
-def _cell(row: dict[str, Any], axes: _Axes) -> dict[str, Any]:
+def _cell(row: dict[str, Any], axes: dict[str, tuple[Element, Bins]]) -> dict[str, Any]:
     """Return the position of a cell. Cells of a heat map overlap a little, which closes the hairlines between
     them.
     """

@@ -11,6 +11,7 @@ from ..episode_data import EpisodeData
 
 if TYPE_CHECKING:
     from .chart import AnyChart
+    from .numbers import ChartNumbers
 
 _PURPOSE = "A chart"
 
@@ -160,6 +161,32 @@ class Plots:
         from .actions import draw_visitation
 
         return draw_visitation(self._context, x, y, bins)
+
+    def numbers(
+        self, chart: str, *, over: str | None = None, by: str | None = None, smooth: int | None = None
+    ) -> ChartNumbers:
+        """Return the numbers behind a chart as a table, to draw with another library; Altair is not needed.
+
+        Args:
+            chart: "returns", "lengths", "learning_curve", "actions" or "visitation".
+            over, by, smooth: as for the method of that name; `over` and `smooth` of "learning_curve" alone,
+                `by` also of "returns" and "lengths", where None are the ids of runs.
+
+        Returns:
+            The `rows` of "returns" and "lengths" are episodes with `series`, `panel` (the objective of vector
+            rewards) and `value`, in the order in which they began; of the 20 newest runs, or largest series.
+            Those of "learning_curve" are stretches of episodes with `series`, `panel`, `x`, `value` (the
+            median return), `low` and `high` (10 % and 90 %), `episodes` and `runs`. Those of "actions" are
+            values (`from` equals `to`) or bins with `action`, `from`, `to`, `count` and `share`; those of
+            "visitation" cells with `visits` and, of each axis, `x`, `x_from` and `x_to`. `notes` are
+            sentences on what is left out.
+
+        Raises:
+            InvalidArgumentError: there is no such chart, or its numbers do not depend on an option.
+        """
+        from .numbers import chart_numbers
+
+        return chart_numbers(self._context, chart, over=over, by=by, smooth=smooth)
 
     def __repr__(self) -> str:
         """Return the charts that there are."""

@@ -13,12 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ...store.common.optional_packages import require
-from ...store.common.progress import Progress
 from ...store.errors import NothingToDrawError
 from ...store.files import guard_access, real_path, replacing, user_path
-from ..context import ContextView
-from ..measures.findings import KINDS
-from ..measures.health import health
+from ..context import ReadContext
+from ..measures.health import HealthReport
 from . import html
 from .plots import Plots
 
@@ -35,7 +33,11 @@ figure { margin: 12px 0; overflow-x: auto } figure svg { overflow: visible }
 
 
 def write_report(
-    view: ContextView, plot: Plots, card: str, file: str | PathLike[str], progress: bool | Progress
+    context: ReadContext,
+    plot: Plots,
+    card: str,
+    health: Callable[[], HealthReport],
+    file: str | PathLike[str],
 ) -> Path:
     """Write the page, with a card as HTML, and return its path; see `EpisodeView.report`."""
     require("altair", "A report")
@@ -44,14 +46,14 @@ def write_report(
     with guard_access("write the report", path):
         path.parent.stat()  # a folder that is missing is reported before the work, not after it
         target = real_path(path)
-    page = _page(view, plot, card, progress).encode()
+    page = _page(context, plot, card, health).encode()
     with replacing(target, ".html") as draft:
         draft.write_bytes(page)
     return path
 
 
-def _page(view: ContextView, plot: Plots, card: str, progress: bool | Progress) -> str:
-    snapshot = view.context.snapshot
+def _page(context: ReadContext, plot: Plots, card: str, health: Callable[[], HealthReport]) -> str:
+    snapshot = context.snapshot
     name = html.text(snapshot.layout.root.name or snapshot.layout.root)
     charts: tuple[tuple[str, Callable[[], AnyChart]], ...] = (
         ("The returns", plot.returns),
@@ -64,7 +66,7 @@ def _page(view: ContextView, plot: Plots, card: str, progress: bool | Progress) 
         f"<h1>{name}</h1>",
         card,
         "<h2>Health</h2>",
-        html.shown_part("The health", lambda: _health(view, progress)),
+        html.shown_part("The health", lambda: _health(health())),
         "<h2>Charts</h2>",
         *(
             html.shown_part(what, lambda draw=draw, number=number: _figure(draw, number))
@@ -90,8 +92,7 @@ def _figure(draw: Callable[[], AnyChart], number: int) -> str:
     return f"<figure>{own}</figure>"
 
 
-def _health(view: ContextView, progress: bool | Progress) -> str:
-    report = health(view, progress=progress)
+def _health(report: HealthReport) -> str:
     if report.ok:
         return f"<p>{html.text(report)}</p>"
     rows = [
@@ -105,7 +106,6 @@ def _health(view: ContextView, progress: bool | Progress) -> str:
     ]
     share = f"<p>{report.share:.1%} of the episodes have a finding.</p>"
     listed = html.table(("kind", "finding", "episodes", "first episode"), rows, (2,))
-    kinds = html.facts(
-        (kind, html.text(KINDS[kind])) for kind in dict.fromkeys(f.kind for f in report.findings)
-    )
+    meanings = {each.kind: each.meaning for each in report.findings}
+    kinds = html.facts((kind, html.text(meaning)) for kind, meaning in meanings.items())
     return f'{share}<div class="episodelake-card">{listed}{html.part("Kinds of findings", kinds)}</div>'

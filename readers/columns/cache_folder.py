@@ -45,22 +45,6 @@ _END = struct.Struct("<QI4s")
 _PARTS, _PART_BYTES = 16, 64 << 10
 
 
-def chosen_folder(folder: str | os.PathLike[str] | None) -> Path:
-    """Return where the cache is: the folder, or `EPISODELAKE_CACHE`, or the user's folder for caches.
-
-    Raises:
-        InvalidArgumentError: it is no path, or lies in a store.
-    """
-    if folder is not None and (not isinstance(folder, str | os.PathLike) or not os.fspath(folder)):
-        raise InvalidArgumentError(f"The cache folder {folder!r} is no path; expected one, or None.")
-    named = folder or os.environ.get(VARIABLE)
-    if named and "\0" in os.fspath(named):
-        raise InvalidArgumentError(f"The cache folder {os.fspath(named)!r} holds a null byte; no path may.")
-    path = user_path(named or platformdirs.user_cache_dir("episodelake", appauthor=False)).absolute()
-    check_outside_stores(path)
-    return path
-
-
 @dataclass(frozen=True)
 class CacheEntry:
     """A file of the cache.
@@ -82,7 +66,7 @@ class CacheEntry:
 
 @dataclass(frozen=True)
 class CacheFolder:
-    """A cache.
+    """A cache of columns on this machine, which processes share; `of` finds it.
 
     Attributes:
         path: the folder; it is made when something is to be written.
@@ -91,6 +75,24 @@ class CacheFolder:
 
     path: Path
     limit: int | None = None
+
+    @staticmethod
+    def of(folder: str | os.PathLike[str] | None, limit: int | None = None) -> CacheFolder:
+        """Return the cache in a folder, or in `EPISODELAKE_CACHE`, or in the user's folder for caches.
+
+        Raises:
+            InvalidArgumentError: it is no path, or lies in a store.
+        """
+        if folder is not None and (not isinstance(folder, str | os.PathLike) or not os.fspath(folder)):
+            raise InvalidArgumentError(f"The cache folder {folder!r} is no path; expected one, or None.")
+        named = folder or os.environ.get(VARIABLE)
+        if named and "\0" in os.fspath(named):
+            raise InvalidArgumentError(
+                f"The cache folder {os.fspath(named)!r} holds a null byte; no path may."
+            )
+        path = user_path(named or platformdirs.user_cache_dir("episodelake", appauthor=False)).absolute()
+        check_outside_stores(path)
+        return CacheFolder(path, limit)
 
     def open(self, key: str, facts: Mapping[str, Any]) -> mmap.mmap | None:
         """Map a file for reading; it stays, and stays locked, until the mapping is gone.

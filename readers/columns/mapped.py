@@ -24,7 +24,7 @@ import numpy as np
 from ...store.common.arguments import whole_number
 from ...store.errors import CorruptStoreError, InvalidArgumentError, VersionNotFoundError
 from ...store.snapshot import Snapshot
-from .cache_folder import CacheFolder, chosen_folder
+from .cache_folder import CacheFolder
 from .column import Column
 from .selection import rows_digest
 from .step_arrays import ColumnSource, StepArrays, read_arrays
@@ -72,7 +72,7 @@ class Cache:
             if getattr(self, name) is not None:
                 whole_number(name, getattr(self, name), 1)
         if self.kind == "mmap":
-            chosen_folder(self.folder)
+            CacheFolder.of(self.folder)
 
     @staticmethod
     def of(value: Any) -> Cache:

@@ -19,7 +19,7 @@ from polars.selectors import by_name
 
 from ...store.common.exchange import Losses
 from ...store.dynamic.column_groups import EXTRA, INFO, METADATA, POLICY, ColumnGroup
-from ...store.environments.records import NamedArtifact, Records, SavedEnvironment
+from ...store.layout import Layout
 from ...store.snapshot import Snapshot
 from ...store.tables.annotation_files import episode_annotations
 from ..context import ReadContext
@@ -294,5 +294,5 @@ def count_environments(snapshot: Snapshot, runs: RunFacts, losses: Losses) -> No
     if len(runs.environments) > 1:
         losses.add("the environment of a run, since there are several", len(runs.environments))
     losses.add("files of the environment of a run", runs.bundles)
-    for what, kind in (("a saved environment", SavedEnvironment), ("an artifact", NamedArtifact)):
-        losses.add(what, len(Records(snapshot.layout, kind).all()))
+    for folder, what in Layout.RECORDS.items():
+        losses.add(what, len(snapshot.layout.records(folder)))

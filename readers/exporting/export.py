@@ -74,10 +74,10 @@ def export_view(
     if not chosen.agents:
         refuse_agents(context, chosen.name)
     with (
-        progress_meter(progress, "Exporting", "episodes") as tell,
+        progress_meter(progress, "Exporting", "episodes") as meter,
         atomic_target(path, chosen.name, folder=chosen.folder, overwrite=overwrite) as draft,
     ):
-        export = Export(context, losses, options, lambda done: tell(done, total), holds, path)
+        export = Export(context, losses, options, lambda done: meter(done, total), holds, path)
         export.count_losses()
         lost = losses.get(LOST_EPISODE, 0)
         if lost == total:

@@ -130,7 +130,7 @@ class TableExport:
             if size >= _BATCH_BYTES:
                 yield pa.concat_tables(held)
                 held, size = [], 0
-            self._export.tell(done)
+            self._export.progress(done)
         if held:
             yield pa.concat_tables(held)
 

@@ -17,7 +17,7 @@ from ...store.dynamic.column_groups import EXTRA, ColumnGroup
 from ...store.errors import DatasetError
 from ..context import ReadContext
 from ..episode import Episode
-from ..episodes import iterate
+from ..episodes import iterate_episodes
 from .capabilities import (
     LOST_RUN,
     Holds,
@@ -43,7 +43,7 @@ class Export:
         context: the episodes.
         losses: what the target cannot hold, by its declaration; formats add what only their files show.
         options: keyword arguments of the format, by name, under `export_format` all of them with defaults.
-        tell: called with the number of episodes done.
+        progress: called with the number of episodes done.
         holds: the declaration of the format.
         target: where the result will be; None if it is an object in memory.
     """
@@ -51,7 +51,7 @@ class Export:
     context: ReadContext
     losses: Losses
     options: dict[str, Any]
-    tell: Callable[[int], Any]
+    progress: Callable[[int], Any]
     holds: Holds = field(default_factory=Holds)
     target: Path | None = None
 
@@ -67,9 +67,9 @@ class Export:
 
     def episodes(self) -> Iterator[Episode]:
         """Yield the episodes in the order of the view."""
-        for done, episode in enumerate(iterate(self.context)):
+        for done, episode in enumerate(iterate_episodes(self.context)):
             yield episode
-            self.tell(done + 1)
+            self.progress(done + 1)
 
     def transitions_of(self, episode: Episode) -> int:
         """Return how many transitions have a next observation; an episode without any has to be left out."""

@@ -15,7 +15,7 @@ import polars as pl
 from ...store.errors import InvalidArgumentError
 from ...store.frames import VideoColumn
 from ...store.names import AGENT_ID
-from ..columns.cache_folder import CacheFolder, chosen_folder
+from ..columns.cache_folder import CacheFolder
 from ..columns.column import Column, EncodedColumn, SpaceColumn
 from ..columns.episode_columns import choose_followed, choose_loaded
 from ..columns.mapped import Cache, map_arrays
@@ -190,7 +190,7 @@ def _array_feed(source: ColumnSource, config: LoaderConfig, order: Order, unit_i
     if cache.kind == "memory":
         arrays = read_arrays(source)
     else:
-        folder = CacheFolder(chosen_folder(cache.folder), cache.max_bytes)
+        folder = CacheFolder.of(cache.folder, cache.max_bytes)
         # Transforms that write columns first read others from beginning to end.
         scattered = (config.shuffle or config.weights is not None) and not config.pipeline.writes
         arrays = map_arrays(source, folder, config.units.rows if scattered else math.inf)

@@ -27,7 +27,7 @@ from ...store.files import make_folder, replacing
 from ...store.layout import checksum
 from ...store.snapshot import Snapshot
 from ...store.tables.table_files import Pointers
-from ..columns.cache_folder import VARIABLE, chosen_folder
+from ..columns.cache_folder import VARIABLE, CacheFolder
 from ..columns.column import Column
 from ..columns.selection import rows_digest
 
@@ -222,7 +222,7 @@ class StatsCache:
     """
 
     def __init__(self, folder: str | PathLike[str] | None) -> None:
-        self._folder = chosen_folder(folder) / _FOLDER
+        self._folder = CacheFolder.of(folder).path / _FOLDER
 
     def load(self, key: Mapping[str, Any]) -> list[ColumnStats] | None:
         """Return the statistics of a key, or None where there are none that can be read."""

@@ -75,6 +75,11 @@ class Finding:
     steps: np.ndarray | None = None
     extreme: str = ""
 
+    @property
+    def meaning(self) -> str:
+        """The meaning of its kind, such as "NaN in a column"."""
+        return KINDS[self.kind]
+
 
 def finding(
     kind: str,

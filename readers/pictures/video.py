@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import sys
 import warnings
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from html import escape
@@ -18,7 +17,6 @@ import numpy as np
 
 from ...store.common.arguments import positive_number, whole_number
 from ...store.errors import (
-    EnvUnavailableError,
     EpisodelakeError,
     InvalidArgumentError,
     NothingToDrawError,
@@ -26,12 +24,10 @@ from ...store.errors import (
 )
 from ...store.files import temporary_folder, user_path
 from ..episode_data import EpisodeData
-from ..replaying.environment import remake_env
-from ..replaying.replay import ReplayReport, SoloGame, check_spaces
+from ..replaying.rendering import RenderedFrames
+from ..replaying.replay import ReplayReport
 from ..replaying.run_envs import RunEnv
-from ..replaying.team_replay import team_game
 from .images import (
-    RenderedFrames,
     Steps,
     chosen_steps,
     image_column,
@@ -186,11 +182,8 @@ def make_video(
             "column= and layout= choose recorded images; with env= the episode is replayed."
         )
     _check_ascending(chosen)
-    made = _checked_env(episode, env) if env is not None else _made_env(episode)
-    rendered = RenderedFrames(partial(SoloGame, episode, made), made, episode.length)
-    if env is None:
-        weakref.finalize(rendered, made.close)
-    return Video(episode.id, REPLAY, rendered.frames, chosen, fps or _fps_of(made.metadata), rendered)
+    rendered = RenderedFrames(episode, _made_env(episode) if env is None else env, close=env is None)
+    return Video(episode.id, REPLAY, rendered.frames, chosen, fps or _fps_of(rendered.env.metadata), rendered)
 
 
 def _video_of_game(episode: EpisodeData, steps: Sequence[int], env: Any, fps: float | None) -> Video:
@@ -201,12 +194,7 @@ def _video_of_game(episode: EpisodeData, steps: Sequence[int], env: Any, fps: fl
             "environment of PettingZoo with render_mode='rgb_array': video(env=env).",
         )
     _check_ascending(steps)
-    mode = getattr(env, "render_mode", None)
-    if mode != "rgb_array":
-        raise EnvUnavailableError(
-            f"The environment has render_mode={mode!r}. Make it with render_mode='rgb_array'."
-        )
-    rendered = RenderedFrames(partial(team_game, episode, env), env, episode.length)
+    rendered = RenderedFrames(episode, env)
     return Video(episode.id, REPLAY, rendered.frames, steps, fps or _fps_of(env.metadata), rendered)
 
 
@@ -237,27 +225,9 @@ def _any_frames(video: Video) -> Iterator[tuple[int, np.ndarray]]:
         )
 
 
-def _checked_env(episode: EpisodeData, env: Any) -> gymnasium.Env:
-    if not isinstance(env, gymnasium.Env):
-        raise InvalidArgumentError(f"env is {type(env).__name__}; expected one gymnasium.Env.")
-    if env.render_mode not in ("rgb_array", "rgb_array_list"):
-        raise EnvUnavailableError(
-            f"The environment has render_mode={env.render_mode!r}. Make it with "
-            'render_mode="rgb_array": store.make_env(render_mode="rgb_array").'
-        )
-    check_spaces(env, episode.schema)
-    return env
-
-
 def _made_env(episode: EpisodeData) -> gymnasium.Env:
-    snapshot = episode._rows.snapshot
     try:
-        env = remake_env(
-            snapshot,
-            RunEnv.chosen(RunEnv.of_runs(snapshot), episode.run_id),
-            stacklevel=4,
-            render_mode="rgb_array",
-        )
+        return RenderedFrames.remake_env(episode)
     except UntrustedEnvError as error:
         raise NothingToDrawError(
             f"{episode.id} has no images.{small_images(episode.schema)} A replay needs your trust: "
@@ -271,11 +241,6 @@ def _made_env(episode: EpisodeData) -> gymnasium.Env:
             f"to replay it: {error.problem}",
             hint="To replay it in one of your own: episode.video(env=env).",
         ) from error
-    try:
-        return _checked_env(episode, env)
-    except EpisodelakeError:
-        env.close()
-        raise
 
 
 def _fps_of(metadata: Any) -> float:

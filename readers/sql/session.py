@@ -25,7 +25,7 @@ from ..context import Parameters, ReadContext
 from ..corruption import check_readable, name_damaged, steps_places
 from .connections import add_macros, check_has_steps, connect, macros_for
 from .macros import TRANSITIONS, WITH_NEXT
-from .sources import run_interruptible, type_name
+from .sources import run_interruptible
 from .text import (
     element_zero,
     explained,
@@ -194,11 +194,6 @@ class QuerySession:
             for name, parameters, internal in connection.execute(_FUNCTIONS).fetchall()
         }
         return tables, functions
-
-    @staticmethod
-    def type_name(kind: pa.DataType) -> str:
-        """Return DuckDB's name of a column type of the store."""
-        return type_name(kind)
 
     @staticmethod
     def name_damaged(

@@ -201,7 +201,7 @@ class Sources:
     @staticmethod
     def null_column(field: pa.Field) -> str:
         """Return an SQL column of NULLs with the name and the type of a field."""
-        return f"NULL::{type_name(field.type)} AS {quote(field.name)}"
+        return f"NULL::{sql_type(field.type)} AS {quote(field.name)}"
 
     def table(self, name: str) -> str:
         """Return a query for all rows and columns of a table; columns that a file lacks are NULL."""
@@ -233,7 +233,7 @@ class Sources:
 
     def _filled(self, overflow: Overflow) -> str:
         """Return an expression for a column with the numbers that the JSON column has."""
-        kind, function = type_name(overflow.type), f"_numbers_{next(_numbers)}"
+        kind, function = sql_type(overflow.type), f"_numbers_{next(_numbers)}"
         known = self._functions.setdefault((overflow.group.prefix, overflow.column.name), function)
         if known == function:
             carried: dict[str, Any] = {"type": "arrow", "null_handling": "special"}
@@ -405,6 +405,6 @@ def open_connection(spill: bool = True) -> duckdb.DuckDBPyConnection:
     return connection
 
 
-def type_name(kind: pa.DataType) -> str:
-    """DuckDB's name of a column type of the store."""
-    return f"{type_name(kind.value_type)}[]" if pa.types.is_list(kind) else _NAMES[kind]
+def sql_type(kind: pa.DataType) -> str:
+    """Return the name that DuckDB has for a column type of the store."""
+    return f"{sql_type(kind.value_type)}[]" if pa.types.is_list(kind) else _NAMES[kind]

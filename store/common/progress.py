@@ -54,13 +54,13 @@ def lines_instead(bar: Bar) -> Callable[[str], None]:
     """Return a function that prints a text on standard error now and then, if the bar is not drawn."""
     due = time.monotonic() + _PAUSE
 
-    def tell(text: str) -> None:
+    def show(text: str) -> None:
         nonlocal due
         if bar.disable and time.monotonic() >= due:
             due = time.monotonic() + _PAUSE
             print(text, file=sys.stderr, flush=True)
 
-    return tell
+    return show
 
 
 @contextlib.contextmanager
@@ -86,10 +86,10 @@ def progress_meter(progress: bool | Progress, title: str, unit: str) -> Iterator
 
         with terminal_bar(MofNCompleteColumn(), TextColumn(unit)) as bar:
             task = bar.add_task(title, total=None)
-            tell = lines_instead(bar)
+            show = lines_instead(bar)
 
             def report(done: int, total: int) -> None:
                 bar.update(task, completed=done, total=total)
-                tell(f"{title}: {done:,} of {total:,} {unit}")
+                show(f"{title}: {done:,} of {total:,} {unit}")
 
             yield report

@@ -23,7 +23,6 @@ from ..files import visible_step
 from ..layout import ARTIFACT_NAMES, ENVIRONMENTS, Layout, check_identity, checked_json, read_json
 from .artifacts import EnvBundle, KeptFile, checked_file, is_hash
 
-_FILE = re.compile(r"[0-9a-f]{64}(-[1-9][0-9]{0,8})?\.json")
 _LONGEST_NAME = 200
 _LARGEST_VERSION = 10**9 - 1
 _VERSIONED = re.compile(r"(?P<name>.+)@(?P<version>[1-9][0-9]{0,8})")
@@ -173,8 +172,7 @@ class Records(Generic[Record]):
 
     def file_names(self, name: str | None = None) -> list[str]:
         """Return the files of the records, or of those with a name."""
-        folder = self.layout.root / self.kind.folder
-        files = [each for each in folder.names() if _FILE.fullmatch(each)]
+        files = self.layout.records(self.kind.folder)
         return files if name is None else [each for each in files if each[:64] == _stem(name)]
 
     def all(self) -> list[Record]:

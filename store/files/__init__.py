@@ -27,7 +27,7 @@ from .access import (
     touching,
     user_path,
 )
-from .locating import is_remote, locate, options_of, refuse_unused
+from .locating import is_remote, locate, options_of, refuse_unused, unusable_part
 from .paths import (
     exists,
     file_state,
@@ -87,6 +87,7 @@ __all__ = [
     "sync_path",
     "syncing",
     "touching",
+    "unusable_part",
     "user_path",
     "visible_step",
     "walk",

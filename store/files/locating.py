@@ -23,7 +23,7 @@ from .paths import is_folder
 from .place import Place
 
 #: delta-rs decodes the first, refuses the second, and makes a slash of the third.
-REFUSED = re.compile(r"%[0-9A-Fa-f]{2}|[\x00-\x1f\x7f]|\\")
+_UNUSABLE = re.compile(r"%[0-9A-Fa-f]{2}|[\x00-\x1f\x7f]|\\")
 _URL = re.compile("^([a-zA-Z][a-zA-Z0-9+.-]*)://")
 _LOCAL = ("file", "memory")
 _SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss", "memory", "file")
@@ -111,14 +111,21 @@ def locate(path: str | PathLike[str], storage_options: Mapping[str, str] | None 
         from .remote import remote_place
 
         place = remote_place(text, dict(storage_options or {}))
-    refused = REFUSED.search(str(place))
-    if refused:
+    if unusable := unusable_part(str(place)):
         raise InvalidArgumentError(
-            f"The path {str(place)!r} holds {refused[0]!r}, which the tables cannot have. "
+            f"The path {str(place)!r} holds {unusable!r}, which the tables cannot have. "
             "Choose or rename the folder so that it has no control character, no backslash, and no percent "
             "sign before two hexadecimal digits."
         )
     return place
+
+
+def unusable_part(path: str) -> str | None:
+    """Return the first part of a path that tables cannot have: a percent escape, control character or
+    backslash; None if there is none.
+    """
+    found = _UNUSABLE.search(path)
+    return found and found[0]
 
 
 def memory_place(name: str) -> LocalPlace:

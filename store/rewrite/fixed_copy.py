@@ -15,7 +15,7 @@ from ..layout import TABLES, Layout
 from ..manifest import Manifest
 from ..schema import StoreHandle
 from ..snapshot import EpisodeSet, Snapshot
-from .merging import merge
+from .merging import merge_stores
 
 
 def write_fixed_copy(
@@ -42,7 +42,7 @@ def write_fixed_copy(
     """
     store = StoreHandle(layout, manifest)
     within = created_atomically(store, CardEntries.to_bytes(card) if card else None)
-    merge(store, [episodes], uniform=True, progress=progress, within=within)
+    merge_stores(store, [episodes], uniform=True, progress=progress, within=within)
     for table in TABLES:
         fold_log(layout.table(table), moment)
     with guard_access("remove the lock", layout.journals):

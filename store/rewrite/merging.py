@@ -77,7 +77,7 @@ class _Brought:
     transitions: int = 0
 
 
-def merge(
+def merge_stores(
     store: StoreHandle,
     sources: Sequence[EpisodeSet],
     *,

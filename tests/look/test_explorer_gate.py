@@ -21,9 +21,9 @@ from gymnasium.spaces import Discrete
 from typer.testing import CliRunner
 
 import episodelake as el
-from episodelake.explorer import server
+import episodelake.plugin
 from episodelake.explorer.gate import Gate, new_token
-from episodelake.explorer.server import USUAL_PORT, Options, hosts_of, is_loopback, listen, serve
+from episodelake.explorer.server import USUAL_PORT, hosts_of, is_loopback, listen, serve_explorer
 from episodelake.terminal.app import app
 from waiting import PATIENCE
 
@@ -167,7 +167,7 @@ def test_tokens() -> None:
     """Tokens differ and are long; one that is easy to guess is refused."""
     assert new_token() != new_token() and len(new_token()) >= 32
     with pytest.raises(el.errors.InvalidArgumentError, match="token"):
-        serve(None, Options(token="short"), lambda address: None)
+        serve_explorer(None, lambda url, exposed: None, token="short")
 
 
 # Starting
@@ -222,7 +222,7 @@ def test_command_with_taken_port(store: el.EpisodeStore) -> None:
 def test_command_with_a_lake(store: el.EpisodeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A folder of stores is served as a lake; one without a store, or a version of one, is none."""
     served: list[object] = []
-    monkeypatch.setattr(server, "serve", lambda opened, *_: served.append(opened))
+    monkeypatch.setattr(el.plugin, "serve_explorer", lambda opened, *_, **__: served.append(opened))
     shutil.copytree(store.path, tmp_path / "lake/one")
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("x")

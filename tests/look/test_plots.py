@@ -706,6 +706,41 @@ def test_extreme_but_finite_returns_are_drawn(tmp_path: Path) -> None:
     assert len(drawn(store.plot.return_histogram())) > 0
 
 
+def test_numbers_are_those_that_charts_draw(store: el.EpisodeStore) -> None:
+    """`numbers` has every episode, transition and observation once, and the curve of the chart."""
+    for chart, column in (("returns", "episode_return"), ("lengths", "length")):
+        rows = store.plot.numbers(chart).rows
+        expected = raw(store, f"SELECT run_id, {column} FROM episodes ORDER BY run_id, episode_id")
+        assert sorted(rows.select("series", "value").rows(), key=lambda row: row[0]) == expected
+    curve = store.plot.numbers("learning_curve", by="run.algo", smooth=1).rows
+    drawn_rows = rows_of(store.plot.learning_curve(by="run.algo", smooth=1), "line")
+    assert sorted(curve["value"]) == pytest.approx(sorted(row["value"] for row in drawn_rows))
+    actions = store.plot.numbers("actions").rows
+    assert actions["count"].sum() == sum(len(episode) for episode in store)
+    assert actions["share"].sum() == pytest.approx(1)
+    visits = store.plot.numbers("visitation").rows
+    assert visits["visits"].sum() == sum(len(episode) + 1 for episode in store)
+
+
+def test_numbers_refuse_what_they_do_not_depend_on(store: el.EpisodeStore) -> None:
+    """An unknown chart, an option without effect and a view without episodes are errors."""
+    with pytest.raises(el.errors.InvalidArgumentError, match="'learning_curve'"):
+        store.plot.numbers("learning")
+    with pytest.raises(el.errors.InvalidArgumentError, match="smooth=1: the numbers of 'returns' do not"):
+        store.plot.numbers("returns", smooth=1)
+    with pytest.raises(el.errors.NothingToDrawError, match="no episodes"):
+        store[:0].plot.numbers("actions")
+
+
+def test_signals_of_an_episode_are_its_values(store: el.EpisodeStore) -> None:
+    """`Episode.signals` has the columns that were asked for as arrays, and those of `plot` by default."""
+    episode = store[3]
+    (reward,) = episode.signals(["reward"])
+    np.testing.assert_array_equal(reward.values, episode.rewards)
+    np.testing.assert_array_equal(reward.t, np.arange(len(episode)))
+    assert {signal.column for signal in episode.signals()} == {"reward", "action", "observation"}
+
+
 def test_images_and_texts_have_no_visitation(tmp_path: Path) -> None:
     """What is no number is refused with a hint at what to do instead."""
     store = pictures(tmp_path / "images", np.zeros((3, 9, 9, 3), np.uint8))

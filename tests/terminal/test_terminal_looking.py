@@ -72,7 +72,7 @@ def test_info_measures_columns_on_disk(stores: dict[str, RawStore], kind: str) -
 def test_info_of_many_files_measures_some(cartpole: RawStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """Beyond a number of files the sizes of some stand for all, and the report says so."""
     exact = said("info", cartpole.path)
-    monkeypatch.setattr("episodelake.terminal.reports.store_figures.MEASURED_FILES", 1)
+    monkeypatch.setattr("episodelake.readers.measures.table_size.MEASURED_FILES", 1)
     about = said("info", cartpole.path)
     assert not about["sizes_are_exact"]
     sizes = [

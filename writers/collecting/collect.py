@@ -11,7 +11,7 @@ from ...store.errors import InvalidArgumentError
 from ...store.schema import OpenStore
 from .actor import AnyPolicy, Policy, PolicyConfig, derived_seed
 from .collection import Collection, RecordingOptions, check_options, check_store
-from .display import Display, Tell, checked_pause
+from .display import Callback, Display, checked_pause
 from .goal import Goal, ResetOptions, Resets, Seeds, checked_seed
 from .loop import Hooks, OnEpisode, OnStep
 from .processes import ProcessPool
@@ -38,7 +38,7 @@ def collect(
     random: bool = False,
     on_step: OnStep | None = None,
     on_episode: OnEpisode | None = None,
-    progress: bool | Tell = False,
+    progress: bool | Callback = False,
     render: bool | float = False,
     on_interrupt: Literal["raise", "return"] = "raise",
     **recording: Unpack[RecordingOptions],

@@ -54,7 +54,7 @@ class CollectProgress:
         return self.steps / self.seconds if self.seconds > 0 else 0.0
 
 
-Tell = Callable[[CollectProgress], Any]
+Callback = Callable[[CollectProgress], Any]
 
 
 class Display:
@@ -68,10 +68,10 @@ class Display:
         InvalidArgumentError: it is something else.
     """
 
-    def __init__(self, progress: bool | Tell) -> None:
+    def __init__(self, progress: bool | Callback) -> None:
         check_progress(progress, "a CollectProgress")
         self.wanted = progress is not False
-        self._tell: Tell | None = None if isinstance(progress, bool) else progress
+        self._callback: Callback | None = None if isinstance(progress, bool) else progress
         self._bar: _Bar | None = _Bar() if progress is True else None
         self._next = 0.0
 
@@ -94,8 +94,8 @@ class Display:
     def show(self, state: CollectProgress) -> None:
         """Show the progress."""
         self._next = time.monotonic() + _PAUSE
-        if self._tell is not None:
-            self._tell(state)
+        if self._callback is not None:
+            self._callback(state)
         if self._bar is not None:
             self._bar.update(state)
 
@@ -105,7 +105,7 @@ class _Bar:
         from rich.progress import TextColumn
 
         self.progress = terminal_bar(TextColumn("{task.fields[words]}"))
-        self._tell = lines_instead(self.progress)
+        self._print = lines_instead(self.progress)
         self._task = self.progress.add_task("Collecting", total=None, words="")
 
     def update(self, state: CollectProgress) -> None:
@@ -114,7 +114,7 @@ class _Bar:
             words += f"  return {state.return_mean:,.2f}"
         words += f"  {state.steps_per_second:,.0f} steps/s"
         self.progress.update(self._task, completed=state.done, total=state.total, words=words)
-        self._tell(f"Collecting: {words}")
+        self._print(f"Collecting: {words}")
 
 
 def checked_pause(render: Any) -> float | None:

@@ -12,12 +12,13 @@ from typing import Any
 import pyarrow as pa
 from gymnasium import Space, spaces
 
+from ...store.common.arguments import one_of
 from ...store.dynamic.column_groups import METADATA
 from ...store.errors import DatasetError
 from .boundary import Files, closed_on_error
 from .columns import discrete_space
 from .formats import ForeignDataset, ForeignEpisode, ForeignTable, Format, ImportOptions, Match, Part
-from .trees import Kind, looked_into_tree, names_of, open_tree, trees_of
+from .trees import KINDS, looked_into_tree, names_of, open_tree, trees_of
 
 _Open = Callable[[Path, ImportOptions], ForeignDataset]
 
@@ -128,7 +129,7 @@ def joined_space(first: Space, second: Space, place: str) -> Space:
 
 def tree_format(
     name: str,
-    kinds: Sequence[Kind],
+    kinds: Sequence[str],
     extra: str | None,
     rule: str,
     look: Callable[[Any], Match],
@@ -140,29 +141,30 @@ def tree_format(
     """Return a format of trees: one file or zarr store, or a folder, list or pattern of them.
 
     Args:
-        kinds: of its trees.
+        kinds: of its trees: "hdf5", "zarr", "npz".
         look: compares an open tree with the format.
         open_as: called with the path, the open tree and the options; returns the dataset, which closes the
             tree.
         checked: whether a tree must have the format to be opened.
         choices: further arguments of `Format`.
     """
+    of_kinds = [KINDS[one_of("kinds", each, KINDS)] for each in kinds]
 
     def open_one(path: Path, options: ImportOptions) -> ForeignDataset:
-        file = open_tree(path, kinds)
+        file = open_tree(path, of_kinds)
         with closed_on_error(file):
             if checked:
                 look(file).check(f"{path} is no {name} dataset")
             return open_as(path, file, options)
 
     def open_all(source: Any, options: ImportOptions) -> ForeignDataset:
-        paths = list(trees_of(source, kinds))
+        paths = list(trees_of(source, of_kinds))
         if not paths:
-            raise DatasetError(f"{source} is no {names_of(kinds)}, so it is no {name} dataset.")
+            raise DatasetError(f"{source} is no {names_of(of_kinds)}, so it is no {name} dataset.")
         base = source.base if isinstance(source, Files) else Path(source)
         if paths == [base]:
             return open_one(base, options)
         return JoinedFiles(paths, base, open_one, options)
 
-    detect = partial(looked_into_tree, look=look, kinds=kinds)
+    detect = partial(looked_into_tree, look=look, kinds=of_kinds)
     return Format(name, extra, rule, detect, open_all, **choices)

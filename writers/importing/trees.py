@@ -54,6 +54,9 @@ H5 = Kind("HDF5 file", (".hdf5", ".h5"), lambda path: hdf5_path(path) is not Non
 NPZ = Kind(".npz file", (".npz",), lambda path: npz_path(path) is not None, NpzFile)
 ZARR = Kind("zarr store", (".zarr", ".zip"), is_zarr, ZarrFile, only=False)
 
+#: By the names that `tree_format` takes.
+KINDS = {"hdf5": H5, "zarr": ZARR, "npz": NPZ}
+
 
 def open_tree(path: Path, kinds: Sequence[Kind]) -> Any:
     """Open a tree of one of some kinds; the caller closes it.

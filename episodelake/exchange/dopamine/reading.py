@@ -27,7 +27,7 @@ import numpy as np
 
 from ...errors import DatasetError
 from ...plugin import ForeignDataset, Format, ImportOptions, Losses, Match
-from ...store.files import is_folder
+from ...plugin.files import is_folder
 from ...writers.importing.boundary import closed_on_error
 from ...writers.importing.flat import BEGUN, FlatDataset, FlatRows, action_space_of, extra_column
 from ...writers.importing.hdf5 import box_of

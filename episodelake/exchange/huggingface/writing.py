@@ -19,9 +19,7 @@ import pyarrow.parquet as pq
 from ... import EpisodeView
 from ...errors import DatasetError, InvalidArgumentError
 from ...plugin import (
-    EPISODE,
     LISTS,
-    METADATA,
     Export,
     FixedNode,
     Option,
@@ -31,10 +29,10 @@ from ...plugin import (
     require,
     suggest,
 )
+from ...plugin.columns import EPISODE, METADATA, next_name
 from ...readers.exporting.conversions import Converted, table_of
 from ...readers.exporting.shards import ShardWriter, array_column, image_files, is_image
 from ...readers.exporting.tables import LAYOUT, TABLES, TableExport
-from ...store.names import next_name
 from .card import SplitSizes, write_card
 
 #: How frames, arrays of uint8, are kept.

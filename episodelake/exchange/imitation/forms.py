@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from ...errors import DatasetError
 from ...plugin import check_unpickled, inside, reading, require
-from ...store.files import is_file
+from ...plugin.files import is_file
 from ...writers.importing.boundary import closed_on_error
 from ...writers.importing.flat import class_names, tree_leaves
 from ...writers.importing.npy import NpzFile

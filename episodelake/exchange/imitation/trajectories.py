@@ -39,10 +39,10 @@ from ...plugin import (
     require,
     slice_batch,
 )
+from ...plugin.files import is_folder
 from ...readers.exporting.capabilities import everything
 from ...readers.exporting.conversions import Converted, export_of
 from ...readers.exporting.step_arrays import SIMPLE_SPACES, refuse_spaces
-from ...store.files import is_folder
 from ...writers.importing.boundary import closed_on_error
 from ...writers.importing.formats import NO_REWARDS
 from ...writers.importing.hdf5 import discrete_of, is_discrete, space_of

@@ -24,7 +24,7 @@ from pyarrow.types import is_boolean, is_primitive
 
 from ...errors import DatasetError
 from ...plugin import check_bytes, elements_of, inside, reading
-from ...store.files import exists, matching
+from ...plugin.files import exists, matching
 from ...writers.importing.boundary import check_groups
 from .videos import VideoSpan
 

@@ -38,8 +38,7 @@ from ...plugin import (
     map_leaves,
     space_from_json,
 )
-from ...store.common.arguments import as_flags
-from ...store.files import exists, is_file, is_folder
+from ...plugin.files import exists, is_file, is_folder
 from ...writers.importing.columns import (
     extra_names,
     image_frames,
@@ -51,6 +50,7 @@ from ...writers.importing.columns import (
 )
 from ...writers.importing.episode_rows import completed, is_left
 from ...writers.importing.formats import NO_REWARDS, SPACES, look_into_json
+from ...writers.importing.hdf5 import as_flags
 from .features import (
     ANNOTATION,
     LANGUAGE,
@@ -301,7 +301,7 @@ class _Dataset(ForeignDataset):
     def _ends(self, frames: Frames, entry: EpisodeEntry) -> tuple[bool, bool]:
         ends = (self._roles.terminated, self._roles.truncated)
         flags = {
-            name: as_flags(name, self._column(frames, name, entry, np.empty(0)).reshape(entry.length))
+            name: as_flags(self._column(frames, name, entry, np.empty(0)).reshape(entry.length), name)
             for name in (*ends, _SUCCESS)
             if name in self._features
         }

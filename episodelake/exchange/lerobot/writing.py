@@ -19,7 +19,16 @@ from gymnasium import Space, spaces
 
 from ... import Episode
 from ...errors import DatasetError
-from ...plugin import EXTRA, Export, Holds, Option, export_format, positive_number, slice_batch, space_to_json
+from ...plugin import (
+    Export,
+    Holds,
+    Option,
+    export_format,
+    positive_number,
+    slice_batch,
+    space_to_json,
+)
+from ...plugin.columns import EXTRA
 from ...readers.exporting.capabilities import int64, nothing
 from ...readers.exporting.shards import array_column, image_files, is_image
 from .written_files import (

@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ...plugin import require
+from ...plugin.files import is_file
 from ...readers.exporting.shards import ShardWriter
-from ...store.files import is_file
 
 FILES_IN_CHUNK = 1000
 DATA_MB, VIDEO_MB = 100, 200

@@ -34,11 +34,11 @@ from ...plugin import (
     Match,
     Part,
     check_bytes,
+    plain_array,
     reading,
     require,
 )
-from ...store.files import is_file, is_folder, matching
-from ...store.spaces.arrow import plain_array
+from ...plugin.files import is_file, is_folder, matching
 from ...writers.importing.boundary import is_too_large
 from ...writers.importing.columns import opened_image
 from ...writers.importing.formats import SPACES, look_into_json

@@ -19,8 +19,17 @@ from gymnasium.envs.registration import EnvSpec
 
 from ... import Episode, EpisodeView
 from ...errors import DatasetError
-from ...plugin import INFO, Export, Holds, Option, export_format, flag, require, slice_batch
-from ...readers.episodes import iterate
+from ...plugin import (
+    Export,
+    Holds,
+    Option,
+    export_format,
+    flag,
+    iterate_episodes,
+    require,
+    slice_batch,
+)
+from ...plugin.columns import INFO
 from ...readers.exporting.capabilities import Fits, everything, fitting
 from ...readers.exporting.conversions import Converted, exported
 from ...readers.exporting.hdf5 import flat, is_attribute, is_name
@@ -221,7 +230,7 @@ def _info_arrays(episode: Episode) -> dict[str, Any]:
 def _common_infos(export: Export) -> list[KeyPath]:
     """Return the infos that all episodes have in one form, which Minari's Arrow reader expects."""
     common: dict[KeyPath, Any] | None = None
-    for episode in filter(export.transitions_of, iterate(export.context)):
+    for episode in filter(export.transitions_of, iterate_episodes(export.context)):
         kept = fitting(_info_arrays(episode), export.holds.info, lambda path, values: None)
         forms = {path: _form(values) for path, values in leaves(kept)}
         if common is not None:
@@ -261,7 +270,7 @@ def _column(values: Any, hdf5: bool) -> Any:
 
 def _metadata(export: Export, hdf5: bool) -> Iterator[dict[str, Any]]:
     """Yield the metadata of each episode that Minari can store."""
-    for episode in iterate(export.context):
+    for episode in iterate_episodes(export.context):
         if export.transitions_of(episode):
             kept = export.metadata(episode)
             yield dict(flat(kept)) if hdf5 else kept

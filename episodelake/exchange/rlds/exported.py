@@ -13,8 +13,9 @@ from typing import Any
 from gymnasium import Space, spaces
 
 from ...errors import DatasetError, EpisodelakeError
-from ...plugin import ForeignEpisode, load_json, slice_batch, space_from_json, unescape
-from ...store.files import exists
+from ...plugin import ForeignEpisode, load_json, slice_batch, space_from_json
+from ...plugin.columns import unescape
+from ...plugin.files import exists
 from ...writers.importing.columns import plain_texts, read_json
 
 FILE = "episodelake.json"

@@ -25,8 +25,7 @@ from gymnasium import Space
 
 from ...errors import DatasetError, EpisodelakeError
 from ...plugin import ForeignDataset, ForeignEpisode, Format, ImportOptions, Match, Part, inside, map_leaves
-from ...store.common.arguments import as_flags
-from ...store.files import is_file, is_folder
+from ...plugin.files import is_file, is_folder
 from ...writers.importing.columns import (
     array_space,
     extra_names,
@@ -39,6 +38,7 @@ from ...writers.importing.columns import (
 )
 from ...writers.importing.episode_rows import NO_TRANSITION, UNUSED, completed, is_left
 from ...writers.importing.formats import NO_REWARDS, SPACES
+from ...writers.importing.hdf5 import as_flags
 from .exported import FACTS, Exported, exported_episode, read_exported
 from .tfrecord import read_example, read_record, record_offsets
 
@@ -214,7 +214,7 @@ class _Dataset(ForeignDataset):
         }
         values = {name: value for name, value in columns.items() if value is not None}
         last, terminal = (
-            as_flags(f"{key}: {flag}", np.asarray(values.get(flag, np.zeros(length, bool))))
+            as_flags(np.asarray(values.get(flag, np.zeros(length, bool))), f"{key}: {flag}")
             for flag in ("is_last", "is_terminal")
         )
         if (early := np.flatnonzero((last | terminal)[:-1])).size:

@@ -22,8 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ...errors import DatasetError
-from ...plugin import LISTS, check_unpickled, reading, require
-from ...store.spaces.arrow import plain_array
+from ...plugin import LISTS, check_unpickled, plain_array, reading, require
 from ...writers.importing.boundary import bounded_line, check_groups
 from ...writers.importing.columns import array_column, fixed_lists
 

@@ -33,8 +33,8 @@ from ...plugin import (
     require,
     slice_batch,
 )
-from ...store.common.arguments import as_flag
 from ...writers.importing.boundary import check_groups
+from ...writers.importing.hdf5 import as_flags
 from .blocks import EXTRA, Source, parquet_file
 
 _ITEM = "item"
@@ -134,8 +134,8 @@ class EpisodesDataset(ForeignDataset):
             observations,
             actions,
             rewards,
-            as_flag("is_terminated", last["is_terminated"]),
-            as_flag("is_truncated", last["is_truncated"]),
+            _flag(last, "is_terminated"),
+            _flag(last, "is_truncated"),
             infos=_infos(_joined([list(_values(state["infos"])) for state in states], 1)),
             policy=policy or None,
             metadata={
@@ -190,6 +190,10 @@ def _decoded(packed: dict[Any, Any], place: str) -> Any:
         values = np.frombuffer(packed[b"data"], np.dtype(packed[b"type"]))
         return values.reshape(packed[b"shape"]) if packed[b"nd"] else values[0]
     return complex(packed[b"data"]) if b"complex" in packed else packed
+
+
+def _flag(state: Mapping[str, Any], name: str) -> bool:
+    return bool(as_flags(np.array([state[name]]), name)[0])
 
 
 def _values(buffer: Mapping[str, Any], space: Space | None = None) -> Any:

@@ -22,8 +22,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ...errors import DatasetError, InvalidArgumentError
-from ...plugin import LISTS, OBSERVATION, ForeignDataset, Format, ImportOptions, Match, user_path
-from ...store.files import is_file, walk
+from ...plugin import LISTS, ForeignDataset, Format, ImportOptions, Match
+from ...plugin.columns import OBSERVATION
+from ...plugin.files import is_file, user_path, walk
 from ...writers.importing.boundary import bounded_line, check_access
 from ...writers.importing.formats import SPACES
 from ...writers.importing.trees import natural

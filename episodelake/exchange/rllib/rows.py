@@ -11,19 +11,17 @@ import pyarrow.compute as pc
 from gymnasium import Space, spaces
 
 from ...errors import DatasetError, UnsupportedSpaceError
-from ...plugin import (
+from ...plugin import ForeignTable, ImportOptions, elements_of
+from ...plugin.columns import (
     ACTION,
     EPISODE,
     OBSERVATION,
     REWARD,
     TERMINATED,
     TRUNCATED,
-    ForeignTable,
-    ImportOptions,
-    elements_of,
     escape,
+    escape_distinct,
 )
-from ...store.names import escape_distinct
 from ...writers.importing.columns import array_space, column_of, discrete_space
 from ...writers.importing.episode_rows import (
     FOLLOWS,

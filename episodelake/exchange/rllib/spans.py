@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...errors import DatasetError
-from ...store.files import is_file
+from ...plugin.files import is_file
 from ...writers.importing.columns import check_present, column_of
 from ...writers.importing.columns import flags_of as flags
 from .blocks import Block

@@ -25,7 +25,16 @@ from gymnasium import Space, spaces
 
 from ... import Episode, EpisodeView
 from ...errors import DatasetError
-from ...plugin import POLICY, Export, Holds, Option, export_format, one_of, require, slice_batch
+from ...plugin import (
+    Export,
+    Holds,
+    Option,
+    export_format,
+    one_of,
+    require,
+    slice_batch,
+)
+from ...plugin.columns import POLICY
 from ...readers.exporting.capabilities import everything, nothing
 from ...readers.exporting.conversions import Converted, export_of
 from ...readers.exporting.step_arrays import check_space, number_array

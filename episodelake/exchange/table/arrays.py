@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from ...errors import DatasetError
-from ...plugin import LISTS, TERMINATED, TRUNCATED
+from ...plugin import LISTS, plain_array
+from ...plugin.columns import TERMINATED, TRUNCATED
 from ...store.common.arguments import refuse_mask
-from ...store.spaces.arrow import plain_array
 from ...writers.importing.columns import array_column
 from .mapping import OBVIOUS
 

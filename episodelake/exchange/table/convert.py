@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 
 from ...errors import DatasetError
-from ...plugin import EPISODE, REWARD, TERMINATED, TRUNCATED, ForeignTable, Losses
+from ...plugin import ForeignTable, Losses
+from ...plugin.columns import EPISODE, REWARD, TERMINATED, TRUNCATED
 from ...store.dynamic.logical_types import marked
 from ...writers.importing.columns import flags_of
 from ...writers.importing.episode_rows import (

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ...errors import DatasetError
-from ...store.files import is_file, walk
+from ...plugin.files import is_file, walk
 from ...writers.importing.boundary import Files, check_not_empty
 from ...writers.importing.npy import NpzFile
 from .arrays import table_of_arrays

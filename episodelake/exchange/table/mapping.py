@@ -11,9 +11,19 @@ from typing import Any
 import pyarrow as pa
 
 from ...errors import DatasetError, InvalidArgumentError
-from ...plugin import ACTION, EXTRA, OBSERVATION, TERMINATED, TRUNCATED, escape, suggest, unescape
+from ...plugin import suggest
+from ...plugin.columns import (
+    ACTION,
+    EXTRA,
+    OBSERVATION,
+    TERMINATED,
+    TRUNCATED,
+    check_name,
+    escape,
+    escape_distinct,
+    unescape,
+)
 from ...readers.exporting.tables import EXTRA_KEY
-from ...store.names import check_name, escape_distinct
 
 #: One column; several that make a vector; or columns by the keys of a Dict space.
 Columns = str | Sequence[str] | Mapping[str, Any]

@@ -21,8 +21,8 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from ...errors import DatasetError
-from ...store.files import is_file, is_folder, matching
-from ...store.spaces.arrow import plain_table, plain_type
+from ...plugin import plain_table
+from ...plugin.files import is_file, is_folder, matching
 from ...writers.importing.boundary import Files
 from ...writers.importing.flat import class_names
 from .arrays import EPISODE, dict_tables, is_dicts, is_rollout
@@ -189,8 +189,8 @@ def _schema(tables: Iterable[pa.Table]) -> pa.Schema:
 
 
 def plain_schema(schema: pa.Schema) -> pa.Schema:
-    """Return a schema with the types of `plain_type`."""
-    return pa.schema([field.with_type(plain_type(field.type)) for field in schema], schema.metadata)
+    """Return a schema with the types of `plain_table`."""
+    return plain_table(schema.empty_table()).schema
 
 
 def is_delta(path: Path) -> bool:

@@ -34,8 +34,8 @@ from ...plugin import (
     check_bytes,
     space_from_json,
 )
+from ...plugin.files import exists
 from ...readers.exporting.tables import CARD_KEY, SPACES_KEY
-from ...store.files import exists
 from ...writers.importing.boundary import Files, closed_on_error
 from ...writers.importing.episode_rows import SpanDataset
 from ...writers.importing.formats import NO_REWARDS, SPACES

@@ -19,8 +19,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from ...errors import DatasetError
-from ...plugin import reading
-from ...store.spaces.arrow import plain_table
+from ...plugin import plain_table, reading
 from ...writers.importing.boundary import closed_on_error
 from .arrays import EPISODE, exploded, has_episode, trajectory_columns
 from .files import literal

@@ -20,8 +20,7 @@ import pyarrow.compute as pc
 from gymnasium import Space, spaces
 
 from ...errors import DatasetError
-from ...plugin import LISTS, Losses, check_bytes
-from ...store.spaces import SpaceCodec
+from ...plugin import LISTS, Losses, SpaceCodec, check_bytes
 from ...store.spaces.arrow import equal_binaries
 from ...writers.importing.columns import array_space, column_of, discrete_space, opened_image
 from .mapping import Leaf, ResolvedMapping, Tree, is_image, leaves

@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 
 from ...errors import DatasetError
 from ...plugin import Export, export_format
+from ...plugin.columns import next_name
 from ...readers.exporting.tables import BARE_TABLES, LAYOUT, TABLES, TableExport
-from ...store.names import next_name
 
 _MOST_COLUMNS = 4096
 

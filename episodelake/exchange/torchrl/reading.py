@@ -23,8 +23,16 @@ from typing import Any
 import numpy as np
 
 from ...errors import DatasetError, InvalidArgumentError
-from ...plugin import INFO, POLICY, ForeignDataset, Format, ImportOptions, Match, inside, reading
-from ...store.files import exists, is_folder
+from ...plugin import (
+    ForeignDataset,
+    Format,
+    ImportOptions,
+    Match,
+    inside,
+    reading,
+)
+from ...plugin.columns import INFO, POLICY
+from ...plugin.files import exists, is_folder
 from ...writers.importing.flat import (
     BEGUN,
     FlatDataset,

@@ -13,7 +13,7 @@ import polars as pl
 
 from ... import EpisodeStore
 from ...errors import CorruptStoreError, EpisodelakeError
-from ...readers.unsealed import Unsealed
+from ...plugin import Unsealed
 from ...types import Lake
 from ..checkup import Checkup
 from ..listing import EpisodeList, SeriesColors

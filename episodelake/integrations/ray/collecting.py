@@ -26,10 +26,8 @@ from ... import collect as collect_locally
 from ... import open as open_store
 from ...errors import InvalidArgumentError
 from ...plugin import whole_number
+from ...plugin.engines import Share, StopSignal, Worker, WorkerPool, work_share
 from ...types import CollectStats
-from ...writers.collecting.display import StopSignal
-from ...writers.collecting.worker import Share, work_share
-from ...writers.collecting.workers import Worker, WorkerPool
 from .datasource import check_path
 
 _PAUSE = 0.1

@@ -32,12 +32,10 @@ from ray.data.extensions import ArrowTensorType, ArrowTensorTypeV2, ArrowVariabl
 from ... import EpisodeStore
 from ... import open as open_store
 from ...errors import ConcurrentCommitError, DatasetError, InvalidArgumentError, StoreNotFoundError
-from ...exchange.importing import import_part
 from ...exchange.table.mapping import ResolvedMapping
-from ...plugin import ImportOptions, Layout, Losses, Place, collected
-from ...store.files import is_folder, scratch, sync_path
-from ...store.rewrite.merging import merge
-from ...store.staging import staging
+from ...plugin import ImportOptions, Layout, Losses, collected
+from ...plugin.engines import import_part, merge_stores, staging
+from ...plugin.files import Place, is_folder, scratch, sync_path
 from .datasource import check_path
 
 _TENSORS = (ArrowTensorType, ArrowTensorTypeV2, ArrowVariableShapedTensorType)
@@ -169,7 +167,7 @@ class StoreDatasink(Datasink):
         views = [self._opened(each.path) for each in staged if each.path]
         if views:
             target = self._opened(self._target).handle
-            merge(target, [view.selection() for view in views], check=self._check_absent)
+            merge_stores(target, [view.selection() for view in views], check=self._check_absent)
         steps = sum(int(collected(view.episodes.select(pl.col("length").sum())).item()) for view in views)
         lost = Losses()
         for each in staged:

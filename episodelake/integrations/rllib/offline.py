@@ -17,9 +17,10 @@ from ray.rllib.offline.offline_data import OfflineData
 from ... import EpisodeView
 from ... import open as open_store
 from ...errors import InvalidArgumentError
-from ...plugin import POLICY, Address, collected, flag, options_of, refuse_unused, suggest
+from ...plugin import Address, collected, flag, suggest, warn_caller
+from ...plugin.columns import POLICY
+from ...plugin.files import options_of, refuse_unused
 from ...readers.loading.config import left_out
-from ...store.common.warn import warn_caller
 from .offline_episodes import (
     OWN_COLUMNS,
     REPLACEABLE,

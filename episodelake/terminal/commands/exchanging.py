@@ -201,7 +201,7 @@ def _mapping_of(given: Sequence[str]) -> dict[str, Any] | None:
     COLUMNS are those of one row of CSV, so that `"a,b"` is one column, and `a,` a list of one.
     """
     # Loads the library, which the help does without.
-    from ...plugin import unescape
+    from ...plugin.columns import unescape
 
     mapping: dict[str, Any] = {}
     for each in given:

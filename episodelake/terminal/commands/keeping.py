@@ -314,20 +314,19 @@ Folder = Annotated[
 @command(cache, KEEP, "episodelake cache list --json", name="list")
 def list_command(folder: Folder = None) -> Report:
     """List the cached columns, the least recently used first."""
-    from ...readers.columns.cache_folder import CacheFolder, chosen_folder
+    from ...plugin import CacheFolder
     from ..reports.maintenance import cached_columns, write_cached
 
-    cached = CacheFolder(chosen_folder(folder))
+    cached = CacheFolder.of(folder)
     return Report(cached_columns(cached), partial(write_cached, folder=cached))
 
 
 @command(cache, KEEP, "episodelake cache clear", name="clear")
 def clear_command(folder: Folder = None) -> Report:
     """Remove the cached columns that no process uses; loaders make them again when they need them."""
-    from ...plugin import counted, size_text
-    from ...readers.columns.cache_folder import CacheFolder, chosen_folder
+    from ...plugin import CacheFolder, counted, size_text
 
-    cached = CacheFolder(chosen_folder(folder))
+    cached = CacheFolder.of(folder)
     removed = cached.clear()
     freed = sum(entry.bytes for entry in removed)
     message = f"Removed {counted(len(removed), 'file')} of {cached.path}; {size_text(freed)} are free again."

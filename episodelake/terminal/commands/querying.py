@@ -20,7 +20,6 @@ from ..command import LOOK, app, command
 from ..result import AsJson, Report
 
 if TYPE_CHECKING:
-    from ...explorer.server import Address
     from ..reports.open_store import Explored
 
 SHOWN = 100
@@ -206,28 +205,37 @@ def explore(
     if sys.stderr.isatty():
         # Loading the server may take seconds.
         print(f"Opening {clean(path)} ...", file=sys.stderr, flush=True)
-    from ...explorer.server import Options, check_packages, serve
+    from ...plugin import require, serve_explorer
     from ..output.page import Page
     from ..reports.lakes import open_store_or_lake
     from ..reports.open_store import split_version
 
-    check_packages()
+    # It asks for more of the extra once the store is open.
+    require("nicegui", "The explorer")
     pinned = split_version(path)[1] is not None
     if pinned and write:
         raise typer.BadParameter("labels are written to the newest version alone.", param_hint="--write")
     opened = open_store_or_lake(path, storage)
     page = Page()
 
-    def ready(address: Address) -> None:
+    def ready(url: str, exposed: bool) -> None:
         page.line(f"Exploring {opened.url}")
-        page.line(address.url)
-        if address.exposed:
+        page.line(url)
+        if exposed:
             page.note(_EXPOSED.format(host=host))
         page.note("Ctrl-C ends it.")
         page.console.file.flush()
 
-    options = Options(host, port, token, browser, Path.cwd(), pinned=pinned, writable=write)
-    serve(opened, options, ready)
+    serve_explorer(
+        opened,
+        ready,
+        host=host,
+        port=port,
+        token=token,
+        browser=browser,
+        pinned=pinned,
+        writable=write,
+    )
     page.note("The explorer has ended.")
 
 

@@ -18,8 +18,8 @@ import pyarrow as pa
 import typer
 
 from ...errors import QueryError, StoreAccessError
-from ...plugin import QuerySession, check_outside_stores, replacing, size_text
-from ...store.files import exists, file_state, is_file, is_folder
+from ...plugin import QuerySession, check_outside_stores, size_text
+from ...plugin.files import exists, file_state, is_file, is_folder, replacing
 from ..result import Report
 from .cells import clean, writer
 from .json_text import json_of

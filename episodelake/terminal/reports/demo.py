@@ -19,8 +19,7 @@ import polars as pl
 from ... import EpisodeStore, collect, create
 from ...errors import StoreExistsError
 from ...plugin import counted
-from ...readers.replaying.replay import replay
-from ...store.files import make_folder, names_in
+from ...plugin.files import make_folder, names_in
 from ...types import ReplayReport
 from ..output.page import Page
 from .drawings import RunSeries, histogram_drawing
@@ -198,7 +197,7 @@ def _replay_all(page: Page, path: Path, stores: dict[str, EpisodeStore]) -> bool
     rows, every = [], []
     for task in TASKS:
         env = gymnasium.make(task.env_id)
-        reports = {episode.id: replay(episode, env) for episode in stores[task.name]}
+        reports = {episode.id: episode.replay(env) for episode in stores[task.name]}
         env.close()
         every += reports.values()
         longest = reports[_longest(stores[task.name])]

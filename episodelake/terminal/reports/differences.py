@@ -16,18 +16,9 @@ import polars as pl
 
 from ... import EpisodeStore
 from ...errors import CorruptStoreError
-from ...plugin import (
-    EXTRA,
-    INFO,
-    POLICY,
-    Layout,
-    Place,
-    QuerySession,
-    collected,
-    counted,
-    progress_meter,
-    quote,
-)
+from ...plugin import Layout, collected, counted, progress_meter, quote, sql_type
+from ...plugin.columns import EXTRA, INFO, POLICY
+from ...plugin.files import Place
 from ...types import Progress
 from ..output.page import Page
 from .open_store import open_store_at, reading_errors
@@ -87,7 +78,7 @@ def _unequal(first: Mapping[str, Any], second: Mapping[str, Any]) -> list[tuple[
 
 def _types(store: EpisodeStore, table: str) -> dict[str, str]:
     schema = store.selection().snapshot.shown_schema(table)
-    return {field.name: QuerySession.type_name(field.type) for field in schema}
+    return {field.name: sql_type(field.type) for field in schema}
 
 
 def _spaces(store: EpisodeStore) -> dict[str, str]:

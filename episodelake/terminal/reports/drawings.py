@@ -5,32 +5,20 @@ Each is a table with sparklines over small aggregates: a row for each run or oth
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import polars as pl
 
 from ... import EpisodeView
 from ...errors import NothingToDrawError
-from ...plugin import ACTION, ChartSession, counted
-from ...readers.charts.bins import Bins
-from ...readers.charts.learning import learning_curves
-from ...readers.charts.series import LARGEST, RETURN, RUN, VALUED, value_episodes
-from ...readers.charts.steps import Element, elements_of, finite, step_rows
+from ...plugin import counted
 from ..output.page import Page
 from ..output.sparkline import Line, span_of, stretches
 
-#: The newest runs, which are drawn.
-RUNS = 20
 POINTS = 60
 BINS = 40
-#: A column of whole numbers with at most this many values gets a row for each.
-VALUES = 24
-#: The elements of a column that are drawn.
-ELEMENTS = 8
 
 
 @dataclass(frozen=True)
@@ -103,35 +91,18 @@ def drawn_series(view: EpisodeView, what: str, by: str | None) -> tuple[list[Run
     """Return the returns or lengths by run, the oldest run first, and a note on runs that are left out.
 
     Args:
-        view: the episodes; without any there are no series.
-        what: `RETURN` or `LENGTH`.
+        view: the episodes.
+        what: "returns" or "lengths".
         by: as for `Plots.returns`; None for the ids of runs, of which the newest are drawn. Of others those
             with the most episodes are.
     """
-    if not len(view):
-        return [], ""
-    with ChartSession(view.context, steps=False) as bench:
-        value_episodes(bench, what, by or RUN)
-        key = "run_id" if by is None else "series"
-        began = "SELECT episode_id, started_at FROM episodes"
-        rows = bench.table(
-            f"WITH placed AS (SELECT {key} AS name, panel, value, started_at, number "
-            f"FROM {VALUED} JOIN ({began}) USING (episode_id)), "
-            "sizes AS (SELECT name, min(started_at) AS began, count(*) AS size, count(*) OVER () AS total "
-            "FROM placed GROUP BY name), "
-            f"chosen AS (FROM sizes ORDER BY {'began' if by is None else 'size'} DESC, name LIMIT {RUNS}) "
-            "SELECT name, panel, value, total FROM placed JOIN chosen USING (name) "
-            f"ORDER BY began, name, len(panel), panel, {'number' if by is None else 'started_at, number'}"
-        )
-    frame = pl.DataFrame(rows)
-    parts = frame.partition_by("name", "panel", maintain_order=True, as_dict=True)
+    numbers = view.plot.numbers(what, by=by)
+    parts = numbers.rows.partition_by("series", "panel", maintain_order=True, as_dict=True)
     series = [
         RunSeries(_named(name, panel), panel, part["value"].to_numpy(), "run" if by is None else "series")
         for (name, panel), part in parts.items()
     ]
-    total = frame["total"][0]
-    kept = f"newest of {total:,} runs" if by is None else f"largest of {total:,} by {by}"
-    return series, f"The {RUNS} {kept}." if total > RUNS else ""
+    return series, " ".join(numbers.notes)
 
 
 def _named(series: str, panel: str) -> str:
@@ -145,26 +116,23 @@ def time_drawing(series: Sequence[RunSeries], left_out: str) -> Drawing:
     return Drawing(rows, _left_out(rows, left_out), one_scale=not any(each.panel for each in series))
 
 
-def learning_drawing(
-    view: EpisodeView, over: str = "episodes", by: str | None = None, smooth: int = 0
-) -> Drawing:
-    """Draw the median return over training, a line per run or group of runs; see `Plots.learning_curve`."""
-    if not len(view):
-        return Drawing([])
-    drawn, curves = learning_curves(view.context, RETURN, over, by, smooth, "episodes")
-    if over == "time":
-        moments = pl.from_epoch(pl.col("x").cast(pl.Int64), "ms")
-        curves = curves.with_columns(moments.dt.replace_time_zone("UTC"))
+def learning_drawing(view: EpisodeView, **options: Any) -> Drawing:
+    """Draw the median return over training, a line per run or group of runs.
+
+    Args:
+        view: the episodes.
+        options: those of `Plots.learning_curve` that `Plots.numbers` takes too.
+    """
+    numbers = view.plot.numbers("learning_curve", **options)
     rows: list[dict[str, Any]] = [
         {"series": name, "panel": panel, "episodes": part["episodes"].sum()}
         | {"points": part.drop("series", "panel").to_dicts()}
-        for (name, panel), part in curves.partition_by(
+        for (name, panel), part in numbers.rows.partition_by(
             "series", "panel", maintain_order=True, as_dict=True
         ).items()
     ]
-    notes = [f"{note[:1].upper()}{note[1:]}." for note in drawn.notes]
     median = "A point is the median return of the episodes of a stretch."
-    return Drawing(rows, [median, *notes], one_scale=not any(row["panel"] for row in rows))
+    return Drawing(rows, [median, *numbers.notes], one_scale=not any(row["panel"] for row in rows))
 
 
 def _left_out(rows: Sequence[Mapping[str, Any]], left_out: str) -> list[str]:
@@ -224,58 +192,9 @@ def _counts(values: np.ndarray, edges: np.ndarray) -> list[int]:
 
 def actions_drawing(view: EpisodeView) -> Drawing:
     """Draw the counts of actions: by value for a few integers, else in bins."""
-    if not len(view):
-        return Drawing([])
-    # Groups of agents may share columns.
-    elements = {each.name: each for each in elements_of(view.context.snapshot.schema, ACTION)}
-    drawn: Counter[str] = Counter()
-    counts: list[dict[str, Any]] = []
-    wild: dict[str, int] = {}
-    with ChartSession(view.context, steps=True) as bench:
-        notes = step_rows(bench, None, "transitions").notes
-        for each in elements.values():
-            if drawn[each.column] < ELEMENTS:
-                drawn[each.column] += 1
-                rows, wild[each.name] = _action_counts(bench, each)
-                counts += rows
-    lost = [
-        f"{name}: {counted(n, 'value')} not drawn: NaN, infinite or beyond {LARGEST:g}."
-        for name, n in wild.items()
-        if n
-    ]
-    return Drawing(counts, [*notes, *lost], shown=_by_action(counts))
-
-
-def _action_counts(bench: ChartSession, element: Element) -> tuple[list[dict[str, Any]], int]:
-    """Return the counts of an element's values, or of its bins, and how many values fit no axis."""
-    name, value = element.name, element.sql
-    fits = finite(value)
-    (all_of,) = bench.rows(
-        f"SELECT approx_count_distinct({value}) FILTER ({fits}) AS distinct_values, "
-        f"bool_and({value} = round({value}) AND abs({value}) < 1e15) FILTER ({fits}) AS whole, "
-        f"min({value}) FILTER ({fits}) AS low, max({value}) FILTER ({fits}) AS high, "
-        f"count(*) FILTER ({fits}) AS fitting, "
-        f"count({value}) - count(*) FILTER ({fits}) AS wild FROM counted"
-    )
-    count, wild = all_of["fitting"], all_of["wild"]
-    if not count:
-        return [], wild
-    if all_of["whole"] and all_of["distinct_values"] <= VALUES:
-        each = f"SELECT {value} AS v, count(*) AS n FROM counted WHERE {fits} GROUP BY 1 ORDER BY 1"
-        return [_counted(name, row["v"], row["v"], row["n"], count) for row in bench.rows(each)], wild
-    low, high = all_of["low"], all_of["high"]
-    bins = Bins(low, (high - low) / BINS or 1.0, BINS, False)
-    places = bench.rows(
-        f"SELECT {bins.sql(value)} AS place, count(*) AS n FROM counted WHERE {fits} GROUP BY 1"
-    )
-    numbers = {row["place"]: row["n"] for row in places}
-    return [
-        _counted(name, *bins.edges(index), numbers.get(index, 0), count) for index in range(bins.count)
-    ], wild
-
-
-def _counted(name: str, low: float, high: float, number: int, count: int) -> dict[str, Any]:
-    return {"action": name, "from": low, "to": high, "count": number, "share": number / count}
+    numbers = view.plot.numbers("actions")
+    counts = numbers.rows.to_dicts()
+    return Drawing(counts, numbers.notes, shown=_by_action(counts))
 
 
 def _by_action(counts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

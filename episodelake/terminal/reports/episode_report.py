@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -27,20 +27,14 @@ from ...errors import (
     NothingToDrawError,
     UntrustedEnvError,
 )
-from ...plugin import REWARD, collected, counted, suggest, unescape
-from ...readers.charts.signals import ROOTS, Signal, signals_of
-from ...store.layout import EPISODE_DIGITS
-from ...store.parquet.page_checks import check_pages
-from ...store.schema import AGENT_ID
-from ...types import ReplayReport
+from ...plugin import QuerySession, collected, counted, suggest
+from ...plugin.columns import REWARD, unescape
+from ...types import ReplayReport, Signal, Video
 from ..output.exporting import check_target, file_report
 from ..output.page import Page
 from ..output.sparkline import Line
 from ..result import Report
 from .open_store import Explored, explored
-
-if TYPE_CHECKING:
-    from ...readers.pictures.video import Video
 
 END_ROWS = 3
 SIGNALS = 16
@@ -81,7 +75,7 @@ class EpisodeLook:
         metadata = _run_metadata(opened.store, episode)
         try:
             # Signals first, whose reader checks the checksums that Polars ignores.
-            signals = signals_of(episode, (REWARD,) if episode.agents else ROOTS)
+            signals = episode.signals([REWARD] if episode.agents else None)
             ends = None if isinstance(episode, MultiAgentEpisode) else _ends(opened.store, episode)
         except CorruptStoreError as error:
             return EpisodeLook(episode, position, [], None, metadata, error)
@@ -113,10 +107,11 @@ def _full_id(store: EpisodeStore, short: str, error: EpisodeNotFoundError) -> st
     run, slash, number = short.rpartition("/")
     in_run = pl.col("run_id").str.starts_with(run.removesuffix("…"))
     # With zeros in front a number is the beginning of one of all digits.
-    digits = number if number.startswith("0") and number != "0" else number.zfill(EPISODE_DIGITS)
+    begins = number.startswith("0") and number != "0"
+    digits = f"{re.escape(number)}[0-9]*" if begins else f"0*{re.escape(number)}"
     fits = pl.col("episode_id").str.starts_with(short)
     if slash:
-        fits = in_run & pl.col("episode_id").str.contains(f"/{re.escape(digits)}[0-9]*$")
+        fits = in_run & pl.col("episode_id").str.contains(f"/{digits}$")
     ids = _ids(store, fits)
     if len(ids) == 1:
         return ids[0]
@@ -248,10 +243,10 @@ def _ends(store: EpisodeStore, episode: Episode) -> pa.Table:
     near = (pl.col("t") < END_ROWS) | (pl.col("t") > episode.length - END_ROWS)
     try:
         return collected(rows.filter(near).drop("episode_id").sort("t")).to_arrow()
-    except pl.exceptions.PolarsError:
-        pointers = store.selection().snapshot.pointers
-        name = pointers.segments[pointers.segment[episode.position]]
-        check_pages([store.selection().snapshot.segment_path(name)])
+    except pl.exceptions.PolarsError as error:
+        snapshot = store.selection().snapshot
+        segment = snapshot.pointers.segments[snapshot.pointers.segment[episode.position]]
+        QuerySession.name_damaged(snapshot, error, ("steps",), frozenset({segment}))
         raise
 
 
@@ -259,7 +254,7 @@ def _rows(store: EpisodeStore, episode: Episode) -> pl.LazyFrame:
     """Return the rows of one episode; of all steps only the file with them is touched."""
     rows = store[episode.position : episode.position + 1].steps.filter(pl.col("episode_id") == episode.id)
     if isinstance(episode, AgentEpisode):
-        return rows.filter(pl.col(AGENT_ID) == episode.agent_id)
+        return rows.filter(pl.col("agent_id") == episode.agent_id)
     return rows
 
 

@@ -13,11 +13,11 @@ import polars as pl
 
 from ... import AgentGroup, EpisodeStore
 from ...errors import CorruptStoreError
-from ...plugin import Journals, Layout, RunEnv, counted, size_text
+from ...plugin import Journals, Layout, RunEnv, TableSize, counted, size_text
 from ..output.cells import Amount, number_text
 from ..output.page import Page
 from .open_store import Explored, live_message
-from .store_figures import store_figures, table_size
+from .store_figures import store_figures
 
 RUNS_SHOWN = 10
 
@@ -27,7 +27,7 @@ def info_of(opened: Explored) -> dict[str, Any]:
     store = opened.store
     snapshot = store.selection().snapshot
     figures = store_figures(store)
-    sizes = [table_size(snapshot, table) for table in ("steps", "episodes")]
+    sizes = [TableSize.of(snapshot, table) for table in ("steps", "episodes")]
     files, size = _on_disk(store.handle.layout)
     card, lost = _card_of(store)
     return {

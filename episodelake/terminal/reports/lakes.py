@@ -11,10 +11,8 @@ import polars as pl
 
 from ... import EpisodeStore, lake
 from ...errors import InvalidArgumentError, StoreNotFoundError
-from ...lakes.lake import session_of
-from ...lakes.open_lake import is_organisation
 from ...plugin import counted
-from ...store.files import exists
+from ...plugin.files import exists
 from ...types import Lake
 from ..output.exporting import Export, write_result
 from ..output.page import Page, report_warning
@@ -43,22 +41,20 @@ def open_store_or_lake(path: str, storage: Sequence[str] | None) -> EpisodeStore
     Raises:
         StoreNotFoundError, VersionNotFoundError: there is neither.
     """
-    if is_organisation(path):
-        opened = open_lake(path, storage)
-        if not opened.stores().height:
-            raise StoreNotFoundError(
-                f"There are no published datasets at {path} that you may see (`hf auth login`, or HF_TOKEN)."
-            )
-        return opened
     try:
         return open_store_at(path, storage)
     except StoreNotFoundError as missing:
         try:
             opened = open_lake(path, storage)
-            if opened.stores().height:
-                return opened
+            found = opened.stores().height
         except (InvalidArgumentError, StoreNotFoundError) as error:
             raise missing from error
+        if found:
+            return opened
+        if path.startswith("hf://"):
+            raise StoreNotFoundError(
+                f"There are no published datasets at {path} that you may see (`hf auth login`, or HF_TOKEN)."
+            ) from missing
         raise
 
 
@@ -80,7 +76,7 @@ def answer(page: Page, opened: Lake, text: str, export: Export | None, rows: int
         relation = opened.sql(text, read_only=True)
     for each in caught:
         report_warning(str(each.message))
-    session = session_of(opened)
+    session = opened.session()
     if export is None:
         write_result(page, session, text, rows)
         return

@@ -9,8 +9,7 @@ import polars as pl
 
 from ... import EpisodeStore, EpisodeView
 from ...errors import QueryError
-from ...plugin import collected, counted, quote
-from ...readers.sql.text import RUN, run_keys
+from ...plugin import collected, counted, quote, run_keys
 from ..output.page import Page
 from .open_store import Explored, meant
 
@@ -116,7 +115,7 @@ def columns_of(store: EpisodeStore, table: str) -> list[str]:
 
 def run_columns(store: EpisodeStore) -> dict[str, str]:
     """Return the columns `run.<key>` of a listing, each with its column of `runs`."""
-    return {f"{RUN}.{key}": name for key, name in run_keys(store.context.snapshot).items()}
+    return {f"run.{key}": name for key, name in run_keys(store.context.snapshot).items()}
 
 
 def _place(offset: int, shown: int, total: int) -> str:

@@ -13,8 +13,7 @@ import polars as pl
 import typer
 
 from ... import EpisodeView, recover
-from ...plugin import collected, counted, size_text
-from ...readers.columns.cache_folder import CacheFolder
+from ...plugin import CacheFolder, collected, counted, size_text
 from ...types import DeleteReport, HealthReport, VacuumReport, VerifyReport
 from ..command import FAILED, WRONG_USAGE, failure
 from ..output.page import Page, report_warning

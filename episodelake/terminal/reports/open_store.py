@@ -23,8 +23,8 @@ import typer
 from ... import EpisodeStore, EpisodeView
 from ... import open as open_store
 from ...errors import CorruptStoreError, EpisodeNotFoundError
-from ...plugin import Journals, Snapshot, counted, options_of, refuse_unused, suggest
-from ...store.files import exists
+from ...plugin import Journals, Snapshot, counted, suggest
+from ...plugin.files import exists, options_of, refuse_unused
 from ..command import FAILED, INTERRUPTED, failure
 from ..output.page import report_warning
 

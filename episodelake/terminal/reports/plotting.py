@@ -11,8 +11,7 @@ import typer
 
 from ... import EpisodeView
 from ...errors import InvalidArgumentError, NothingToDrawError
-from ...plugin import ChartSession, require
-from ...readers.charts.series import LENGTH, RETURN
+from ...plugin import ChartSession
 from ..output.exporting import check_target, file_report, replaced
 from ..result import Report
 from .drawings import (
@@ -107,43 +106,38 @@ def drawn(view: EpisodeView, wanted: Wanted, *, as_json: bool) -> Drawing:
     """
     kind, given = wanted.kind, wanted.given()
     if not as_json:
-        # As for a file; an empty list is an answer for programs.
+        # As for a file.
         ChartSession.check_any(view.context)
-    if kind == "visitation":
-        if not as_json:
-            raise InvalidArgumentError(
-                "Visitation is a picture, which characters cannot draw: give --output FILE.png, .svg or "
-                ".html, or --json for its numbers."
-            )
-        return Drawing(_visits(view))
-    if kind == "learning":
-        try:
-            return learning_drawing(view, **given)
-        except NothingToDrawError:
-            if not as_json:
-                raise
-            return Drawing([])
-    if given.get("over", "episodes") != "episodes":
+    if kind == "visitation" and not as_json:
+        raise InvalidArgumentError(
+            "Visitation is a picture, which characters cannot draw: give --output FILE.png, .svg or "
+            ".html, or --json for its numbers."
+        )
+    if kind != "learning" and given.get("over", "episodes") != "episodes":
         raise InvalidArgumentError(
             f"Without --output {kind} go from the first episode to the last: give --output FILE for --over, "
             "or choose learning."
         )
-    if kind == "actions":
-        if given:
-            raise InvalidArgumentError(
-                "Without --output actions are those of all episodes: give --output FILE for --by."
-            )
-        return actions_drawing(view)
-    series = drawn_series(view, LENGTH if kind == "lengths" else RETURN, wanted.by)
+    if kind == "actions" and given:
+        raise InvalidArgumentError(
+            "Without --output actions are those of all episodes: give --output FILE for --by."
+        )
+    try:
+        return _drawing(view, kind, given)
+    except NothingToDrawError:
+        # An empty list is an answer for programs.
+        if as_json and (kind == "learning" or not len(view)):
+            return Drawing([])
+        raise
+
+
+def _drawing(view: EpisodeView, kind: str, given: dict[str, Any]) -> Drawing:
+    match kind:
+        case "visitation":
+            return Drawing(view.plot.numbers(kind).rows.to_dicts())
+        case "learning":
+            return learning_drawing(view, **given)
+        case "actions":
+            return actions_drawing(view)
+    series = drawn_series(view, "lengths" if kind == "lengths" else "returns", given.get("by"))
     return (histogram_drawing if kind == "histogram" else time_drawing)(*series)
-
-
-def _visits(view: EpisodeView) -> list[dict[str, Any]]:
-    """Return the numbers behind the chart of visitation."""
-    if not len(view):
-        return []
-    # Imported where it is kind: it brings Altair.
-    require("altair", "Visitation")
-    from ...readers.charts.actions import visits
-
-    return visits(view.context)

@@ -15,9 +15,8 @@ import pyarrow as pa
 
 from ... import EpisodeView
 from ...errors import QueryError
-from ...plugin import ACTION, OBSERVATION, REWARD, QuerySession, Snapshot, collected, quote, unescape
-from ...readers.columns.specs import DEFAULT_COLUMNS, dynamic_fields
-from ...store.schema import ENV_STEP
+from ...plugin import Snapshot, collected, quote, sql_type
+from ...plugin.columns import ACTION, OBSERVATION, REWARD, TERMINATED, TRUNCATED, unescape
 from ..output.page import Page
 from .open_store import Explored, meant
 
@@ -110,7 +109,7 @@ def _frame(rows: list[dict[str, Any]]) -> pl.DataFrame:
 
 _ELEMENT = re.compile(r"(.+)\[([^\[\]]+)\]")
 _ROOTS = (OBSERVATION, ACTION, REWARD)
-_KEYS = ("episode_id", "agent_id", "t", ENV_STEP)
+_KEYS = ("episode_id", "agent_id", "t", "env_step")
 
 
 def column_figures(view: EpisodeView, columns: Sequence[str] | None) -> list[dict[str, Any]]:
@@ -165,9 +164,13 @@ def measurable_columns(snapshot: Snapshot) -> list[str]:
     schema = snapshot.shown_schema("steps")
     if snapshot.schema.groups:
         return [each.name for each in schema if each.name not in _KEYS and _is_number(each.type)]
-    dynamic = dynamic_fields(snapshot)
-    parts = [name for name in schema.names if _root(name) in DEFAULT_COLUMNS or name in dynamic]
-    return list(dict.fromkeys([*DEFAULT_COLUMNS, *parts]))
+    parts = [
+        each.name
+        for each in schema
+        if _root(each.name) in _ROOTS
+        or (each.name not in _KEYS and (_is_number(each.type) or _inner(each.type) == pa.bool_()))
+    ]
+    return list(dict.fromkeys([*_ROOTS, TERMINATED, TRUNCATED, *parts]))
 
 
 def _check(snapshot: Snapshot, name: str) -> None:
@@ -177,7 +180,7 @@ def _check(snapshot: Snapshot, name: str) -> None:
         return
     schema = snapshot.shown_schema("steps")
     if name in schema.names:
-        kind = QuerySession.type_name(schema.field(name).type)
+        kind = sql_type(schema.field(name).type)
         raise QueryError(
             f"The column {name} holds keys or no numbers ({kind}), so there is nothing to measure. "
             f"Columns that can be measured: {', '.join(known)}."
@@ -238,5 +241,9 @@ def _agents_figures(view: EpisodeView, name: str, kind: pa.DataType) -> list[dic
 
 
 def _is_number(kind: pa.DataType) -> bool:
-    inner = kind.value_type if pa.types.is_list(kind) else kind
-    return pa.types.is_integer(inner) or pa.types.is_floating(inner)
+    return pa.types.is_integer(_inner(kind)) or pa.types.is_floating(_inner(kind))
+
+
+def _inner(kind: pa.DataType) -> pa.DataType:
+    """Return the type of the elements of lists, or the type itself."""
+    return kind.value_type if pa.types.is_list(kind) else kind

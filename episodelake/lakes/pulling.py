@@ -8,14 +8,13 @@ from pathlib import Path
 
 import polars as pl
 
-from . import EpisodeStore
-from . import open as open_store
-from .plugin import Layout, collected, progress_meter
-from .publishing.contents import Source, is_needed_for_episodes, is_steps, working_folder
-from .publishing.fetching import appear, fetch, fetch_whole, free_target, source_of, staged
-from .store.files import afterwards, remove_tree
-from .store.files.local import LocalPlace
-from .types import Progress, SqlCondition
+from .. import EpisodeStore
+from .. import open as open_store
+from ..plugin import Layout, collected, progress_meter
+from ..plugin.files import LocalPlace, afterwards, remove_tree
+from ..publishing.contents import Source, is_needed_for_episodes, is_steps, working_folder
+from ..publishing.fetching import appear, fetch, fetch_whole, free_target, source_of, staged
+from ..types import Progress, SqlCondition
 
 
 def pull(
@@ -55,16 +54,16 @@ def pull(
     target = free_target(into, copied=where is not None)
     published = source_of(source, version, storage_options)
     with (
-        progress_meter(progress, "Fetching", "files") as tell,
+        progress_meter(progress, "Fetching", "files") as meter,
         staged(target, published.contents) as stage,
     ):
         if where is None:
-            fetch_whole(published, stage, tell)
+            fetch_whole(published, stage, meter)
             # Before it appears: nothing fails afterwards.
             store = open_store(stage.local)
             appear(published, stage.local, target)
         else:
-            return _pulled_part(published, where, stage, target, tell)
+            return _pulled_part(published, where, stage, target, meter)
     manifest = store.handle.manifest
     snapshot = store.context.snapshot
     layout = Layout.at(target).of_store(manifest.store_id)
@@ -77,18 +76,18 @@ def _pulled_part(
     where: pl.Expr | str | SqlCondition,
     stage: LocalPlace,
     target: Path,
-    tell: Progress,
+    meter: Progress,
 ) -> EpisodeStore:
     """Fetch the episodes, then the steps of those that fulfil the condition, and copy these."""
     files = published.contents.files
-    fetch(published, [name for name in files if not is_steps(name)], stage, tell)
+    fetch(published, [name for name in files if not is_steps(name)], stage, meter)
     view = open_store(stage.local).filter(where)
     segments = view.context.snapshot.segments_of(view.context.all_positions)
     fetch(
         published,
         [name for name in files if is_steps(name) and name.rpartition("/")[2] in segments],
         stage,
-        tell,
+        meter,
     )
     store = view.copy(target, link=True)
     change = f"{published.address} is pulled to {target}"

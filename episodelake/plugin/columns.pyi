@@ -1,0 +1,43 @@
+"""The names of `episodelake.plugin.columns`, for type checkers; `columns.py` loads them on first use."""
+
+from ..store.dynamic.column_groups import EXTRA, INFO, METADATA, POLICY, ColumnGroup
+from ..store.names import (
+    ACTION,
+    EPISODE,
+    OBSERVATION,
+    RESERVED,
+    REWARD,
+    SOURCE_DIGEST,
+    SOURCE_KEY,
+    TERMINATED,
+    TRUNCATED,
+    check_name,
+    escape,
+    escape_distinct,
+    is_observation,
+    next_name,
+    unescape,
+)
+
+__all__ = [
+    "ACTION",
+    "ColumnGroup",
+    "EPISODE",
+    "EXTRA",
+    "INFO",
+    "METADATA",
+    "OBSERVATION",
+    "POLICY",
+    "RESERVED",
+    "REWARD",
+    "SOURCE_DIGEST",
+    "SOURCE_KEY",
+    "TERMINATED",
+    "TRUNCATED",
+    "check_name",
+    "escape",
+    "escape_distinct",
+    "is_observation",
+    "next_name",
+    "unescape",
+]
