@@ -17,7 +17,7 @@ from .readers.loading.units import Units
 from .readers.measures.column_stats import ColumnStats, Stats
 from .readers.measures.health import Finding, HealthReport
 from .readers.namespaces import EpisodeExpr, EpisodeFrame, EpisodeLazyFrame
-from .readers.pictures.video import Video
+from .readers.pictures.video import EpisodeVideo
 from .readers.replaying.comparison import Difference
 from .readers.replaying.replay import ReplayReport
 from .readers.verification.inspection import Fault, VerifyReport
@@ -59,6 +59,7 @@ __all__ = [
     "EpisodeLazyFrame",
     "EpisodeRow",
     "EpisodeSummary",
+    "EpisodeVideo",
     "Explorer",
     "ExportReport",
     "Fault",
@@ -92,6 +93,5 @@ __all__ = [
     "VacuumReport",
     "VectorRecorder",
     "VerifyReport",
-    "Video",
     "WorkerReport",
 ]

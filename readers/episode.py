@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from .charts.chart import AnyChart
     from .charts.signals import Signal
     from .pictures.images import Steps
-    from .pictures.video import Video
+    from .pictures.video import EpisodeVideo
     from .replaying.replay import ReplayReport
 
 
@@ -145,7 +145,7 @@ class Episode(EpisodeData):
         layout: str | None = None,
         env: Any = None,
         fps: float | None = None,
-    ) -> Video:
+    ) -> EpisodeVideo:
         """Return a video of the episode: of its recorded images, or else of a replay in its environment.
 
         It shows itself in a notebook; `.save("episode.mp4")` writes it, and `.gif` and `.png`. A replay takes

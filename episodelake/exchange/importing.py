@@ -37,7 +37,14 @@ from ..store.common.arguments import naming_arguments
 from ..store.spaces.coerce import Cast
 from ..types import Progress
 from ..writers.importing.boundary import Files, bounded, guarded, located
-from ..writers.importing.formats import SPACES, LastObservation, LastStep, chosen_format, installed_dataset
+from ..writers.importing.formats import (
+    SPACES,
+    LastObservation,
+    LastStep,
+    checked_encodings,
+    chosen_format,
+    installed_dataset,
+)
 from ..writers.importing.importer import OnChanged, OnError, read_part, source_identity, write_loaded
 from .import_staging import Target, empty_store, import_staged
 
@@ -277,7 +284,7 @@ def _imported(
     opened.source = shown
     with closing(opened) as dataset, _spaces_of(target.store, dataset):
         if target.store is None and target.encodings is not None:
-            dataset.encodings = target.encodings
+            dataset.encodings = checked_encodings(dataset, target.encodings)
         facts = {
             "source": shown,
             "format": chosen.name,

@@ -1,4 +1,4 @@
-"""`Video`: frames of an episode that are made as they are needed, for a file or a notebook."""
+"""`EpisodeVideo`: frames of an episode that are made as they are needed, for a file or a notebook."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ REPLAY = "replay"
 FrameSource = Callable[[Sequence[int]], Iterator[tuple[int, np.ndarray]]]
 
 
-class Video:
+class EpisodeVideo:
     """Frames of an episode, made one at a time whenever they are asked for.
 
     Iterating gives pairs of a step and its frame, uint8 (H, W, 3); `len()` is the number of steps that were
@@ -141,9 +141,9 @@ class Video:
             write_mp4(_any_frames(self), target, self.fps, lossless=lossless, scale=scale)
         return target
 
-    def chosen(self, steps: Sequence[int]) -> Video:
+    def chosen(self, steps: Sequence[int]) -> EpisodeVideo:
         """Return the same with other steps."""
-        return Video(self.episode_id, self.source, self._make, steps, self.fps, self._rendered)
+        return EpisodeVideo(self.episode_id, self.source, self._make, steps, self.fps, self._rendered)
 
     def _repr_html_(self) -> str:
         """Return a player with the video in it; of a long one, evenly spaced frames."""
@@ -153,12 +153,12 @@ class Video:
 
     def __repr__(self) -> str:
         """Return the episode, the number of frames and their source."""
-        return f"Video({self.episode_id!r}, {len(self)} frames of {self.source}, {self.fps:g} fps)"
+        return f"EpisodeVideo({self.episode_id!r}, {len(self)} frames of {self.source}, {self.fps:g} fps)"
 
 
 def make_video(
     episode: EpisodeData, steps: Steps, column: str | None, layout: str | None, env: Any, fps: float | None
-) -> Video:
+) -> EpisodeVideo:
     """Return the video of an episode; see `Episode.video`."""
     if fps is not None:
         fps = positive_number("fps", fps, FASTEST)
@@ -170,7 +170,7 @@ def make_video(
     if recorded:
         image = image_column(episode._own_schema, column, layout)
         frames = partial(recorded_frames, episode, image)
-        return Video(episode.id, image.name, frames, chosen, fps or recorded_fps(episode))
+        return EpisodeVideo(episode.id, image.name, frames, chosen, fps or recorded_fps(episode))
     if hasattr(episode, "agent_id"):
         raise NothingToDrawError(
             f"The observations of this agent hold no images.{small_images(episode._own_schema)} It cannot be "
@@ -183,10 +183,12 @@ def make_video(
         )
     _check_ascending(chosen)
     rendered = RenderedFrames(episode, _made_env(episode) if env is None else env, close=env is None)
-    return Video(episode.id, REPLAY, rendered.frames, chosen, fps or _fps_of(rendered.env.metadata), rendered)
+    return EpisodeVideo(
+        episode.id, REPLAY, rendered.frames, chosen, fps or _fps_of(rendered.env.metadata), rendered
+    )
 
 
-def _video_of_game(episode: EpisodeData, steps: Sequence[int], env: Any, fps: float | None) -> Video:
+def _video_of_game(episode: EpisodeData, steps: Sequence[int], env: Any, fps: float | None) -> EpisodeVideo:
     if env is None:
         raise InvalidArgumentError(
             f"{episode.id!r} has several agents.",
@@ -195,7 +197,7 @@ def _video_of_game(episode: EpisodeData, steps: Sequence[int], env: Any, fps: fl
         )
     _check_ascending(steps)
     rendered = RenderedFrames(episode, env)
-    return Video(episode.id, REPLAY, rendered.frames, steps, fps or _fps_of(env.metadata), rendered)
+    return EpisodeVideo(episode.id, REPLAY, rendered.frames, steps, fps or _fps_of(env.metadata), rendered)
 
 
 def _check_ascending(steps: Sequence[int]) -> None:
@@ -203,7 +205,7 @@ def _check_ascending(steps: Sequence[int]) -> None:
         raise InvalidArgumentError("A replay runs forward only: give steps that ascend.")
 
 
-def all_frames(video: Video) -> np.ndarray:
+def all_frames(video: EpisodeVideo) -> np.ndarray:
     """Return all frames of a video in one array."""
     frames, count = np.empty(0, np.uint8), 0
     for _, frame in _any_frames(video):
@@ -214,7 +216,7 @@ def all_frames(video: Video) -> np.ndarray:
     return frames[:count]
 
 
-def _any_frames(video: Video) -> Iterator[tuple[int, np.ndarray]]:
+def _any_frames(video: EpisodeVideo) -> Iterator[tuple[int, np.ndarray]]:
     """Yield the steps and frames of a video; at least one."""
     shown = None
     for shown in video:
@@ -262,7 +264,7 @@ def recorded_fps(episode: EpisodeData) -> float:
     return _fps_of(getattr(entry, "metadata", None))
 
 
-def _page(video: Video) -> str:
+def _page(video: EpisodeVideo) -> str:
     every = -(-len(video) // SHOWN_FRAMES)
     part = video.chosen(video.steps[::every]) if every > 1 else video
     caption = [escape(f"{len(video):,} frames of {video.source}, {video.fps:g} fps")]

@@ -346,7 +346,7 @@ def test_encodings_that_make_no_sense_are_refused(tmp_path: Path) -> None:
     for given, message in (
         ({"observation.state": el.Video()}, "no column of frames"),
         ({COLUMN: "h264"}, r"is str; expected episodelake\.Video"),
-        ([COLUMN], "expected a mapping of columns"),
+        ([COLUMN], "expected a mapping from columns"),
     ):
         with pytest.raises(el.errors.InvalidArgumentError, match=message):
             el.import_dataset(root, tmp_path / "store", last_observation="missing", encodings=given)

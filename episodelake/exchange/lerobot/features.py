@@ -12,7 +12,7 @@ from gymnasium import Space, spaces
 
 from ...errors import DatasetError
 from ...plugin import Losses
-from ...store.names import escape_distinct
+from ...plugin.columns import escape_distinct
 from ...types import EncodedFrames
 from ...writers.importing.columns import apart, array_space, read_json
 from .files import INFO, VERSIONS
@@ -230,8 +230,9 @@ def shaped(space: Any, values: Any) -> Any:
         return tuple(shaped(part, values.get(str(index))) for index, part in enumerate(space.spaces))
     shape = getattr(space, "shape", None)
     if isinstance(values, EncodedFrames):
-        grey = shape is not None and math.prod(shape) == math.prod(values.shape[1:3])
-        return values.reshaped(shape) if grey and EncodedFrames.can_have(shape) else values
+        if shape is None or math.prod(shape) != math.prod(values.shape[1:3]):
+            return values
+        return values.reshaped(shape) if EncodedFrames.can_have(shape) else values
     if shape is None or not isinstance(values, np.ndarray) or values[0].size != math.prod(shape):
         return values
     return values.reshape(len(values), *shape)

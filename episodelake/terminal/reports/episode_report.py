@@ -29,7 +29,7 @@ from ...errors import (
 )
 from ...plugin import QuerySession, collected, counted, suggest
 from ...plugin.columns import REWARD, unescape
-from ...types import ReplayReport, Signal, Video
+from ...types import EpisodeVideo, ReplayReport, Signal
 from ..output.exporting import check_target, file_report
 from ..output.page import Page
 from ..output.sparkline import Line
@@ -337,7 +337,7 @@ class Film:
             with contextlib.closing(env):
                 return episode.id, self._written(episode.video(self.steps, env=env))
 
-    def _written(self, video: Video) -> str:
+    def _written(self, video: EpisodeVideo) -> str:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
             video.save(self.file)
