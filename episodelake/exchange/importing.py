@@ -32,6 +32,7 @@ from ..plugin import (
     reading,
     space_to_json,
 )
+from ..plugin.columns import checked_encodings
 from ..plugin.files import exists, is_file, real_path, refuse_unused
 from ..store.common.arguments import naming_arguments
 from ..store.spaces.coerce import Cast
@@ -41,7 +42,6 @@ from ..writers.importing.formats import (
     SPACES,
     LastObservation,
     LastStep,
-    checked_encodings,
     chosen_format,
     installed_dataset,
 )
@@ -284,7 +284,7 @@ def _imported(
     opened.source = shown
     with closing(opened) as dataset, _spaces_of(target.store, dataset):
         if target.store is None and target.encodings is not None:
-            dataset.encodings = checked_encodings(dataset, target.encodings)
+            dataset.encodings = checked_encodings(dataset.observation_space, target.encodings)
         facts = {
             "source": shown,
             "format": chosen.name,

@@ -30,7 +30,6 @@ from ...store.errors import (
 )
 from ...store.files import exists, is_file, is_folder, names_in
 from ...store.frames import Video
-from ...store.manifest import Manifest, with_encodings
 from ...store.names import ACTION, OBSERVATION
 from ..episodes.arrow_episodes import batches_of
 from .boundary import Files, check_access, check_not_empty, reading
@@ -291,17 +290,6 @@ class ForeignDataset(ABC):
 
     def close(self) -> None:  # noqa: B027 (most formats hold nothing open)
         """Close files; called once."""
-
-
-def checked_encodings(dataset: ForeignDataset, encodings: Any) -> Mapping[str, Video]:
-    """Return the encodings of a new store for the episodes of a dataset.
-
-    Raises:
-        InvalidArgumentError: they are no mapping, name something other than a column of frames, or this
-            machine cannot encode so.
-    """
-    manifest = Manifest.new(dataset.observation_space, dataset.action_space, dataset.reward_shape)
-    return with_encodings(manifest, encodings).encodings
 
 
 class SourceFormat(Protocol):
