@@ -350,7 +350,7 @@ def test_the_same_write_twice_at_a_time(tmp_path: Path) -> None:
     source, _ = recorded(tmp_path / "s", *SPACES["vectors"])
     target = emptied(source, tmp_path / "t")
     read = read_steps(tmp_path / "s", last=True)
-    merge, messages = writing.merge, []
+    merge, messages = writing.merge_stores, []
 
     def second(*arguments: Any, **options: Any) -> Any:
         with pytest.raises(el.errors.ConcurrentCommitError, match="runs this write") as caught:
@@ -359,20 +359,20 @@ def test_the_same_write_twice_at_a_time(tmp_path: Path) -> None:
         return merge(*arguments, **options)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(writing, "merge", second)
+        patch.setattr(writing, "merge_stores", second)
         assert write_steps(read, target, write_id="a").episodes == len(LENGTHS)
     assert len(messages) == 1
     check_equal(target, source)
 
     def beaten(*arguments: Any, **options: Any) -> Any:
         # As a driver on an object store, where no lock keeps it away.
-        patch.setattr(writing, "merge", merge)
+        patch.setattr(writing, "merge_stores", merge)
         patch.setattr(writing, "staging", lambda layout, name: staging(layout, "other"))
         write_steps(read, target, write_id="b")
         return merge(*arguments, **options)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(writing, "merge", beaten)
+        patch.setattr(writing, "merge_stores", beaten)
         with pytest.raises(el.errors.ConcurrentCommitError, match="committed the same write"):
             write_steps(read, target, write_id="b")
     check_equal(target, source, 2 * len(LENGTHS))
@@ -453,7 +453,7 @@ def test_a_store_on_an_object_store(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert write_steps(read, write_id="a", **to).present == len(LENGTHS)
 
     with monkeypatch.context() as patch:
-        patch.setattr(writing, "merge", lambda *_, **__: 1 / 0)
+        patch.setattr(writing, "merge_stores", lambda *_, **__: 1 / 0)
         patch.setattr(staging_module, "clear", lambda place: None)
         with pytest.raises(ZeroDivisionError):
             write_steps(read, write_id="b", **to)

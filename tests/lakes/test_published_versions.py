@@ -225,7 +225,7 @@ def test_an_unfinished_publication_goes_on_or_is_refused(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(fixed_copy, "merge", fail)
+        patch.setattr(fixed_copy, "merge_stores", fail)
         with pytest.raises(OSError, match="No space"):
             store.publish(tmp_path / "out", tag="v1")
     assert not (tmp_path / "out").exists()

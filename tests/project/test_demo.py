@@ -203,13 +203,12 @@ def test_replay_notices_an_episode_that_goes_on(demo: Demo) -> None:
 
 def test_a_difference_ends_the_demo_with_status_1(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If an episode does not replay, the demo says how many and fails."""
-    import episodelake.terminal.reports.demo as module
 
     def in_weak_gravity(episode: el.Episode, env: gymnasium.Env) -> object:
         env.unwrapped.gravity = 1.0
         return replay(episode, env)
 
-    monkeypatch.setattr(module, "replay", in_weak_gravity)
+    monkeypatch.setattr(el.Episode, "replay", in_weak_gravity)
     words = ["demo", "--path", str(tmp_path / "d"), "--episodes", "2"]
     result = CliRunner().invoke(app, words, env=NO_TERMINAL)
     assert result.exit_code == 1
