@@ -39,6 +39,7 @@ import size
 import sql
 import startup
 import vector_recording
+import video
 from measure import Row
 from peer_process import TIANSHOU, Peer
 from report import markdown, print_table
@@ -52,6 +53,7 @@ BENCHMARKS = {
     "filtering": filtering.run,
     "exploring": exploring.run,
     "sql": sql.run,
+    "video": video.run,
     "cookbook": cookbook.run,
     "size": size.run,
     "opening": opening.run,

@@ -11,6 +11,7 @@ from .episode_store import EpisodeStore, EpisodeView
 from .exchange import formats
 from .exchange.importing import import_dataset
 from .exchange.table.mapping import FILE, ColumnMapping
+from .exchange.video_files import frames_of
 from .lakes.open_lake import lake
 from .publishing.publishing import published
 from .readers.columns.mapped import Cache
@@ -88,6 +89,7 @@ __all__ = [
     "collect",
     "create",
     "formats",
+    "frames_of",
     "import_dataset",
     "lake",
     "merge",

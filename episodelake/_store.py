@@ -19,13 +19,12 @@ from .store.creation import check_free, check_free_for_copy, created_atomically,
 from .store.errors import InvalidArgumentError, StoreExistsError, StoreNotFoundError, VersionNotFoundError
 from .store.files import afterwards, is_folder, options_of, refuse_unused, user_path
 from .store.frames import Video
-from .store.frames.ffmpeg import check_encoder
 from .store.layout import Layout
 from .store.manifest import (
     Manifest,
-    check_encodings,
     check_same_spaces,
     read_manifest,
+    with_encodings,
     write_card,
     write_manifest,
 )
@@ -99,14 +98,8 @@ def create(
             spaces = spaces_of(own, observation_space, action_space)
             manifest, parts = Manifest.new(*spaces, shape), {"": spaces}
         notes = base_notes(parts)
-    if not isinstance(encodings, Mapping | None):
-        raise InvalidArgumentError(
-            f"encodings={encodings!r:.200}: expected a mapping from columns of frames to episodelake.Video."
-        )
-    manifest = replace(manifest, encodings=dict(encodings or {}))
-    check_encodings(manifest)
-    for encoding in manifest.encodings.values():
-        check_encoder(encoding)
+    if encodings is not None:
+        manifest = with_encodings(manifest, encodings)
     noted = {**notes, **(card or {})} if notes and isinstance(card, Mapping | None) else card
     if not flag("exist_ok", exist_ok):
         return create_described(path, manifest, noted, storage_options)

@@ -28,8 +28,9 @@ from .store.common.progress import Progress, progress_meter
 from .store.creation import check_free_for_copy, created_atomically
 from .store.errors import InvalidArgumentError
 from .store.files import afterwards, refuse_unused
+from .store.frames import Video
 from .store.layout import Layout, check_identity
-from .store.manifest import Manifest, write_card
+from .store.manifest import Manifest, with_encodings, write_card
 from .store.schema import StoreHandle
 from .store.snapshot import Snapshot
 
@@ -81,6 +82,7 @@ class EpisodeView(ReadView["EpisodeView"]):
         parameters: Parameters | None = None,
         *,
         link: bool = False,
+        encodings: Mapping[str, Video] | None = None,
         storage_options: Mapping[str, str] | None = None,
         progress: bool | Progress = False,
     ) -> EpisodeStore:
@@ -93,6 +95,7 @@ class EpisodeView(ReadView["EpisodeView"]):
             into: where; as for `create`.
             filter, parameters: only the episodes that fulfil this condition, as for `EpisodeView.filter`.
             link: share files on the same file system instead of copying them.
+            encodings: store these columns of frames as video, as for `create`; beside those that are.
             storage_options: how to reach the object store `into`; if they are not given, this store's own for
                 a URL of the same kind.
             progress: True for a bar on the terminal, or a function called with the segments done and all
@@ -108,7 +111,14 @@ class EpisodeView(ReadView["EpisodeView"]):
             raise InvalidArgumentError(f"parameters={parameters!r:.100} came without a filter that has them.")
         view = self if filter is None else self.filter(filter, parameters)
         with progress_meter(progress, "Copying", "segments") as tell:
-            return copy_views([view], into, link=link, storage_options=storage_options, progress=tell)
+            return copy_views(
+                [view],
+                into,
+                link=link,
+                encodings=encodings,
+                storage_options=storage_options,
+                progress=tell,
+            )
 
     def publish(
         self,
@@ -905,6 +915,7 @@ def copy_views(
     link: bool,
     storage_options: Mapping[str, str] | None,
     progress: Progress,
+    encodings: Mapping[str, Video] | None = None,
 ) -> EpisodeStore:
     """Return a new store with the episodes of views of one store, one view after the other."""
     from .store.rewrite.merging import merge as merge_stores
@@ -913,7 +924,10 @@ def copy_views(
     own = snapshot.layout.root
     if storage_options is None and str(into).partition("://")[0] == str(own).partition("://")[0]:
         storage_options = own.options
-    target = new_store(into, renewed(snapshot.manifest), storage_options)
+    manifest = renewed(snapshot.manifest)
+    if encodings:
+        manifest = with_encodings(manifest, encodings)
+    target = new_store(into, manifest, storage_options)
     card = CardEntries.to_bytes(views[0].card) if views[0].card else None
     check_free_for_copy(target.layout)
     whole = created_atomically(target, card)

@@ -20,6 +20,7 @@ from .readers.replaying.replay import ReplayReport
 from .readers.verification.inspection import Fault, VerifyReport
 from .store.common.progress import Progress
 from .store.environments.records import SavedEnvironment
+from .store.frames import EncodedFrames
 from .store.recovery.recovery import RecoveredRun
 from .store.rewrite.compaction import CompactReport
 from .store.rewrite.merging import MergeReport
@@ -48,6 +49,7 @@ __all__ = [
     "CompactReport",
     "DeleteReport",
     "Difference",
+    "EncodedFrames",
     "EpisodeExpr",
     "EpisodeFrame",
     "EpisodeLazyFrame",

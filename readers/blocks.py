@@ -24,6 +24,7 @@ from ..store.parquet.files import open_parquet, reading_file
 from ..store.snapshot import Snapshot
 from ..store.spaces import SpaceCodec
 from ..store.spaces.arrow import flat_array, list_array, values_of
+from ..store.spaces.fixed import FixedNode
 from ..store.tables.annotation_files import StepAnnotation
 from ..store.tables.overflow import Overflow
 
@@ -218,6 +219,21 @@ class Block:
                 arrays = [without_nulls(array, valid) for array in arrays]
             self._keep(self._decoded, codec.root, codec.decode(arrays))
         return self._decoded[codec.root]
+
+    def frames_at(self, leaf: FixedNode, start: int, rows: np.ndarray) -> np.ndarray:
+        """Return frames of some rows; of encoded ones, what these need is decoded.
+
+        Args:
+            leaf: of the frames.
+            start: the first row of an episode, or of an agent in it.
+            rows: counted from there, in any order.
+        """
+        return leaf.frames_at(self.cells(leaf.column).slice(start), rows)
+
+    def cells(self, name: str) -> pa.ChunkedArray:
+        """Return a column as it is stored."""
+        self.load([name])
+        return self._column(name)
 
     def observed(self, codec: SpaceCodec) -> np.ndarray | None:
         """Bool, one per row: False where an episode's last observation is missing; None if none is.

@@ -175,6 +175,29 @@ class ReadView(DescribedView, FeedingView, Generic[View]):
 
         return self._view(sort_episodes(self.context, by, descending=descending))
 
+    def decode_frames(self, rows: Any, column: str) -> np.ndarray:
+        """Return the images that some rows of steps have, also where a column's frames are encoded.
+
+        In the frame `steps` and in SQL a cell of an encoded column is a frame, a group of pictures, or empty.
+
+        Args:
+            rows: a frame of Polars, a table of Arrow or a relation of DuckDB with the columns `episode_id`
+                and `t`, and `agent_id` where there are several agents: rows of `steps`, or a query's result.
+            column: of images of uint8, as `observation.front`.
+
+        Returns:
+            An array of shape (n, *shape) in the order of the rows. It belongs to the caller.
+
+        Raises:
+            InvalidArgumentError: there is no such column; the rows lack a column, or name a step that is not
+                there.
+            EpisodeNotFoundError: the rows name an episode that this view lacks.
+            CorruptStoreError: a file of the store is damaged.
+        """
+        from .video_frames import decode_frames
+
+        return decode_frames(self.context, rows, column)
+
     @property
     def plot(self) -> Plots:
         """Interactive charts of these episodes: `store.plot.returns()` and others; see `Plots`."""

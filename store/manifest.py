@@ -30,6 +30,7 @@ from .errors import (
 from .files import Place, is_file, touching, visible_step
 from .files.paths import read_plain
 from .frames import ImageShape, Video
+from .frames.ffmpeg import check_encoder
 from .layout import (
     MANIFEST,
     PLAIN_FORMAT,
@@ -113,6 +114,28 @@ class Manifest:
                 for root, space in roots.items()
             },
         }
+
+
+def with_encodings(manifest: Manifest, encodings: Any) -> Manifest:
+    """Return the identity of a new store that encodes some columns of frames, beside those it does already.
+
+    Args:
+        manifest: without them.
+        encodings: by column.
+
+    Raises:
+        InvalidArgumentError: it is no mapping, names another column, or this machine cannot encode so.
+        MissingPackageError: PyAV is not installed.
+    """
+    if not isinstance(encodings, Mapping):
+        raise InvalidArgumentError(
+            f"encodings={encodings!r:.200}: expected a mapping from columns to episodelake.Video."
+        )
+    made = replace(manifest, encodings={**manifest.encodings, **encodings})
+    check_encodings(made)
+    for encoding in encodings.values():
+        check_encoder(encoding)
+    return made
 
 
 def check_encodings(manifest: Manifest) -> None:

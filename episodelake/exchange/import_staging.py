@@ -18,7 +18,7 @@ from typing import Any
 
 import polars as pl
 
-from .. import EpisodeStore, EpisodeView, create
+from .. import EpisodeStore, EpisodeView, Video, create
 from .. import open as open_store
 from ..errors import DatasetError, StoreAccessError, StoreNotFoundError
 from ..plugin import (
@@ -48,7 +48,7 @@ class Target:
         into: the path or URL.
         store: that is there; None if there is none.
         storage_options: how to reach it.
-        on_error, on_changed, cast, progress, env, metadata: as for `import_dataset`.
+        on_error, on_changed, cast, progress, env, metadata, encodings: as for `import_dataset`.
         direct: write straight into a new store, which an error leaves in part.
     """
 
@@ -62,6 +62,7 @@ class Target:
     env: Any = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
     direct: bool = False
+    encodings: Mapping[str, Video] | None = None
 
 
 def import_staged(dataset: ForeignDataset, target: Target) -> dict[str, Any]:
@@ -192,6 +193,7 @@ def empty_store(dataset: ForeignDataset, path: Path, **options: Any) -> EpisodeS
         observation_space=dataset.observation_space,
         action_space=dataset.action_space,
         reward_shape=dataset.reward_shape,
+        encodings=dataset.encodings,
         **options,
     )
 
@@ -205,7 +207,9 @@ def _staged(dataset: ForeignDataset, target: Target) -> Iterator[tuple[EpisodeSt
     # The digests of episodes show other options of the import.
     run = str(getattr(target.env, "spec", target.env)), dump_json(freeze_value(dict(target.metadata)))
     spaces = space_to_json(dataset.observation_space), space_to_json(dataset.action_space)
-    identity = json.dumps([dataset.identity, run, spaces, dataset.reward_shape], sort_keys=True)
+    encodings = [{column: each.to_json() for column, each in dataset.encodings.items()}]
+    facts = [dataset.identity, run, spaces, dataset.reward_shape, *(encodings if encodings[0] else ())]
+    identity = json.dumps(facts, sort_keys=True)
     digest = hashlib.sha256(identity.encode()).hexdigest()[:12]
     layout = Layout.at(target.into)
     folder = layout.root.local

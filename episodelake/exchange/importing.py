@@ -15,7 +15,7 @@ import polars as pl
 import pyarrow as pa
 from gymnasium.envs.registration import EnvSpec
 
-from .. import EpisodeStore, EpisodeView
+from .. import EpisodeStore, EpisodeView, Video
 from .. import open as open_store
 from ..errors import DatasetError, InvalidArgumentError, SpaceMismatchError, StoreNotFoundError
 from ..plugin import (
@@ -35,6 +35,7 @@ from ..plugin import (
 from ..store.common.arguments import naming_arguments
 from ..store.creation import check_free_for_copy
 from ..store.files import exists, is_file
+from ..store.manifest import Manifest, check_encodings
 from ..store.spaces.coerce import Cast
 from ..types import Progress
 from ..writers.importing.boundary import Files, bounded, guarded, located
@@ -121,6 +122,7 @@ def import_dataset(
     last_step: LastStep = "auto",
     observation_space: gymnasium.Space | None = None,
     action_space: gymnasium.Space | None = None,
+    encodings: Mapping[str, Video] | None = None,
     cast: Cast = "no",
     trust: bool = False,
     max_bytes: int | None = None,
@@ -164,6 +166,8 @@ def import_dataset(
             "auto" looks at its action.
         observation_space, action_space: of a new store, in place of those that are stated or inferred.
             Minari's datasets and Stable-Baselines3's sources always state theirs.
+        encodings: of a new store, as for `create`; None for those of the source: videos of LeRobot stay
+            video. {} stores raw frames. Video that can be copied is, whatever its codec.
         cast: as for `EpisodeStore.writer`: which dtypes are cast to those of the spaces.
         trust: read what can only be read by running code of the source, such as pickled columns, and files
             outside of the source that it links to.
@@ -210,7 +214,16 @@ def import_dataset(
         where = into.url if isinstance(into, EpisodeStore) else into
         store = into if isinstance(into, EpisodeStore) else _store_at(into, storage_options)
         target = Target(
-            where, store, storage_options, on_error, on_changed, cast, progress, env, metadata or {}
+            where,
+            store,
+            storage_options,
+            on_error,
+            on_changed,
+            cast,
+            progress,
+            env,
+            metadata or {},
+            encodings=encodings,
         )
         return _imported(source, shown, name, target, options, format, dry_run=dry_run)
 
@@ -260,10 +273,13 @@ def _imported(
         check_free_for_copy(Layout.at(target.into, target.storage_options))
     else:
         _check_spaces(target.store, options)
+        _check_same_encodings(target.store, target.encodings)
     with reading(shown):
         opened = chosen.open(source, options)
     opened.source = shown
     with closing(opened) as dataset, _spaces_of(target.store, dataset):
+        if target.store is None and target.encodings is not None:
+            dataset.encodings = _checked_encodings(dataset, target.encodings)
         facts = {
             "source": shown,
             "format": chosen.name,
@@ -322,6 +338,35 @@ def _check_spaces(target: EpisodeStore, options: ImportOptions) -> None:
             )
 
 
+def _check_same_encodings(target: EpisodeStore, encodings: Mapping[str, Video] | None) -> None:
+    """Refuse encodings that were given for a store that has others.
+
+    Raises:
+        InvalidArgumentError: it has others.
+    """
+    own = target.handle.manifest.encodings
+    if encodings is not None and encodings != own:
+        raise InvalidArgumentError(
+            f"encodings={encodings!r:.300} is for a new store; {target.url} has {dict(own)!r:.300}. Leave it "
+            "out, or import into another store."
+        )
+
+
+def _checked_encodings(dataset: ForeignDataset, encodings: Mapping[str, Video]) -> dict[str, Video]:
+    """Return the encodings of a new store.
+
+    Raises:
+        InvalidArgumentError: they are no mapping, or name something other than a column of frames.
+    """
+    if not isinstance(encodings, Mapping):
+        raise InvalidArgumentError(
+            f"encodings={encodings!r:.200}; expected a mapping of columns of frames to episodelake.Video."
+        )
+    spaces = dataset.observation_space, dataset.action_space
+    check_encodings(replace(Manifest.new(*spaces, dataset.reward_shape), encodings=encodings))
+    return dict(encodings)
+
+
 def _same(space: gymnasium.Space, other: gymnasium.Space) -> bool:
     return bool(space == other) or space_to_json(space) == space_to_json(other)
 
@@ -351,6 +396,7 @@ def _spaces_of(target: EpisodeStore | None, dataset: ForeignDataset) -> Iterator
     own = dataset.observation_space, dataset.action_space
     wanted = target.observation_space, target.action_space
     dataset.observation_space, dataset.action_space = wanted
+    dataset.encodings = target.handle.manifest.encodings
     try:
         yield
     except SpaceMismatchError as error:

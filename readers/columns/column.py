@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -16,13 +17,15 @@ import numpy as np
 import pyarrow as pa
 
 from ...store.errors import CorruptStoreError, InvalidArgumentError
+from ...store.frames import VideoColumn
 from ...store.names import FLAGS, OBSERVATION_PRESENT, is_observation
 from ...store.snapshot import Snapshot
 from ...store.spaces import SpaceCodec
 from ...store.tables.table_files import Pointers
 from ..blocks import Block
+from .encoded_rows import RowsToFill
 from .selection import Selection
-from .tree import Tree, leaves, map_leaves
+from .tree import Tree, leaves, map_leaves, row_bytes
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,20 @@ class Column(ABC):
             InvalidArgumentError: a row has a value of another kind or shape.
         """
         return
+
+    @property
+    def row_bytes(self) -> int:
+        """About how many bytes a row takes in memory."""
+        return row_bytes(self.template)
+
+    def empty(self, new: Callable[[np.ndarray], np.ndarray], rows: int) -> Tree:
+        """Return what the values of so many rows are written into.
+
+        Args:
+            new: makes an array for a leaf of the template.
+            rows: how many.
+        """
+        return map_leaves(new, self.template)
 
     @abstractmethod
     def values(self, block: Block, snapshot: Snapshot) -> Tree:
@@ -127,6 +144,63 @@ class SpaceColumn(Column):
                 "episodes. verify() names them."
             )
         return observed
+
+
+@dataclass(frozen=True)
+class EncodedColumn(SpaceColumn):
+    """Observations whose frames stay encoded in memory, and are decoded when rows are taken.
+
+    Attributes:
+        video: the columns of these frames.
+    """
+
+    video: tuple[VideoColumn, ...]
+
+    @staticmethod
+    def of_video(column: SpaceColumn, video: Sequence[VideoColumn]) -> SpaceColumn:
+        """Return a column with its frames encoded; the column itself if it has no such frames."""
+        own = tuple(each for each in video if each.name in column.fields)
+        if not own:
+            return column
+        return EncodedColumn(
+            column.name, column.template, column.fields, column.of_transitions, column.codec, own
+        )
+
+    @property
+    def row_bytes(self) -> int:
+        """See `Column`."""
+        return row_bytes(self.template) - sum(each.image.size - each.frame_bytes for each in self.video)
+
+    def empty(self, new: Callable[[np.ndarray], np.ndarray], rows: int) -> Tree:
+        """See `Column`."""
+        video = {each.name: each for each in self.video}
+        columns = iter(self.codec.leaves)
+
+        def made(leaf: np.ndarray) -> Any:
+            name = next(columns).column
+            return RowsToFill(name, video[name].image, rows) if name in video else new(leaf)
+
+        return map_leaves(made, self.template)
+
+    def write(
+        self, block: Block, snapshot: Snapshot, into: Tree, rows: Sequence[tuple[int, int, int]]
+    ) -> None:
+        """See `Column`."""
+        self.observed(block, snapshot, rows)
+        for part, (_, leaf) in zip(self._parts, leaves(into), strict=True):
+            if isinstance(leaf, RowsToFill):
+                leaf.put(block.cells(leaf.name), rows)
+            else:
+                part.write(block, snapshot, leaf, rows)
+
+    @cached_property
+    def _parts(self) -> tuple[SpaceColumn, ...]:
+        """A column for each of its leaves."""
+        codecs = [SpaceCodec(node.space, node.column) for node in self.codec.leaves]
+        return tuple(
+            SpaceColumn(codec.root, _space_template(codec), (codec.root,), self.of_transitions, codec)
+            for codec in codecs
+        )
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from ...store.names import TERMINATED, TRUNCATED
 from ...store.tables.table_files import POINTERS
 from ..blocks import Block, BlockPart, BlockReader
 from .column import Column
+from .encoded_rows import apart, filled, together
 from .episode_columns import EpisodeColumn
 from .selection import END_REASONS, EpisodeIndex, Selection
 from .tree import Slot, Tree, lay_out, leaves, map_leaves, row_bytes, unpack
@@ -51,7 +52,7 @@ class SharedColumns:
     def columns(self) -> dict[str, Tree]:
         """Return the columns, read-only, in pages that all processes share."""
         content = mmap.mmap(self.file.fileno(), 0, access=mmap.ACCESS_READ)
-        return unpack(self.slots, np.frombuffer(content, np.uint8))
+        return together(unpack(self.slots, np.frombuffer(content, np.uint8)))
 
 
 def share(columns: Mapping[str, Tree]) -> SharedColumns:
@@ -63,7 +64,8 @@ def share(columns: Mapping[str, Tree]) -> SharedColumns:
     Raises:
         StoreAccessError: the folder for temporary files is full.
     """
-    slots, size = lay_out(dict(columns))
+    columns = apart(dict(columns))
+    slots, size = lay_out(columns)
     try:
         file = tempfile.TemporaryFile(prefix="episodelake-")  # noqa: SIM115 - it stays open with its owner
 
@@ -155,7 +157,7 @@ class ColumnSource:
     @property
     def row_bytes(self) -> int:
         """Bytes of a decoded row."""
-        return sum(row_bytes(column.template) for column in self.columns)
+        return sum(column.row_bytes for column in self.columns)
 
     def fill(self, arrays: Mapping[str, Tree], pool: Executor, *, thrifty: bool = False) -> None:
         """Read the columns into arrays.
@@ -228,7 +230,7 @@ def empty_arrays(columns: Sequence[Column], rows: int, allocate: Allocate) -> di
             return np.empty(shape, leaf.dtype)
         return np.frombuffer(allocate(size), leaf.dtype, size // leaf.itemsize).reshape(shape)
 
-    return {column.name: map_leaves(empty, column.template) for column in columns}
+    return {column.name: column.empty(empty, rows) for column in columns}
 
 
 def large_pages(size: int) -> Any:
@@ -265,7 +267,7 @@ def read_arrays(
     else:
         with ThreadPoolExecutor(os.cpu_count() or 1, "episodelake loading") as own:
             source.fill(arrays, own, thrifty=True)
-    return StepArrays(source.index, arrays)
+    return StepArrays(source.index, {name: filled(tree) for name, tree in arrays.items()})
 
 
 def _only(block: Block, rows: list[tuple[int, int, int]]) -> tuple[Block, list[tuple[int, int, int]]]:

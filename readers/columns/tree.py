@@ -150,7 +150,7 @@ def take_stretches(tree: Tree, starts: np.ndarray, length: int) -> Tree:
 
 
 def _stretches(leaf: np.ndarray | StackedRows, starts: np.ndarray, length: int) -> np.ndarray:
-    if isinstance(leaf, StackedRows):
+    if not isinstance(leaf, np.ndarray):
         return leaf.take(_rows_of(starts, length, len(leaf)))
     row_bytes = leaf.itemsize * int(np.prod(leaf.shape[1:]))
     count = len(leaf) - length + 1

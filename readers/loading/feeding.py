@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 import zlib
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,8 +13,10 @@ import numpy as np
 import polars as pl
 
 from ...store.errors import InvalidArgumentError
+from ...store.frames import VideoColumn
 from ...store.names import AGENT_ID
 from ..columns.cache_folder import CacheFolder, chosen_folder
+from ..columns.column import Column, EncodedColumn, SpaceColumn
 from ..columns.episode_columns import choose_followed, choose_loaded
 from ..columns.mapped import Cache, map_arrays
 from ..columns.selection import Selection, select, whole_episodes
@@ -33,7 +36,7 @@ from .orders import Order
 from .outputs import Output
 from .priorities import Priorities, Prioritized
 from .stream import StreamFeed, StreamOrder, blocks_of
-from .transforms.on_read import TransformPipeline
+from .transforms.on_read import DerivedColumns, TransformPipeline
 from .units import Deltas, UnitIndex, Units
 
 #: Of a stream: decoded values at a time by default.
@@ -41,6 +44,8 @@ _BUFFER_BYTES = 1 << 30
 #: Of a stream: of each row's place in the order; of each column that a transform adds, in most cases.
 _ORDER_BYTES, _DERIVED_BYTES = 4, 8
 #: Episodes whose steps are marked at a time.
+#: The episodes that a shuffled batch should have units of, at least.
+_MIXED = 4
 _EPISODES, _NUMBER = 1 << 14, "_number"
 
 
@@ -136,6 +141,8 @@ def loader_of(context: ReadContext, config: LoaderConfig) -> Loader:
         source = joint_source(ColumnSource(context.blocks, selection, ()), teams, config.stored_columns)
     else:
         columns = choose_loaded(snapshot, selection, config.stored_columns)
+        if config.cache.kind != "mmap":
+            columns = _kept_encoded(columns, config, snapshot.schema.video)
         source = ColumnSource(context.blocks, selection, columns)
     make = _stream_feed if config.cache.kind == "stream" else _array_feed
     feed = make(source, config, order, unit_index)
@@ -160,6 +167,21 @@ def loader_of(context: ReadContext, config: LoaderConfig) -> Loader:
     batches = BatchSource(feed, config.batching, config.shard, config.pipeline.on_batch)
     kind = Loader if config.prioritized is None else PrioritizedLoader
     return kind(batches, identity | feed.facts(), config.output, config.pipeline.modules)
+
+
+def _kept_encoded(
+    columns: tuple[Column, ...], config: LoaderConfig, video: Sequence[VideoColumn]
+) -> tuple[Column, ...]:
+    """Return columns whose frames are decoded when a batch is made, unless a transform reads all of them."""
+    read = {
+        name for each in config.pipeline.on_read if isinstance(each, DerivedColumns) for name in each.reads
+    }
+    return tuple(
+        EncodedColumn.of_video(column, video)
+        if isinstance(column, SpaceColumn) and column.name not in read
+        else column
+        for column in columns
+    )
 
 
 def _array_feed(source: ColumnSource, config: LoaderConfig, order: Order, unit_index: UnitIndex) -> ArrayFeed:
@@ -190,9 +212,27 @@ def _stream_feed(
     # One half for the group whose batches are taken, one for the group that is read; with its units' order.
     buffer = _BUFFER_BYTES if config.cache.buffer_bytes is None else config.cache.buffer_bytes
     group_rows = max(buffer // 2 // (row_bytes + _ORDER_BYTES), 1)
+    _warn_unmixed(source, config, group_rows)
     blocks = blocks_of(source, np.diff(unit_index.edges), group_rows=group_rows, sort=config.shuffle)
     groups = StreamOrder(blocks, group_rows, config.seed if config.shuffle else None)
     return StreamFeed(source, config.units, config.keys, groups, config.pipeline)
+
+
+def _warn_unmixed(source: ColumnSource, config: LoaderConfig, group_rows: int) -> None:
+    """Warn of batches with units of few episodes each."""
+    episodes = len(source.index)
+    needed = min(episodes, _MIXED) * source.index.rows // max(episodes, 1)
+    if config.shuffle and group_rows < needed:
+        size = needed * 2 * (source.row_bytes + _ORDER_BYTES) >> 20
+        room = group_rows * episodes / source.index.rows
+        warnings.warn(
+            f"The buffer of this stream has room for the rows of {room:.1f} of {episodes} episodes, so a "
+            "shuffled batch has units of few episodes. "
+            f"cache=el.Cache('stream', buffer_bytes={size} << 20) mixes {min(episodes, _MIXED)}. "
+            "Frames that are stored as video take less room (docs/video.md).",
+            RuntimeWarning,
+            stacklevel=6,
+        )
 
 
 def units_where(

@@ -1,15 +1,27 @@
 """Frames of cameras as video: what a column is encoded with, and the cells that hold it."""
 
+from .encoded import EncodedFrames
 from .encoding import Video
 from .images import ImageShape
-from .video_column import VideoColumn, chunk_starts, decode_frames, has_chunks, whole_chunks
+from .video_column import (
+    VideoColumn,
+    chunk_starts,
+    decode_cells,
+    decode_frames,
+    encoded_table,
+    has_chunks,
+    whole_chunks,
+)
 
 __all__ = [
+    "EncodedFrames",
     "ImageShape",
     "Video",
     "VideoColumn",
     "chunk_starts",
+    "decode_cells",
     "decode_frames",
+    "encoded_table",
     "has_chunks",
     "whole_chunks",
 ]

@@ -119,13 +119,13 @@ def _padded(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
     return np.ascontiguousarray(pixels)
 
 
-def decode(chunk: Chunk, image: ImageShape, into: np.ndarray) -> None:
-    """Write the first frames of a chunk.
+def decode(chunk: Chunk, image: ImageShape, wanted: np.ndarray) -> np.ndarray:
+    """Return frames of a chunk: uint8, (n, *image.shape). Nothing behind the last of them is decoded.
 
     Args:
         chunk: of a codec.
         image: the shape of a frame.
-        into: uint8, (n, *image.shape), n at most the chunk's frames.
+        wanted: which of its frames, ascending.
 
     Raises:
         ValueError: the chunk is damaged, or its frames have another size.
@@ -133,25 +133,29 @@ def decode(chunk: Chunk, image: ImageShape, into: np.ndarray) -> None:
     """
     av = _av()
     context = _decoder(chunk, image)
-    count = 0
     form = "gray" if image.channels == 1 else "rgb24"
+    frames = np.empty((len(wanted), *image.shape), np.uint8)
+    done = shown = 0
     try:
         for packet in (*chunk.packets, None):
-            data = None if packet is None else av.Packet(bytes(packet))
-            for picture in context.decode(data):
-                if not (0 <= picture.height - image.height <= 1 and 0 <= picture.width - image.width <= 1):
-                    raise ValueError(
-                        f"a frame has {picture.height} x {picture.width} pixels; expected {image.height} x "
-                        f"{image.width}"
-                    )
-                pixels = picture.to_ndarray(format=form)[: image.height, : image.width]
-                image.write(pixels, into[count])
-                count += 1
-                if count == len(into):
-                    return
+            for picture in context.decode(None if packet is None else av.Packet(bytes(packet))):
+                if shown == wanted[done]:
+                    image.write(_pixels(picture, form, image), frames[done])
+                    done += 1
+                    if done == len(wanted):
+                        return frames
+                shown += 1
     except av.error.FFmpegError as error:
         raise ValueError(f"FFmpeg cannot decode it: {error}") from error
-    raise ValueError(f"it has {count} frames; expected at least {len(into)}")
+    raise ValueError(f"it has {shown} frames; expected at least {int(wanted[-1]) + 1}")
+
+
+def _pixels(picture: Any, form: str, image: ImageShape) -> np.ndarray:
+    if not (0 <= picture.height - image.height <= 1 and 0 <= picture.width - image.width <= 1):
+        raise ValueError(
+            f"a frame has {picture.height} x {picture.width} pixels; expected {image.height} x {image.width}"
+        )
+    return picture.to_ndarray(format=form)[: image.height, : image.width]
 
 
 def _decoder(chunk: Chunk, image: ImageShape) -> Any:

@@ -26,35 +26,40 @@ def encode(frame: np.ndarray, image: ImageShape) -> Chunk:
     return Chunk("lossless", 1, b"", [bytes([best]) + tried[best]])
 
 
-def decode(chunk: Chunk, image: ImageShape, into: np.ndarray) -> None:
-    """Write the frames of a chunk.
+def decode(chunk: Chunk, image: ImageShape, wanted: np.ndarray) -> np.ndarray:
+    """Return frames of a chunk: uint8, (n, *image.shape).
 
     Args:
         chunk: lossless.
         image: the shape of a frame.
-        into: uint8, C-contiguous, (n, *image.shape), n at most the chunk's frames.
+        wanted: which of its frames, ascending.
 
     Raises:
         ValueError: the chunk is damaged.
     """
     if len(chunk.packets) != chunk.frames:
         raise ValueError(f"it holds {chunk.frames} lossless frames in {len(chunk.packets)} packets")
-    codec = pa.Codec("zstd")
-    for packet, frame in zip(chunk.packets, into, strict=False):
-        if not len(packet) or packet[0] not in (_PLAIN, _DIFFERENCES):
-            raise ValueError("a lossless frame begins with neither 0 nor 1")
-        try:
-            data = codec.decompress(pa.py_buffer(packet[1:]), image.size)
-        except (OSError, pa.ArrowException) as error:
-            raise ValueError(f"a lossless frame cannot be decompressed: {error}") from error
-        plain = np.frombuffer(data, np.uint8)
-        if len(plain) != image.size:
-            raise ValueError(f"a lossless frame has {len(plain)} bytes instead of {image.size}")
-        lines = _lines(plain.reshape(image.shape), image)
-        if packet[0] == _PLAIN:
-            _lines(frame, image)[...] = lines
-        else:
-            np.cumsum(lines, axis=1, dtype=np.uint8, out=_lines(frame, image))
+    frames = np.empty((len(wanted), *image.shape), np.uint8)
+    for number, frame in zip(wanted.tolist(), frames, strict=True):
+        _decode(chunk.packets[number], image, frame)
+    return frames
+
+
+def _decode(packet: bytes | memoryview, image: ImageShape, into: np.ndarray) -> None:
+    if not len(packet) or packet[0] not in (_PLAIN, _DIFFERENCES):
+        raise ValueError("a lossless frame begins with neither 0 nor 1")
+    try:
+        data = pa.Codec("zstd").decompress(pa.py_buffer(packet[1:]), image.size)
+    except (OSError, pa.ArrowException) as error:
+        raise ValueError(f"a lossless frame cannot be decompressed: {error}") from error
+    plain = np.frombuffer(data, np.uint8)
+    if len(plain) != image.size:
+        raise ValueError(f"a lossless frame has {len(plain)} bytes instead of {image.size}")
+    lines = _lines(plain.reshape(image.shape), image)
+    if packet[0] == _PLAIN:
+        _lines(into, image)[...] = lines
+    else:
+        np.cumsum(lines, axis=1, dtype=np.uint8, out=_lines(into, image))
 
 
 def _lines(frame: np.ndarray, image: ImageShape) -> np.ndarray:

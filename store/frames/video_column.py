@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -14,6 +16,9 @@ from . import ffmpeg, lossless
 from .chunks import MAGIC, Chunk
 from .encoding import Video
 from .images import ImageShape
+
+#: So many chunks are worth threads.
+_SEVERAL = 3
 
 Rows = TypeVar("Rows", pa.Table, pa.RecordBatch)
 
@@ -175,13 +180,50 @@ def _common_starts(table: pa.Table, columns: Sequence[str]) -> np.ndarray:
     return np.logical_and.reduce([np.ones(table.num_rows, bool), *begins])
 
 
+def encoded_table(rows: pa.Table, columns: Sequence[VideoColumn], pool: Executor | None = None) -> pa.Table:
+    """Return rows of steps with raw frames encoded.
+
+    Args:
+        rows: with the column `t`; they begin with a chunk or a raw frame of each column.
+        columns: those that are encoded.
+        pool: encodes several columns at a time.
+    """
+    starts = rows.column("t").to_numpy() == 0
+
+    def encode(column: VideoColumn) -> pa.Array:
+        cells = rows.column(column.name)
+        return column.encode(cells.chunk(0) if cells.num_chunks == 1 else cells.combine_chunks(), starts)
+
+    try:
+        encoded = (map if pool is None else pool.map)(encode, columns)
+    except RuntimeError:  # The interpreter ends, and starts no more threads.
+        encoded = map(encode, columns)
+    for column, cells in zip(columns, encoded, strict=True):
+        index = rows.schema.get_field_index(column.name)
+        rows = rows.set_column(index, rows.schema.field(index), cells)
+    return rows
+
+
 def decode_frames(cells: pa.Array, image: ImageShape, rows: np.ndarray | None = None) -> np.ndarray:
-    """Return frames of a column; each chunk that they lie in is decoded once.
+    """Return frames of a column; see `decode_cells`.
 
     Args:
         cells: binary, no NULLs, in the order of the store.
         image: the shape of a frame.
         rows: the rows to return, in any order; None for all.
+    """
+    data = _data(cells)
+    return decode_cells(data.bytes, data.starts, image, np.arange(len(cells)) if rows is None else rows)
+
+
+def decode_cells(data: np.ndarray, edges: np.ndarray, image: ImageShape, rows: np.ndarray) -> np.ndarray:
+    """Return frames of a column; each chunk that they lie in is decoded once, several in parallel.
+
+    Args:
+        data: uint8, the bytes of the cells.
+        edges: where each cell begins, and the end of the last one.
+        image: the shape of a frame.
+        rows: int64, shape (n,): the cells whose frames to return, in any order.
 
     Returns:
         uint8, (n, *image.shape), writable and its own memory.
@@ -190,35 +232,47 @@ def decode_frames(cells: pa.Array, image: ImageShape, rows: np.ndarray | None = 
         ValueError: a cell is neither a frame, a chunk nor a frame of the chunk above.
         MissingPackageError: PyAV is not installed.
     """
-    data = _data(cells)
-    sizes = np.diff(data.starts)
-    wanted = np.arange(len(cells)) if rows is None else np.asarray(rows, np.int64)
-    frames = np.empty((len(wanted), *image.shape), np.uint8)
-    heads = np.maximum.accumulate(np.where(sizes > 0, np.arange(len(cells)), -1))
-    owners = heads[wanted]
-    for head in np.unique(owners).tolist():
-        places = np.flatnonzero(owners == head)
+    sizes = np.diff(edges)
+    frames = np.empty((len(rows), *image.shape), np.uint8)
+    heads = np.maximum.accumulate(np.where(sizes > 0, np.arange(len(sizes)), -1))
+    owners = heads[rows]
+    order = np.argsort(owners, kind="stable")
+    firsts = np.flatnonzero(np.diff(owners[order], prepend=-2))
+
+    def decode(places: np.ndarray) -> None:
+        head = int(owners[places[0]])
         if head < 0:
-            row = int(wanted[places[0]])
+            row = int(rows[places[0]])
             raise ValueError(f"the frame in row {row} belongs to a chunk in a row before, which is missing")
-        start, stop = int(data.starts[head]), int(data.starts[head + 1])
-        offsets = wanted[places] - head
-        if stop - start == image.size and not offsets.any():
-            frames[places] = data.bytes[start:stop].reshape(image.shape)
-            continue
-        decoded = np.empty((int(offsets.max()) + 1, *image.shape), np.uint8)
+        wanted, back = np.unique(rows[places] - head, return_inverse=True)
         try:
-            _decode(data.bytes[start:stop], image, decoded)
+            decoded = _decoded(data[int(edges[head]) : int(edges[head + 1])], image, wanted)
         except ValueError as error:
             raise ValueError(f"the chunk in row {head} is damaged: {error}") from error
-        frames[places] = decoded[offsets]
+        frames[places] = decoded[back]
+
+    parts = np.split(order, firsts[1:]) if len(order) else []
+    if len(parts) < _SEVERAL:
+        for part in parts:
+            decode(part)
+    else:
+        with ThreadPoolExecutor(min(len(parts), os.cpu_count() or 1), "episodelake decoding") as pool:
+            for _ in pool.map(decode, parts):
+                pass
     return frames
 
 
-def _decode(cell: np.ndarray, image: ImageShape, into: np.ndarray) -> None:
+def _decoded(cell: np.ndarray, image: ImageShape, wanted: np.ndarray) -> np.ndarray:
+    """Return frames of a chunk, or a raw frame.
+
+    Args:
+        wanted: which of its frames, ascending.
+    """
     if len(cell) == image.size:
-        raise ValueError("it is a raw frame, and empty cells follow it")
+        if wanted[-1]:
+            raise ValueError("it is a raw frame, and empty cells follow it")
+        return cell.reshape((1, *image.shape))
     chunk = Chunk.parse(memoryview(cell))
-    if chunk.frames < len(into):
-        raise ValueError(f"it has {chunk.frames} frames; expected at least {len(into)}")
-    (lossless if chunk.codec == "lossless" else ffmpeg).decode(chunk, image, into)
+    if chunk.frames <= wanted[-1]:
+        raise ValueError(f"it has {chunk.frames} frames; expected at least {int(wanted[-1]) + 1}")
+    return (lossless if chunk.codec == "lossless" else ffmpeg).decode(chunk, image, wanted)

@@ -269,8 +269,10 @@ class _Source:
         self._bring_rows(_in_order(pa.concat_tables(part), ids), brought)
 
     def _fits(self, segment: str) -> bool:
-        """Return whether all columns of a segment have the same kind here, and hold all their numbers."""
+        """Return whether a segment has the kinds and encodings that columns have here, and no overflow."""
         has = self._here[segment].columns
+        if not self._operation.store.schema.encodings.keys() <= self._snapshot.schema.encodings.keys():
+            return False
         if any(of.json_column in has for of in self._snapshot.overflow(STEPS).values()):
             return False
         known = {column.name: kinds.field_kind(column) for column in self._operation.tables.steps.schema}
@@ -325,7 +327,8 @@ class _Source:
             source,
             self._snapshot.marked_schema(STEPS),
             pointers.segments,
-            tuple(self._snapshot.schema.encodings),
+            self._operation.store.schema.video,
+            encode=bool(self._operation.store.schema.encodings),
         )
         if self._uniform:
             names = self._operation.store.schema.steps.names

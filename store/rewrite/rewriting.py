@@ -213,7 +213,7 @@ def aligned_files(
     """
     layout = operation.store.layout
     folder = layout.table(STEPS)
-    video = tuple(operation.store.schema.encodings)
+    video = operation.store.schema.video
     yield AlignedFiles(lambda name: folder / name, operation.tables.steps.schema, segments, video), folder
     for annotation in files.annotations.values():
         places = {name: files.find(annotation.name, name) for name in segments}

@@ -25,7 +25,7 @@ from ..dynamic.columns import align_to_schema, columns_or_nulls
 from ..dynamic.logical_types import field_overflow
 from ..errors import CorruptStoreError
 from ..files import Place, guard_access, remove_file, temporary_folder
-from ..frames import whole_chunks
+from ..frames import VideoColumn, encoded_table, whole_chunks
 from ..parquet.files import open_parquet, parquet_writer, read_footer, reading_file
 from ..segments.steps_file import GROUP_BYTES, GROUP_ROWS
 from ..tables.table_files import Pointers
@@ -44,12 +44,14 @@ class AlignedFiles:
         schema: the columns that these files may have.
         segments: names of all segments that rows are taken from.
         video: the columns of encoded frames, of which a row group begins with a chunk.
+        encode: whether raw frames are encoded; else all cells are copied.
     """
 
     place: Callable[[str], Place | None]
     schema: pa.Schema
     segments: tuple[str, ...]
-    video: tuple[str, ...] = ()
+    video: tuple[VideoColumn, ...] = ()
+    encode: bool = False
     _open: dict[str, pq.ParquetFile] = field(default_factory=dict, init=False, repr=False)
     _kept: dict[tuple[str, int], pa.Table] = field(default_factory=dict, init=False, repr=False)
 
@@ -249,12 +251,24 @@ def write_rows(
     columns = pa.schema([column.remove_metadata() for column in schema or aligned.columns])
     nulls = dict.fromkeys(columns.names, 0)
     with parquet_writer(target, columns, aligned.row_bytes) as writer:
-        groups = _regroup(tables, group_sizes(counts, aligned.row_bytes))
-        for group in whole_chunks(groups, aligned.video) if aligned.video else groups:
+        for group in _groups(aligned, tables, counts):
             writer.write_table(group.cast(columns), row_group_size=max(1, group.num_rows))
             for name, column in zip(group.column_names, group.columns, strict=True):
                 nulls[name] += column.null_count
     return int(counts.sum()), nulls
+
+
+def _groups(aligned: AlignedFiles, tables: Iterator[pa.Table], counts: np.ndarray) -> Iterator[pa.Table]:
+    """Yield the row groups of a new file."""
+    names = [column.name for column in aligned.video]
+    if not aligned.encode:
+        groups = _regroup(tables, group_sizes(counts, aligned.row_bytes))
+        return whole_chunks(groups, names) if names else groups
+    raw = sum(column.image.size for column in aligned.video)
+    saved = sum(column.image.size - column.frame_bytes for column in aligned.video)
+    row_bytes = max(1, aligned.row_bytes - saved) if aligned.row_bytes > raw else aligned.row_bytes
+    encoded = (encoded_table(table, aligned.video) for table in whole_chunks(tables, names))
+    return whole_chunks(_regroup(encoded, group_sizes(counts, row_bytes)), names)
 
 
 def group_sizes(counts: Sequence[int] | np.ndarray, row_bytes: int) -> list[int]:

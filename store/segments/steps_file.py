@@ -12,7 +12,6 @@ import os
 from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
 from itertools import groupby
 
 import numpy as np
@@ -21,7 +20,7 @@ import pyarrow as pa
 from ..common.prefetch import prefetch
 from ..dynamic.columns import SegmentColumns
 from ..files import Place
-from ..frames import VideoColumn
+from ..frames import VideoColumn, encoded_table
 from ..journal.episodes import LaneColumns
 from ..journal.packed_columns import Arena, has_packed
 from ..journal.reading import PartReader
@@ -122,13 +121,7 @@ class StepsFile:
         held: list[pa.Table] = []
         with ThreadPoolExecutor(min(len(self._video), os.cpu_count() or 1), "episodelake encoding") as pool:
             for table in tables:
-                encode = partial(_encoded_cells, table)
-                try:
-                    encoded = pool.map(encode, self._video)
-                except RuntimeError:  # The interpreter ends, and starts no more threads.
-                    encoded = map(encode, self._video)
-                for column, cells in zip(self._video, encoded, strict=True):
-                    table = table.set_column(table.column_names.index(column.name), column.name, cells)
+                table = encoded_table(table, self._video, pool)
                 held.append(table)
                 rows, size = (sum(getattr(each, name) for each in held) for name in ("num_rows", "nbytes"))
                 if rows >= GROUP_ROWS or size >= GROUP_BYTES:
@@ -276,11 +269,6 @@ def _whole_pictures(rows: int, columns: Sequence[VideoColumn]) -> int:
     gop = max(each.encoding.gop or 1 for each in columns)
     size = gop * sum(each.image.size for each in columns)
     return -(-rows // gop) * gop if size <= _PICTURES_BYTES else rows
-
-
-def _encoded_cells(table: pa.Table, column: VideoColumn) -> pa.Array:
-    starts = table.column("t").to_numpy() == 0
-    return column.encode(_plain(table, column.name), starts)
 
 
 def _precede_resets(arrivals: pa.Table, rows: np.ndarray) -> bool:

@@ -41,7 +41,6 @@ def test_a_dataset_of_lerobot_comes_in_as_lerobot_reads_it(tmp_path: Path, name:
     report = el.import_dataset(DATA / name, tmp_path / "store", last_observation="missing")
     assert (report.format, report.episodes, report.steps) == ("lerobot", 3, 14)
     assert report.lost == {
-        "frames of lossy video": 14,
         "a last observation, which the source lacks": 3,
         "whether next.done means terminated or truncated: taken as terminated": 1,
     }

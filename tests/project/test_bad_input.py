@@ -702,7 +702,7 @@ def test_no_change_of_store_json_breaks_out_of_the_tree(
     assert escaped == []
 
 
-@pytest.mark.parametrize("version", [2, 99, 10**9])
+@pytest.mark.parametrize("version", [3, 99, 10**9])
 def test_a_newer_format_is_refused(path: Path, version: int) -> None:
     """A store of a newer format raises FormatVersionError that names both versions, before anything else."""
     file = path / "store.json"

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import episodelake as el
+from episodelake.store.frames import VideoColumn
 from episodelake.store.rewrite import rows as rewriting
 from episodelake.store.segments import steps_file
 from video_reader import read_column, row_groups
@@ -387,13 +388,24 @@ def test_an_episode_is_continued_inside_a_chunk(tmp_path: Path, cut: int) -> Non
 
 def half_encoded(path: Path) -> el.EpisodeStore:
     """A store whose first episodes are raw and whose later ones are encoded, in a segment each."""
-    plain = recorded_store(path / "plain", range(4), cameras=FEW, encodings={})
     store = new_store(path / "half", cameras=FEW)
-    el.merge([plain], store)
+    with pytest.MonkeyPatch.context() as patched, store.record(Cameras(FEW)) as env:
+        patched.setattr(VideoColumn, "encode", lambda column, cells, starts: cells)
+        play(env, range(4))
     with store.record(Cameras(FEW)) as env:
         play(env, range(4, 8))
     assert 0 < encoded(store.refresh()) <= 12
     return store.refresh()
+
+
+def test_a_merge_encodes_raw_frames(tmp_path: Path) -> None:
+    """They come into a store of video as those that it records."""
+    plain = recorded_store(tmp_path / "plain", range(4), cameras=FEW, encodings={})
+    store = new_store(tmp_path / "video", cameras=FEW)
+    el.merge([plain], store)
+    check_store(store.refresh(), range(4))
+    recorded = recorded_store(tmp_path / "recorded", range(4), cameras=FEW)
+    assert encoded(store) == encoded(recorded) > 0
 
 
 def in_segments(path: Path) -> el.EpisodeStore:

@@ -14,17 +14,19 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pyarrow as pa
 
 from ...store.dynamic.column_groups import ColumnSet, DynamicRows, owned
 from ...store.dynamic.columns import SegmentColumns
-from ...store.errors import InvalidArgumentError, StoreAccessError
+from ...store.errors import InvalidArgumentError, SpaceMismatchError, StoreAccessError
+from ...store.frames import EncodedFrames
 from ...store.journal.episodes import (
     EndReason,
     EpisodeColumns,
@@ -35,6 +37,7 @@ from ...store.journal.episodes import (
     timestamp_now,
 )
 from ...store.journal.records import begin_and_end_events
+from ...store.names import OBSERVATION, escape_distinct
 from ...store.schema import JOURNAL_KIND, JOURNAL_NUMBER, LATE_ROW, RESET_ROW, STEP_ROW, StepSchema
 from ...store.spaces.arrow import flat_array
 from ...store.spaces.codec import slice_batch
@@ -170,6 +173,10 @@ class WholeRows(StepRows):
         session.seals.await_backlog(_MOST_SEALS)
         record = _record(self._schema, session.take_numbers(), whole, env_index, facts)
         rows = whole.length + 1
+        encoded = encoded_parts(whole.observations, self._schema)
+        if encoded:
+            self.add(self._copied(record, whole, encoded))
+            return record
         if rows > self._most_rows:
             self.add(self._cut(record, whole))
             return record
@@ -240,6 +247,24 @@ class WholeRows(StepRows):
             block.put(0, record.number, whole, start, stop)
             batches.append(block.batch(stop - start, self._session.columns))
         return BulkEpisodes(EpisodeColumns.of([record]), batches)
+
+    def _copied(
+        self, record: EpisodeRecord, whole: WholeEpisode, encoded: Mapping[str, EncodedFrames]
+    ) -> BulkEpisodes:
+        """Return an episode whose encoded frames are taken over."""
+        rows, observed = whole.length + 1, whole.observed
+        plain = _without(self._schema, encoded)
+        block = WholeBlock(plain, rows)
+        block.add(record, replace(whole, observations=without(whole.observations, encoded)))
+        batch = block.batch(rows, self._session.columns)
+        for column, frames in encoded.items():
+            if len(frames) != observed:
+                raise SpaceMismatchError(f"{column} has {len(frames)} frames; expected {observed}.")
+            missing = pa.nulls(rows - observed, pa.binary())
+            batch = batch.append_column(column, pa.concat_arrays([frames.cells, missing]))
+        names = self._schema.journal.names
+        others = [name for name in batch.schema.names if name not in names]
+        return BulkEpisodes(EpisodeColumns.of([record]), [batch.select([*names, *others])])
 
     def _room(self, rows: int) -> WholeBlock:
         """Return the block to fill; the caller holds the lock.
@@ -317,6 +342,49 @@ class WholeRows(StepRows):
         records[-1][1].extend(ends)
         done = partial(self._session.finished.journalled, bulk)
         return JournalRows(records, bulk.episodes.numbers, done)
+
+
+def encoded_parts(observations: Any, schema: StepSchema) -> dict[str, EncodedFrames]:
+    """Return the parts of observations that the store takes over encoded, by column."""
+    if not schema.encodings or schema.groups:
+        return {}
+    video = {column.name: column.image for column in schema.video}
+    found = {
+        name: part
+        for name, part in _leaves(observations, schema.observation.root)
+        if isinstance(part, EncodedFrames) and name in video and part.image == video[name]
+    }
+    # Names of columns that differ in case alone depend on one another.
+    named = found and {*_without(schema, found).journal.names, *found} == {*schema.journal.names}
+    return found if named else {}
+
+
+def _without(schema: StepSchema, columns: Collection[str]) -> StepSchema:
+    space = without(schema.observation_space, columns)
+    return replace(schema, observation_space=space, encodings={})
+
+
+def _leaves(values: Any, column: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(values, Mapping):
+        for key, name in escape_distinct(values).items():
+            yield from _leaves(values[key], f"{column}.{name}")
+    else:
+        yield column, values
+
+
+def without(values: Any, columns: Collection[str], column: str = OBSERVATION) -> Any:
+    """Return a Dict space, or observations of one, without the parts of some columns."""
+    parts = values.spaces if isinstance(values, gymnasium.spaces.Dict) else values
+    if not isinstance(parts, Mapping):
+        return gymnasium.spaces.Dict({}) if isinstance(values, gymnasium.Space) else {}
+    kept = {
+        key: without(parts[key], columns, f"{column}.{name}")
+        if isinstance(parts[key], Mapping | gymnasium.spaces.Dict)
+        else parts[key]
+        for key, name in escape_distinct(parts).items()
+        if f"{column}.{name}" not in columns
+    }
+    return gymnasium.spaces.Dict(kept) if isinstance(values, gymnasium.Space) else kept
 
 
 def _record(

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ...store.frames import EncodedFrames
 from ...store.names import EPISODE
 from ...store.spaces.arrow import LISTS
 from .formats import ForeignEpisode
@@ -42,6 +43,11 @@ def _add(digest: Any, value: Any) -> None:
         kind = value.dtype if value.dtype.fields else _text_of(value.dtype)
         digest.update(f"a{kind}{value.shape}".encode())
         digest.update(np.ascontiguousarray(value).reshape(-1).view(np.uint8))
+    elif isinstance(value, EncodedFrames):
+        digest.update(f"v{value.shape}".encode())
+        for cell in value.cells:
+            digest.update(b"%d:" % len(cell.as_buffer()))
+            digest.update(cell.as_buffer())
     # Asking for the type first saves what an abstract class takes to answer.
     elif type(value) not in _PLAIN and isinstance(value, Mapping):
         digest.update(b"m%d" % len(value))

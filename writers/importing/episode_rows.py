@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from ...store.common.exchange import Losses
 from ...store.errors import DatasetError
+from ...store.frames import EncodedFrames
 from ...store.spaces.codec import slice_batch
 from .formats import ForeignDataset, ForeignEpisode, ForeignTable, ImportOptions, Part
 
@@ -304,6 +305,8 @@ def joined(first: Any, second: Any) -> Any:
         return {key: joined(part, second[key]) for key, part in first.items()}
     if isinstance(first, tuple):
         return tuple(map(joined, first, second))
+    if isinstance(first, EncodedFrames):
+        return first.joined(second)
     return np.concatenate([first, second])
 
 

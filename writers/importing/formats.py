@@ -29,6 +29,7 @@ from ...store.errors import (
     StoreUnavailableError,
 )
 from ...store.files import exists, is_file, is_folder, names_in
+from ...store.frames import Video
 from ...store.names import ACTION, OBSERVATION
 from ..episodes.arrow_episodes import batches_of
 from .boundary import Files, check_access, check_not_empty, reading
@@ -227,6 +228,7 @@ class ForeignDataset(ABC):
             the importer sets it from the format and the source.
         observation_space, action_space: of every episode.
         reward_shape: () for scalar rewards.
+        encodings: how a new store encodes frames, by column; of a store that is there, its own.
         card: the card of a new store.
         mapping: for the report, columns of ours and where they come from.
         losses: what does not come over; formats add to it while they read.
@@ -242,6 +244,7 @@ class ForeignDataset(ABC):
     count: int | None = None
 
     def __init__(self) -> None:
+        self.encodings: Mapping[str, Video] = {}
         self.card: dict[str, Any] = {}
         self.mapping: dict[str, str] = {}
         self.losses = Losses()

@@ -12,6 +12,8 @@ from gymnasium import Space, spaces
 
 from ...errors import DatasetError
 from ...plugin import Losses
+from ...store.names import escape_distinct
+from ...types import EncodedFrames
 from ...writers.importing.columns import apart, array_space, read_json
 from .files import INFO, VERSIONS
 from .videos import Pixels
@@ -204,6 +206,22 @@ def _other_files(folder: Path) -> list[Path]:
     return [file for file in sorted((folder / "meta").iterdir()) if file.name not in _LISTS]
 
 
+def frame_column(space: Space, path: str) -> str | None:
+    """Return the column of steps of a part of the observations that can be video; None if it cannot.
+
+    Args:
+        space: of the observations.
+        path: the part, such as `observation.front`.
+    """
+    column, *keys = path.split(".")
+    for key in keys:
+        if not isinstance(space, spaces.Dict) or key not in space.spaces:
+            return None
+        column, space = f"{column}.{escape_distinct(space.spaces)[key]}", space.spaces[key]
+    fits = isinstance(space, spaces.Box) and space.dtype == np.uint8 and EncodedFrames.can_have(space.shape)
+    return column if fits else None
+
+
 def shaped(space: Any, values: Any) -> Any:
     """Return values in the shapes of a space: LeRobot has (1,) for a single number."""
     if isinstance(space, spaces.Dict) and isinstance(values, dict):
@@ -211,6 +229,9 @@ def shaped(space: Any, values: Any) -> Any:
     if isinstance(space, spaces.Tuple) and isinstance(values, dict):
         return tuple(shaped(part, values.get(str(index))) for index, part in enumerate(space.spaces))
     shape = getattr(space, "shape", None)
+    if isinstance(values, EncodedFrames):
+        grey = shape is not None and math.prod(shape) == math.prod(values.shape[1:3])
+        return values.reshaped(shape) if grey and EncodedFrames.can_have(shape) else values
     if shape is None or not isinstance(values, np.ndarray) or values[0].size != math.prod(shape):
         return values
     return values.reshape(len(values), *shape)

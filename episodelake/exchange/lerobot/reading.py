@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 from gymnasium import Space
 
+from ... import Video
 from ...errors import DatasetError
 from ...plugin import (
     ForeignDataset,
@@ -56,6 +57,7 @@ from .features import (
     dataset_card,
     depth_dtype,
     feature_space,
+    frame_column,
     is_depth,
     is_numeric,
     kind_of,
@@ -66,7 +68,7 @@ from .features import (
 )
 from .files import INFO, EpisodeEntry, Frames, Place, Rows, entries, is_v3, read_tasks
 from .mapping import roles_of
-from .videos import video_frames
+from .videos import copied_frames, video_frames
 
 OURS = "meta/episodelake.json"
 _COUNTERS = ("timestamp", "frame_index", "episode_index", "index", "task_index")
@@ -134,6 +136,8 @@ class _Dataset(ForeignDataset):
             "truncated": roles.truncated or "false",
         }
         taken = {*_COUNTERS, *roles.features}
+        self._columns = self._video_columns()
+        self.encodings = {column: self._encoding(name) for name, column in self._columns.items()}
         self._others = extra_names([name for name in features if name not in taken], "lerobot")
         self.mapping.update((ours, theirs) for theirs, ours in self._others.items())
 
@@ -143,6 +147,22 @@ class _Dataset(ForeignDataset):
         return nested_space(
             {path: feature_space(name, self._features[name]) for name, path in named.items()}, side
         )
+
+    def _video_columns(self) -> dict[str, str]:
+        """Return the columns of the features that are video of colours, by feature."""
+        features = {name: self._features.get(name, {}) for name in self._observations}
+        found = {
+            name: frame_column(self.observation_space, self._observations[name])
+            for name, feature in features.items()
+            if feature.get("dtype") == "video" and not is_depth(feature)
+        }
+        return {name: column for name, column in found.items() if column is not None}
+
+    def _encoding(self, name: str) -> Video:
+        """Return how frames are encoded that cannot be copied: with the codec of the feature's videos."""
+        infos = [self._features[name].get(key) or {} for key in ("info", "video_info")]
+        codec = next((each["video.codec"] for each in infos if "video.codec" in each), "h264")
+        return Video(codec if codec in ("h264", "hevc", "av1") else "h264")
 
     def _entries(self) -> list[EpisodeEntry]:
         videos = [name for name, feature in self._features.items() if feature["dtype"] == "video"]
@@ -230,10 +250,13 @@ class _Dataset(ForeignDataset):
             return None
         if kind == "video":
             feature = self._features[name]
-            depth = is_depth(feature)
-            self.losses.add(
-                "depths quantized to 12 bits in a video" if depth else "frames of lossy video", entry.length
-            )
+            lost = "depths quantized to 12 bits in a video" if is_depth(feature) else "frames of lossy video"
+            if self._columns.get(name) in self.encodings:
+                copied = copied_frames(entry.videos[name], times, self._fps, shape)
+                if copied is not None:
+                    return copied
+                lost = f"frames of {name} that cannot be copied, and are encoded again"
+            self.losses.add(lost, entry.length)
             return video_frames(entry.videos[name], times, self._fps, pixels_of(feature))
         if kind == LANGUAGE:
             return _texts_of_language(frames.table[name].to_pylist())

@@ -7,16 +7,17 @@ them, so that frames can be decoded or their packets copied.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
 from ...errors import DatasetError
-from ...plugin import check_bytes, reading, require
+from ...plugin import check_bytes
+from ...types import EncodedFrames
+from ..video_files import opened_video, seek_before
 
 #: How far a frame may be from the time of its row, in frames; nearer to a half, two frames are alike.
 _TOLERANCE = 0.25
@@ -37,25 +38,6 @@ class VideoSpan:
     stop: float = math.inf
 
 
-@contextmanager
-def opened_video(file: Path) -> Iterator[tuple[Any, Any]]:
-    """Yield the container and the video stream of a file.
-
-    Raises:
-        DatasetError: the file is damaged, or the block fails to decode it.
-    """
-    av: Any = require("av", "Reading videos")
-    # From an open file, with a fixed format, FFmpeg opens no other file or address.
-    with (
-        reading(file, "cannot be decoded"),
-        file.open("rb") as content,
-        av.open(content, format=_container(content, file)) as container,
-    ):
-        stream = container.streams.video[0]
-        stream.thread_type = "AUTO"
-        yield container, stream
-
-
 def frame_stamps(container: Any, stream: Any, span: VideoSpan, times: np.ndarray, fps: float) -> np.ndarray:
     """Return the presentation timestamp of the frame of each row, int64 (T,), in units of the stream.
 
@@ -72,7 +54,7 @@ def frame_stamps(container: Any, stream: Any, span: VideoSpan, times: np.ndarray
     base = float(stream.time_base)
     margin = 0.5 / fps
     first, stop = span.start - margin, span.stop - margin
-    container.seek(max(math.floor(first / base), 0), stream=stream)
+    seek_before(container, stream, math.floor(first / base))
     found = []
     for packet in container.demux(stream):
         # A decoding time is never after its presentation time, and does not go back.
@@ -128,6 +110,36 @@ class Pixels:
         return Pixels(shape, np.uint8, lambda frame: frame.to_ndarray(format=name))
 
 
+def copied_frames(
+    span: VideoSpan, times: np.ndarray, fps: float, shape: tuple[int, ...]
+) -> EncodedFrames | None:
+    """Return the frame of each row without decoding; None where they cannot be copied.
+
+    The first frame is decoded both ways, since a container may say of colours what the packets do not.
+
+    Args:
+        times, fps: as for `frame_stamps`.
+        shape: (H, W, C).
+
+    Raises:
+        DatasetError: the file is damaged, or a frame is missing.
+    """
+    with opened_video(span.file) as (container, stream):
+        stamps = frame_stamps(container, stream, span, times, fps)
+        seek_before(container, stream, int(stamps[0]))
+        frames = EncodedFrames.copied(container, stream, stamps, shape)
+        if frames is None:
+            return None
+        seek_before(container, stream, int(stamps[0]))
+        pixels = Pixels.colors(shape)
+        for frame in container.decode(stream):
+            if frame.pts == stamps[0]:
+                image = pixels.convert(frame).reshape(frame.height, frame.width, -1)
+                same = image.shape == shape and np.array_equal(image, frames[0])
+                return frames if same else None
+    return None
+
+
 def video_frames(span: VideoSpan, times: np.ndarray, fps: float, pixels: Pixels) -> np.ndarray:
     """Decode the frame of each row, as (T, H, W, C).
 
@@ -144,7 +156,7 @@ def video_frames(span: VideoSpan, times: np.ndarray, fps: float, pixels: Pixels)
     with opened_video(span.file) as (container, stream):
         stamps = frame_stamps(container, stream, span, times, fps)
         order = np.argsort(stamps, kind="stable")
-        container.seek(int(stamps[order[0]]), stream=stream)
+        seek_before(container, stream, int(stamps[order[0]]))
         for frame in container.decode(stream):
             if frame.pts is None or frame.pts < stamps[order[done]]:
                 continue
@@ -164,14 +176,3 @@ def video_frames(span: VideoSpan, times: np.ndarray, fps: float, pixels: Pixels)
     raise DatasetError(
         f"{span.file}: the frame at {second:.4f} s cannot be decoded; frame {order[done]} of the episode."
     )
-
-
-def _container(file: IO[bytes], path: Path) -> str:
-    """Return FFmpeg's name for the container of an open video: MP4 or Matroska, none that lists files."""
-    head = file.read(12)
-    file.seek(0)
-    if head[4:8] in (b"ftyp", b"moov"):
-        return "mov"
-    if head[:4] == b"\x1aE\xdf\xa3":
-        return "matroska"
-    raise DatasetError(f"{path} is no MP4 or Matroska file; LeRobot writes no other videos.")

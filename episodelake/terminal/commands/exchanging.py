@@ -74,6 +74,9 @@ def import_(
     cast: Annotated[
         Cast, typer.Option(metavar="RULE", help="Cast values to the spaces' dtypes: no, safe or same_kind.")
     ] = Cast.NO,
+    raw_frames: Annotated[
+        bool, typer.Option("--raw-frames", help="Of a new store: decode videos and store raw frames.")
+    ] = False,
     trust: Annotated[
         bool, typer.Option("--trust", help="Read what needs code of the source, or stands outside of it.")
     ] = False,
@@ -125,6 +128,7 @@ def import_(
         env=env,
         metadata=keyed_values(metadata or (), "--metadata"),
         last_observation=last_observation.value,
+        encodings={} if raw_frames else None,
         cast=cast.value,
         trust=trust,
         max_bytes=max_bytes,

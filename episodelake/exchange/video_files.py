@@ -1,0 +1,99 @@
+"""Video files of datasets: opened so that they lead nowhere else, and their frames as they are encoded."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from os import PathLike
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from ..errors import DatasetError
+from ..plugin import reading, require
+from ..types import EncodedFrames
+
+#: The most frames by which codecs decode a frame before it is shown.
+_MOST_REORDERED = 16
+
+
+@contextmanager
+def opened_video(file: Path) -> Iterator[tuple[Any, Any]]:
+    """Yield the container and the video stream of a file.
+
+    Raises:
+        DatasetError: the file is damaged, or the block fails to decode it.
+    """
+    av: Any = require("av", "Reading videos")
+    # From an open file, with a fixed format, FFmpeg opens no other file or address.
+    with (
+        reading(file, "cannot be decoded"),
+        file.open("rb") as content,
+        av.open(content, format=_container(content, file)) as container,
+    ):
+        if not container.streams.video:
+            raise DatasetError(f"{file} has no video, only {len(container.streams)} other streams.")
+        stream = container.streams.video[0]
+        stream.thread_type = "AUTO"
+        yield container, stream
+
+
+def seek_before(container: Any, stream: Any, stamp: int) -> None:
+    """Go to a packet from which on the frame at a timestamp can be decoded.
+
+    FFmpeg seeks by decoding times. A keyframe may be decoded before frames that are shown before it.
+    """
+    if stream.codec_context.has_b_frames:
+        stamp -= math.ceil(_MOST_REORDERED / (stream.average_rate or 1) / stream.time_base)
+    container.seek(max(stamp, 0), stream=stream)
+
+
+def frames_of(path: str | PathLike[str]) -> EncodedFrames:
+    """Return the frames of a video file, for `EpisodeWriter.write_episode` and for numpy.
+
+    A store that holds the column as video takes the packets over without decoding them, if the codec is
+    H.264, HEVC or AV1. Everything else decodes them: `numpy.asarray(frames)`, `frames[3]`, stores of raw
+    frames.
+
+    Args:
+        path: of an MP4 or Matroska file. Its first video stream is read.
+
+    Returns:
+        Frames of shape (n, H, W, 3), or (n, H, W, 1) for grey video, uint8.
+
+    Raises:
+        DatasetError: the file is damaged, or no such video.
+        MissingPackageError: PyAV is not installed.
+    """
+    file = Path(path)
+    with opened_video(file) as (container, stream):
+        context = stream.codec_context
+        shape = context.height, context.width, 1 if context.pix_fmt == "gray" else 3
+        shown = [packet.pts for packet in container.demux(stream) if _is_shown(packet)]
+        if not shown:
+            raise DatasetError(f"{file} has no frames.")
+        container.seek(0, stream=stream)
+        copied = EncodedFrames.copied(container, stream, np.unique(np.array(shown, np.int64)), shape)
+        if copied is not None:
+            return copied
+        container.seek(0, stream=stream)
+        form = "gray" if shape[-1] == 1 else "rgb24"
+        frames = [frame.to_ndarray(format=form).tobytes() for frame in container.decode(stream)]
+    return EncodedFrames.raw(frames, shape)
+
+
+def _is_shown(packet: Any) -> bool:
+    return packet.pts is not None and not packet.is_discard
+
+
+def _container(file: IO[bytes], path: Path) -> str:
+    """Return FFmpeg's name for the container of an open video: MP4 or Matroska, none that lists files."""
+    head = file.read(12)
+    file.seek(0)
+    if head[4:8] in (b"ftyp", b"moov"):
+        return "mov"
+    if head[:4] == b"\x1aE\xdf\xa3":
+        return "matroska"
+    raise DatasetError(f"{path} is no MP4 or Matroska file; other videos are not read.")

@@ -1,0 +1,102 @@
+"""`EncodedFrames`: frames of an episode that are encoded already, to be stored as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ..errors import InvalidArgumentError
+from . import lossless
+from .images import ImageShape
+from .packets import copied_cells
+from .video_column import decode_frames
+
+
+@dataclass(frozen=True)
+class EncodedFrames:
+    """The frames of one episode as cells of a column; where arrays are wanted, it decodes itself.
+
+    Attributes:
+        cells: binary; begins with a chunk or a raw frame.
+        image: the shape of a frame.
+    """
+
+    cells: pa.Array
+    image: ImageShape
+
+    @staticmethod
+    def copied(
+        container: Any, stream: Any, stamps: np.ndarray, shape: tuple[int, ...]
+    ) -> EncodedFrames | None:
+        """Return frames of an open video without decoding them; None where they have to be decoded.
+
+        Args:
+            container, stream: of PyAV, at or before the packet of the first frame.
+            stamps: int64, the presentation timestamps of the frames, in units of the stream.
+            shape: of a frame.
+        """
+        cells = copied_cells(container, stream, stamps, int(np.prod(shape)))
+        return None if cells is None else EncodedFrames(cells, ImageShape(tuple(shape)))
+
+    def reshaped(self, shape: tuple[int, ...]) -> EncodedFrames:
+        """Return grey frames with another place of their one channel, or without it."""
+        return EncodedFrames(self.cells, ImageShape(tuple(shape)))
+
+    @staticmethod
+    def can_have(shape: tuple[int, ...]) -> bool:
+        """Return whether frames of a shape can be encoded."""
+        try:
+            ImageShape(shape)
+        except InvalidArgumentError:
+            return False
+        return True
+
+    @staticmethod
+    def raw(frames: Sequence[bytes], shape: tuple[int, ...]) -> EncodedFrames:
+        """Return frames that are not encoded, each as the bytes of its pixels."""
+        return EncodedFrames(pa.array(frames, pa.binary()), ImageShape(tuple(shape)))
+
+    def joined(self, frames: np.ndarray) -> EncodedFrames:
+        """Return these frames and others, uint8 (n, *shape of a frame), which stay exactly as they are."""
+        more = [lossless.encode(frame, self.image).to_bytes(self.image.size) for frame in frames]
+        return EncodedFrames(pa.concat_arrays([self.cells, pa.array(more, pa.binary())]), self.image)
+
+    def __len__(self) -> int:
+        return len(self.cells)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """That of the array: (n, *shape of a frame)."""
+        return (len(self.cells), *self.image.shape)
+
+    @property
+    def dtype(self) -> np.dtype:
+        """uint8."""
+        return np.dtype(np.uint8)
+
+    @property
+    def ndim(self) -> int:
+        """The axes of the array."""
+        return 1 + len(self.image.shape)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        """Decode all frames.
+
+        Raises:
+            ValueError: they are damaged.
+        """
+        frames = decode_frames(self.cells, self.image)
+        return frames if dtype is None else frames.astype(dtype)
+
+    def __getitem__(self, key: Any) -> np.ndarray:
+        """Decode some frames; `key` as for an array along its first axis."""
+        rows = np.arange(len(self))[key]
+        frames = decode_frames(self.cells, self.image, np.atleast_1d(rows))
+        return frames if rows.ndim else frames[0]
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        return (self[row] for row in range(len(self)))

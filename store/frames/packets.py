@@ -1,0 +1,75 @@
+"""Packets of a video file as chunks, without decoding them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from .chunks import NAMES, Chunk
+
+#: FFmpeg's names of codecs that differ from ours.
+_NAMES = {"h264": "h264", "hevc": "hevc", "av1": "av1", "libdav1d": "av1", "libaom-av1": "av1"}
+
+
+def codec_of(stream: Any) -> str | None:
+    """Return the name of a stream's codec in chunks; None if they have no such codec."""
+    name = _NAMES.get(stream.codec_context.name, "")
+    return name if name in NAMES else None
+
+
+def copied_cells(container: Any, stream: Any, stamps: np.ndarray, frame_size: int) -> pa.Array | None:
+    """Return frames of an open video as the cells of a column.
+
+    Args:
+        container, stream: of PyAV, at or before the packet of the first frame.
+        stamps: int64, the presentation timestamps of the frames, in units of the stream.
+        frame_size: the bytes of a raw frame.
+
+    Returns:
+        Binary, one cell per frame. None where the frames cannot be copied: they do not begin at a keyframe,
+        are not all the frames from their first to their last, or are of another codec.
+    """
+    codec = codec_of(stream)
+    if codec is None or not len(stamps) or (np.diff(stamps) <= 0).any():
+        return None
+    packets = _packets(container, stream, int(stamps[0]), int(stamps[-1]))
+    shown = np.array([packet.pts for packet in packets], np.int64)
+    inside = np.sort(shown[shown <= stamps[-1]])
+    if not np.array_equal(inside, stamps) or not packets[0].is_keyframe:
+        return None
+    starts = _closed_starts(packets, shown)
+    extradata = bytes(stream.codec_context.extradata or b"")
+    cells: list[bytes] = []
+    for start, stop in zip(starts, [*starts[1:], len(packets)], strict=True):
+        frames = int((shown[start:stop] <= stamps[-1]).sum())
+        if not frames:
+            continue
+        if frames >= 1 << 16:
+            return None
+        # Packets behind the last frame that is wanted are not needed to decode it.
+        needed = start + 1 + int(np.flatnonzero(shown[start:stop] <= stamps[-1])[-1])
+        chunk = Chunk(codec, frames, extradata, [bytes(packet) for packet in packets[start:needed]])
+        cells += [chunk.to_bytes(frame_size), *[b""] * (frames - 1)]
+    return pa.array(cells, pa.binary())
+
+
+def _packets(container: Any, stream: Any, first: int, last: int) -> list[Any]:
+    """Return packets in decoding order, from the one shown at `first` to what frames up to `last` need."""
+    found: list[Any] = []
+    for packet in container.demux(stream):
+        if packet.pts is None:
+            continue
+        # Matroska has no decoding times; FFmpeg lacks those of the first packets.
+        if packet.dts is not None and packet.dts > last:
+            break
+        if found or packet.pts == first:
+            found.append(packet)
+    return found
+
+
+def _closed_starts(packets: list[Any], shown: np.ndarray) -> list[int]:
+    """Return the keyframes that no later packet is shown before: nothing after them refers further back."""
+    earliest = np.minimum.accumulate(shown[::-1])[::-1]
+    return [at for at, packet in enumerate(packets) if packet.is_keyframe and shown[at] == earliest[at]]
