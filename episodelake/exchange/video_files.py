@@ -61,7 +61,8 @@ def frames_of(path: str | PathLike[str]) -> EncodedFrames:
         path: of an MP4 or Matroska file. Its first video stream is read.
 
     Returns:
-        Frames of shape (n, H, W, 3), or (n, H, W, 1) for grey video, uint8.
+        Frames of shape (n, H, W, 3), uint8, or (n, H, W, 1) where FFmpeg decodes them as grey: HEVC and AV1
+        of one channel, but not H.264.
 
     Raises:
         DatasetError: the file is damaged, or no such video.

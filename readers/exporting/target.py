@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import polars as pl
+import pyarrow as pa
 
 from ...store.card import CardEntries
 from ...store.common.arguments import one_of, positive_number, whole_number
 from ...store.common.exchange import Losses
 from ...store.dynamic.column_groups import EXTRA, ColumnGroup
 from ...store.errors import DatasetError
+from ...store.frames import EncodedFrames
 from ..context import ReadContext
 from ..episode import Episode
 from ..episodes import iterate_episodes
@@ -74,6 +76,22 @@ class Export:
     def transitions_of(self, episode: Episode) -> int:
         """Return how many transitions have a next observation; an episode without any has to be left out."""
         return episode._observation_count - 1
+
+    def observed(self, episode: Episode, column: str) -> Any:
+        """Return the observations of an episode in a column, without decoding others."""
+        codec = self.context.snapshot.schema.observation.part(column)
+        assert codec is not None
+        return episode._seen(codec)
+
+    def encoded(self, episode: Episode, column: str) -> EncodedFrames:
+        """Return the frames before the transitions of an episode as they are stored.
+
+        Args:
+            column: that the store encodes.
+        """
+        (image,) = (each.image for each in self.context.snapshot.schema.video if each.name == column)
+        cells = episode._block.table([pa.field(column, pa.binary())], episode._start, episode.length)
+        return EncodedFrames(cells.column(0).combine_chunks(), image)
 
     @cached_property
     def card(self) -> CardEntries:

@@ -12,6 +12,7 @@ import pyarrow as pa
 from ..errors import InvalidArgumentError
 from . import lossless
 from .images import ImageShape
+from .packet_stream import PacketStream, packet_stream
 from .packets import copied_cells
 from .video_column import decode_frames
 
@@ -64,6 +65,14 @@ class EncodedFrames:
         """Return these frames and others, uint8 (n, *shape of a frame), which stay exactly as they are."""
         more = [lossless.encode(frame, self.image).to_bytes(self.image.size) for frame in frames]
         return EncodedFrames(pa.concat_arrays([self.cells, pa.array(more, pa.binary())]), self.image)
+
+    def stream(self) -> PacketStream | None:
+        """Return the packets for a video file; None where the frames have to be decoded.
+
+        Raises:
+            ValueError: they are damaged.
+        """
+        return packet_stream(self.cells, self.image)
 
     def __len__(self) -> int:
         return len(self.cells)

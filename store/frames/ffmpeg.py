@@ -158,6 +158,32 @@ def _pixels(picture: Any, form: str, image: ImageShape) -> np.ndarray:
     return picture.to_ndarray(format=form)[: image.height, : image.width]
 
 
+def shown_order(chunk: Chunk, image: ImageShape) -> np.ndarray | None:
+    """Return the place at which the frame of each packet is shown, int64; None if not each has one.
+
+    Raises:
+        ValueError: the chunk is damaged.
+        MissingPackageError: PyAV is not installed, or its FFmpeg lacks the decoder.
+    """
+    count = len(chunk.packets)
+    if chunk.codec == "av1":  # a packet has what is shown at one time
+        return np.arange(count)
+    av = _av()
+    context = _decoder(chunk, image)
+    # Pixels do not matter.
+    context.options |= {"skip_loop_filter": "all", "skip_idct": "all"}
+    decoded: list[int] = []
+    try:
+        for number, packet in enumerate((*chunk.packets, None)):
+            data = None if packet is None else av.Packet(bytes(packet))
+            if data is not None:
+                data.pts = number
+            decoded += [picture.pts for picture in context.decode(data)]
+    except av.error.FFmpegError as error:
+        raise ValueError(f"FFmpeg cannot decode it: {error}") from error
+    return np.argsort(decoded) if sorted(decoded) == [*range(count)] else None
+
+
 def _decoder(chunk: Chunk, image: ImageShape) -> Any:
     av = _av()
     for name in _DECODERS[chunk.codec]:

@@ -449,6 +449,6 @@ def test_what_lerobot_cannot_hold_is_refused(tmp_path: Path) -> None:
         with pytest.raises(el.errors.DatasetError, match=message):
             store.refresh().export(tmp_path / "out", format="lerobot")
     store = el.open(tmp_path / "0")
-    with pytest.raises(el.errors.InvalidArgumentError, match="expected 'video' or 'image'"):
+    with pytest.raises(el.errors.InvalidArgumentError, match="expected one of 'copy', 'video', 'image'"):
         store.export(tmp_path / "out", format="lerobot", frames="gif")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from gymnasium import Space, spaces
 
 from ...errors import DatasetError
 from ...plugin import Losses
-from ...plugin.columns import escape_distinct
+from ...plugin.columns import OBSERVATION, escape_distinct
 from ...types import EncodedFrames
 from ...writers.importing.columns import apart, array_space, read_json
 from .files import INFO, VERSIONS
@@ -206,20 +206,43 @@ def _other_files(folder: Path) -> list[Path]:
     return [file for file in sorted((folder / "meta").iterdir()) if file.name not in _LISTS]
 
 
+def column_of(space: Space, keys: Sequence[str]) -> tuple[str, Space]:
+    """Return the column of steps of a part of the observations, and its space.
+
+    Args:
+        space: of the observations.
+        keys: of Dicts, and places in Tuples.
+
+    Raises:
+        KeyError: there is no such part.
+    """
+    column = OBSERVATION
+    for key in keys:
+        if isinstance(space, spaces.Dict):
+            column, space = f"{column}.{escape_distinct(space.spaces)[key]}", space.spaces[key]
+        elif isinstance(space, spaces.Tuple):
+            column, space = f"{column}.{key}", space.spaces[int(key)]
+        else:
+            raise KeyError(key)
+    return column, space
+
+
 def frame_column(space: Space, path: str) -> str | None:
     """Return the column of steps of a part of the observations that can be video; None if it cannot.
 
     Args:
         space: of the observations.
-        path: the part, such as `observation.front`.
+        path: the part, such as `observation.front`; in a Tuple nothing can.
     """
-    column, *keys = path.split(".")
-    for key in keys:
-        if not isinstance(space, spaces.Dict) or key not in space.spaces:
-            return None
-        column, space = f"{column}.{escape_distinct(space.spaces)[key]}", space.spaces[key]
-    fits = isinstance(space, spaces.Box) and space.dtype == np.uint8 and EncodedFrames.can_have(space.shape)
-    return column if fits else None
+    keys = path.split(".")[1:]
+    try:
+        column, part = column_of(space, keys)
+    except KeyError:
+        return None
+    above = [column_of(space, keys[:depth])[1] for depth in range(len(keys))]
+    if not isinstance(part, spaces.Box) or not all(isinstance(each, spaces.Dict) for each in above):
+        return None
+    return column if part.dtype == np.uint8 and EncodedFrames.can_have(part.shape) else None
 
 
 def shaped(space: Any, values: Any) -> Any:

@@ -8,6 +8,7 @@ has no place for, and ignores, is in `meta/episodelake.json` and columns `episod
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -17,13 +18,14 @@ import numpy as np
 import pyarrow as pa
 from gymnasium import Space, spaces
 
-from ... import Episode
+from ... import Episode, Video
 from ...errors import DatasetError
 from ...plugin import (
     Export,
     Holds,
     Option,
     export_format,
+    one_of,
     positive_number,
     slice_batch,
     space_to_json,
@@ -31,6 +33,7 @@ from ...plugin import (
 from ...plugin.columns import EXTRA
 from ...readers.exporting.capabilities import int64, nothing
 from ...readers.exporting.shards import array_column, image_files, is_image
+from .features import column_of
 from .written_files import (
     DATA_MB,
     DATA_PATH,
@@ -47,6 +50,8 @@ from .written_files import (
 
 _TASK = "task"
 _BATCH = 1000
+#: Frames of a copied video that statistics are of, at most.
+_SAMPLED = 100
 _NUMBERS = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
 
@@ -81,7 +86,11 @@ _FPS = partial(positive_number, most=1000)
         last_observation="lost",
         both="truncated",
     ),
-    frames=Option.choice("video, which is lossy, the default; or image", "video", "image"),
+    frames=Option(
+        "copy, which keeps encoded frames as they are; video, which encodes; or image. By default copy where "
+        "all cameras are encoded by a codec, else video",
+        check=lambda name, value: one_of(name, value, ("copy", "video", "image")),
+    ),
     fps=Option("frames per second; that of the card by default, or 30", check=_FPS),
     task=Option("the text of the task of episodes whose metadata have no task", ""),
     robot_type=Option("that of the card by default"),
@@ -96,11 +105,11 @@ def write_lerobot(export: Export, target: Path) -> None:
     fps = export.options["fps"] or _FPS("fps", export.card.get("fps", 30))
     # PyAV refuses a whole number of frames as a float.
     fps = int(fps) if fps == int(fps) else fps
-    _Dataset(export, target, export.options["frames"] == "video", fps).write()
+    _Dataset(export, target, fps).write()
 
 
 class _Dataset:
-    def __init__(self, export: Export, target: Path, video: bool, fps: float) -> None:
+    def __init__(self, export: Export, target: Path, fps: float) -> None:
         manifest = export.context.snapshot.manifest
         self._export = export
         self._target = target
@@ -113,6 +122,12 @@ class _Dataset:
             "observation": dict(_leaves(manifest.observation_space, "observation")),
             "action": dict(_leaves(manifest.action_space, "action")),
         }
+        self._columns = {
+            name: column_of(manifest.observation_space, path)[0]
+            for name, (path, _) in self._sides["observation"].items()
+        }
+        chosen = export.options["frames"] or self._default_frames(manifest.encodings)
+        video, self._copies = chosen != "image", manifest.encodings if chosen == "copy" else {}
         self._features = {
             name: self._feature(".".join((side, *path)), space, video)
             for side, leaves in self._sides.items()
@@ -135,6 +150,13 @@ class _Dataset:
             for name, feature in self._features.items()
             if feature["dtype"] == "video"
         }
+
+    def _default_frames(self, encodings: Mapping[str, Video]) -> str:
+        """Return "copy" if all cameras are encoded by a codec."""
+        leaves = self._sides["observation"]
+        cameras = [name for name, (_, part) in leaves.items() if is_image(part.dtype, part.shape or ())]
+        known = [encodings.get(self._columns[name]) for name in cameras]
+        return "copy" if known and all(each and not each.lossless for each in known) else "video"
 
     def _feature(self, column: str, space: Space, video: bool) -> dict[str, Any]:
         shape = list(space.shape or (1,))
@@ -178,6 +200,8 @@ class _Dataset:
         write_tasks(self._target, self._tasks)
         meta = self._target / "meta"
         (meta / "stats.json").write_text(self._statistics.to_json())
+        for name, videos in self._videos.items():
+            self._features[name]["info"] = videos.info
         (meta / "info.json").write_text(json.dumps(self._info(index, total), indent=4))
         (meta / "episodelake.json").write_text(json.dumps(self._ours(), indent=4))
 
@@ -202,9 +226,8 @@ class _Dataset:
                 what = f"digits of {name}, which LeRobot reads as float32"
                 self._export.losses.add(what, _rounded(values[name], np.float32))
             if feature["dtype"] == "video":
-                place = self._videos[name].write(values[name])
+                place = self._video(name, episode, values)
                 row.update((f"videos/{name}/{key}", value) for key, value in place.items())
-                self._export.losses.add("frames of lossy video", length)
             elif feature["dtype"] == "image":
                 columns[name] = image_files(values[name])
             else:
@@ -215,6 +238,23 @@ class _Dataset:
         row.update(self._facts(episode))
         return row
 
+    def _video(self, name: str, episode: Episode, values: dict[str, Any]) -> dict[str, float]:
+        """Write the frames of an episode; return where they are, and put those for statistics into values."""
+        videos, losses = self._videos[name], self._export.losses
+        column = self._columns.get(name, "")
+        if column not in self._copies:
+            losses.add("frames of lossy video", episode.length)
+            return videos.write(values[name])
+        encoded = self._export.encoded(episode, column)
+        packets = encoded.stream()
+        if packets is None:
+            losses.add(f"frames of {name} that cannot be copied, and are encoded again", episode.length)
+            values[name] = self._export.observed(episode, column)[: episode.length]
+            return videos.write(values[name])
+        # All of them would have to be decoded.
+        values[name] = encoded[:: max(1, math.ceil(episode.length / _SAMPLED))]
+        return videos.copy(packets, encoded.image.shape, episode.length)
+
     def _values(self, episode: Episode, length: int) -> dict[str, np.ndarray]:
         flags = np.arange(length) == length - 1
         values = {
@@ -222,13 +262,24 @@ class _Dataset:
             "next.done": flags & (episode.terminated or episode.truncated),
             "next.truncated": flags & episode.truncated,
         }
-        for side, stacked in (("observation", episode.observations), ("action", episode.actions)):
-            for name, (path, _) in self._sides[side].items():
-                value = stacked
-                for key in path:
-                    value = value[int(key)] if isinstance(value, tuple) else value[key]
-                values[name] = np.asarray(value)[:length]
+        if not self._copies:
+            values.update(self._parts("observation", episode.observations, length))
+        for name, column in self._columns.items():
+            # Those that are copied are not decoded.
+            if self._copies and not self._is_copied(name):
+                values[name] = np.asarray(self._export.observed(episode, column))[:length]
+        values.update(self._parts("action", episode.actions, length))
         return values
+
+    def _parts(self, side: str, stacked: Any, length: int) -> Iterator[tuple[str, np.ndarray]]:
+        for name, (path, _) in self._sides[side].items():
+            value = stacked
+            for key in path:
+                value = value[int(key)] if isinstance(value, tuple) else value[key]
+            yield name, np.asarray(value)[:length]
+
+    def _is_copied(self, name: str) -> bool:
+        return self._columns[name] in self._copies and self._features[name]["dtype"] == "video"
 
     def _task_texts(self, episode: Episode) -> list[str]:
         """Return the text of the task at every transition."""

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ...plugin import require
-from ...plugin.files import is_file
 from ...readers.exporting.shards import ShardWriter
 
 FILES_IN_CHUNK = 1000
@@ -23,7 +23,10 @@ _FILE = "chunk-{chunk_index:03d}/file-{file_index:03d}"
 DATA_PATH = f"data/{_FILE}.parquet"
 VIDEO_PATH = f"videos/{{video_key}}/{_FILE}.mp4"
 EPISODES_PATH = f"meta/episodes/{_FILE}.parquet"
-
+#: Videos of a camera that are written at a time.
+_MOST_OPEN = 8
+#: Names of codecs that differ from those of their decoders.
+_CODECS = {"libdav1d": "av1", "libaom-av1": "av1"}
 
 _NAMES = ("min", "max", "mean", "std")
 _QUANTILES = ("q01", "q10", "q50", "q90", "q99")
@@ -89,7 +92,10 @@ class ParquetFiles:
 
 
 class VideoFiles:
-    """Frames of a camera: many episodes in a file, each beginning with a key frame.
+    """Frames of a camera: many episodes in a file, each beginning with a keyframe.
+
+    Packets that are copied and frames that are encoded go to files of their own, as do packets with other
+    parameters of the decoder.
 
     Args:
         target: the folder of the dataset.
@@ -100,33 +106,99 @@ class VideoFiles:
     def __init__(self, target: Path, key: str, fps: float) -> None:
         # The largest that MPEG-4 can state.
         self._fps = Fraction(fps).limit_denominator(65_535)
-        self._shape = (0, 0)
-        self._path = Path()
-        pattern = VIDEO_PATH.replace("{video_key}", key.replace("{", "{{").replace("}", "}}"))
-        self._shards = ShardWriter(
-            lambda number: target / pattern.format(**place_of(number)), self._opened, VIDEO_MB * 1_000_000
-        )
+        self._pattern = str(target / VIDEO_PATH.replace("{video_key}", _braced(key)))
+        self._count = 0
+        self._open: dict[Any, tuple[int, _Video]] = {}
+
+    @property
+    def info(self) -> dict[str, Any]:
+        """Facts of the videos as LeRobot has them, by the first one; close them before."""
+        av: Any = require("av", "A video")
+        with av.open(self._pattern.format(**place_of(0))) as container:
+            stream = container.streams.video[0]
+            context = stream.codec_context
+            return {
+                "video.height": context.height,
+                "video.width": context.width,
+                "video.codec": _CODECS.get(context.name, context.name),
+                "video.pix_fmt": context.pix_fmt,
+                "video.is_depth_map": False,
+                "video.fps": float(self._fps),
+                "video.channels": 3,
+                "has_audio": False,
+            }
 
     def close(self) -> None:
-        """Finish the file."""
-        self._shards.close()
+        """Finish the files."""
+        for key in [*self._open]:
+            self._close(key)
 
-    def _opened(self, path: Path) -> _Video:
-        self._path = path
-        return _Video(path, self._fps, *self._shape)
+    def _close(self, key: Any) -> None:
+        self._open.pop(key)[1].close()
 
     def write(self, frames: np.ndarray) -> dict[str, float]:
         """Append the frames of an episode, uint8 (T, H, W, 3), and return where they are."""
-        self._shape = frames.shape[1:3]
-        # PyAV makes the file with the first packet.
-        self._shards.size = self._path.stat().st_size if is_file(self._path) else 0
-        start, stop = self._shards.file_for(0).write(frames)
+        return self._write(None, frames, frames.shape[1:3])
+
+    def copy(self, packets: Any, shape: Sequence[int], frames: int) -> dict[str, float]:
+        """Append the packets of an episode, and return where its frames are.
+
+        Args:
+            packets: a `PacketStream`.
+            shape: (H, W, 3) of a frame.
+            frames: of the episode.
+        """
+        key = packets.codec, packets.extradata
+        if key in self._open and self._open[key][1].delay < packets.delay:
+            self._close(key)
+        place = self._write(key, packets, shape[:2])
+        return {**place, "to_timestamp": place["from_timestamp"] + float(frames / self._fps)}
+
+    def _write(self, key: Any, content: Any, shape: Sequence[int]) -> dict[str, float]:
+        if key in self._open and self._open[key][1].size > VIDEO_MB * 1_000_000:
+            self._close(key)
+        if key not in self._open:
+            if len(self._open) == _MOST_OPEN:
+                self._close(next(iter(self._open)))
+            path = Path(self._pattern.format(**place_of(self._count)))
+            path.parent.mkdir(parents=True, exist_ok=True)
+            made = _EncodedVideo if key is None else partial(_CopiedVideo, content)
+            self._open[key] = self._count, made(path, self._fps, *shape)
+            self._count += 1
+        number, video = self._open[key]
+        start, stop = video.write(content)
         times = {"from_timestamp": float(start / self._fps), "to_timestamp": float(stop / self._fps)}
-        return {**place_of(len(self._shards.counts) - 1), **times}
+        return {**place_of(number), **times}
 
 
-class _Video:
-    """A file of frames."""
+def _braced(key: str) -> str:
+    return key.replace("{", "{{").replace("}", "}}")
+
+
+class _Video(Protocol):
+    """A file of frames.
+
+    Attributes:
+        delay: how many frames later than it is decoded a frame may be shown.
+        size: the bytes of its packets.
+    """
+
+    delay: int
+    size: int
+
+    def write(self, content: Any, /) -> tuple[int, int]:
+        """Append an episode, which begins with a keyframe; return the numbers of its frames in the file."""
+        ...
+
+    def close(self) -> None:
+        """Finish the file."""
+        ...
+
+
+class _EncodedVideo:
+    """See `_Video`; takes frames."""
+
+    delay = 0
 
     def __init__(self, path: Path, fps: Fraction, height: int, width: int) -> None:
         self._av: Any = require("av", "A video")
@@ -138,10 +210,10 @@ class _Video:
         self._stream = self._container.add_stream(codec, rate=fps, options={**options, "g": "2"})
         self._stream.height, self._stream.width, self._stream.pix_fmt = height, width, "yuv420p"
         self._fps = fps
-        self._frames = 0
+        self._frames = self.size = 0
 
     def write(self, frames: np.ndarray) -> tuple[int, int]:
-        """Append frames, the first a key frame; return their numbers in the file."""
+        """Append frames, the first a keyframe; return their numbers in the file."""
         start = self._frames
         for index, pixels in enumerate(frames):
             frame = self._av.VideoFrame.from_ndarray(np.ascontiguousarray(pixels), format="rgb24")
@@ -149,13 +221,46 @@ class _Video:
             frame.time_base = 1 / self._fps
             if index == 0:
                 frame.pict_type = self._av.video.frame.PictureType.I
-            self._container.mux(self._stream.encode(frame))
+            self._mux(self._stream.encode(frame))
             self._frames += 1
         return start, self._frames
 
     def close(self) -> None:
         """Finish the file."""
-        self._container.mux(self._stream.encode(None))
+        self._mux(self._stream.encode(None))
+        self._container.close()
+
+    def _mux(self, packets: Sequence[Any]) -> None:
+        self.size += sum(packet.size for packet in packets)
+        self._container.mux(packets)
+
+
+class _CopiedVideo:
+    """See `_Video`; takes packets of one codec."""
+
+    def __init__(self, first: Any, path: Path, fps: Fraction, height: int, width: int) -> None:
+        self._av: Any = require("av", "A video")
+        self._container = self._av.open(str(path), "w", format="mp4")
+        self._stream = self._container.add_mux_stream(first.codec, rate=fps, width=width, height=height)
+        self.delay = first.delay
+        self._fps = fps
+        self._frames = self.size = 0
+
+    def write(self, packets: Any) -> tuple[int, int]:
+        """Append packets; the next episode begins after the last frame that they have."""
+        start = self._frames
+        for index, data in enumerate(packets.packets):
+            packet = self._av.Packet(data)
+            packet.stream, packet.time_base = self._stream, 1 / self._fps
+            packet.pts, packet.dts = start + int(packets.shown[index]), start + index - self.delay
+            packet.is_keyframe = bool(packets.keys[index])
+            self._container.mux(packet)
+            self.size += len(data)
+        self._frames += 1 + int(packets.shown.max())
+        return start, self._frames
+
+    def close(self) -> None:
+        """Finish the file."""
         self._container.close()
 
 
@@ -183,7 +288,8 @@ class Statistics:
         """Add an episode, and return its own statistics as `stats/FEATURE/STATISTIC`.
 
         Args:
-            values: T numbers, vectors or arrays by feature; pictures, uint8 (T, H, W, C), as they are.
+            values: T numbers, vectors or arrays by feature; pictures, uint8 (n, H, W, C), as they are, of
+                some frames or all.
         """
         pictures = {name: each for name, each in values.items() if name in self._names_of_pictures}
         numbers = {name: each for name, each in values.items() if name not in pictures}

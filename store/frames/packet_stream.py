@@ -1,0 +1,136 @@
+"""Chunks of an episode as one stream of packets, as video files have it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from . import ffmpeg
+from .chunks import MAGIC, Chunk
+from .images import ImageShape
+
+_START = b"\0\0\0\1"
+
+
+@dataclass(frozen=True)
+class PacketStream:
+    """Packets of an episode in decoding order.
+
+    Attributes:
+        codec: "h264", "hevc" or "av1".
+        extradata: of the chunks; streams with the same one can follow each other in a file.
+        packets: of H.264 and HEVC with start codes; the first has the parameters of the decoder.
+        shown: int64, one per packet: the place at which its frame is shown, counted from 0. Those from the
+            episode's number of frames on belong to none of its rows, but others are decoded with them.
+        keys: bool, one per packet: the keyframes.
+    """
+
+    codec: str
+    extradata: bytes
+    packets: list[bytes]
+    shown: np.ndarray
+    keys: np.ndarray
+
+    @property
+    def delay(self) -> int:
+        """How many frames later than it is decoded a frame is shown at most."""
+        return max(0, int((np.arange(len(self.shown)) - self.shown).max()))
+
+
+def packet_stream(cells: pa.Array, image: ImageShape) -> PacketStream | None:
+    """Return the packets of the cells of an episode; None where they are not one stream.
+
+    They are none with raw or lossless frames, several codecs, or frames in between that no cell has.
+
+    Args:
+        cells: binary, at least one, no NULLs.
+        image: the shape of a frame.
+
+    Raises:
+        ValueError: a chunk is damaged.
+    """
+    rows = np.array([row for row, cell in enumerate(cells) if len(cell.as_buffer())])
+    counts = np.diff([*rows, len(cells)])
+    packets: list[bytes] = []
+    shown: list[np.ndarray] = []
+    keys: list[int] = []
+    first: Chunk | None = None
+    for row, count in zip(rows.tolist(), counts.tolist(), strict=True):
+        cell = memoryview(cells[row].as_buffer())
+        chunk = Chunk.parse(cell) if cell[: len(MAGIC)] == MAGIC else None
+        first = first or chunk
+        if chunk is None or first is None or not _follows(chunk, first):
+            return None
+        order = ffmpeg.shown_order(chunk, image)
+        if order is None:
+            return None
+        # Packets after the last frame that is wanted are not needed to decode it.
+        needed = 1 + int(np.flatnonzero(order < count)[-1])
+        if row + count < len(cells) and (order[:needed] >= count).any():
+            return None
+        keys.append(len(packets))
+        packets += map(bytes, chunk.packets[:needed])
+        shown.append(order[:needed] + row)
+    if first is None:
+        return None
+    packets[:] = _with_start_codes(first, packets)
+    return PacketStream(
+        first.codec, first.extradata, packets, np.concatenate(shown), np.isin(np.arange(len(packets)), keys)
+    )
+
+
+def _follows(chunk: Chunk, first: Chunk) -> bool:
+    same = (chunk.codec, chunk.extradata) == (first.codec, first.extradata)
+    return same and chunk.codec != "lossless"
+
+
+def _with_start_codes(chunk: Chunk, packets: list[bytes]) -> Iterator[bytes]:
+    """Yield packets of H.264 or HEVC with start codes, the first with the parameters of the extradata."""
+    extra = chunk.extradata
+    if chunk.codec == "av1" or not extra or extra[0] != 1:
+        yield from (
+            extra * (not number and chunk.codec != "av1") + each for number, each in enumerate(packets)
+        )
+        return
+    size = 1 + (extra[4 if chunk.codec == "h264" else 21] & 3)
+    units = _h264_parameters(extra) if chunk.codec == "h264" else _hevc_parameters(extra)
+    for packet in packets:
+        yield b"".join(_START + unit for unit in (*units, *_units(packet, size)))
+        units = []
+
+
+def _units(packet: bytes, size: int) -> Iterator[bytes]:
+    """Yield the units of a packet, each of which follows its length in so many bytes."""
+    at = 0
+    while at + size <= len(packet):
+        start, at = at + size, at + size + int.from_bytes(packet[at : at + size])
+        yield packet[start:at]
+
+
+def _h264_parameters(extra: bytes) -> list[bytes]:
+    found: list[bytes] = []
+    at = 5
+    for mask in (31, 255):
+        count, at = extra[at] & mask, at + 1
+        at = _take(extra, at, count, found)
+    return found
+
+
+def _hevc_parameters(extra: bytes) -> list[bytes]:
+    found: list[bytes] = []
+    at = 23
+    for _ in range(extra[22]):
+        at = _take(extra, at + 3, int.from_bytes(extra[at + 1 : at + 3]), found)
+    return found
+
+
+def _take(extra: bytes, at: int, count: int, found: list[bytes]) -> int:
+    """Add so many units with lengths of two bytes; return the place after them."""
+    for _ in range(count):
+        size = int.from_bytes(extra[at : at + 2])
+        found.append(extra[at + 2 : at + 2 + size])
+        at += 2 + size
+    return at
