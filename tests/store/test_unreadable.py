@@ -166,6 +166,36 @@ def test_a_look_that_fails_once_loses_nothing(
         assert_whole(copy)
 
 
+QUESTIONS: dict[str, Callable[[el.EpisodeStore], object]] = {
+    "query": lambda store: store.query("SELECT sum(reward) FROM transitions").item(),
+    "filter": lambda store: len(
+        store.filter("episode_id IN (SELECT episode_id FROM steps WHERE reward > 0)")
+    ),
+    "chart": lambda store: store.plot.actions().to_dict(),
+}
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_a_question_whose_file_was_refused_can_be_asked_again(
+    store: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """It raises an error of access or answers, and no connection keeps the refusal: the next call answers."""
+    pytest.importorskip("altair")
+    ask, looks = QUESTIONS[name], Looks(monkeypatch, store)
+    expected, opened = ask(el.open(store)), el.open(store)
+    looks.fail(0, 0)
+    ask(opened)
+    for point in range(1, looks.count + 1):
+        opened = el.open(store)
+        looks.fail(point, errno.EACCES)
+        try:
+            assert ask(opened) == expected
+        except el.errors.StoreAccessError as refused:
+            assert "Permission denied" in str(refused)
+        looks.fail(0, 0)
+        assert ask(opened) == expected
+
+
 def test_recovery_without_descriptors_leaves_the_journal(dead: Path, tmp_path: Path) -> None:
     """However few descriptors are free, recovery raises `StoreUnavailableError` and sets nothing aside."""
     copies = [shutil.copytree(dead, tmp_path / str(free)) for free in range(1, 9)]
