@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import warnings
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
@@ -16,19 +18,23 @@ import pytest
 from hypothesis import settings
 
 import episodelake as el
+import peer_readers
 import robot_files
 from episodelake.readers.exporting.export import target_formats
 from episodelake.store.common.exchange import find_format
 from episodelake.testing import FormatContract
 from episodelake.testing.format_base import FormatSettings, copied
 from episodelake.testing.format_cases import Case, all_cases
+from episodelake.testing.format_compare import Difference, plain
 from episodelake.testing.format_imports import ImportRules
 from episodelake.testing.format_sources import SourceRules
 from episodelake.writers.importing.formats import source_formats
 from test_exchange_dm_env import drq
+from test_exchange_rerun import columns_of
+from webdataset_samples import sample_differences
 
 #: `make test` takes the first cases, and one in so many of the spaces; `make test-cases` all.
-_FIRST, _EVERY = 14, 6
+_FIRST, _EVERY = 19, 6
 
 
 #: Where files of other libraries are, written by these or as these do.
@@ -63,13 +69,57 @@ class Sources(FormatSettings):
 
 
 class Contract(Sources, FormatContract):
-    """The contract with the cases that this run has time for."""
+    """The contract with the cases that this run has time for.
+
+    Attributes:
+        peer: reads an export as the library of the format does.
+        needs: the package that the reader needs; `make test-peers` has those that the test extra lacks.
+    """
+
+    peer: ClassVar[Any] = None
+    needs: ClassVar[str] = "numpy"
+
+    def read_export(self, target: Path, store: el.EpisodeStore, options: Mapping[str, Any]) -> Any:
+        """Its episodes as the peer gives them."""
+        found = self.peer is not None and find_spec(self.needs) is not None
+        return self.peer(target, store) if found else None
 
     def cases(self) -> Sequence[Case]:
         """The first cases, and some of the spaces; all in a full run."""
         cases = all_cases()
         start = _FIRST + zlib.crc32(self.format.encode()) % _EVERY
         return cases if IS_FULL else (*cases[:_FIRST], *cases[start::_EVERY])
+
+
+class ObjectContract(Contract):
+    """The contract of objects in memory of `view.to`, which hold transitions, no facts of episodes."""
+
+    drops = (
+        "spaces",
+        "card",
+        "environment",
+        "run",
+        "seed",
+        "options",
+        "metadata",
+        "annotations",
+        "artifacts",
+    )
+
+    def write_source(self, view: Any, target: Path, options: Any) -> tuple[Any, Mapping[str, int]]:
+        """The object, and the losses of its warning."""
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            source = getattr(view.to, self.format)()
+        text = "; ".join(str(each.message).partition(" does not hold: ")[2] for each in caught)
+        return source, {each.strip(): 1 for each in text.split(";") if each}
+
+    def allows(self, difference: Difference) -> bool:
+        """Rewards and actions may be rounded to float32."""
+        ours, theirs = difference.ours, difference.theirs
+        numbers = all(isinstance(each, np.ndarray) and each.dtype.kind == "f" for each in (ours, theirs))
+        rounded = numbers and ours.shape == theirs.shape and np.allclose(ours, theirs, 1e-6, equal_nan=True)
+        return super().allows(difference) or (difference.part in ("rewards", "actions") and rounded)
 
 
 class PeerContract(Sources, ImportRules, SourceRules):
@@ -81,6 +131,7 @@ class TestMinari(Contract):
     """Folders of Minari's own storage."""
 
     format = "minari"
+    peer = staticmethod(peer_readers.minari)
     exports = ({}, {"data_format": "arrow"}, {"data_format": "parquet"})
 
 
@@ -89,6 +140,7 @@ class TestD4RL(Contract):
     """HDF5 files with flat rows."""
 
     format = "d4rl"
+    peer = staticmethod(peer_readers.d4rl)
     suffix = ".hdf5"
 
 
@@ -97,6 +149,7 @@ class TestD3rlpy(Contract):
     """HDF5 files of `ReplayBuffer.dump`."""
 
     format = "d3rlpy"
+    peer, needs = staticmethod(peer_readers.d3rlpy), "d3rlpy"
     golden = ("d3rlpy_continuous.h5", "d3rlpy_v1.h5", "d3rlpy_discrete.h5", "d3rlpy_tuple.h5")
     suffix = ".h5"
 
@@ -106,6 +159,7 @@ class TestRobomimic(Contract):
     """HDF5 files with a group for each demonstration."""
 
     format = "robomimic"
+    peer, needs = staticmethod(peer_readers.robomimic), "robomimic"
     golden = ("robomimic.hdf5",)
     suffix = ".hdf5"
 
@@ -114,6 +168,7 @@ class TestLeRobot(Contract):
     """Folders of LeRobot v3.0."""
 
     format = "lerobot"
+    peer = staticmethod(peer_readers.lerobot)
     golden = ("lerobot-v3", "lerobot-v21")
     exports = ({"frames": "image"},)
 
@@ -132,6 +187,7 @@ class TestRLlibRows(Contract):
 
     format = "rllib"
     golden = ("rllib/rows", "rllib/json", "rllib/batches")
+    peer = staticmethod(peer_readers.rllib_rows)
     exports = ({"kind": "rows"},)
     stable_keys = False
 
@@ -142,6 +198,7 @@ class TestRLlibEpisodes(Contract):
 
     format = "rllib"
     golden = ("rllib/episodes", "rllib/chunks")
+    peer = staticmethod(peer_readers.rllib_episodes)
     exports = ({"kind": "episodes"},)
     stable_keys = False
 
@@ -152,7 +209,10 @@ class TestParquet(Contract):
     format = "parquet"
     suffix = ".parquet"
     exports = ({}, {"layout": "steps"})
-    keeps_annotations = True
+
+    def read_export(self, target: Path, store: el.EpisodeStore, options: Mapping[str, Any]) -> Any:
+        """By docs/format.md; next observations have names of their own."""
+        return peer_readers.parquet(target, store) if options else None
 
 
 class TestCSV(Contract):
@@ -161,7 +221,6 @@ class TestCSV(Contract):
     format = "csv"
     suffix = ".csv"
     arguments: ClassVar[dict[str, Any]] = {"cast": "same_kind"}
-    keeps_annotations = True
     refusals = (el.errors.SpaceMismatchError,)
 
     @pytest.mark.further
@@ -176,7 +235,6 @@ class TestHuggingFace(Contract):
 
     format = "huggingface"
     exports = ({}, {"layout": "steps", "images": "array"})
-    keeps_annotations = True
 
 
 @pytest.mark.further
@@ -186,6 +244,11 @@ class TestWebDataset(Contract):
     format = "webdataset"
     exports = ({}, {"layout": "transitions"})
 
+    def check_export(self, store: Any, target: Path, options: Any, lost: Any) -> Iterator[str]:
+        """Samples of episodes have every value; the test of this format reads those of transitions."""
+        for episode, path, ours, theirs in sample_differences(store, target) if not options else ():
+            yield f"{path} of {episode}: {ours!r:.300} is {theirs!r:.300}"
+
 
 @pytest.mark.skipif(find_spec("rerun") is None, reason="needs rerun-sdk")
 @pytest.mark.further
@@ -193,7 +256,22 @@ class TestRerun(Contract):
     """Recordings of Rerun."""
 
     format = "rerun"
-    keeps_annotations = True
+    needs = "rerun"
+
+    def check_export(self, store: Any, target: Path, options: Any, lost: Any) -> Iterator[str]:
+        """Rewards are at their steps, and metadata have their own type whatever stores went out before."""
+        for file, episode in zip(sorted(target.glob("*.rrd")), store, strict=True):
+            _, entities = columns_of(file)
+            found = [row for row in entities["/reward"]["Scalars:scalars"] if row]
+            if plain(found) != [plain(np.atleast_1d(each)) for each in episode.rewards]:
+                yield f"rewards of {episode.id}: {found}"
+            facts = entities["/__properties/episode"]
+            for key, value in episode.metadata.items():
+                held = isinstance(value, bool | float | str) or (
+                    isinstance(value, int) and abs(value) < 2**63
+                )
+                if held and key.isidentifier() and facts[f"metadata.{key}"] != [[value]]:
+                    yield f"metadata {key} of {episode.id}: {facts[f'metadata.{key}']}"
 
 
 @pytest.mark.further
@@ -361,6 +439,31 @@ def test_every_registered_format_has_sources(tmp_path: Path, name: str) -> None:
     assert read <= {getattr(find_format("sources", name), "name", name)}
 
 
+@pytest.mark.parametrize(
+    "contract",
+    [each for each in CHECKED if issubclass(each, Contract) and hasattr(each, "pytestmark")],
+    ids=lambda each: each.__name__,
+)
+def test_a_few_cases_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, contract: type[Contract]
+) -> None:
+    """Of formats whose contract runs in `make test-cases`: one of the first, and one of a space."""
+    if find_spec(contract.needs) is None:
+        pytest.skip(f"needs {contract.needs}")
+    number = CHECKED.index(contract)
+    first, single = all_cases()[number % 13], all_cases()[_FIRST + number]
+    monkeypatch.setattr(contract, "cases", lambda self: [first, single])
+    contract().test_episodes_come_back_or_a_loss_names_what_does_not(tmp_path)
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("contract", [TestD3rlpy, TestRobomimic, TestRerun], ids=lambda each: each.__name__)
+def test_its_own_library_reads_every_export(tmp_path: Path, contract: type[Contract]) -> None:
+    """The library is in the environment of `make test-peers`."""
+    importlib.import_module(contract.needs)
+    contract().test_episodes_come_back_or_a_loss_names_what_does_not(tmp_path)
+
+
 @pytest.mark.further
 @pytest.mark.parametrize(
     "contract",
@@ -371,3 +474,16 @@ def test_every_registered_format_has_sources(tmp_path: Path, name: str) -> None:
 def test_every_case_comes_back(tmp_path: Path, contract: type[Contract]) -> None:
     """Of every space by itself, for each kind of export."""
     contract().test_episodes_come_back_or_a_loss_names_what_does_not(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("torchrl", marks=pytest.mark.further),
+        *(pytest.param(each, marks=pytest.mark.peers) for each in ("tianshou", "sb3", "imitation")),
+    ],
+)
+def test_objects_in_memory_come_back(tmp_path: Path, name: str) -> None:
+    """Transitions of every store, or a loss names what does not, or the conversion refuses the store."""
+    contract = type(name, (ObjectContract,), {"format": name})()
+    contract.test_episodes_come_back_or_a_loss_names_what_does_not(tmp_path)
