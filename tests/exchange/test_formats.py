@@ -29,8 +29,11 @@ from episodelake.testing.format_compare import Difference, plain
 from episodelake.testing.format_imports import ImportRules
 from episodelake.testing.format_sources import SourceRules
 from episodelake.writers.importing.formats import source_formats
+from test_exchange_d4rl import d4rl_file
 from test_exchange_dm_env import drq
 from test_exchange_rerun import columns_of
+from test_exchange_rllib import rows as rllib_rows
+from test_exchange_rllib import written
 from webdataset_samples import sample_differences
 
 #: `make test` takes the first cases, and one in so many of the spaces; `make test-cases` all.
@@ -143,6 +146,11 @@ class TestD4RL(Contract):
     peer = staticmethod(peer_readers.d4rl)
     suffix = ".hdf5"
 
+    def others(self, folder: Path) -> Iterator[Path]:
+        """Without next observations, as most files of D4RL are."""
+        d4rl_file(folder / "walk.hdf5", "next_observations")
+        yield folder / "walk.hdf5"
+
 
 @pytest.mark.further
 class TestD3rlpy(Contract):
@@ -178,7 +186,7 @@ class TestRLDS(Contract):
 
     format = "rlds"
     golden = ("rlds",)
-    exports = ({}, {"images": "raw"})
+    exports = ({}, {"images": "raw", "shard_bytes": 9000})
 
 
 @pytest.mark.further
@@ -190,6 +198,11 @@ class TestRLlibRows(Contract):
     peer = staticmethod(peer_readers.rllib_rows)
     exports = ({"kind": "rows"},)
     stable_keys = False
+
+    def others(self, folder: Path) -> Iterator[Path]:
+        """Rows without next observations, in an order of their own."""
+        columns = rllib_rows([4, 1, 3], new_obs=None)
+        yield written(folder / "rows.parquet", columns, [5, 0, 2, 1, 3, 4, 7, 6])
 
 
 @pytest.mark.further
@@ -209,6 +222,14 @@ class TestParquet(Contract):
     format = "parquet"
     suffix = ".parquet"
     exports = ({}, {"layout": "steps"})
+
+    def others(self, folder: Path) -> Iterator[Path]:
+        """Rows without next observations."""
+        rows = {"episode": [0, 0, 1, 2, 2], "action": [0, 1, 0, 1, 1], "reward": [1.0, 0.0, 2.0, 4.0, 3.0]}
+        pl.DataFrame({**rows, "observation": [0.5, 1.5, 2.5, 3.5, 4.5]}).write_parquet(
+            folder / "rows.parquet"
+        )
+        yield folder / "rows.parquet"
 
     def read_export(self, target: Path, store: el.EpisodeStore, options: Mapping[str, Any]) -> Any:
         """By docs/format.md; next observations have names of their own."""
@@ -234,7 +255,7 @@ class TestHuggingFace(Contract):
     """Folders of Parquet with a dataset card."""
 
     format = "huggingface"
-    exports = ({}, {"layout": "steps", "images": "array"})
+    exports = ({}, {"layout": "steps", "images": "array"}, {"layout": "steps"}, {"images": "array"})
 
 
 @pytest.mark.further
