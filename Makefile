@@ -79,7 +79,7 @@ test-newer: ## run the core suite on each newer Python of this machine, and name
 
 test-peers: $(PEERS)/.installed-peers ## run the examples and comparisons that need other libraries
 	$(IN_MEMORY) $(PEERS)/bin/python -m pytest $(PARALLEL) -m peers tests/integrations/test_peers.py tests/exchange/test_conversion_peers.py tests/project/test_checkers.py \
-	  tests/exchange/test_exchange_*.py $(ARGS)
+	  tests/exchange/test_exchange_*.py tests/exchange/test_formats.py $(ARGS)
 
 # RLlib needs a Gymnasium of its own. One process: its tests share one small cluster.
 test-rllib: $(RLLIB)/.installed-rllib ## read and write stores with Ray Data and RLlib, in an environment of their own

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,11 @@ import pyarrow.parquet as pq
 from gymnasium import spaces
 
 import episodelake as el
-from independent_values import Array, dynamic_values, space_value
+from episodelake.testing.format_compare import PeerEpisode, plain
+from independent_values import Array, dynamic_values, family, space_value
 from strategies import stack
 
-Episodes = Iterator[dict[str, Any]]
+Episodes = Iterator[PeerEpisode]
 
 
 def rows_of(arrays: Any, count: int) -> list[dict[str, Any]]:
@@ -34,17 +35,6 @@ def _row(values: Any, t: int) -> Any:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def plain(value: Any) -> Any:
-    """A value as dicts, lists and numbers of Python."""
-    if isinstance(value, dict):
-        return {key: plain(part) for key, part in value.items()}
-    if isinstance(value, np.ndarray | np.generic):
-        return plain(value.tolist())
-    if isinstance(value, list | tuple):
-        return [plain(part) for part in value]
-    return value.decode() if isinstance(value, bytes) else value
-
-
 def minari(target: Path, store: el.EpisodeStore) -> Episodes:
     """By `MinariDataset`, all episodes in one go."""
     dataset = importlib.import_module("minari").MinariDataset(target / "data")
@@ -52,16 +42,16 @@ def minari(target: Path, store: el.EpisodeStore) -> Episodes:
     assert dataset.total_steps == sum(len(episode.rewards) for episode in dataset.iterate_episodes())
     facts = dataset.storage.get_episode_metadata(dataset.episode_indices)
     for episode, known in zip(dataset.iterate_episodes(), map(plain, facts), strict=True):
-        yield {
-            "observations": episode.observations,
-            "actions": episode.actions,
-            "rewards": episode.rewards,
-            "flags": (bool(episode.terminations[-1]), bool(episode.truncations[-1])),
-            "infos": rows_of(episode.infos, len(episode.rewards) + 1),
-            "seed": known.pop("seed", None),
-            "options": known.pop("options", None),
-            "metadata": {key: part for key, part in known.items() if key not in ("id", "total_steps")},
-        }
+        yield PeerEpisode(
+            observations=episode.observations,
+            actions=episode.actions,
+            rewards=episode.rewards,
+            flags=(bool(episode.terminations[-1]), bool(episode.truncations[-1])),
+            infos=rows_of(episode.infos, len(episode.rewards) + 1),
+            seed=known.pop("seed", None),
+            options=known.pop("options", None),
+            metadata={key: part for key, part in known.items() if key not in ("id", "total_steps")},
+        )
 
 
 def d4rl(target: Path, store: el.EpisodeStore) -> Episodes:
@@ -69,6 +59,7 @@ def d4rl(target: Path, store: el.EpisodeStore) -> Episodes:
     arrays: dict[str, Any] = {}
     with h5py.File(target) as file:
         file.visititems(lambda name, item: arrays.update({name: item[()]} if hasattr(item, "dtype") else {}))
+    arrays = {name: array for name, array in arrays.items() if not name.startswith("metadata/")}
     assert all(len(array) == len(arrays["rewards"]) for array in arrays.values())
     ends = np.flatnonzero(arrays["terminals"] | arrays["timeouts"]) + 1
     for first, end in zip([0, *ends[:-1]], ends, strict=True):
@@ -81,13 +72,13 @@ def d4rl(target: Path, store: el.EpisodeStore) -> Episodes:
                 for key in parents:
                     place = place.setdefault(key, {})
                 place[last] = values
-        yield {
-            "observations": np.concatenate([rows["observations"], rows["next_observations"][-1:]]),
-            "actions": rows["actions"],
-            "rewards": rows["rewards"],
-            "flags": (bool(rows["terminals"][-1]), bool(rows["timeouts"][-1])),
-            "infos": [*rows_of(infos, end - first), {}],
-        }
+        yield PeerEpisode(
+            observations=np.concatenate([rows["observations"], rows["next_observations"][-1:]]),
+            actions=rows["actions"],
+            rewards=rows["rewards"],
+            flags=(bool(rows["terminals"][-1]), bool(rows["timeouts"][-1])),
+            infos=[*rows_of(infos, end - first), {}],
+        )
 
 
 def d3rlpy(target: Path, store: el.EpisodeStore) -> Episodes:
@@ -105,12 +96,12 @@ def d3rlpy(target: Path, store: el.EpisodeStore) -> Episodes:
             seen.append(picked[-1].next_observation)
         several = isinstance(store.observation_space, spaces.Tuple)
         observations: Any = tuple(map(np.stack, zip(*seen, strict=True))) if several else np.stack(seen)
-        yield {
-            "observations": _shaped(store.observation_space, observations),
-            "actions": _shaped(store.action_space, np.stack([each.action for each in picked])),
-            "rewards": np.concatenate([each.reward for each in picked]),
-            "flags": (episode.terminated, False),
-        }
+        yield PeerEpisode(
+            observations=_shaped(store.observation_space, observations),
+            actions=_shaped(store.action_space, np.stack([each.action for each in picked])),
+            rewards=np.concatenate([each.reward for each in picked]),
+            flags=(episode.terminated, False),
+        )
 
 
 def _shaped(space: spaces.Space, values: Any) -> Any:
@@ -136,14 +127,14 @@ def robomimic(target: Path, store: el.EpisodeStore) -> Episodes:
             )
             for key in keys
         }
-        yield {
-            "observations": seen if named else seen["observation"],
-            "actions": read["actions"].astype(columns["actions"].dtype),
-            "rewards": read["rewards"],
-            "flags": (bool(read["dones"][-1]), False),
-            "extra": plain({key: part for key, part in columns.items() if key not in _TRAJECTORY}),
-            "metadata": {key: plain(part) for key, part in attributes.items() if key != "num_samples"},
-        }
+        yield PeerEpisode(
+            observations=seen if named else seen["observation"],
+            actions=read["actions"].astype(columns["actions"].dtype),
+            rewards=read["rewards"],
+            flags=(bool(read["dones"][-1]), False),
+            extra=plain({key: part for key, part in columns.items() if key not in _TRAJECTORY}),
+            metadata={key: plain(part) for key, part in attributes.items() if key != "num_samples"},
+        )
 
 
 _TRAJECTORY = ("obs", "next_obs", "actions", "rewards", "dones")
@@ -179,18 +170,18 @@ def lerobot(target: Path, store: el.EpisodeStore) -> Episodes:
 
             return read(getattr(store, f"{name}_space"), [])
 
-        yield {
-            "observations": side("observation"),
-            "actions": side("action"),
-            "rewards": np.array([row["next.reward"] for row in own]),
-            "flags": (
+        yield PeerEpisode(
+            observations=side("observation"),
+            actions=side("action"),
+            rewards=np.array([row["next.reward"] for row in own]),
+            flags=(
                 own[-1]["next.done"] and not own[-1]["next.truncated"],
                 own[-1]["next.truncated"],
             ),
-            "seed": fact["episodelake/seed"],
-            "options": json.loads(fact["episodelake/options"] or "null"),
-            "metadata": json.loads(fact["episodelake/metadata"]),
-        }
+            seed=fact["episodelake/seed"],
+            options=json.loads(fact["episodelake/options"] or "null"),
+            metadata=json.loads(fact["episodelake/metadata"]),
+        )
 
 
 def rllib_rows(target: Path, store: el.EpisodeStore) -> Episodes:
@@ -207,13 +198,13 @@ def rllib_rows(target: Path, store: el.EpisodeStore) -> Episodes:
         for name in dict.fromkeys(names):
             own = {key: values[names == name] for key, values in columns.items()}
             assert own["t"].tolist() == list(range(len(own["t"])))
-            yield {
-                "observations": np.concatenate([own["obs"], own["new_obs"][-1:]]),
-                "actions": own["actions"],
-                "rewards": own["rewards"],
-                "flags": (bool(own["terminateds"][-1]), bool(own["truncateds"][-1])),
-                "policy": {key: own[key] for key in own if key not in _RLLIB},
-            }
+            yield PeerEpisode(
+                observations=np.concatenate([own["obs"], own["new_obs"][-1:]]),
+                actions=own["actions"],
+                rewards=own["rewards"],
+                flags=(bool(own["terminateds"][-1]), bool(own["truncateds"][-1])),
+                policy={key: own[key] for key in own if key not in _RLLIB},
+            )
 
 
 _RLLIB = ("t", "obs", "new_obs", "actions", "rewards", "terminateds", "truncateds")
@@ -232,14 +223,14 @@ def rllib_episodes(target: Path, store: el.EpisodeStore) -> Episodes:
     for file in sorted(target.glob("*.parquet")):
         for state in pq.read_table(file)["item"].to_pylist():
             found = msgpack.unpackb(state, object_hook=decoded, strict_map_key=False)
-            yield {
-                "observations": _tuples(store.observation_space, found["observations"]["data"]),
-                "actions": _tuples(store.action_space, found["actions"]["data"]),
-                "rewards": found["rewards"]["data"],
-                "flags": (found["is_terminated"], found["is_truncated"]),
-                "infos": found["infos"]["data"],
-                "policy": {k: v["data"] for k, v in (found["extra_model_outputs"] or {}).items()},
-            }
+            yield PeerEpisode(
+                observations=_tuples(store.observation_space, found["observations"]["data"]),
+                actions=_tuples(store.action_space, found["actions"]["data"]),
+                rewards=found["rewards"]["data"],
+                flags=(found["is_terminated"], found["is_truncated"]),
+                infos=found["infos"]["data"],
+                policy={k: v["data"] for k, v in (found["extra_model_outputs"] or {}).items()},
+            )
 
 
 def _tuples(space: spaces.Space, values: Any) -> Any:
@@ -252,62 +243,69 @@ def _tuples(space: spaces.Space, values: Any) -> Any:
 
 
 def parquet(target: Path, store: el.EpisodeStore) -> Episodes:
-    """By Polars, from cells to values by docs/format.md alone; arrays of infos and the like are flat."""
-    told = json.loads((pq.read_schema(target).metadata or {})[b"episodelake.spaces"])
+    """By Polars, from cells to values by docs/format.md alone."""
+    schema = pq.read_schema(target)
+    told = json.loads((schema.metadata or {})[b"episodelake.spaces"])
+    kinds = {each.name: (each.metadata or {}).get(b"kind", b"").decode() for each in schema}
+    kinds = {name: kind for name, kind in kinds.items() if kind}
     both = (("observation", store.observation_space), ("action", store.action_space))
     by_episode = pl.read_parquet(target).partition_by("episode", maintain_order=True)
     for rows in (frame.to_dicts() for frame in by_episode):
-        acted = [row for row in rows if row["action" if "action" in row else "reward"] is not None]
+        acted = [row for row in rows if row["reward"] is not None]
         observed = [row for row in rows if any(row[name] is not None for name in row if name[:3] == "obs")]
         seen = {
-            side: stack(space, [space_value(each, side, row) for row in some])
+            side: stack(space, [_typed(space, space_value(each, side, row)) for row in some])
             for (side, space), each, some in zip(both, told, (observed, acted), strict=True)
         }
-        yield {
-            "observations": seen["observation"],
-            "actions": seen["action"],
-            "rewards": np.array([row["reward"] for row in acted]),
-            "flags": (acted[-1]["terminated"], acted[-1]["truncated"]),
-            "rows": {part: [_family(prefix, row) for row in rows] for part, prefix in _FAMILIES.items()},
-            "seed": rows[0]["seed"],
-            "metadata": _family("metadata.", rows[0]),
-        }
+        infos, policy, extra, metadata = (
+            [_unpacked(dynamic_values(prefix, family(prefix, kinds), row)) for row in rows]
+            for prefix in ("info.", "policy.", "", "metadata.")
+        )
+        yield PeerEpisode(
+            observations=seen["observation"],
+            actions=seen["action"],
+            rewards=np.array([row["reward"] for row in acted]),
+            flags=(acted[-1]["terminated"], acted[-1]["truncated"]),
+            infos=infos,
+            policy=columns_of(policy[: len(acted)]),
+            extra=columns_of(extra),
+            seed=rows[0].get("seed"),
+            metadata=metadata[0],
+        )
 
 
-_FAMILIES = {"infos": "info.", "policy": "policy.", "extra": ""}
+def columns_of(rows: list[Any]) -> dict[str, Any]:
+    """Rows of nested dicts as nested columns; dicts of other keys in each row stay as they are."""
+    columns: dict[str, Any] = {}
+    for key in dict.fromkeys(key for row in rows for key in row):
+        values = [row.get(key) for row in rows]
+        forms = {tuple(value) if isinstance(value, dict) else None for value in values}
+        columns[key] = values if forms & {None, ()} or len(forms) > 1 else columns_of(values)
+    return columns
 
 
-def _family(prefix: str, row: dict[str, Any]) -> dict[Any, Any]:
-    """The values of a family of columns in a row, arrays as their elements."""
-    own = [name for name in row if (name.startswith(prefix) if prefix else name[:2] in ("x", "x.", "_j"))]
-    return elements(dynamic_values(prefix, dict.fromkeys(own, ""), row))
-
-
-def elements(value: Any) -> Any:
-    """A value with the elements of arrays in C order, in place of arrays."""
+def _unpacked(value: Any) -> Any:
+    """A value with arrays of NumPy."""
     if isinstance(value, dict):
-        return {key: elements(part) for key, part in value.items()}
-    if isinstance(value, np.ndarray | np.generic):
-        return value.ravel().tolist() if value.shape else value.item()
+        return {key: _unpacked(part) for key, part in value.items()}
     if isinstance(value, Array):
-        return list(value.elements) if value.shape else value.elements[0]
-    if isinstance(value, list | tuple):
-        return [elements(part) for part in value]
-    return list(value) if isinstance(value, bytes) else value
+        array = np.array(value.elements, None if value.dtype[0] == "U" else value.dtype)
+        return array.reshape(value.shape)
+    return [_unpacked(part) for part in value] if isinstance(value, list) else value
 
 
-#: Formats by name: the options of the export, the suffix of the target, and the reader.
-READERS: dict[str, tuple[dict[str, Any], str, Callable[[Path, el.EpisodeStore], Episodes]]] = {
-    "minari-hdf5": ({}, "", minari),
-    "minari-arrow": ({"data_format": "arrow"}, "", minari),
-    "minari-parquet": ({"data_format": "parquet"}, "", minari),
-    "d4rl": ({}, ".hdf5", d4rl),
-    "d3rlpy": ({}, ".h5", d3rlpy),
-    "robomimic": ({}, ".hdf5", robomimic),
-    "lerobot": ({"frames": "image"}, "", lerobot),
-    "parquet": ({"layout": "steps"}, ".parquet", parquet),
-    "rllib-rows": ({"kind": "rows"}, "", rllib_rows),
-    "rllib-episodes": ({"kind": "episodes"}, "", rllib_episodes),
-}
-#: Formats whose readers are in `make test-peers` alone.
-PEERS = ("d3rlpy", "robomimic")
+def _typed(space: spaces.Space, value: Any) -> Any:
+    """A value of a space from nested lists, as Gymnasium has it."""
+    match space:
+        case spaces.Dict():
+            return {key: _typed(part, value[key]) for key, part in space.spaces.items()}
+        case spaces.Tuple():
+            return tuple(map(_typed, space.spaces, value))
+        case spaces.OneOf():
+            return np.int64(value[0]), _typed(space.spaces[value[0]], value[1])
+        case spaces.Sequence():
+            return tuple(_typed(space.feature_space, each) for each in value)
+        case spaces.Graph():
+            nodes = np.array(value[0], space.node_space.dtype).reshape(-1, *space.node_space.shape)
+            return spaces.GraphInstance(nodes, None, None)
+    return value if isinstance(space, spaces.Text) else np.array(value, space.dtype)[()]

@@ -6,7 +6,7 @@ import contextlib
 import os
 import resource
 import shutil
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -33,7 +33,6 @@ class FormatSettings:
         cannot_hold: the parts of `LOSSES` that it may lose; a report that names another one fails.
         drops: those that sources of `write_source` have no place for, so that no report names them.
         stable_keys: whether an episode has the same name when its source is written again.
-        keeps_annotations: whether annotations of steps are columns of its files.
         refusals: errors of an import of values that the files cannot tell from others.
     """
 
@@ -44,7 +43,6 @@ class FormatSettings:
     cannot_hold: ClassVar[Collection[str]] = LOSSES.keys()
     drops: ClassVar[Collection[str]] = ()
     stable_keys: ClassVar[bool] = True
-    keeps_annotations: ClassVar[bool] = False
     refusals: ClassVar[tuple[type[Exception], ...]] = ()
 
     def cases(self) -> Sequence[Case]:
@@ -68,6 +66,21 @@ class FormatSettings:
             DatasetError: the format cannot hold the episodes.
         """
         return target, view.export(target, format=self.format, **options).lost
+
+    def read_export(
+        self, target: Path, store: EpisodeStore, options: Mapping[str, Any]
+    ) -> Iterable[Any] | None:
+        """Return the episodes of an export as the library of the format reads them; None without one.
+
+        Args:
+            target: an export of the store.
+            store: for its spaces.
+            options: one of `exports`.
+
+        Returns:
+            An object for each episode, with the attributes of `Episode` that `PeerEpisode` names.
+        """
+        return None
 
     def sample(self) -> EpisodeStore:
         """Return a store of three episodes that the format can hold, for the rules about files."""

@@ -16,7 +16,8 @@ import polars as pl
 from gymnasium import spaces
 
 from .._store import EpisodeStore, create, open_store, recover
-from .format_values import EPISODES, FACTS, ODD_NAMES, SEEDS, SPACES, STEP_VALUES, VECTOR, Value, batch
+from .format_values import EPISODES, FACTS, ODD_NAMES, SEEDS, SPACES, STEP_VALUES, VECTOR, Value
+from .values import extreme_value, stack
 
 ACTION = spaces.Box(-np.inf, np.inf, (1,), np.float32)
 
@@ -108,8 +109,8 @@ def add_episodes(
                 **facts(index, length),
             }
             seen = length + (given.get("last_observation") != "missing")
-            observations = batch(observation, [observation.sample() for _ in range(seen)])
-            actions = batch(action, [action.sample() for _ in range(length)])
+            observations = stack(observation, [observation.sample() for _ in range(seen)])
+            actions = stack(action, [action.sample() for _ in range(length)])
             writer.write_episode(**{"observations": observations, "actions": actions, **given})
 
 
@@ -167,13 +168,19 @@ def _values(values: Mapping[tuple[str, str], Any]) -> Case:
     )
 
 
-def _dict_of(names: Sequence[str]) -> Case:
+def _dict_of(names: Sequence[str], extreme: bool = False) -> Case:
     """Return a case with many spaces in one, whose parts have half of them."""
     space = spaces.Dict({name: SPACES[name] for name in names})
+
+    def facts(index: int, length: int) -> dict[str, Any]:
+        random = np.random.default_rng(index + 2)
+        values = [extreme_value(space, random) for _ in range(2 * length + 1)]
+        return {"observations": stack(space, values[length:]), "actions": stack(space, values[:length])}
+
     return Case(
-        f"a Dict of {', '.join(names)}",
-        lambda path: write_episodes(path, space, space),
-        lambda: [_dict_of(half) for half in _halves(names)],
+        f"{'extreme values' if extreme else 'a Dict'} of {', '.join(names)}",
+        lambda path: write_episodes(path, space, space, **({"facts": facts} if extreme else {})),
+        lambda: [_dict_of(half, extreme) for half in _halves(names)],
         lambda path: write_episodes(path, spaces.Dict(a=VECTOR), VECTOR),
     )
 
@@ -200,7 +207,18 @@ def _pair(observation: str, action: str) -> Case:
     )
 
 
-_FLAGS = tuple((3, terminated, truncated) for terminated in (True, False) for truncated in (True, False))
+def _flags() -> list[Case]:
+    """Return a case for each way to end, so that a loss of one explains no other."""
+    ways = {
+        "terminated": (True, False),
+        "truncated": (False, True),
+        "both": (True, True),
+        "cut": (False, False),
+    }
+    return [
+        Case(f"the end: {name}", lambda path, flags=flags: write_episodes(path, episodes=[(3, *flags)]))
+        for name, flags in ways.items()
+    ]
 
 
 def _missing(index: int, length: int) -> dict[str, Any]:
@@ -272,9 +290,19 @@ def _annotated(path: Path) -> EpisodeStore:
     store = write_episodes(path)
     ids = [episode.id for episode in store]
     store.annotate(pl.DataFrame({"episode_id": ids, "label": ["good", None, "bad"]}))
-    steps = {"episode_id": ids[0], "t": [0, 1], "quality": [0.5, 1.5]}
+    return store
+
+
+def _annotated_steps(path: Path) -> EpisodeStore:
+    store = write_episodes(path)
+    steps = {"episode_id": [store[0].id] * 2, "t": [0, 1], "quality": [0.5, 1.5]}
     store.annotate(pl.DataFrame(steps), on=("episode_id", "t"))
     return store
+
+
+def _qualities(store: EpisodeStore) -> Any:
+    """Return the annotations of two steps, which come back as a column of the caller's."""
+    return [*store[0].extra.get("quality", ())][:2]
 
 
 def _with_artifacts(path: Path) -> EpisodeStore:
@@ -305,7 +333,7 @@ def _facts() -> list[Case]:
     return [
         Case("plain", write_episodes),
         Case("numbers that no sample has, and seeds", _written_numbers),
-        Case("flags of ends", lambda path: write_episodes(path, episodes=_FLAGS)),
+        *_flags(),
         Case("missing last observations", lambda path: write_episodes(path, facts=_missing)),
         Case("an interrupted episode", _interrupted),
         Case("runs", _runs, lost=("run",), facts={"run": (_metadata("run", "run_metadata"), _OF_RUNS)}),
@@ -316,11 +344,13 @@ def _facts() -> list[Case]:
             lambda path: write_episodes(path, card=_CARD),
             facts={f"card {key}": (_of_card(key), value) for key, value in _CARD.items()},
         ),
-        Case("annotations", _annotated, lost=("annotations",)),
+        Case("annotations of episodes", _annotated, lost=("annotations",)),
+        Case("of steps", _annotated_steps, facts={"annotations quality": (_qualities, [0.5, 1.5])}),
         Case("artifacts", _with_artifacts, lost=("artifacts",)),
         Case("vector rewards", _vector_rewards),
         _values(_every_value()),
         _dict_of([*SPACES]),
+        _dict_of([*SPACES], extreme=True),
     ]
 
 

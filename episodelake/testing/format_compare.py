@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -97,6 +98,68 @@ def plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [plain(part) for part in value]
     return repr(value) if isinstance(value, float) else value
+
+
+@dataclass(frozen=True)
+class PeerEpisode:
+    """An episode as another program reads it; what the program does not give is empty.
+
+    Attributes:
+        flags: whether it terminated, and whether it was truncated.
+        infos: a dict for each observation.
+        ended: the reason of its end; by default that of the flags.
+    """
+
+    observations: Any
+    actions: Any
+    rewards: np.ndarray
+    flags: tuple[bool, bool]
+    infos: Sequence[Mapping[str, Any]] = ()
+    policy: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)
+    seed: int | None = None
+    options: Mapping[str, Any] | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    ended: str | None = None
+
+    @property
+    def has_last_observation(self) -> bool:
+        """Whether there is one observation more than rewards."""
+        rows = self.observations
+        while isinstance(rows, dict | tuple):
+            rows = next(iter(rows.values())) if isinstance(rows, dict) else rows[0]
+        return len(rows) > len(self.rewards)
+
+    @property
+    def terminated(self) -> bool:
+        """Whether the environment ended it."""
+        return self.flags[0]
+
+    @property
+    def truncated(self) -> bool:
+        """Whether a limit ended it."""
+        return self.flags[1]
+
+    @property
+    def end_reason(self) -> str:
+        """Why it ended."""
+        if self.ended:
+            return self.ended
+        return "terminated" if self.terminated else "truncated" if self.truncated else "cut"
+
+
+def unlike(store: Iterable[Any], read: Sequence[Any]) -> Iterator[Difference]:
+    """Yield how the episodes of a store differ from those that were read, which may lack some."""
+    whole = [*store]
+    written = [each for each in whole if each.has_last_observation or each.length > 1]
+    written = whole if len(read) == len(whole) else written
+    if len(written) < len(whole):
+        yield Difference("episodes", "", len(whole), len(read))
+    if len(written) != len(read):
+        yield Difference("count", "", len(written), len(read))
+        return
+    for ours, theirs in zip(written, read, strict=True):
+        yield from differences(ours, theirs)
 
 
 def differences(ours: Any, theirs: Any) -> Iterator[Difference]:

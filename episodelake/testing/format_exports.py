@@ -68,6 +68,36 @@ class ExportRules(FormatSettings):
         finally:
             delete(folder)
 
+    def test_what_has_no_transition_is_not_written(self, tmp_path: Path) -> None:
+        """An empty view is refused, and names its filter; a report counts what the export has."""
+        if not self.writes:
+            return
+        store, target = self.sample(), self._target(tmp_path)
+        with refused("a store without episodes", "no episode to export", kind=InvalidArgumentError):
+            empty = create(tmp_path / "empty", observation_space=VECTOR, action_space=VECTOR)
+            self._export(empty, target)
+        for view in (store.filter("length > 50"), store.filter("length > 50", parameters=[])):
+            with refused("an empty view", "of 3 episodes none has length > 50", kind=InvalidArgumentError):
+                self._export(view, target)
+        check(not target.exists(), "an export of nothing is there")
+        missing = {"last_observation": "missing"}
+        lengths = [(1, True, False), (3, True, False)]
+        short = write_episodes(tmp_path / "short", facts=lambda index, length: missing, episodes=lengths)
+        report = self._export(short, target)
+        counts, lost = (
+            (report.episodes, report.steps),
+            [each for each in report.lost if "last transition" in each],
+        )
+        check(counts == ((1, 2) if lost else (2, 4)), f"{report}")
+        delete(target)
+        delete(target.with_name(f".{target.name}{MARK}"))
+        if lost:
+            with refused("one transition", "can hold none of the 1 episodes", kind=DatasetError):
+                self._export(short[:1], target)
+            check(not target.exists(), "an export of nothing is there")
+        else:
+            check(self._export(short[:1], target).steps == 1, "one transition is not written")
+
     def test_an_export_replaces_exports_alone(self, tmp_path: Path) -> None:
         """Anything else at the target stays as it is, and the message names it."""
         if not self.writes:

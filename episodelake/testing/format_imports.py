@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from gymnasium import spaces
 
 from .._store import EpisodeStore, create, open_store
 from ..store.errors import DatasetError, InvalidArgumentError, SpaceMismatchError
+from ..store.spaces.codec import slice_batch
 from ..writers.importing.formats import OPTIONAL
-from .format_base import FormatSettings, check, delete, refused, rewards_of, steps_of
+from .format_base import FormatSettings, check, delete, files_of, refused, rewards_of, steps_of
 from .format_cases import VECTOR, Case
 from .format_compare import plain
+from .values import same
 
 _CHANGED, _OTHER = 70.5, 80.5
+#: What reports count where a source lacks a last observation.
+LACKS = "a last observation, which the source lacks"
+REPEATS = "a last observation, which repeats the one before"
+DROPS = "a last transition, whose next observation is missing"
+DROPS_REWARD = "a reward other than 0 of a last transition, whose next observation is missing"
+DROPS_ALL = "an episode of one transition, whose next observation is missing"
 
 
 class ImportRules(FormatSettings):
@@ -126,6 +137,56 @@ class ImportRules(FormatSettings):
             check(open_store(into).version == store.version, "a dry run makes a version")
             delete(into)
 
+    def test_the_caller_decides_about_last_observations(self, tmp_path: Path) -> None:
+        """Where a source lacks one, it stays missing, repeats the one before, or goes with its transition."""
+        for number, source in enumerate(self.sources(tmp_path / "sources")):
+            rules = ("missing", "repeat", "drop")
+            stores = {rule: tmp_path / f"{number}-{rule}" for rule in rules}
+            reports = {rule: self.imported(source, stores[rule], last_observation=rule) for rule in rules}
+            of = {rule: {key: each for key, each in _by_key(stores[rule])} for rule in rules}
+            lacking = {key for key, each in of["missing"].items() if not each.has_last_observation}
+            single = {key for key in lacking if of["missing"][key].length == 1}
+            check(of["drop"].keys() == of["missing"].keys() - single, f"{source.name}: other episodes")
+            for key, whole in of["missing"].items():
+                length = whole.length - (key in lacking)
+                for rule in ("repeat", "drop")[: 1 + (key not in single)]:
+                    problem = f"{source.name}, episode {key}, last_observation={rule!r}"
+                    _check_part(whole, of[rule][key], whole.length if rule == "repeat" else length, problem)
+                    if rule == "repeat" and key in lacking:
+                        last = [
+                            slice_batch(of[rule][key].observations, t, t + 1) for t in (length, length + 1)
+                        ]
+                        check(same(*last), f"{problem}: another last observation")
+            left = [of["missing"][key].rewards[-1] for key in lacking - single]
+            rewarded = np.count_nonzero(np.nan_to_num(left))
+            expected = {
+                "missing": {LACKS: len(lacking)},
+                "repeat": {REPEATS: len(lacking)},
+                "drop": {
+                    DROPS: len(left),
+                    DROPS_ALL: len(single),
+                    DROPS_REWARD: rewarded,
+                },
+            }
+            for rule, counts in expected.items():
+                found = {what: reports[rule].lost.get(what, 0) for what in counts}
+                check(found == counts, f"{source.name}, last_observation={rule!r}: {found}, not {counts}")
+
+    def test_tables_of_wider_types_are_the_same(self, tmp_path: Path) -> None:
+        """Parquet files that were rewritten with large lists and texts, as Polars writes them."""
+        for source in self.sources(tmp_path / "sources"):
+            tables = [each for each in files_of(source) if each.suffix == ".parquet"]
+            if tables:
+                self.imported(source, tmp_path / "plain")
+                for file in tables:
+                    _widen(file)
+                self.imported(source, tmp_path / "large")
+                check(
+                    steps_of(tmp_path / "large") == steps_of(tmp_path / "plain"), f"{source.name}: other rows"
+                )
+                delete(tmp_path / "plain")
+                delete(tmp_path / "large")
+
     def test_a_store_of_another_kind_is_refused(self, tmp_path: Path) -> None:
         """Its spaces, rewards or agents are named, it stays as it was, and `skip` lists every episode."""
         if not self.sampled:
@@ -169,6 +230,49 @@ class ImportRules(FormatSettings):
             with refused(f"{name}={value!r}", name, kind=InvalidArgumentError):
                 self.imported(source, tmp_path / "into", **{name: value})
         check(not (tmp_path / "into").exists(), "an import that was refused makes a store")
+
+
+def _by_key(path: Path) -> Iterator[tuple[str, Any]]:
+    """Yield the episodes of an import with their keys in the source."""
+    for episode in open_store(path):
+        yield str(episode.metadata["source_key"]).rpartition("@")[2].partition("/")[2], episode
+
+
+def _check_part(whole: Any, part: Any, length: int, problem: str) -> None:
+    """Check that an episode has the first transitions of another, and is cut there if that has more."""
+    check(part.length == length, f"{problem}: {part.length} transitions")
+    check(part.has_last_observation, f"{problem}: no last observation")
+    seen = whole.length + whole.has_last_observation
+    ours, theirs = (slice_batch(each.observations, 0, min(seen, length + 1)) for each in (whole, part))
+    check(same(ours, theirs), f"{problem}: other observations")
+    check(same(slice_batch(whole.actions, 0, length), part.actions), f"{problem}: other actions")
+    check(same(whole.rewards[:length], part.rewards), f"{problem}: other rewards")
+    for name in ("infos", "extra"):
+        ours, theirs = (_first(getattr(each, name), length) for each in (whole, part))
+        check(plain(ours) == plain(theirs), f"{problem}: other {name}")
+    end = whole.end_reason if length == whole.length else "cut"
+    check(part.end_reason == end, f"{problem}: it is {part.end_reason}")
+
+
+def _first(values: Any, count: int) -> Any:
+    """Return the first rows of nested columns."""
+    if isinstance(values, Mapping):
+        return {key: _first(part, count) for key, part in values.items()}
+    return values[:count]
+
+
+def _widen(file: Path) -> None:
+    table = pq.ParquetFile(file).read()
+    for index, field in enumerate(table.schema):
+        kind = _large(field.type)
+        table = table.set_column(index, field.with_type(kind), table.column(index).cast(kind))
+    pq.write_table(table, file)
+
+
+def _large(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind):
+        return pa.large_list(_large(kind.value_type))
+    return {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}.get(kind, kind)
 
 
 def _changed(store: EpisodeStore, reward: float = _CHANGED) -> EpisodeStore:

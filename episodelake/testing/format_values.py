@@ -135,17 +135,3 @@ FACTS: dict[str, Any] = {
     "splits": ["train"],
 }
 SEEDS = (0, -3, 7, 2**63 + 5, 2**70)
-
-
-def batch(space: spaces.Space, items: list[Any]) -> Any:
-    """Return single values of a space as an episode has them: arrays, nests of arrays, or a list."""
-    if isinstance(space, spaces.Dict):
-        return {key: batch(part, [item[key] for item in items]) for key, part in space.spaces.items()}
-    if isinstance(space, spaces.Tuple):
-        return tuple(batch(part, [item[i] for item in items]) for i, part in enumerate(space.spaces))
-    if isinstance(space, spaces.Box | spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
-        result = np.zeros((len(items), *(space.shape or ())), space.dtype)
-        for index, item in enumerate(items):
-            result[index] = item
-        return result
-    return items

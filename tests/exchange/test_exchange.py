@@ -15,7 +15,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import gymnasium as gym
 import h5py
 import minari
 import numpy as np
@@ -28,7 +27,6 @@ from minari.dataset.minari_storage import MinariStorage
 import episodelake as el
 from episodelake.readers.exporting import export as exporting
 from episodelake.store.files import touching, visible
-from episodelake.store.spaces.codec import slice_batch
 from episodelake.writers.importing import formats
 from test_cli import printed, refused
 from waiting import PATIENCE
@@ -183,25 +181,6 @@ def test_unknown_sources_and_formats_are_told(tmp_path: Path) -> None:
     with pytest.raises(el.errors.InvalidArgumentError, match="cast='all' is unknown"):
         el.import_dataset(folder, tmp_path / "store", cast="all")  # type: ignore[arg-type]
     assert sorted(os.listdir(tmp_path)) == ["data", "walk"]
-
-
-def test_a_store_of_other_spaces_is_told(tmp_path: Path) -> None:
-    """The error names the spaces of both, and its class is the public one; the store is as it was."""
-    rows = {"episode": [0, 0], "action": [0, 1], "reward": [1.0, 2.0]}
-    el.import_dataset(pl.DataFrame(rows | {"obs": [[1.0, 2.0]] * 2}), tmp_path / "store")
-    for dry_run in (True, False):
-        with pytest.raises(
-            el.errors.SpaceMismatchError, match=r"\(2,\), float64\) and .* the source Box.*\(3,\)"
-        ) as raised:
-            el.import_dataset(
-                pl.DataFrame(rows | {"obs": [[1.0, 2.0, 3.0]] * 2}), tmp_path / "store", dry_run=dry_run
-            )
-        assert type(raised.value) is el.errors.SpaceMismatchError
-    assert len(el.open(tmp_path / "store")) == 1
-    missing = {"obs": [[1.0, 2.0]] * 3, "episode": [0] * 3, "action": [0, 1, 4], "reward": [1.0, None, 2.0]}
-    with pytest.raises(el.errors.SpaceMismatchError, match="`reward` is NULL") as raised:
-        el.import_dataset(pl.DataFrame(missing), tmp_path / "store")
-    assert type(raised.value) is el.errors.SpaceMismatchError and "the source" not in str(raised.value)
 
 
 def test_formats_in_memory_only_are_told(tmp_path: Path) -> None:
@@ -480,52 +459,6 @@ def test_an_object_store_is_a_target(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["walk.hdf5"]
 
 
-@pytest.mark.parametrize("data_format", ["hdf5", "arrow", pytest.param("parquet", marks=FURTHER)])
-def test_a_store_goes_out_to_minari_and_comes_back(tmp_path: Path, data_format: str) -> None:
-    """Minari reads what the store holds, and so does the importer; the losses are counted."""
-    env = gym.make("CartPole-v1")
-    store = el.create(tmp_path / "store", env, card={"author": "A", "title": "T"})
-    with store.record(env, record_infos=True) as recorder:
-        for seed in range(3):
-            recorder.reset(seed=seed, options={"low": -0.01, "high": 0.01})
-            while not any(recorder.step(recorder.action_space.sample())[2:4]):
-                pass
-    with store.writer() as writer:
-        episode = writer.begin(np.zeros(4, np.float32))
-        episode.append(1, 2.0, np.ones(4, np.float32), policy={"value": 1.0})
-        episode.end(metadata={"level": 3, "odd": [1, "a"]})
-    store.refresh()
-    report = store.export(tmp_path / "out", format="minari", data_format=data_format)
-    assert (report.episodes, report.steps) == (4, int(store.episodes.collect()["length"].sum()))
-    odd = {"metadata.odd": 1} if data_format == "hdf5" else {}
-    assert dict(report.lost) == {"the column policy.value": 4, **odd, "title of the card": 1}
-    written = minari.MinariDataset(tmp_path / "out" / "data")
-    for ours, theirs in zip(store, written.iterate_episodes(), strict=True):
-        for name in ("observations", "actions", "rewards", "terminations", "truncations"):
-            assert np.array_equal(getattr(ours, name), getattr(theirs, name))
-    el.import_dataset(tmp_path / "out", tmp_path / "back")
-    for ours, theirs in zip(store, el.open(tmp_path / "back"), strict=True):
-        for name in ("observations", "actions", "rewards", "terminations", "truncations"):
-            assert np.array_equal(getattr(ours, name), getattr(theirs, name))
-        assert (ours.seed, ours.options, ours.end_reason) == (theirs.seed, theirs.options, theirs.end_reason)
-
-
-@pytest.mark.parametrize("data_format", ["hdf5", pytest.param("arrow", marks=FURTHER)])
-def test_an_export_counts_what_missing_observations_leave(tmp_path: Path, data_format: str) -> None:
-    """The report has the transitions that Minari has; an episode without any is left out."""
-    store = el.create(tmp_path / "store", observation_space=SPACE, action_space=ACTIONS)
-    with store.writer() as writer:
-        for length in (1, 3):
-            whole = _arrays(next(buffers([length])))
-            whole["observations"] = slice_batch(whole["observations"], 0, length)
-            writer.write_episode(**whole, last_observation="missing", metadata={"length": length})
-    report = store.refresh().export(tmp_path / "out", format="minari", data_format=data_format)
-    written = minari.MinariDataset(tmp_path / "out" / "data")
-    assert (report.episodes, report.steps) == (written.total_episodes, written.total_steps) == (1, 2)
-    assert sum(report.lost.values()) == 2
-    assert next(iter(written.storage.get_episode_metadata([0])))["length"] == 3
-
-
 def _arrays(buffer: EpisodeBuffer) -> dict[str, Any]:
     names = ("observations", "actions", "rewards", "terminations", "truncations")
     return {name: getattr(buffer, name) for name in names}
@@ -625,45 +558,6 @@ def test_a_mapping_goes_to_the_format_of_its_source(tmp_path: Path, monkeypatch:
     assert taken == [mapping, mapping]
     with pytest.raises(el.errors.DatasetError, match="no known format"):
         el.import_dataset(tmp_path / "walk", tmp_path / "store")
-
-
-TARGETS = sorted(exporting.target_formats())
-
-
-@pytest.mark.parametrize(
-    "format", ["csv", *(pytest.param(each, marks=FURTHER) for each in TARGETS if each != "csv")]
-)
-def test_an_export_of_nothing_is_refused_by_every_format(tmp_path: Path, format: str) -> None:
-    """The error names the filter that left no episode; nothing is written."""
-    store = el.create(
-        tmp_path / "store",
-        observation_space=spaces.Box(-9, 9, (2,), np.float32),
-        action_space=spaces.Box(-1, 1, (1,), np.float32),
-    )
-    with pytest.raises(el.errors.InvalidArgumentError, match="no episode to export: the store has none"):
-        store.export(tmp_path / "out", format=format)
-    with store.writer() as writer:
-        writer.write_episode(
-            observations=np.zeros((1, 2), np.float32),
-            actions=np.zeros((1, 1), np.float32),
-            rewards=np.zeros(1),
-            terminations=False,
-            truncations=False,
-            last_observation="missing",
-        )
-    store.refresh()
-    with pytest.raises(el.errors.InvalidArgumentError, match="of 1 episode none has length > 5 with"):
-        store.filter("length > 5", parameters=[]).export(tmp_path / "out", format=format)
-    with pytest.raises(el.errors.InvalidArgumentError, match="of 1 episode none has length > 5"):
-        store.filter("length > 5").export(tmp_path / "out", format=format)
-    if format == "rerun":
-        pytest.importorskip("rerun")
-    if format in ("csv", "huggingface", "lerobot", "parquet", "rerun", "rlds", "webdataset"):
-        assert store.export(tmp_path / "out", format=format).steps == 1
-    else:
-        with pytest.raises(el.errors.DatasetError, match="can hold none of the 1 episodes"):
-            store.export(tmp_path / "out", format=format)
-        assert os.listdir(tmp_path) == ["store"]
 
 
 def test_an_error_of_a_codec_is_not_one_of_the_target(

@@ -7,7 +7,6 @@ wrapper of ours notes them. `make test-peers` runs these tests.
 from __future__ import annotations
 
 import importlib
-import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,6 @@ import pytest
 from gymnasium import spaces
 
 import episodelake as el
-from effort import examples
-from exchange_episodes import unexplained_transitions, write_random
 from plain_transitions import plain_transitions, tree_equal, written_store
 
 pytestmark = [pytest.mark.peers, pytest.mark.filterwarnings("ignore:.* does not hold:RuntimeWarning")]
@@ -92,16 +89,6 @@ def compare(
         assert np.array_equal(episode.actions, np.stack([action(each) for each in given["actions"]]))
         assert np.array_equal(episode.rewards, given["rewards"])
         assert (episode.terminated, episode.truncated) == given["ends"][-1]
-
-
-@pytest.mark.further
-@pytest.mark.parametrize("name", ["tianshou", "sb3", "torchrl"])
-def test_whatever_a_buffer_does_not_hold_is_in_a_warning(tmp_path: Path, name: str) -> None:
-    """Stores of odd spaces and flags: each difference of transitions after a round trip has a loss."""
-    pytest.importorskip("stable_baselines3" if name == "sb3" else name)
-    for seed in range(examples(15)):
-        store = write_random(tmp_path / str(seed) / "store", random.Random(seed))
-        assert not unexplained_transitions(store, tmp_path / str(seed), name)
 
 
 def stacked(values: list[Any]) -> Any:

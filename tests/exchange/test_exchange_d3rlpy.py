@@ -61,90 +61,7 @@ def test_transitions_are_those_that_d3rlpy_picks(
         assert store.action_space == spaces.Discrete(4)
 
 
-@pytest.mark.further
-def test_last_transitions_of_terminated_episodes_can_be_dropped(tmp_path: Path) -> None:
-    """With their rewards, which the report counts; an episode of one transition then leaves nothing."""
-    report = el.import_dataset(DATA / "d3rlpy_continuous.h5", tmp_path / "store", last_observation="drop")
-    assert dict(report.lost) == {
-        "a last transition, whose next observation is missing": 2,
-        "a reward other than 0 of a last transition, whose next observation is missing": 2,
-        "an episode of one transition, whose next observation is missing": 1,
-        UNUSED: 2,
-    }
-    assert [(e.length, e.end_reason) for e in el.open(tmp_path / "store")] == [
-        (4, "cut"), (5, "cut"), (4, "cut"), (5, "cut"),
-    ]  # fmt: skip
-
-
-def filled(path: Path, observation: spaces.Space, action: spaces.Space) -> el.EpisodeStore:
-    """A store with an episode of each ending, and one without its last observation."""
-    store = el.create(path, observation_space=observation, action_space=action, card={"title": "T"})
-    observation.seed(0)
-    action.seed(0)
-    with store.writer() as writer:
-        for length, ends, seen in (
-            (3, (True, False), 4),
-            (1, (False, True), 2),
-            (70, (False, False), 71),
-            (5, (True, False), 5),
-            (4, (False, False), 4),
-        ):
-            samples = [observation.sample() for _ in range(seen)]
-            whole = np.stack(samples) if isinstance(observation, spaces.Box) else None
-            writer.write_episode(
-                observations=tuple(map(np.stack, zip(*samples, strict=True))) if whole is None else whole,
-                actions=np.stack([action.sample() for _ in range(length)]),
-                rewards=np.arange(length) + 0.1,
-                terminations=ends[0],
-                truncations=ends[1],
-                last_observation="present" if seen > length else "missing",
-                seed=4,
-            )
-    return store.refresh()
-
-
 BOX = spaces.Box(-9, 9, (3,), np.float32)
-
-
-@pytest.mark.parametrize(
-    ("observation", "action"),
-    [
-        (BOX, spaces.Discrete(3)),
-        pytest.param(
-            spaces.Tuple([BOX, spaces.Box(0, 255, (2, 2), np.uint8)]), BOX, marks=pytest.mark.further
-        ),
-    ],
-)
-@pytest.mark.further
-def test_a_store_goes_out_to_d3rlpy_and_comes_back(
-    tmp_path: Path, observation: spaces.Space, action: spaces.Space
-) -> None:
-    """The same transitions; what d3rlpy does not hold is listed."""
-    store = filled(tmp_path / "store", observation, action)
-    report = store.export(tmp_path / "out.h5", format="d3rlpy")
-    assert dict(report.lost) == {
-        "the seed of an episode": 5,
-        "the last observation of an episode that terminated": 1,
-        "that an episode was truncated, not cut": 1,
-        "a last transition, whose next observation is missing": 1,
-        "title of the card": 1,
-        "spaces, which an import infers from the values": 2,
-    }
-    with h5py.File(tmp_path / "out.h5") as file:
-        assert file["num_episodes"][()] == 5 and file["version"][()] == b"2.1"
-        rows = [(len(file[f"rewards_{i}"]), bool(file[f"terminated_{i}"][()])) for i in range(5)]
-        assert rows == [(3, True), (2, False), (71, False), (5, True), (4, False)]
-        assert file["actions_1"][1].tolist() == [0] * len(file["actions_1"][1])
-    back = el.import_dataset(
-        tmp_path / "out.h5",
-        tmp_path / "back",
-        last_observation="missing",
-        observation_space=observation,
-        action_space=action,
-    )
-    assert dict(back.lost) == {UNUSED: 1, LACKS: 2}
-    ours, theirs = transitions(store[:4]), transitions(el.open(tmp_path / "back")[:4])
-    assert str(ours) == str(theirs)
 
 
 #: Actions of two steps, and whether d3rlpy takes them for discrete ones.
@@ -225,16 +142,3 @@ def test_damaged_files_are_refused(tmp_path: Path, replaced: dict[str, Any], mes
     with pytest.raises(el.errors.DatasetError, match=message):
         el.import_dataset(changed(tmp_path / "a.h5", **replaced), tmp_path / "store")
     assert not (tmp_path / "store").exists()
-
-
-@pytest.mark.further
-def test_tuples_repeat_their_last_observation(tmp_path: Path) -> None:
-    """Each part of it, as rows of the file."""
-    report = el.import_dataset(DATA / "d3rlpy_tuple.h5", tmp_path / "store", last_observation="repeat")
-    assert report.lost["a last observation, which repeats the one before"] == 1
-    first = el.open(tmp_path / "store")[0]
-    assert first.terminated and first.has_last_observation
-    with h5py.File(DATA / "d3rlpy_tuple.h5") as file:
-        for index, part in enumerate(first.observations):
-            expected = file[f"observations_0_{index}"][()]
-            assert np.array_equal(part[:-1], expected) and np.array_equal(part[-1], expected[-1])

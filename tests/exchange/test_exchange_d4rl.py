@@ -8,12 +8,10 @@ from typing import Any
 import h5py
 import numpy as np
 import pytest
-from gymnasium import spaces
 
 import episodelake as el
 
 ROWS, TERMINALS, TIMEOUTS = 40, (4, 5, 30), (12,)
-DROPPED = "a last transition, whose next observation is missing"
 
 
 def d4rl_file(path: Path, *without: str, **replaced: Any) -> dict[str, np.ndarray]:
@@ -77,38 +75,6 @@ def test_next_observations_end_the_episodes(tmp_path: Path) -> None:
         assert np.array_equal(poses, columns["infos/pose"][start:stop]) and poses[0].dtype == np.float32
         assert episode.infos[-1] == {}
     assert el.import_dataset(tmp_path / "hopper.hdf5", store).present == 5
-
-
-@pytest.mark.further
-def test_without_next_observations_the_caller_chooses(tmp_path: Path) -> None:
-    """The last transition is left out, or stays with its observation repeated or missing."""
-    columns = d4rl_file(tmp_path / "a.hdf5", "next_observations")
-    report = el.import_dataset(tmp_path / "a.hdf5", tmp_path / "drop", last_observation="drop")
-    assert (report.episodes, report.steps, report.lost[DROPPED]) == (4, ROWS - 5, 4)
-    assert report.lost["an episode of one transition, whose next observation is missing"] == 1
-    whole = [(start, stop) for start, stop in cut(columns) if stop - start > 1]
-    for episode, (start, stop) in zip(el.open(tmp_path / "drop"), whole, strict=True):
-        assert np.array_equal(episode.observations, columns["observations"][start:stop])
-        assert np.array_equal(episode.actions, columns["actions"][start : stop - 1])
-        assert [row["goal"]["x"] for row in episode.infos] == list(range(start, stop))
-        assert episode.end_reason == "cut"
-    dropped = np.array([columns["rewards"][stop - 1] for _, stop in whole])
-    lost = "a reward other than 0 of a last transition, whose next observation is missing"
-    assert report.lost[lost] == np.count_nonzero(dropped) > 0
-    report = el.import_dataset(tmp_path / "a.hdf5", tmp_path / "repeat", last_observation="repeat")
-    assert (report.steps, report.lost["a last observation, which repeats the one before"]) == (ROWS, 5)
-    for episode, (start, stop) in zip(el.open(tmp_path / "repeat"), cut(columns), strict=True):
-        assert np.array_equal(episode.observations[:-1], columns["observations"][start:stop])
-        assert np.array_equal(episode.observations[-1], columns["observations"][stop - 1])
-        assert episode.terminated == columns["terminals"][stop - 1]
-    report = el.import_dataset(tmp_path / "a.hdf5", tmp_path / "missing")
-    assert (report.steps, report.lost["a last observation, which the source lacks"]) == (ROWS, 5)
-    for episode, (start, stop) in zip(el.open(tmp_path / "missing"), cut(columns), strict=True):
-        assert np.array_equal(episode.observations, columns["observations"][start:stop])
-        assert np.array_equal(episode.actions, columns["actions"][start:stop])
-        assert episode.terminated == columns["terminals"][stop - 1]
-        infos = episode.infos[: episode.length]
-        assert [row["goal"]["x"] for row in infos] == list(range(start, stop))
 
 
 @pytest.mark.further
@@ -183,15 +149,3 @@ def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
     d4rl_file(tmp_path / "b" / "data.hdf5", observations=np.ones((ROWS, 3), np.float32))
     for folder in ("a", "b"):
         assert el.import_dataset(tmp_path / folder / "data.hdf5", tmp_path / "store").episodes == 5
-
-
-@pytest.mark.further
-def test_observations_of_several_arrays_do_not_go_out(tmp_path: Path) -> None:
-    """The message says what D4RL holds."""
-    several = spaces.Dict({"x": spaces.Discrete(3)})
-    store = el.create(tmp_path / "store", observation_space=several, action_space=spaces.Discrete(2))
-    with store.writer() as writer:
-        writer.begin({"x": 0}).append(0, 1.0, {"x": 1})
-    with pytest.raises(el.errors.DatasetError, match="the store has observations of Dict"):
-        store.refresh().export(tmp_path / "out.hdf5", format="d4rl")
-    assert not (tmp_path / "out.hdf5").exists()

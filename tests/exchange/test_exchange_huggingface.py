@@ -38,26 +38,6 @@ def check(back: el.EpisodeStore, store: el.EpisodeStore) -> None:
         assert (other.end_reason, other.metadata["split"]) == (episode.end_reason, episode.metadata["split"])
 
 
-@pytest.mark.parametrize(
-    ("layout", "images"),
-    [
-        ("transitions", "png"),
-        pytest.param("steps", "array", marks=FURTHER),
-        pytest.param("steps", "png", marks=FURTHER),
-        pytest.param("transitions", "array", marks=FURTHER),
-    ],
-)
-def test_a_folder_comes_back_whole(tmp_path: Path, layout: str, images: str) -> None:
-    """Every value, in both layouts, with images and without."""
-    store = recorded(tmp_path / "store")
-    report = store.export(tmp_path / "out", format="huggingface", layout=layout, images=images)
-    assert report.files == ("README.md", "data/train-00000-of-00001.parquet")
-    assert dict(report.lost) == {}
-    again = el.import_dataset(tmp_path / "out", tmp_path / "back", format="huggingface")
-    assert (again.format, again.episodes, again.steps, dict(again.lost)) == ("table", 3, 9, {})
-    check(el.open(tmp_path / "back"), store)
-
-
 def test_files_have_images_and_features(tmp_path: Path) -> None:
     """Pillow opens the images, and the schema names the feature of each column; README.md agrees."""
     store = recorded(tmp_path / "store")

@@ -64,23 +64,6 @@ def test_a_dataset_of_lerobot_comes_in_as_lerobot_reads_it(tmp_path: Path, name:
     assert (again.episodes, again.present) == (0, 3)
 
 
-@pytest.mark.further
-def test_the_last_observation_is_never_made_up_in_silence(tmp_path: Path) -> None:
-    """Dropping leaves a cut episode without the last action; repeating counts."""
-    report = el.import_dataset(DATA / "lerobot-v3", tmp_path / "dropped", last_observation="drop")
-    assert report.lost["an episode of one transition, whose next observation is missing"] == 1
-    assert report.lost["a last transition, whose next observation is missing"] == 2
-    dropped = el.open(tmp_path / "dropped")
-    assert [(episode.length, episode.end_reason) for episode in dropped] == [(4, "cut"), (7, "cut")]
-    state = EXPECTED["observation.state"]
-    assert np.array_equal(dropped[0].observations["state"], state[:5])
-    report = el.import_dataset(DATA / "lerobot-v3", tmp_path / "repeated", last_observation="repeat")
-    assert report.lost["a last observation, which repeats the one before"] == 3
-    repeated = el.open(tmp_path / "repeated")
-    assert np.array_equal(repeated[0].observations["state"], state[[0, 1, 2, 3, 4, 4]])
-    assert [episode.length for episode in repeated] == [5, 1, 8]
-
-
 def png(pixels: np.ndarray, kind: str = "PNG") -> bytes:
     """An image file."""
     target = io.BytesIO()
@@ -115,22 +98,6 @@ def sparse(folder: Path, **columns: Any) -> Path:
     table = pa.table({name: pa.array(values) for name, (_, values) in given.items()})
     pq.write_table(table, folder / "data/chunk-000/episode_000000.parquet", row_group_size=2)
     return folder
-
-
-def test_an_episode_of_one_frame_has_no_transition(tmp_path: Path) -> None:
-    """It is counted as lost where last transitions are dropped, as in other formats."""
-    folder = sparse(tmp_path / "a")
-    first = pq.read_table(folder / "data/chunk-000/episode_000000.parquet").slice(0, 1)
-    place = first.column_names.index("episode_index")
-    second = first.set_column(place, "episode_index", pa.array([1]))
-    pq.write_table(second, folder / "data/chunk-000/episode_000001.parquet")
-    with (folder / "meta/episodes.jsonl").open("a") as file:
-        file.write('{"episode_index": 1, "tasks": [], "length": 1}\n')
-    report = el.import_dataset(folder, tmp_path / "store", last_observation="drop")
-    assert report.episodes == 1
-    assert report.lost["an episode of one transition, whose next observation is missing"] == 1
-    whole = el.import_dataset(folder, tmp_path / "whole", last_observation="missing")
-    assert (whole.episodes, whole.steps) == (2, 4)
 
 
 @pytest.mark.further
@@ -316,17 +283,13 @@ def recorded(path: Path) -> el.EpisodeStore:
     return store.refresh()
 
 
-@pytest.mark.parametrize("frames", ["image", "video"])
 @pytest.mark.further
-def test_a_store_goes_out_to_lerobot_and_comes_back(tmp_path: Path, frames: str) -> None:
-    """Everything but the listed losses; frames of video are near."""
+def test_frames_of_video_come_back_nearly(tmp_path: Path) -> None:
+    """The contract of formats writes images; frames of video are near, and the rest is exact."""
     store = recorded(tmp_path / "store")
-    report = store.export(tmp_path / "out", format="lerobot", frames=frames)
+    report = store.export(tmp_path / "out", format="lerobot", frames="video")
     assert (report.episodes, report.steps) == (3, 10)
-    lossy = {"frames of lossy video": 10} if frames == "video" else {}
-    lost = {"the column policy.value": 3, "the last observation of an episode": 2}
-    rounded = {f"digits of {name}, which LeRobot reads as float32": 10 for name in ("action", "next.reward")}
-    assert dict(report.lost) == {**lost, **lossy, **rounded}
+    assert report.lost["frames of lossy video"] == 10
     el.import_dataset(tmp_path / "out", tmp_path / "back", last_observation="missing")
     back = el.open(tmp_path / "back")
     assert (back.observation_space, back.action_space, back.card) == (SPACE, ACTIONS, store.card)
@@ -336,12 +299,7 @@ def test_a_store_goes_out_to_lerobot_and_comes_back(tmp_path: Path, frames: str)
         for index in (0, 1):
             assert np.array_equal(seen["state"][index][: ours.length], observations["state"][index])
         apart = np.abs(seen["camera"][: ours.length].astype(int) - observations["camera"])
-        assert apart.max() <= (3 if frames == "video" else 0)
-        assert np.array_equal(ours.actions, theirs.actions)
-        assert np.array_equal(ours.rewards, theirs.rewards)
-        assert (ours.end_reason, ours.seed, ours.options) == (theirs.end_reason, theirs.seed, theirs.options)
-        metadata = {key: value for key, value in theirs.metadata.items() if not key.startswith("source_")}
-        assert metadata == ours.metadata
+        assert apart.max() <= 3
 
 
 def test_options_count_more_than_the_card(tmp_path: Path) -> None:

@@ -28,8 +28,6 @@ from exported_store import rich_store, same
 from test_cli import printed
 
 DATA = Path(__file__).parents[1] / "data" / "exchange"
-#: What `info` of an exported store has, and RLDS does not hold.
-UNHELD = ("deep", "some")
 
 
 def records(file: Path) -> list[bytes]:
@@ -112,67 +110,6 @@ def test_a_dataset_of_tfds_is_exported_as_tfds_wrote_it(tmp_path: Path) -> None:
         # Our rewards are float64, so they are bytes.
         rewards = np.frombuffer(b"".join(written["steps/reward"]))  # type: ignore[arg-type]
         assert np.array_equal(rewards, expected["steps/reward"])
-
-
-def test_everything_comes_back_but_what_is_listed(tmp_path: Path) -> None:
-    """Spaces, dtypes, infos, seeds, options, metadata and card; in files of limited size."""
-    store = rich_store(tmp_path / "store")
-    report = store.export(tmp_path / "walk", format="rlds", shard_bytes=9000)
-    assert len([file for file in report.files if "tfrecord" in file]) > 1
-    assert {what.partition(",")[0]: count for what, count in report.lost.items()} == {
-        "that an episode was cut": 2,
-        "that an episode that terminated was truncated as well": 1,
-        **{f"info.{key}": 5 for key in ("deep.x%2Ey", "some")},
-    }
-    assert (report.episodes, report.steps) == (5, 15)
-    assert dict(el.import_dataset(tmp_path / "walk", tmp_path / "again").lost) == {}
-    again = el.open(tmp_path / "again")
-    assert (again.observation_space, again.action_space) == (store.observation_space, store.action_space)
-    assert again.card == store.card
-    for back, expected in zip(again, store, strict=True):
-        for name in (
-            "observations",
-            "actions",
-            "rewards",
-            "seed",
-            "options",
-            "extra",
-            "policy",
-            "terminated",
-        ):
-            assert same(getattr(back, name), getattr(expected, name)), name
-        infos = {key: part for key, part in expected.info_arrays.items() if key not in UNHELD}
-        assert same(back.info_arrays, infos)
-        metadata = {key: part for key, part in back.metadata.items() if not key.startswith("source_")}
-        assert same(metadata, expected.metadata)
-        assert back.truncated is not back.terminated
-
-
-@pytest.mark.further
-def test_frames_may_stay_raw_and_last_observations_missing(tmp_path: Path) -> None:
-    """An episode without its last observation ends with a transition, and comes back as it was."""
-    space = spaces.Box(0, 255, (4, 4, 3), np.uint8)
-    store = el.create(tmp_path / "store", observation_space=space, action_space=spaces.Discrete(3))
-    frames = np.random.default_rng(0).integers(0, 256, (3, 4, 4, 3), np.uint8)
-    with store.writer() as writer:
-        writer.write_episode(
-            observations=frames,
-            actions=np.array([1, 2, 0]),
-            rewards=np.array([np.nan, -0.0, 1.5]),
-            terminations=True,
-            truncations=False,
-            infos={"cost": np.arange(3.0)},
-            last_observation="missing",
-        )
-    report = store.refresh().export(tmp_path / "3d frames", format="rlds", images="raw")
-    assert "dataset_3d_frames-train.tfrecord-00000-of-00001" in report.files
-    assert dict(report.lost) == {"that an episode lacks its last observation: it ends with a transition": 1}
-    el.import_dataset(tmp_path / "3d frames", tmp_path / "again")
-    (episode,) = el.open(tmp_path / "again")
-    assert not episode.has_last_observation and episode.terminated
-    assert same(episode.observations, frames)
-    assert np.array_equal(episode.rewards, [np.nan, -0.0, 1.5], equal_nan=True)
-    assert same(episode.info_arrays, {"cost": np.arange(3.0)})
 
 
 @pytest.mark.further

@@ -218,23 +218,6 @@ def test_rows_without_an_episode_or_whole_file_are_errors(tmp_path: Path) -> Non
         el.import_dataset(tmp_path / "bad.json", tmp_path / "store")
 
 
-@pytest.mark.parametrize("rule", ["drop", "repeat", "missing"])
-@pytest.mark.further
-def test_without_next_observations_nothing_is_invented(tmp_path: Path, rule: Any) -> None:
-    """The last transition is dropped, the last observation repeated or stated to be missing, and counted."""
-    file = written(tmp_path / "data.parquet", rows([4, 3], new_obs=None))
-    report = el.import_dataset(file, tmp_path / "store", last_observation=rule)
-    assert list(report.lost.values()) == ([2, 2] if rule == "drop" else [2])
-    store = el.open(tmp_path / "store")
-    if rule == "missing":
-        check(store, [4, 3], last=0)
-    elif rule == "drop":
-        check(store, [3, 2])
-        assert [episode.end_reason for episode in store] == ["cut", "cut"]
-    else:
-        assert [episode.observations[-1].tolist() for episode in store] == [[0.0, 3.0], [1.0, 2.0]]
-
-
 @pytest.mark.further
 def test_other_column_names_and_missing_flags(tmp_path: Path) -> None:
     """A mapping names columns as RLlib's own setting does; without flags an episode is "cut"."""

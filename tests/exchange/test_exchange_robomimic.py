@@ -57,26 +57,14 @@ def changed(path: Path, *without: str, **replaced: Any) -> Path:
 
 
 @pytest.mark.further
-def test_without_next_observations_the_last_one_is_missing(tmp_path: Path) -> None:
-    """It may be dropped with its transition; early dones are counted."""
+def test_dones_before_the_last_row_are_counted(tmp_path: Path) -> None:
+    """They end no episode."""
     without = [f"data/demo_{number}/next_obs" for number in (0, 2, 10)]
     path = changed(tmp_path / "a.hdf5", *without, dones=np.array([0, 1, 1, 1, 1]))
-    report = el.import_dataset(path, tmp_path / "drop", last_observation="drop")
-    assert dict(report.lost) == {
-        "a last transition, whose next observation is missing": 3,
-        "a reward other than 0 of a last transition, whose next observation is missing": 2,
-        "dones before the last row": 3,
-    }
-    dropped, whole = el.open(tmp_path / "drop"), np.load(DATA / "robomimic.npz")
-    for index, episode in enumerate(dropped):
-        assert episode.end_reason == "cut"
-        assert np.array_equal(episode.observations["object"], whole[f"{index}/obs/object"])
-        assert np.array_equal(episode.actions, whole[f"{index}/actions/"][:-1])
-        assert np.array_equal(episode.extra["states"], whole[f"{index}/states/"])
-    el.import_dataset(path, tmp_path / "missing")
-    missing = el.open(tmp_path / "missing")
-    assert [episode.end_reason for episode in missing] == ["terminated"] * 3
-    assert [episode.length for episode in missing] == [3, 5, 4]
+    report = el.import_dataset(path, tmp_path / "store")
+    assert report.lost["dones before the last row"] == 3
+    store = el.open(tmp_path / "store")
+    assert [(each.length, each.end_reason) for each in store] == [(n, "terminated") for n in (3, 5, 4)]
 
 
 @pytest.mark.parametrize(

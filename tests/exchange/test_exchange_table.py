@@ -234,37 +234,6 @@ def test_a_row_without_an_episode_is_named(tmp_path: Path, value: float | None) 
     assert os.listdir(tmp_path) == []
 
 
-@pytest.mark.parametrize("choice", ["drop", "repeat", "missing"])
-@pytest.mark.further
-def test_without_next_observations_the_caller_decides(tmp_path: Path, choice: Any) -> None:
-    """The last transition is dropped with its flags, or its observation is repeated or missing."""
-    report = el.import_dataset(FRAME.drop("next_obs"), tmp_path / "store", last_observation=choice)
-    store = el.open(tmp_path / "store")
-    if choice == "drop":
-        assert (report.episodes, report.steps) == (3, len(ROWS) - 4)
-        assert {episode.end_reason for episode in store} == {"cut"}
-        assert dict(report.lost) == {
-            "a last transition, whose next observation is missing": 3,
-            "a reward other than 0 of a last transition, whose next observation is missing": 3,
-            "an episode of one transition, whose next observation is missing": 1,
-        }
-    elif choice == "missing":
-        assert (report.episodes, report.steps) == (4, len(ROWS))
-        assert not any(episode.has_last_observation for episode in store)
-        assert [episode.rewards.sum() for episode in store] == [episode.length for episode in store]
-        for layout in ("steps", "transitions"):
-            store.export(tmp_path / "out.parquet", format="parquet", layout=layout, overwrite=True)
-            el.import_dataset(tmp_path / "out.parquet", tmp_path / layout, last_observation="missing")
-            back = el.open(tmp_path / layout)
-            assert not any(episode.has_last_observation for episode in back)
-            assert [len(each.observations) for each in back] == [each.length for each in store]
-    else:
-        assert (report.episodes, report.steps) == (4, len(ROWS))
-        assert np.array_equal(store[0].observations[-1], store[0].observations[-2])
-        assert list(report.lost.values()) == [4]
-    assert store[0].observations[:6].tolist() == [row["obs"] for row in ROWS[:6]]
-
-
 @pytest.mark.further
 def test_flags_that_the_table_lacks_are_counted(tmp_path: Path) -> None:
     """`done` alone does not tell why an episode ended; with `truncated` it does."""
@@ -480,31 +449,6 @@ def test_a_store_goes_out_to_csv(tmp_path: Path) -> None:
     numbers = rows.select(f"next_observation_{index}" for index in range(4)).to_numpy().astype(np.float32)
     assert np.array_equal(numbers, last.observations[1:])
     assert rows["reward"].to_list() == last.rewards.tolist()
-
-
-@pytest.mark.further
-def test_frames_go_out_as_bytes_and_not_to_csv(tmp_path: Path) -> None:
-    """CSV refuses them and names the column; Parquet brings them back."""
-    space = spaces.Box(0, 255, (64, 40, 3), np.uint8)
-    store = el.create(tmp_path / "store", observation_space=space, action_space=spaces.Discrete(2))
-    frames = np.random.default_rng(0).integers(0, 256, (4, *space.shape), np.uint8)
-    with store.writer() as writer:
-        writer.write_episode(
-            observations=frames,
-            actions=np.zeros(3, int),
-            rewards=np.ones(3),
-            terminations=True,
-            truncations=False,
-        )
-    with pytest.raises(el.errors.DatasetError, match=r"'observation' holds arrays of shape \(64, 40, 3\)"):
-        store.refresh().export(tmp_path / "walk.csv", format="csv")
-    with pytest.raises(el.errors.InvalidArgumentError, match="layout='rows' is unknown"):
-        store.export(tmp_path / "walk.parquet", format="parquet", layout="rows")
-    store.export(tmp_path / "walk.parquet", format="parquet")
-    el.import_dataset(tmp_path / "walk.parquet", tmp_path / "back")
-    assert np.array_equal(el.open(tmp_path / "back")[0].observations, frames)
-    mark = ".walk.parquet.episodelake-export.json"
-    assert sorted(os.listdir(tmp_path)) == [mark, "back", "store", "walk.parquet"]
 
 
 def test_the_steps_of_a_store_are_a_table(tmp_path: Path) -> None:

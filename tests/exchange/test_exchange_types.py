@@ -465,56 +465,6 @@ def test_a_filtered_dataset_gives_the_rows_of_its_filter(tmp_path: Path) -> None
     assert (report.episodes, report.steps) == (2, 4)
 
 
-def wider(folder: Path, change: Any) -> None:
-    """Rewrite every Parquet file below a folder with columns of other types of the same values."""
-    for file in folder.rglob("*.parquet"):
-        table = pq.ParquetFile(file).read()
-        for index, field in enumerate(table.schema):
-            kind = change(field.type)
-            table = table.set_column(index, field.with_type(kind), table.column(index).cast(kind))
-        pq.write_table(table, file)
-
-
-def large(kind: pa.DataType) -> pa.DataType:
-    """Return a type with large lists, texts and binary values, as Polars writes them."""
-    if pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind):
-        return pa.large_list(large(kind.value_type))
-    return {pa.string(): pa.large_string(), pa.binary(): pa.large_binary()}.get(kind, kind)
-
-
-@pytest.mark.parametrize(
-    ("format", "options"),
-    [
-        ("lerobot", {}),
-        ("parquet", {}),
-        ("huggingface", {}),
-        ("rllib", {"kind": "rows"}),
-        pytest.param("rllib", {"kind": "episodes"}, marks=FURTHER),
-    ],
-)
-def test_importers_take_large_types(tmp_path: Path, format: str, options: dict[str, Any]) -> None:
-    """A dataset that was rewritten by Polars has the same episodes."""
-    space = spaces.Box(-9, 9, (2,), np.float32)
-    store = el.create(tmp_path / "s", observation_space=space, action_space=spaces.Discrete(2))
-    with store.writer() as writer:
-        for count in (3, 2):
-            writer.write_episode(
-                observations=np.arange(2.0 * count + 2, dtype=np.float32).reshape(-1, 2),
-                actions=np.arange(count) % 2,
-                rewards=np.arange(float(count)),
-                terminations=True,
-                truncations=False,
-            )
-    target = tmp_path / ("data/out.parquet" if format == "parquet" else "data")
-    store.refresh().export(target, format=format, **options)
-    el.import_dataset(target, tmp_path / "plain")
-    wider(tmp_path / "data", large)
-    el.import_dataset(target, tmp_path / "large")
-    for ours, theirs in zip(el.open(tmp_path / "plain"), el.open(tmp_path / "large"), strict=True):
-        for name in ("observations", "actions", "rewards", "terminations", "truncations"):
-            assert same(getattr(ours, name), getattr(theirs, name)), name
-
-
 def test_paths_may_begin_with_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every function that takes a path takes `~`: stores, exports, imports, and artifacts."""
     monkeypatch.setenv("HOME", str(tmp_path))

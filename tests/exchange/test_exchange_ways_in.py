@@ -343,18 +343,6 @@ def test_texts_of_json_lines_stay_texts(tmp_path: Path) -> None:
     }
 
 
-def test_rollouts_with_nested_observations_need_no_rewards(tmp_path: Path) -> None:
-    """Dicts of arrays in a list are an episode each, nested or not."""
-    for name, observations in (
-        ("flat", np.ones((5, 3))),
-        ("nested", {"q": np.ones((5, 3)), "w": {"x": np.ones(5)}}),
-    ):
-        each = {"observations": observations, "actions": np.zeros((5, 2))}
-        mapping = {"observation": "observations", "action": "actions", "episode": "episode"}
-        report = el.import_dataset([each, each], tmp_path / name, mapping=mapping)
-        assert (report.episodes, report.steps) == (2, 10)
-
-
 def test_integers_in_lists_of_csv_are_exact(tmp_path: Path) -> None:
     """Of 64 bits with and without a sign; beyond that decimals, or an error that names the integer."""
     exact = {"a": 2**64 - 1, "b": -(2**63), "c": 10**30}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+import warnings
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
@@ -16,19 +18,26 @@ import pytest
 from hypothesis import settings
 
 import episodelake as el
+import peer_readers
 import robot_files
 from episodelake.readers.exporting.export import target_formats
 from episodelake.store.common.exchange import find_format
 from episodelake.testing import FormatContract
 from episodelake.testing.format_base import FormatSettings, copied
 from episodelake.testing.format_cases import Case, all_cases
+from episodelake.testing.format_compare import Difference, plain
 from episodelake.testing.format_imports import ImportRules
 from episodelake.testing.format_sources import SourceRules
 from episodelake.writers.importing.formats import source_formats
+from test_exchange_d4rl import d4rl_file
 from test_exchange_dm_env import drq
+from test_exchange_rerun import columns_of
+from test_exchange_rllib import rows as rllib_rows
+from test_exchange_rllib import written
+from webdataset_samples import sample_differences
 
 #: `make test` takes the first cases, and one in so many of the spaces; `make test-cases` all.
-_FIRST, _EVERY = 14, 6
+_FIRST, _EVERY = 19, 6
 
 
 #: Where files of other libraries are, written by these or as these do.
@@ -63,13 +72,57 @@ class Sources(FormatSettings):
 
 
 class Contract(Sources, FormatContract):
-    """The contract with the cases that this run has time for."""
+    """The contract with the cases that this run has time for.
+
+    Attributes:
+        peer: reads an export as the library of the format does.
+        needs: the package that the reader needs; `make test-peers` has those that the test extra lacks.
+    """
+
+    peer: ClassVar[Any] = None
+    needs: ClassVar[str] = "numpy"
+
+    def read_export(self, target: Path, store: el.EpisodeStore, options: Mapping[str, Any]) -> Any:
+        """Its episodes as the peer gives them."""
+        found = self.peer is not None and find_spec(self.needs) is not None
+        return self.peer(target, store) if found else None
 
     def cases(self) -> Sequence[Case]:
         """The first cases, and some of the spaces; all in a full run."""
         cases = all_cases()
         start = _FIRST + zlib.crc32(self.format.encode()) % _EVERY
         return cases if IS_FULL else (*cases[:_FIRST], *cases[start::_EVERY])
+
+
+class ObjectContract(Contract):
+    """The contract of objects in memory of `view.to`, which hold transitions, no facts of episodes."""
+
+    drops = (
+        "spaces",
+        "card",
+        "environment",
+        "run",
+        "seed",
+        "options",
+        "metadata",
+        "annotations",
+        "artifacts",
+    )
+
+    def write_source(self, view: Any, target: Path, options: Any) -> tuple[Any, Mapping[str, int]]:
+        """The object, and the losses of its warning."""
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            source = getattr(view.to, self.format)()
+        text = "; ".join(str(each.message).partition(" does not hold: ")[2] for each in caught)
+        return source, {each.strip(): 1 for each in text.split(";") if each}
+
+    def allows(self, difference: Difference) -> bool:
+        """Rewards and actions may be rounded to float32."""
+        ours, theirs = difference.ours, difference.theirs
+        numbers = all(isinstance(each, np.ndarray) and each.dtype.kind == "f" for each in (ours, theirs))
+        rounded = numbers and ours.shape == theirs.shape and np.allclose(ours, theirs, 1e-6, equal_nan=True)
+        return super().allows(difference) or (difference.part in ("rewards", "actions") and rounded)
 
 
 class PeerContract(Sources, ImportRules, SourceRules):
@@ -81,6 +134,7 @@ class TestMinari(Contract):
     """Folders of Minari's own storage."""
 
     format = "minari"
+    peer = staticmethod(peer_readers.minari)
     exports = ({}, {"data_format": "arrow"}, {"data_format": "parquet"})
 
 
@@ -89,7 +143,13 @@ class TestD4RL(Contract):
     """HDF5 files with flat rows."""
 
     format = "d4rl"
+    peer = staticmethod(peer_readers.d4rl)
     suffix = ".hdf5"
+
+    def others(self, folder: Path) -> Iterator[Path]:
+        """Without next observations, as most files of D4RL are."""
+        d4rl_file(folder / "walk.hdf5", "next_observations")
+        yield folder / "walk.hdf5"
 
 
 @pytest.mark.further
@@ -97,6 +157,7 @@ class TestD3rlpy(Contract):
     """HDF5 files of `ReplayBuffer.dump`."""
 
     format = "d3rlpy"
+    peer, needs = staticmethod(peer_readers.d3rlpy), "d3rlpy"
     golden = ("d3rlpy_continuous.h5", "d3rlpy_v1.h5", "d3rlpy_discrete.h5", "d3rlpy_tuple.h5")
     suffix = ".h5"
 
@@ -106,6 +167,7 @@ class TestRobomimic(Contract):
     """HDF5 files with a group for each demonstration."""
 
     format = "robomimic"
+    peer, needs = staticmethod(peer_readers.robomimic), "robomimic"
     golden = ("robomimic.hdf5",)
     suffix = ".hdf5"
 
@@ -114,6 +176,7 @@ class TestLeRobot(Contract):
     """Folders of LeRobot v3.0."""
 
     format = "lerobot"
+    peer = staticmethod(peer_readers.lerobot)
     golden = ("lerobot-v3", "lerobot-v21")
     exports = ({"frames": "image"},)
 
@@ -123,7 +186,7 @@ class TestRLDS(Contract):
 
     format = "rlds"
     golden = ("rlds",)
-    exports = ({}, {"images": "raw"})
+    exports = ({}, {"images": "raw", "shard_bytes": 9000})
 
 
 @pytest.mark.further
@@ -132,8 +195,14 @@ class TestRLlibRows(Contract):
 
     format = "rllib"
     golden = ("rllib/rows", "rllib/json", "rllib/batches")
+    peer = staticmethod(peer_readers.rllib_rows)
     exports = ({"kind": "rows"},)
     stable_keys = False
+
+    def others(self, folder: Path) -> Iterator[Path]:
+        """Rows without next observations, in an order of their own."""
+        columns = rllib_rows([4, 1, 3], new_obs=None)
+        yield written(folder / "rows.parquet", columns, [5, 0, 2, 1, 3, 4, 7, 6])
 
 
 @pytest.mark.further
@@ -142,6 +211,7 @@ class TestRLlibEpisodes(Contract):
 
     format = "rllib"
     golden = ("rllib/episodes", "rllib/chunks")
+    peer = staticmethod(peer_readers.rllib_episodes)
     exports = ({"kind": "episodes"},)
     stable_keys = False
 
@@ -152,7 +222,18 @@ class TestParquet(Contract):
     format = "parquet"
     suffix = ".parquet"
     exports = ({}, {"layout": "steps"})
-    keeps_annotations = True
+
+    def others(self, folder: Path) -> Iterator[Path]:
+        """Rows without next observations."""
+        rows = {"episode": [0, 0, 1, 2, 2], "action": [0, 1, 0, 1, 1], "reward": [1.0, 0.0, 2.0, 4.0, 3.0]}
+        pl.DataFrame({**rows, "observation": [0.5, 1.5, 2.5, 3.5, 4.5]}).write_parquet(
+            folder / "rows.parquet"
+        )
+        yield folder / "rows.parquet"
+
+    def read_export(self, target: Path, store: el.EpisodeStore, options: Mapping[str, Any]) -> Any:
+        """By docs/format.md; next observations have names of their own."""
+        return peer_readers.parquet(target, store) if options else None
 
 
 class TestCSV(Contract):
@@ -161,7 +242,6 @@ class TestCSV(Contract):
     format = "csv"
     suffix = ".csv"
     arguments: ClassVar[dict[str, Any]] = {"cast": "same_kind"}
-    keeps_annotations = True
     refusals = (el.errors.SpaceMismatchError,)
 
     @pytest.mark.further
@@ -175,8 +255,7 @@ class TestHuggingFace(Contract):
     """Folders of Parquet with a dataset card."""
 
     format = "huggingface"
-    exports = ({}, {"layout": "steps", "images": "array"})
-    keeps_annotations = True
+    exports = ({}, {"layout": "steps", "images": "array"}, {"layout": "steps"}, {"images": "array"})
 
 
 @pytest.mark.further
@@ -186,6 +265,11 @@ class TestWebDataset(Contract):
     format = "webdataset"
     exports = ({}, {"layout": "transitions"})
 
+    def check_export(self, store: Any, target: Path, options: Any, lost: Any) -> Iterator[str]:
+        """Samples of episodes have every value; the test of this format reads those of transitions."""
+        for episode, path, ours, theirs in sample_differences(store, target) if not options else ():
+            yield f"{path} of {episode}: {ours!r:.300} is {theirs!r:.300}"
+
 
 @pytest.mark.skipif(find_spec("rerun") is None, reason="needs rerun-sdk")
 @pytest.mark.further
@@ -193,7 +277,22 @@ class TestRerun(Contract):
     """Recordings of Rerun."""
 
     format = "rerun"
-    keeps_annotations = True
+    needs = "rerun"
+
+    def check_export(self, store: Any, target: Path, options: Any, lost: Any) -> Iterator[str]:
+        """Rewards are at their steps, and metadata have their own type whatever stores went out before."""
+        for file, episode in zip(sorted(target.glob("*.rrd")), store, strict=True):
+            _, entities = columns_of(file)
+            found = [row for row in entities["/reward"]["Scalars:scalars"] if row]
+            if plain(found) != [plain(np.atleast_1d(each)) for each in episode.rewards]:
+                yield f"rewards of {episode.id}: {found}"
+            facts = entities["/__properties/episode"]
+            for key, value in episode.metadata.items():
+                held = isinstance(value, bool | float | str) or (
+                    isinstance(value, int) and abs(value) < 2**63
+                )
+                if held and key.isidentifier() and facts[f"metadata.{key}"] != [[value]]:
+                    yield f"metadata {key} of {episode.id}: {facts[f'metadata.{key}']}"
 
 
 @pytest.mark.further
@@ -361,6 +460,31 @@ def test_every_registered_format_has_sources(tmp_path: Path, name: str) -> None:
     assert read <= {getattr(find_format("sources", name), "name", name)}
 
 
+@pytest.mark.parametrize(
+    "contract",
+    [each for each in CHECKED if issubclass(each, Contract) and hasattr(each, "pytestmark")],
+    ids=lambda each: each.__name__,
+)
+def test_a_few_cases_come_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, contract: type[Contract]
+) -> None:
+    """Of formats whose contract runs in `make test-cases`: one of the first, and one of a space."""
+    if find_spec(contract.needs) is None:
+        pytest.skip(f"needs {contract.needs}")
+    number = CHECKED.index(contract)
+    first, single = all_cases()[number % 13], all_cases()[_FIRST + number]
+    monkeypatch.setattr(contract, "cases", lambda self: [first, single])
+    contract().test_episodes_come_back_or_a_loss_names_what_does_not(tmp_path)
+
+
+@pytest.mark.peers
+@pytest.mark.parametrize("contract", [TestD3rlpy, TestRobomimic, TestRerun], ids=lambda each: each.__name__)
+def test_its_own_library_reads_every_export(tmp_path: Path, contract: type[Contract]) -> None:
+    """The library is in the environment of `make test-peers`."""
+    importlib.import_module(contract.needs)
+    contract().test_episodes_come_back_or_a_loss_names_what_does_not(tmp_path)
+
+
 @pytest.mark.further
 @pytest.mark.parametrize(
     "contract",
@@ -371,3 +495,16 @@ def test_every_registered_format_has_sources(tmp_path: Path, name: str) -> None:
 def test_every_case_comes_back(tmp_path: Path, contract: type[Contract]) -> None:
     """Of every space by itself, for each kind of export."""
     contract().test_episodes_come_back_or_a_loss_names_what_does_not(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("torchrl", marks=pytest.mark.further),
+        *(pytest.param(each, marks=pytest.mark.peers) for each in ("tianshou", "sb3", "imitation")),
+    ],
+)
+def test_objects_in_memory_come_back(tmp_path: Path, name: str) -> None:
+    """Transitions of every store, or a loss names what does not, or the conversion refuses the store."""
+    contract = type(name, (ObjectContract,), {"format": name})()
+    contract.test_episodes_come_back_or_a_loss_names_what_does_not(tmp_path)

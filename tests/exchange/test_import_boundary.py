@@ -92,13 +92,8 @@ def write_table(path: Path, kind: str, reward: float) -> None:
             "truncated": [False, False],
         }
     )
-    if kind == "csv":
-        pl.DataFrame(table).write_csv(f"{path}.csv")
-    elif kind == "parquet":
+    if kind == "parquet":
         pq.write_table(table, f"{path}.parquet")
-    elif kind == "arrow":
-        with pa.OSFile(f"{path}.arrow", "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
-            writer.write_table(table)
     elif kind == "folder":
         path.mkdir()
         pq.write_table(table, path / "part.parquet")

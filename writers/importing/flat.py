@@ -291,6 +291,8 @@ def leaf_columns(space: Space, values: Tree, column: str, place: str) -> dict[st
         }
     elif isinstance(space, spaces.Tuple):
         parts = {index: (str(index), part) for index, part in enumerate(space.spaces)}
+        if isinstance(values, Mapping):  # a group, whose keys are texts
+            values = {index: values[str(index)] for index in parts if str(index) in values}
     elif hasattr(values, "dtype"):
         return {column: values}
     else:

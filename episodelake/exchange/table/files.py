@@ -41,7 +41,7 @@ _CSV_TYPES = ["BOOLEAN", "BIGINT", "HUGEINT", "DOUBLE", "TIMESTAMP", "VARCHAR"]
 #: DuckDB writes these to Parquet as doubles.
 _HUGE = re.compile(r"\bU?HUGEINT\b")
 #: Lists of numbers without spaces, at any depth.
-_NUMBER = r"[-+]?(\d+\.?\d*([eE][-+]?\d+)?|\.\d+([eE][-+]?\d+)?|nan|NaN|inf)"
+_NUMBER = r"[-+]?(\d+\.?\d*([eE][-+]?\d+)?|\.\d+([eE][-+]?\d+)?|nan|NaN|inf|Infinity)"
 _FLAT = rf"\[+({_NUMBER}(,{_NUMBER})*)?\]+"
 _LISTS = rf"{_FLAT}(,{_FLAT})*"
 #: Types that DuckDB sees in texts of JSON, which stay texts.
@@ -218,12 +218,13 @@ def _lists(connection: duckdb.DuckDBPyConnection, call: str, types: dict[str, st
         return {}
     measured = []
     for text in texts.values():
-        depth = f"length(regexp_extract({text}, '^\\[*'))"
+        # An empty list may be one of any depth.
+        depth = f"length(regexp_extract(nullif({text}, '[]'), '^\\[*'))"
         # NULL where one has more than 128 bits.
         numbers = f"TRY_CAST(regexp_extract_all({text}, '[-+]?[0-9]+') AS HUGEINT[])"
         measured += [
-            f"min({depth})",
-            f"max({depth})",
+            f"coalesce(min({depth}), 1)",
+            f"coalesce(max({depth}), 1)",
             f"bool_and(regexp_full_match({text}, '{_LISTS}'))",
             f"bool_and(regexp_full_match({text}, '[-+0-9,\\[\\]]*'))",
             f"min(list_min({numbers}))",
