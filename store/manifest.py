@@ -138,18 +138,6 @@ def with_encodings(manifest: Manifest, encodings: Any) -> Manifest:
     return made
 
 
-def checked_encodings(observation_space: gymnasium.Space, encodings: Any) -> Mapping[str, Video]:
-    """Return the encodings of a new store with these observations of one agent, as `create` takes them.
-
-    Raises:
-        InvalidArgumentError: they are no mapping, name something other than a column of frames, or this
-            machine cannot encode so.
-        MissingPackageError: PyAV is not installed.
-    """
-    manifest = Manifest.new(observation_space, gymnasium.spaces.Discrete(1), ())
-    return with_encodings(manifest, encodings).encodings
-
-
 def check_encodings(manifest: Manifest) -> None:
     """Check that a manifest's encodings are of columns that hold frames.
 

@@ -32,7 +32,6 @@ from ..plugin import (
     reading,
     space_to_json,
 )
-from ..plugin.columns import checked_encodings
 from ..plugin.files import exists, is_file, real_path, refuse_unused
 from ..store.common.arguments import naming_arguments
 from ..store.spaces.coerce import Cast
@@ -284,7 +283,7 @@ def _imported(
     opened.source = shown
     with closing(opened) as dataset, _spaces_of(target.store, dataset):
         if target.store is None and target.encodings is not None:
-            dataset.encodings = checked_encodings(dataset.observation_space, target.encodings)
+            dataset.encodings = _checked_encodings(target.encodings)
         facts = {
             "source": shown,
             "format": chosen.name,
@@ -355,6 +354,23 @@ def _check_same_encodings(target: EpisodeStore, encodings: Mapping[str, Video] |
             f"encodings={encodings!r:.300} is for a new store; {target.url} has {dict(own)!r:.300}. Leave it "
             "out, or import into another store."
         )
+
+
+def _checked_encodings(encodings: Any) -> Mapping[str, Video]:
+    """Return the encodings of a new store, whose creation checks the columns.
+
+    Raises:
+        InvalidArgumentError: they are no mapping to encodings.
+    """
+    if not isinstance(encodings, Mapping):
+        raise InvalidArgumentError(
+            f"encodings={encodings!r:.200}: expected a mapping from columns to episodelake.Video."
+        )
+    for column, encoding in encodings.items():
+        if not isinstance(encoding, Video):
+            kind = type(encoding).__name__
+            raise InvalidArgumentError(f"encodings[{column!r}] is {kind}; expected episodelake.Video.")
+    return encodings
 
 
 def _same(space: gymnasium.Space, other: gymnasium.Space) -> bool:

@@ -1,7 +1,6 @@
 """The names of `episodelake.plugin.columns`, for type checkers; `columns.py` loads them on first use."""
 
 from ..store.dynamic.column_groups import EXTRA, INFO, METADATA, POLICY, ColumnGroup
-from ..store.manifest import checked_encodings
 from ..store.names import (
     ACTION,
     EPISODE,
@@ -36,7 +35,6 @@ __all__ = [
     "TERMINATED",
     "TRUNCATED",
     "check_name",
-    "checked_encodings",
     "escape",
     "escape_distinct",
     "is_observation",
