@@ -20,6 +20,7 @@ import json
 import weakref
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,10 +31,8 @@ from gymnasium import Space, spaces
 from .. import Episode, EpisodeStore, EpisodeWriter, create
 from .. import open as open_store
 from ..errors import InvalidArgumentError, SpaceMismatchError, StoreNotFoundError
-from ..plugin import collected, dump_json, load_json, require, slice_batch
+from ..plugin import collected, dump_json, load_json, map_leaves, require, slice_batch
 from ..plugin.files import read_file, replacing
-from ..store.spaces.codec import single_value
-from ..writers.episodes.whole_episode import batch_lengths
 
 require("minari", "The Minari backend")
 
@@ -254,8 +253,10 @@ def _info_rows(infos: Mapping[str, Any] | None, count: int) -> list[dict[str, An
     """Return one mapping per observation; infos that begin with the first step leave the first one empty."""
     if not infos:
         return None
-    (length,) = batch_lengths(infos) or {0}
-    return [{}] * (count - length) + [single_value(infos, row) for row in range(length)]
+    lengths: set[int] = set()
+    map_leaves(lambda part: lengths.add(len(part)), infos)
+    (length,) = lengths or {0}
+    return [{}] * (count - length) + [map_leaves(itemgetter(row), infos) for row in range(length)]
 
 
 def _metadata(index: int, episode: Episode) -> dict[str, Any]:

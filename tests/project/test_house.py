@@ -498,10 +498,7 @@ DOORS: dict[str, Room] = {
     "integrations": Room(
         modules="integrations",
         rooms="exchange training",
-        core="""
-            readers.blocks store.agents store.common.foreign_arrays store.spaces.codec
-            writers.episodes.whole_episode writers.recorders.vector_values
-        """,
+        core="readers.blocks store.agents store.common.foreign_arrays writers.recorders.vector_values",
     ),
     "terminal": Room(
         modules="terminal",
