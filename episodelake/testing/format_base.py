@@ -28,6 +28,7 @@ class FormatSettings:
     Attributes:
         format: the name, as `format=` takes it.
         exports: the options of each kind of export; the rules about files use the first kind alone.
+        wrong_options: of an export, which it refuses, each with words of the message.
         suffix: of the file that it writes or reads.
         arguments: of `import_dataset`, which every import of this format needs.
         cannot_hold: the parts of `LOSSES` that it may lose; a report that names another one fails.
@@ -38,6 +39,7 @@ class FormatSettings:
 
     format: ClassVar[str]
     exports: ClassVar[Sequence[Mapping[str, Any]]] = ({},)
+    wrong_options: ClassVar[Sequence[tuple[Mapping[str, Any], str]]] = ()
     suffix: ClassVar[str] = ""
     arguments: ClassVar[Mapping[str, Any]] = {}
     cannot_hold: ClassVar[Collection[str]] = LOSSES.keys()

@@ -98,6 +98,13 @@ class ExportRules(FormatSettings):
         else:
             check(self._export(short[:1], target).steps == 1, "one transition is not written")
 
+    def test_wrong_options_are_refused(self, tmp_path: Path) -> None:
+        """Before anything is written, with the option and what is expected."""
+        for options, words in self.wrong_options if self.writes else ():
+            with refused(f"{dict(options)}", words, kind=InvalidArgumentError):
+                self._export(self.sample(), self._target(tmp_path), **options)
+            check(os.listdir(tmp_path) == [], f"{dict(options)}: {os.listdir(tmp_path)} is left")
+
     def test_an_export_replaces_exports_alone(self, tmp_path: Path) -> None:
         """Anything else at the target stays as it is, and the message names it."""
         if not self.writes:

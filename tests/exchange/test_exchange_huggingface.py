@@ -136,21 +136,3 @@ def test_images_that_do_not_fit_are_refused(tmp_path: Path, second: dict[str, An
     with pytest.raises(el.errors.DatasetError, match=message):
         el.import_dataset(frame, tmp_path / "store", last_observation="missing")
     assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"images": "jpeg"}, "images='jpeg' is unknown; expected 'png' or 'array'"),
-        ({"shard_mb": 0}, "shard_mb=0: expected a positive number"),
-        ({"split": "splot"}, "no metadata of this key. Did you mean split?"),
-        ({"layout": "rows"}, "layout='rows' is unknown"),
-    ],
-)
-def test_options_that_do_not_fit_are_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:
-    """Before anything is written."""
-    store = recorded(tmp_path / "store", spaces.Dict({"grid": SPACE["grid"]}))
-    with pytest.raises(el.errors.InvalidArgumentError) as caught:
-        store.export(tmp_path / "out", format="huggingface", **options)
-    assert message in str(caught.value)
-    assert [each.name for each in tmp_path.iterdir()] == ["store"]

@@ -387,26 +387,3 @@ def test_places_and_times_are_those_of_the_files(tmp_path: Path, monkeypatch: py
         assert (row["meta/episodes/chunk_index"], row["meta/episodes/file_index"]) == (0, number)
         assert row["videos/observation.camera/from_timestamp"] == pytest.approx(start / 3.3333, abs=1e-6)
         start += episode.length
-
-
-@pytest.mark.further
-def test_what_lerobot_cannot_hold_is_refused(tmp_path: Path) -> None:
-    """Texts, names with dots, unknown frames; nothing is left behind."""
-    for number, (space, message) in enumerate(
-        [
-            (spaces.Text(5), "it holds arrays of at least one number"),
-            (spaces.Dict({"a.b": spaces.Discrete(2)}), "names have no"),
-        ]
-    ):
-        store = el.create(tmp_path / str(number), observation_space=space, action_space=ACTIONS)
-        with store.writer() as writer:
-            first = space.sample()
-            episode = writer.begin(first)
-            episode.append(np.zeros(1), 0.0, first)
-            episode.end()
-        with pytest.raises(el.errors.DatasetError, match=message):
-            store.refresh().export(tmp_path / "out", format="lerobot")
-    store = el.open(tmp_path / "0")
-    with pytest.raises(el.errors.InvalidArgumentError, match="expected one of 'copy', 'video', 'image'"):
-        store.export(tmp_path / "out", format="lerobot", frames="gif")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["0", "1"]

@@ -127,29 +127,6 @@ def test_recordings_have_images_and_tensors(tmp_path: Path) -> None:
 
 
 @PEERS
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"images": "gif"}, "images='gif' is unknown; expected one of 'png', 'jpeg', 'raw'"),
-        ({"fps": 0}, "fps=0: expected a positive number"),
-        ({"fps": 9, "time": "info.at"}, "Leave out one of them"),
-        (
-            {"time": "info.att"},
-            "time='info.att' is no column of steps with seconds or times. Did you mean info.at?",
-        ),
-    ],
-)
-def test_options_that_do_not_fit_are_refused(tmp_path: Path, options: dict[str, Any], message: str) -> None:
-    """Before anything is written."""
-    pytest.importorskip("rerun")
-    store = walks(tmp_path / "store", (2,))
-    with pytest.raises(el.errors.InvalidArgumentError) as caught:
-        store.export(tmp_path / "out", format="rerun", **options)
-    assert message in str(caught.value)
-    assert not (tmp_path / "out").exists()
-
-
-@PEERS
 def test_a_step_without_its_time_is_named(tmp_path: Path) -> None:
     """The error names the episode and the step, and no folder appears."""
     pytest.importorskip("rerun")

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gymnasium import spaces
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -110,31 +109,6 @@ def test_a_dataset_of_tfds_is_exported_as_tfds_wrote_it(tmp_path: Path) -> None:
         # Our rewards are float64, so they are bytes.
         rewards = np.frombuffer(b"".join(written["steps/reward"]))  # type: ignore[arg-type]
         assert np.array_equal(rewards, expected["steps/reward"])
-
-
-@pytest.mark.further
-def test_what_rlds_cannot_hold_is_refused(tmp_path: Path) -> None:
-    """Before anything is written: spaces, options, an empty view, and losses with `strict`."""
-    store = rich_store(tmp_path / "store")
-    refused: list[tuple[dict[str, Any], str]] = [
-        ({"images": "jpeg"}, "images='jpeg' is unknown"),
-        ({"shard_bytes": 0}, "shard_bytes=0"),
-        ({"version": 1}, "version=1"),
-        ({"name": "1walk"}, "name='1walk'"),
-    ]
-    for options, message in refused:
-        with pytest.raises(el.errors.InvalidArgumentError, match=message):
-            store.export(tmp_path / "out", format="rlds", **options)
-    with pytest.raises(el.errors.DatasetError, match="rlds cannot hold everything: that an episode was cut"):
-        store.export(tmp_path / "out", format="rlds", strict=True)
-    ragged = spaces.Sequence(spaces.Discrete(3))
-    other = el.create(tmp_path / "other", observation_space=ragged, action_space=spaces.Discrete(3))
-    with other.writer() as writer:
-        episode = writer.begin(ragged.sample())
-        episode.append(0, 0.0, ragged.sample())
-    with pytest.raises(el.errors.DatasetError, match="RLDS cannot hold observation, which is Sequence"):
-        other.refresh().export(tmp_path / "out", format="rlds")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "store"]
 
 
 @pytest.mark.further

@@ -384,43 +384,16 @@ def test_a_folder_of_parquet_may_hold_other_files(tmp_path: Path) -> None:
     check(el.open(tmp_path / "store"), ROWS)
 
 
-@pytest.mark.parametrize("layout", ["transitions", pytest.param("steps", marks=FURTHER)])
-def test_own_step_columns_come_back(tmp_path: Path, layout: str) -> None:
-    """Of an export to Parquet by themselves, of another table by `extra=`; with the values of row T."""
-    store = el.create(
-        tmp_path / "store", observation_space=spaces.Discrete(9), action_space=spaces.Discrete(2)
-    )
-    own: Any = {"speed": [0.5, 1.5, 2.5], "arm": {"force": [[1.0], [2.0], [3.0]]}, "note": ["a", None, "c"]}
-    short: Any = {"speed": [0.5, 1.5], "arm": {"force": [[1.0], [2.0]]}, "note": ["a", None]}
-    with store.writer() as writer:
-        for count in (2, 1):
-            writer.write_episode(
-                observations=np.arange(count + 1),
-                actions=np.zeros(count, int),
-                rewards=np.ones(count),
-                terminations=True,
-                truncations=False,
-                extra=own if count == 2 else short,
-            )
-    store.refresh()
-    report = store.export(tmp_path / "out.parquet", format="parquet", layout=layout)
-    assert not report.lost
-    report = el.import_dataset(tmp_path / "out.parquet", tmp_path / "back")
-    assert not report.lost and report.mapping["speed"] == "speed"
-    names = ["t", "observation", "speed", "arm.force", "note"]
-    columns = el.open(tmp_path / "back").steps.select(names).collect()
-    assert columns.equals(store.steps.select(names).collect())
-    frame = pl.read_parquet(tmp_path / "out.parquet").rename({"speed": "v"})
-    words: Any = {"observation": "observation", "action": "action", "episode": "episode"}
-    mapping = el.ColumnMapping(**words, extra={"velocity": "v"}, step="t")
-    el.import_dataset(frame, tmp_path / "named", mapping=mapping, last_observation="missing")
-    speeds = store.transitions.select("speed").collect()["speed"].to_list()
-    back = el.open(tmp_path / "named").transitions.select("velocity").collect()["velocity"].to_list()
-    assert back[: len(speeds)] == speeds or layout == "steps"
+def test_own_step_columns_by_a_mapping(tmp_path: Path) -> None:
+    """`extra=` names them; the names of a store's columns are refused."""
+    words: Any = {"observation": "obs", "action": "action", "episode": "episode", "step": "t"}
+    mapping = el.ColumnMapping(**words, extra={"velocity": "reward"})
+    el.import_dataset(FRAME, tmp_path / "store", mapping=mapping, last_observation="missing")
+    velocities = el.open(tmp_path / "store").transitions.select("velocity").collect()["velocity"]
+    assert velocities.to_list() == FRAME["reward"].to_list()
+    mapping = el.ColumnMapping(**words, extra={"reward": "reward"})
     with pytest.raises(el.errors.InvalidArgumentError, match="'reward' cannot be the name of a step column"):
-        el.import_dataset(
-            frame, tmp_path / "x", mapping=el.ColumnMapping(**words, extra={"reward": "v"}), dry_run=True
-        )
+        el.import_dataset(FRAME, tmp_path / "x", mapping=mapping, dry_run=True)
 
 
 @pytest.mark.parametrize(("first", "other", "names"), [("\r\n", "\n", "LF"), ("\n", "\r\n", "CRLF")])

@@ -179,6 +179,7 @@ class TestLeRobot(Contract):
     peer = staticmethod(peer_readers.lerobot)
     golden = ("lerobot-v3", "lerobot-v21")
     exports = ({"frames": "image"},)
+    wrong_options = (({"frames": "gif"}, "expected one of 'copy', 'video', 'image'"),)
 
 
 class TestRLDS(Contract):
@@ -187,6 +188,12 @@ class TestRLDS(Contract):
     format = "rlds"
     golden = ("rlds",)
     exports = ({}, {"images": "raw", "shard_bytes": 9000})
+    wrong_options = (
+        ({"images": "jpeg"}, "images='jpeg' is unknown"),
+        ({"shard_bytes": 0}, "shard_bytes=0"),
+        ({"version": 1}, "version=1"),
+        ({"name": "1walk"}, "name='1walk'"),
+    )
 
 
 @pytest.mark.further
@@ -221,6 +228,7 @@ class TestParquet(Contract):
 
     format = "parquet"
     suffix = ".parquet"
+    wrong_options = (({"layout": "rows"}, "layout='rows' is unknown"),)
     exports = ({}, {"layout": "steps"})
 
     def others(self, folder: Path) -> Iterator[Path]:
@@ -255,6 +263,12 @@ class TestHuggingFace(Contract):
     """Folders of Parquet with a dataset card."""
 
     format = "huggingface"
+    wrong_options = (
+        ({"images": "jpeg"}, "images='jpeg' is unknown; expected 'png' or 'array'"),
+        ({"shard_mb": 0}, "shard_mb=0: expected a positive number"),
+        ({"split": "splot"}, "no metadata of this key"),
+        ({"layout": "rows"}, "layout='rows' is unknown"),
+    )
     exports = ({}, {"layout": "steps", "images": "array"}, {"layout": "steps"}, {"images": "array"})
 
 
@@ -263,6 +277,12 @@ class TestWebDataset(Contract):
     """Tar files with a sample for each episode or transition."""
 
     format = "webdataset"
+    wrong_options = (
+        ({"layout": "rows"}, "layout='rows' is unknown"),
+        ({"images": "jpeg"}, "images='jpeg' is unknown"),
+        ({"shard_bytes": True}, "shard_bytes=True"),
+        ({"shard_episodes": 0}, "shard_episodes=0"),
+    )
     exports = ({}, {"layout": "transitions"})
 
     def check_export(self, store: Any, target: Path, options: Any, lost: Any) -> Iterator[str]:
@@ -278,6 +298,12 @@ class TestRerun(Contract):
 
     format = "rerun"
     needs = "rerun"
+    wrong_options = (
+        ({"images": "gif"}, "images='gif' is unknown; expected one of 'png', 'jpeg', 'raw'"),
+        ({"fps": 0}, "fps=0: expected a positive number"),
+        ({"fps": 9, "time": "reward"}, "Leave out one of them"),
+        ({"time": "rewards"}, "is no column of steps with seconds or times. Did you mean reward?"),
+    )
 
     def check_export(self, store: Any, target: Path, options: Any, lost: Any) -> Iterator[str]:
         """Rewards are at their steps, and metadata have their own type whatever stores went out before."""
