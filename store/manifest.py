@@ -206,8 +206,9 @@ def check_same_spaces(expected: Manifest, other: Manifest, *, at: Any, source: s
     lacking = sorted(set(other.encodings) - set(expected.encodings))
     if lacking:
         raise SpaceMismatchError(
-            f"The frames {source} are encoded in {', '.join(lacking)}; those of the store {at} are not. "
-            f"Create the store with encodings for these columns, such as {dict(other.encodings)}."
+            f"The observation space {source} has encoded frames in {', '.join(lacking)}; the store {at} "
+            "keeps these raw. Create the store with encodings for these columns, such as "
+            f"{dict(other.encodings)}."
         )
 
 

@@ -292,6 +292,22 @@ def test_writers_store_video(tmp_path: Path, writer: str) -> None:
     assert encoded(store) > len(LENGTHS)
 
 
+def test_last_observations_may_be_missing(tmp_path: Path) -> None:
+    """Their cells are NULL, and stay so."""
+    store = new_store(tmp_path / "store", cameras=FEW)
+    with store.writer() as writer:
+        for seed in range(4):
+            arrays = arrays_of(FEW, seed, LENGTHS[seed])
+            shorter = {name: values[:-1] for name, values in arrays["observations"].items()}
+            writer.write_episode(**{**arrays, "observations": shorter}, last_observation="missing")
+    store.refresh().compact(order_by="length")
+    assert not store.verify().faults
+    for episode in store:
+        for camera in FEW:
+            check_frames(episode.observations[camera], camera, episode.seed or 0, range(episode.length))
+            assert episode.frame()[f"observation.{camera}"].null_count() == 1
+
+
 def test_agents_have_cameras_of_their_own(tmp_path: Path) -> None:
     """A camera for each group of agents; every lane begins with a chunk."""
     encodings = {"tall.observation.grey": CODECS["h264"], "wide.observation.odd": CODECS["hevc"]}
@@ -515,7 +531,7 @@ def test_raw_stores_take_no_encoded_frames(tmp_path: Path) -> None:
     """A merge into one is refused before anything is written; a new store takes both, and one with video."""
     store = recorded_store(tmp_path / "store", range(2), cameras=FEW)
     plain = recorded_store(tmp_path / "plain", range(2, 4), cameras=FEW, encodings={})
-    with pytest.raises(el.errors.SpaceMismatchError, match=r"encoded in observation.exact, obs"):
+    with pytest.raises(el.errors.SpaceMismatchError, match=r"encoded frames in observation.exact, obs"):
         el.merge([store], plain)
     assert len(plain.refresh()) == 2
     el.merge([plain, store], tmp_path / "new")
