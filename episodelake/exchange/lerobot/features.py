@@ -252,8 +252,8 @@ def shaped(space: Any, values: Any) -> Any:
     if isinstance(space, spaces.Tuple) and isinstance(values, dict):
         return tuple(shaped(part, values.get(str(index))) for index, part in enumerate(space.spaces))
     shape = getattr(space, "shape", None)
-    if isinstance(values, EncodedFrames):
-        grey = shape is not None and math.prod(shape) == math.prod(values.shape[1:3])
+    if shape is not None and isinstance(values, EncodedFrames):
+        grey = math.prod(shape) == math.prod(values.shape[1:3])
         return values.reshaped(shape) if grey and EncodedFrames.can_have(shape) else values
     if shape is None or not isinstance(values, np.ndarray) or values[0].size != math.prod(shape):
         return values
