@@ -182,7 +182,8 @@ class Episode(EpisodeData):
 
         Returns:
             The first step at which an observation, a reward, terminated or truncated differs, if any does.
-            Infos are not compared. An episode that was cut is played to where it was cut.
+            Infos are not compared, nor are frames that are stored as lossy video. An episode that was cut is
+            played to where it was cut.
 
         Raises:
             InvalidArgumentError: `env` is no single environment.

@@ -15,7 +15,7 @@ from ...store.card import CardEntries
 from ...store.common.arguments import one_of, positive_number, whole_number
 from ...store.common.exchange import Losses
 from ...store.dynamic.column_groups import EXTRA, ColumnGroup
-from ...store.errors import DatasetError
+from ...store.errors import CorruptStoreError, DatasetError
 from ...store.frames import EncodedFrames
 from ..context import ReadContext
 from ..episode import Episode
@@ -83,15 +83,25 @@ class Export:
         assert codec is not None
         return episode._seen(codec)
 
-    def encoded(self, episode: Episode, column: str) -> EncodedFrames:
-        """Return the frames before the transitions of an episode as they are stored.
+    def encoded(self, episode: Episode, column: str) -> tuple[EncodedFrames, Any]:
+        """Return the frames before the transitions of an episode as they are stored, and their packets.
 
         Args:
             column: that the store encodes.
+
+        Returns:
+            The frames, and a `PacketStream`; None in its place where the frames have to be decoded.
+
+        Raises:
+            CorruptStoreError: they are damaged.
         """
         (image,) = (each.image for each in self.context.snapshot.schema.video if each.name == column)
         cells = episode._block.table([pa.field(column, pa.binary())], episode._start, episode.length)
-        return EncodedFrames(cells.column(0).combine_chunks(), image)
+        frames = EncodedFrames(cells.column(0).combine_chunks(), image)
+        try:
+            return frames, frames.stream()
+        except ValueError as error:
+            raise CorruptStoreError(f"{episode.id!r}, column '{column}': {error}.") from error
 
     @cached_property
     def card(self) -> CardEntries:

@@ -77,6 +77,8 @@ class Comparison:
         self._schema = schema
         self._rtol = rtol
         self._atol = atol
+        encodings = episode.schema.encodings.items()
+        self._lossy = {column for column, encoding in encodings if not encoding.lossless}
 
     def compare(self, values: list[Outcome], start: int) -> list[Difference]:
         """Return all differences at the first of some steps that has any.
@@ -115,6 +117,7 @@ class Comparison:
         return [
             difference
             for name, expected, value in _leaves(codec.root, recorded, again)
+            if name not in self._lossy
             for difference in self._leaf(name, expected, value)
         ]
 

@@ -272,7 +272,7 @@ def _decoded(cell: np.ndarray, image: ImageShape, wanted: np.ndarray) -> np.ndar
         if wanted[-1]:
             raise ValueError("it is a raw frame, and empty cells follow it")
         return cell.reshape((1, *image.shape))
-    chunk = Chunk.parse(memoryview(cell))
+    chunk = Chunk.parse(cell.data)
     if chunk.frames <= wanted[-1]:
         raise ValueError(f"it has {chunk.frames} frames; expected at least {int(wanted[-1]) + 1}")
     return (lossless if chunk.codec == "lossless" else ffmpeg).decode(chunk, image, wanted)

@@ -238,3 +238,16 @@ def test_an_episode_of_a_view_is_copied(tmp_path: Path) -> None:
     view.export(tmp_path / "out", format="lerobot")
     expected = [episode.observations["images"]["top"] for episode in view]
     assert all(same([frames for _, frames in placed(tmp_path / "out")], expected))
+
+
+def test_a_damaged_chunk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its episode and column; nothing is written."""
+    store = recorded(tmp_path / "store", el.Video("h264"))
+
+    def damaged(chunk: Any) -> None:
+        raise ValueError("FFmpeg cannot decode it")
+
+    monkeypatch.setattr("episodelake.store.frames.ffmpeg.shown_order", damaged)
+    with pytest.raises(el.errors.CorruptStoreError, match=rf"{store[0].id}.*{COLUMN}.*cannot decode"):
+        store.export(tmp_path / "out", format="lerobot")
+    assert not (tmp_path / "out").exists()

@@ -9,10 +9,10 @@ import numpy as np
 import polars as pl
 import polars.selectors as cs
 import pytest
+from exchange_episodes import webdataset_differences
 from gymnasium.spaces import Box, Dict, Discrete
 
 import episodelake as el
-from exchange_episodes import webdataset_differences
 from peer_readers import READERS
 from strategies import same
 from video_stores import CODECS, SHAPES, arrays_of, check_frame

@@ -252,10 +252,9 @@ def shaped(space: Any, values: Any) -> Any:
     if isinstance(space, spaces.Tuple) and isinstance(values, dict):
         return tuple(shaped(part, values.get(str(index))) for index, part in enumerate(space.spaces))
     shape = getattr(space, "shape", None)
-    if isinstance(values, EncodedFrames):
-        if shape is None or math.prod(shape) != math.prod(values.shape[1:3]):
-            return values
-        return values.reshaped(shape) if EncodedFrames.can_have(shape) else values
+    if shape is not None and isinstance(values, EncodedFrames):
+        grey = math.prod(shape) == math.prod(values.shape[1:3])
+        return values.reshaped(shape) if grey and EncodedFrames.can_have(shape) else values
     if shape is None or not isinstance(values, np.ndarray) or values[0].size != math.prod(shape):
         return values
     return values.reshape(len(values), *shape)

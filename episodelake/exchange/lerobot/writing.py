@@ -245,8 +245,7 @@ class _Dataset:
         if column not in self._copies:
             losses.add("frames of lossy video", episode.length)
             return videos.write(values[name])
-        encoded = self._export.encoded(episode, column)
-        packets = encoded.stream()
+        encoded, packets = self._export.encoded(episode, column)
         if packets is None:
             losses.add(f"frames of {name} that cannot be copied, and are encoded again", episode.length)
             values[name] = self._export.observed(episode, column)[: episode.length]
