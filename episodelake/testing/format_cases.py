@@ -179,7 +179,7 @@ def _dict_of(names: Sequence[str], extreme: bool = False) -> Case:
 
     return Case(
         f"{'extreme values' if extreme else 'a Dict'} of {', '.join(names)}",
-        lambda path: write_episodes(path, space, space, **({"facts": facts} if extreme else {})),
+        lambda path: write_episodes(path, space, space, facts if extreme else lambda index, length: {}),
         lambda: [_dict_of(half, extreme) for half in _halves(names)],
         lambda path: write_episodes(path, spaces.Dict(a=VECTOR), VECTOR),
     )
