@@ -1,8 +1,7 @@
-"""A small store with everything that exporters must hold or report, and comparison of what comes back."""
+"""A small store with everything that exporters must hold or report."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -69,14 +68,3 @@ def _info(t: int) -> dict[str, Any]:
     everywhere = {"cost": float(t), "ok": t % 2 == 0, "count": -t, "say": f"é{t}", "deep": {"x.y": [t]}}
     force = np.arange(3, dtype=np.float32) + t
     return {**everywhere, "force": force, "grid": np.full((2, 2), t, np.uint8), **({"some": 1} if t else {})}
-
-
-def same(found: Any, expected: Any) -> bool:
-    """Return whether nested values are equal, with the same types and dtypes."""
-    if isinstance(expected, Mapping):
-        return found.keys() == expected.keys() and all(same(found[key], expected[key]) for key in expected)
-    if isinstance(expected, tuple):
-        return len(found) == len(expected) and all(map(same, found, expected))
-    if isinstance(expected, np.ndarray):
-        return found.dtype == expected.dtype and np.array_equal(found, expected)
-    return type(found) is type(expected) and found == expected

@@ -17,7 +17,8 @@ import pytest
 
 import episodelake as el
 from array_stores import recorded
-from exported_store import rich_store, same
+from episodelake.testing.values import same
+from exported_store import rich_store
 from plain_transitions import plain_transitions, tree_equal, written_store
 from test_exchange_d3rlpy import ACTIONS, store_of_actions
 

@@ -244,7 +244,7 @@ def test_a_damaged_chunk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     """By its episode and column; nothing is written."""
     store = recorded(tmp_path / "store", el.Video("h264"))
 
-    def damaged(chunk: Any) -> None:
+    def damaged(*_: Any) -> None:
         raise ValueError("FFmpeg cannot decode it")
 
     monkeypatch.setattr("episodelake.store.frames.ffmpeg.shown_order", damaged)

@@ -9,13 +9,13 @@ import numpy as np
 import polars as pl
 import polars.selectors as cs
 import pytest
-from exchange_episodes import webdataset_differences
 from gymnasium.spaces import Box, Dict, Discrete
 
 import episodelake as el
 from peer_readers import READERS
 from strategies import same
 from video_stores import CODECS, SHAPES, arrays_of, check_frame
+from webdataset_samples import sample_differences
 
 #: By kind of observation space: the cameras.
 KINDS = {"grey": ("grey",), "colour": ("odd",), "several": ("grey", "odd", "planar", "exact")}
@@ -94,7 +94,7 @@ def test_exports_have_the_decoded_frames(
     target = tmp_path / f"export{suffix}"
     if name == "webdataset":
         assert exported(store, tmp_path / "export", name, options)
-        assert not webdataset_differences(store, tmp_path)
+        assert not sample_differences(store, tmp_path)
         return
     if not exported(store, target, name, options):
         # Some formats have no Dict spaces.

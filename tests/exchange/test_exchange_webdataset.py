@@ -16,7 +16,8 @@ from PIL import Image
 
 import episodelake as el
 from episodelake.store.dynamic.values import load_json
-from exported_store import rich_store, same
+from episodelake.testing.values import same
+from exported_store import rich_store
 
 
 def samples(folder: Path) -> dict[str, dict[str, Any]]:
