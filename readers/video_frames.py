@@ -26,12 +26,14 @@ def decode_frames(context: ReadContext, rows: Any, column: str) -> np.ndarray:
     table = _rows(rows, keys)
     images = np.empty((table.height, *leaf.shape), leaf.native)
     for key, part in table.with_row_index("_place").group_by(keys[:-1], maintain_order=True):
-        episode: Any = find_episode(context, str(key[0]))
-        owner = episode.agent(key[1]) if len(key) > 1 else episode
+        episode_id, *agent = map(str, key)
+        episode: Any = find_episode(context, episode_id)
+        owner = episode.agent(*agent) if agent else episode
         t = part["t"].to_numpy()
-        if len(t) and not (t.min() >= 0 and t.max() < owner._observation_count):
+        wrong = t[(t < 0) | (t >= owner._observation_count)]
+        if len(wrong):
             raise InvalidArgumentError(
-                f"rows names t={int(t.max())} of {key[0]!r}, which has the observations 0 to "
+                f"rows names t={int(wrong[0])} of {episode_id!r}, which has the observations 0 to "
                 f"{owner._observation_count - 1}."
             )
         images[part["_place"].to_numpy()] = owner._block.frames_at(leaf, owner._start, t)
@@ -61,5 +63,10 @@ def _rows(rows: Any, keys: list[str]) -> pl.DataFrame:
         raise InvalidArgumentError(
             f"rows lacks {', '.join(missing)}; it has {', '.join(rows.columns) or 'no columns'}. Keep the "
             f"columns {', '.join(keys)}, which say where a frame is."
+        )
+    t = rows["t"]
+    if not t.dtype.is_integer() or t.null_count():
+        raise InvalidArgumentError(
+            f"rows has t of {t.dtype} with {t.null_count()} NULLs; expected whole numbers, as in steps."
         )
     return rows.select(keys)

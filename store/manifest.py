@@ -131,6 +131,12 @@ def with_encodings(manifest: Manifest, encodings: Any) -> Manifest:
         raise InvalidArgumentError(
             f"encodings={encodings!r:.200}: expected a mapping from columns to episodelake.Video."
         )
+    others = [column for column, own in manifest.encodings.items() if encodings.get(column, own) != own]
+    if others:
+        raise InvalidArgumentError(
+            f"encodings names {', '.join(others)}, whose frames are encoded otherwise already, and encoded "
+            "frames are copied. Leave it out."
+        )
     made = replace(manifest, encodings={**manifest.encodings, **encodings})
     check_encodings(made)
     for encoding in encodings.values():

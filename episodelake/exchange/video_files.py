@@ -50,6 +50,31 @@ def seek_before(container: Any, stream: Any, stamp: int) -> None:
     container.seek(max(stamp, 0), stream=stream)
 
 
+def copied_frames(
+    container: Any, stream: Any, stamps: np.ndarray, shape: tuple[int, ...]
+) -> EncodedFrames | None:
+    """Return frames of an open video without decoding them; None where they have to be decoded.
+
+    The first frame is decoded both ways, since a container may state other colours than the packets.
+
+    Args:
+        container, stream: of PyAV.
+        stamps: int64, the presentation timestamps of the frames, in units of the stream.
+        shape: of a frame, (H, W, C).
+    """
+    seek_before(container, stream, int(stamps[0]))
+    frames = EncodedFrames.copied(container, stream, stamps, shape)
+    if frames is None:
+        return None
+    seek_before(container, stream, int(stamps[0]))
+    form = "gray" if shape[-1] == 1 else "rgb24"
+    for frame in container.decode(stream):
+        if frame.pts == stamps[0]:
+            image = frame.to_ndarray(format=form).reshape(frame.height, frame.width, -1)
+            return frames if image.shape == shape and np.array_equal(image, frames[0]) else None
+    return None
+
+
 def frames_of(path: str | PathLike[str]) -> EncodedFrames:
     """Return the frames of a video file, for `EpisodeWriter.write_episode` and for numpy.
 
@@ -75,8 +100,7 @@ def frames_of(path: str | PathLike[str]) -> EncodedFrames:
         shown = [packet.pts for packet in container.demux(stream) if _is_shown(packet)]
         if not shown:
             raise DatasetError(f"{file} has no frames.")
-        container.seek(0, stream=stream)
-        copied = EncodedFrames.copied(container, stream, np.unique(np.array(shown, np.int64)), shape)
+        copied = copied_frames(container, stream, np.unique(np.array(shown, np.int64)), shape)
         if copied is not None:
             return copied
         container.seek(0, stream=stream)

@@ -84,7 +84,8 @@ class EncodedRows:
     def __getitem__(self, key: Any) -> np.ndarray:
         """Decode rows as an array is indexed along its first axis."""
         first, rest = (key[0], key[1:]) if isinstance(key, tuple) else (key, ())
-        return self.take(np.arange(len(self))[first])[(..., *rest) if rest else ...]
+        rows = np.arange(len(self))[first]
+        return self.take(rows)[(*[slice(None)] * rows.ndim, *rest)]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         """Decode all rows."""

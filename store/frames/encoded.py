@@ -40,8 +40,12 @@ class EncodedFrames:
             stamps: int64, the presentation timestamps of the frames, in units of the stream.
             shape: of a frame.
         """
-        cells = copied_cells(container, stream, stamps, int(np.prod(shape)))
-        return None if cells is None else EncodedFrames(cells, ImageShape(tuple(shape)))
+        image = ImageShape(tuple(shape))
+        try:
+            cells = copied_cells(container, stream, stamps, image)
+        except ValueError:  # Damaged packets; decoding them says more.
+            return None
+        return None if cells is None else EncodedFrames(cells, image)
 
     def reshaped(self, shape: tuple[int, ...]) -> EncodedFrames:
         """Return grey frames with another place of their one channel, or without it."""

@@ -193,7 +193,10 @@ def _decoder(chunk: Chunk, image: ImageShape) -> Any:
                 context.extradata = chunk.extradata
             context.thread_count = 1
             # Damaged packets may ask for gigabytes. Codecs round sides up to whole blocks.
-            context.options = {"max_pixels": str((image.height + _BLOCK) * (image.width + _BLOCK))}
+            context.options = {
+                "max_pixels": str((image.height + _BLOCK) * (image.width + _BLOCK)),
+                "strict": "1",
+            }
             return context
     raise MissingPackageError(
         f"This build of PyAV has no decoder of {chunk.codec}. Install another: pip install --upgrade av"

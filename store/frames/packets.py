@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from . import ffmpeg
 from .chunks import NAMES, Chunk
+from .images import ImageShape
 
 #: FFmpeg's names of codecs that differ from ours.
 _NAMES = {"h264": "h264", "hevc": "hevc", "av1": "av1", "libdav1d": "av1", "libaom-av1": "av1"}
@@ -19,17 +21,18 @@ def codec_of(stream: Any) -> str | None:
     return name if name in NAMES else None
 
 
-def copied_cells(container: Any, stream: Any, stamps: np.ndarray, frame_size: int) -> pa.Array | None:
+def copied_cells(container: Any, stream: Any, stamps: np.ndarray, image: ImageShape) -> pa.Array | None:
     """Return frames of an open video as the cells of a column.
 
     Args:
         container, stream: of PyAV, at or before the packet of the first frame.
         stamps: int64, the presentation timestamps of the frames, in units of the stream.
-        frame_size: the bytes of a raw frame.
+        image: the shape of a frame.
 
     Returns:
         Binary, one cell per frame. None where the frames cannot be copied: they do not begin at a keyframe,
-        are not all the frames from their first to their last, or are of another codec.
+        are not all the frames from their first to their last, are of another codec, or a decoder that begins
+        at a keyframe shows others.
     """
     codec = codec_of(stream)
     if codec is None or not len(stamps) or (np.diff(stamps) <= 0).any():
@@ -51,7 +54,11 @@ def copied_cells(container: Any, stream: Any, stamps: np.ndarray, frame_size: in
         # Packets behind the last frame that is wanted are not needed to decode it.
         needed = start + 1 + int(np.flatnonzero(shown[start:stop] <= stamps[-1])[-1])
         chunk = Chunk(codec, frames, extradata, [bytes(packet) for packet in packets[start:needed]])
-        cells += [chunk.to_bytes(frame_size), *[b""] * (frames - 1)]
+        # A decoder that begins here has to show the frames in the order of the file, each once.
+        ranks = np.argsort(np.argsort(shown[start:needed]))
+        if not np.array_equal(ffmpeg.shown_order(chunk, image), ranks):
+            return None
+        cells += [chunk.to_bytes(image.size), *[b""] * (frames - 1)]
     return pa.array(cells, pa.binary())
 
 

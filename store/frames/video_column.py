@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from ..errors import CorruptStoreError
+from ..errors import CorruptStoreError, StoreAccessError
 from . import ffmpeg, lossless
 from .chunks import MAGIC, Chunk
 from .encoding import Video
@@ -63,6 +63,11 @@ class VideoColumn:
                     *[b""] * (chunk.frames - 1),
                 ]
                 row += chunk.frames
+            if row != stop:
+                raise StoreAccessError(
+                    f"The encoder of {self.encoding} returned {row - start} of {stop - start} frames of "
+                    f"{self.name}. The journal keeps them; try again, or with another codec."
+                )
         return pa.array(made, pa.binary())
 
     def decoded(self, rows: Rows) -> Rows:
@@ -90,6 +95,27 @@ class VideoColumn:
         for row, frame in zip(chosen.tolist(), frames, strict=True):
             made[row] = frame.data.cast("B")
         return rows.set_column(index, rows.schema.field(index), pa.array(made, pa.binary()))
+
+    def decoded_row(self, rows: pa.RecordBatch, row: int, into: pa.RecordBatch) -> pa.RecordBatch:
+        """Return a row with its frame decoded.
+
+        Args:
+            rows: from a row on that needs none before it.
+            row: which of them.
+            into: that row.
+
+        Raises:
+            CorruptStoreError: the cell is neither a frame nor a part of an encoded one.
+        """
+        index = into.schema.get_field_index(self.name)
+        cells = rows.column(index)
+        if not cells[row].is_valid:
+            return into
+        try:
+            (frame,) = decode_frames(cells, self.image, np.array([row]))
+        except ValueError as error:
+            raise CorruptStoreError(f"column '{self.name}': {error}.") from error
+        return into.set_column(index, into.schema.field(index), pa.array([frame.tobytes()], pa.binary()))
 
     def _chunks(self, frames: np.ndarray) -> Iterable[Chunk]:
         if self.encoding.lossless:
@@ -257,7 +283,11 @@ def decode_cells(data: np.ndarray, edges: np.ndarray, image: ImageShape, rows: n
             decode(part)
     else:
         with ThreadPoolExecutor(min(len(parts), os.cpu_count() or 1), "episodelake decoding") as pool:
-            for _ in pool.map(decode, parts):
+            try:
+                done = pool.map(decode, parts)
+            except RuntimeError:  # The interpreter ends, and starts no more threads.
+                done = map(decode, parts)
+            for _ in done:
                 pass
     return frames
 

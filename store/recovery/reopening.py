@@ -113,19 +113,21 @@ class UnfinishedEpisode:
         Raises:
             CorruptStoreError: the file of its steps is damaged.
         """
-        rows = self._last_chunk()
+        rows = self._last_row()
         codec = self._store.schema.observation
         observation = codec.decode([rows.column(column.name) for column in codec.fields])
         info, policy = (merge_rows(group, _of_group(rows, group))[0] for group in (INFO, POLICY))
         return LastRow(single_value(observation, 0), info, policy)
 
-    def _last_chunk(self) -> pa.RecordBatch:
+    def _last_row(self) -> pa.RecordBatch:
         """Return the last row, its frames decoded."""
         video = self._store.schema.video
-        *_, batch = self._rows() if video else self._rows(self.length)
+        for batch in self._rows(0 if video else self.length):
+            rows = batch
+        last = rows.slice(rows.num_rows - 1)
         for column in video:
-            batch = column.decoded(batch)
-        return batch.slice(batch.num_rows - 1)
+            last = column.decoded_row(rows, rows.num_rows - 1, last)
+        return last
 
     def arrivals(self, number: int) -> Iterator[pa.RecordBatch]:
         """Yield its rows as they arrived, as journal batches, a row group at a time.
@@ -140,8 +142,6 @@ class UnfinishedEpisode:
         """
         before: pa.RecordBatch | None = None
         for batch in self._rows():
-            for column in self._store.schema.video:
-                batch = column.decoded(batch)
             yield _arrivals(self._store.schema, number, before, batch)
             before = batch.slice(batch.num_rows - 1)
 

@@ -24,6 +24,7 @@ from ..dynamic.column_groups import METADATA
 from ..dynamic.columns import SegmentColumns, align_to_schema, with_columns
 from ..errors import CorruptStoreError
 from ..files import Place, afterwards
+from ..frames import VideoColumn
 from ..layout import EPISODES, RUNS, STEPS, TABLES, Layout
 from ..manifest import check_same_spaces
 from ..parquet.files import read_footer, read_parquet
@@ -268,10 +269,16 @@ class _Source:
         ids = self._ids if self._uniform and self._ids is not None else rows.column("episode_id")
         self._bring_rows(_in_order(pa.concat_tables(part), ids), brought)
 
+    @property
+    def _encode(self) -> tuple[VideoColumn, ...]:
+        """The columns whose frames are raw here, and encoded in the target."""
+        known = self._snapshot.schema.encodings
+        return tuple(each for each in self._operation.store.schema.video if each.name not in known)
+
     def _fits(self, segment: str) -> bool:
         """Return whether a segment has the kinds and encodings that columns have here, and no overflow."""
         has = self._here[segment].columns
-        if not self._operation.store.schema.encodings.keys() <= self._snapshot.schema.encodings.keys():
+        if self._encode:
             return False
         if any(of.json_column in has for of in self._snapshot.overflow(STEPS).values()):
             return False
@@ -328,7 +335,7 @@ class _Source:
             self._snapshot.marked_schema(STEPS),
             pointers.segments,
             self._operation.store.schema.video,
-            encode=bool(self._operation.store.schema.encodings),
+            encode=self._encode,
         )
         if self._uniform:
             names = self._operation.store.schema.steps.names

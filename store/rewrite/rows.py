@@ -44,14 +44,14 @@ class AlignedFiles:
         schema: the columns that these files may have.
         segments: names of all segments that rows are taken from.
         video: the columns of encoded frames, of which a row group begins with a chunk.
-        encode: whether raw frames are encoded; else all cells are copied.
+        encode: those of them whose raw frames are encoded; all other cells are copied.
     """
 
     place: Callable[[str], Place | None]
     schema: pa.Schema
     segments: tuple[str, ...]
     video: tuple[VideoColumn, ...] = ()
-    encode: bool = False
+    encode: tuple[VideoColumn, ...] = ()
     _open: dict[str, pq.ParquetFile] = field(default_factory=dict, init=False, repr=False)
     _kept: dict[tuple[str, int], pa.Table] = field(default_factory=dict, init=False, repr=False)
 
@@ -264,10 +264,10 @@ def _groups(aligned: AlignedFiles, tables: Iterator[pa.Table], counts: np.ndarra
     if not aligned.encode:
         groups = _regroup(tables, group_sizes(counts, aligned.row_bytes))
         return whole_chunks(groups, names) if names else groups
-    raw = sum(column.image.size for column in aligned.video)
-    saved = sum(column.image.size - column.frame_bytes for column in aligned.video)
+    raw = sum(column.image.size for column in aligned.encode)
+    saved = sum(column.image.size - column.frame_bytes for column in aligned.encode)
     row_bytes = max(1, aligned.row_bytes - saved) if aligned.row_bytes > raw else aligned.row_bytes
-    encoded = (encoded_table(table, aligned.video) for table in whole_chunks(tables, names))
+    encoded = (encoded_table(table, aligned.encode) for table in whole_chunks(tables, names))
     return whole_chunks(_regroup(encoded, group_sizes(counts, row_bytes)), names)
 
 

@@ -20,7 +20,7 @@ import pyarrow as pa
 from ..common.prefetch import prefetch
 from ..dynamic.columns import SegmentColumns
 from ..files import Place
-from ..frames import VideoColumn, encoded_table
+from ..frames import VideoColumn, encoded_table, whole_chunks
 from ..journal.episodes import LaneColumns
 from ..journal.packed_columns import Arena, has_packed
 from ..journal.reading import PartReader
@@ -109,12 +109,16 @@ class StepsFile:
             # Gathering small rows is not worth a thread beside those that record.
             groups = self._groups(lanes, index)
             tables = prefetch(groups) if packed or self._video else groups
-            for table in self._encoded(tables) if self._video else tables:
+            for table in self._encoded_groups(tables) if self._video else tables:
                 writer.write_table(table, row_group_size=max(1, table.num_rows))
                 self._count(table)
                 for reader in readers:
                     reader.release()
         return WrittenSteps(self._rows, self._nulls)
+
+    def _encoded_groups(self, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+        """Yield row groups with encoded frames; chunks that came as such may reach over tables."""
+        return whole_chunks(self._encoded(tables), [column.name for column in self._video])
 
     def _encoded(self, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
         """Encode the frames of tables, and join them: encoded, many of them make one row group."""
@@ -267,8 +271,8 @@ class StepsFile:
 def _whole_pictures(rows: int, columns: Sequence[VideoColumn]) -> int:
     """Return so many rows that chunks are cut short seldom, if memory has room for them."""
     gop = max(each.encoding.gop or 1 for each in columns)
-    size = gop * sum(each.image.size for each in columns)
-    return -(-rows // gop) * gop if size <= _PICTURES_BYTES else rows
+    most = max(rows, _PICTURES_BYTES // sum(each.image.size for each in columns))
+    return min(-(-rows // gop) * gop, most)
 
 
 def _precede_resets(arrivals: pa.Table, rows: np.ndarray) -> bool:

@@ -418,13 +418,13 @@ def test_an_import_that_was_killed_goes_on(tmp_path: Path) -> None:
 import os
 import episodelake as el
 from episodelake.exchange.lerobot import reading
-copied, calls = reading.copied_frames, []
+copied, calls = reading.span_frames, []
 def killed(*args):
     calls.append(args)
     if len(calls) == 5:
         os._exit(9)
     return copied(*args)
-reading.copied_frames = killed
+reading.span_frames = killed
 el.import_dataset({str(root)!r}, {str(tmp_path / "store")!r}, last_observation="missing")
 """
     process = subprocess.run([sys.executable, "-c", code], timeout=PATIENCE, env={**os.environ})

@@ -201,3 +201,44 @@ def test_frames_survive_a_flush(tmp_path: Path) -> None:
     for episode in store:
         assert np.array_equal(episode.observations, decoded(file))
     assert not store.verify().faults
+
+
+def test_packets_that_a_decoder_would_show_otherwise_are_not_copied(tmp_path: Path) -> None:
+    """Intra refresh marks frames as keyframes from which a decoder does not show every frame."""
+    options = {"preset": "veryfast", "x264-params": "intra-refresh=1:keyint=16:log-level=none"}
+    file = encode(tmp_path / "a.mp4", pictures(60), "libx264", options)
+    frames, whole = el.frames_of(file), decoded(file)
+    assert np.array_equal(np.asarray(frames), whole)
+    assert all(np.array_equal(frames[row], whole[row]) for row in range(60))
+
+
+def test_colours_that_only_the_container_states_are_kept(tmp_path: Path) -> None:
+    """Frames of a file in full range, whose packets do not say so, are those that PyAV decodes."""
+    plain, full = video(tmp_path / "a.mkv"), tmp_path / "b.mkv"
+    with av.open(str(plain)) as source, av.open(str(full), "w") as target:
+        stream = target.add_stream_from_template(source.streams.video[0])
+        stream.codec_context.color_range = 2
+        for packet in source.demux(video=0):
+            if packet.pts is not None:
+                packet.stream = stream
+                target.mux(packet)
+    assert np.array_equal(np.asarray(el.frames_of(full)), decoded(full))
+
+
+def test_row_groups_of_long_copied_chunks_begin_with_a_chunk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Chunks reach over the tables that a segment is written from."""
+    from episodelake.store.segments import steps_file
+
+    monkeypatch.setattr(steps_file, "GROUP_BYTES", 40_000)
+    monkeypatch.setattr(steps_file, "_PICTURES_BYTES", 40_000)
+    options = {"preset": "veryfast", "x264-params": "keyint=50:min-keyint=50:scenecut=0:log-level=none"}
+    file = encode(tmp_path / "a.mp4", pictures(301), "libx264", options)
+    encodings = {"observation": el.Video("h264")}
+    store = written(tmp_path / "store", IMAGE, el.frames_of(file), 300, encodings=encodings)
+    assert store.verify().ok
+    loader = store.loader(16, columns=["observation", "t"], cache=el.Cache("mmap", folder=tmp_path / "cache"))
+    whole = decoded(file)
+    for batch in loader:
+        assert np.array_equal(batch["observation"], whole[batch["t"]])

@@ -68,7 +68,7 @@ from .features import (
 )
 from .files import INFO, EpisodeEntry, Frames, Place, Rows, entries, is_v3, read_tasks
 from .mapping import roles_of
-from .videos import copied_frames, video_frames
+from .videos import span_frames, video_frames
 
 OURS = "meta/episodelake.json"
 _COUNTERS = ("timestamp", "frame_index", "episode_index", "index", "task_index")
@@ -252,7 +252,7 @@ class _Dataset(ForeignDataset):
             feature = self._features[name]
             lost = "depths quantized to 12 bits in a video" if is_depth(feature) else "frames of lossy video"
             if self._columns.get(name) in self.encodings:
-                copied = copied_frames(entry.videos[name], times, self._fps, shape)
+                copied = span_frames(entry.videos[name], times, self._fps, shape)
                 if copied is not None:
                     return copied
                 lost = f"frames of {name} that cannot be copied, and are encoded again"

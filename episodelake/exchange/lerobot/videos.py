@@ -17,7 +17,7 @@ import numpy as np
 from ...errors import DatasetError
 from ...plugin import check_bytes
 from ...types import EncodedFrames
-from ..video_files import opened_video, seek_before
+from ..video_files import copied_frames, opened_video, seek_before
 
 #: How far a frame may be from the time of its row, in frames; nearer to a half, two frames are alike.
 _TOLERANCE = 0.25
@@ -110,12 +110,10 @@ class Pixels:
         return Pixels(shape, np.uint8, lambda frame: frame.to_ndarray(format=name))
 
 
-def copied_frames(
+def span_frames(
     span: VideoSpan, times: np.ndarray, fps: float, shape: tuple[int, ...]
 ) -> EncodedFrames | None:
     """Return the frame of each row without decoding; None where they cannot be copied.
-
-    The first frame is decoded both ways, since a container may say of colours what the packets do not.
 
     Args:
         times, fps: as for `frame_stamps`.
@@ -126,18 +124,7 @@ def copied_frames(
     """
     with opened_video(span.file) as (container, stream):
         stamps = frame_stamps(container, stream, span, times, fps)
-        seek_before(container, stream, int(stamps[0]))
-        frames = EncodedFrames.copied(container, stream, stamps, shape)
-        if frames is None:
-            return None
-        seek_before(container, stream, int(stamps[0]))
-        pixels = Pixels.colors(shape)
-        for frame in container.decode(stream):
-            if frame.pts == stamps[0]:
-                image = pixels.convert(frame).reshape(frame.height, frame.width, -1)
-                same = image.shape == shape and np.array_equal(image, frames[0])
-                return frames if same else None
-    return None
+        return copied_frames(container, stream, stamps, shape)
 
 
 def video_frames(span: VideoSpan, times: np.ndarray, fps: float, pixels: Pixels) -> np.ndarray:
