@@ -25,7 +25,7 @@ from episodelake.store.common.exchange import find_format
 from episodelake.testing import FormatContract
 from episodelake.testing.format_base import FormatSettings, copied
 from episodelake.testing.format_cases import Case, all_cases
-from episodelake.testing.format_compare import Difference, plain
+from episodelake.testing.format_compare import LOSSES, Difference, plain
 from episodelake.testing.format_imports import ImportRules
 from episodelake.testing.format_sources import SourceRules
 from episodelake.writers.importing.formats import source_formats
@@ -42,6 +42,8 @@ _FIRST, _EVERY = 19, 6
 
 #: Where files of other libraries are, written by these or as these do.
 DATA = Path(__file__).parents[1] / "data" / "exchange"
+#: What a format for training never loses.
+ARRAYS = ("observations", "actions", "rewards")
 IS_FULL = settings().max_examples > 20
 
 
@@ -134,6 +136,7 @@ class TestMinari(Contract):
     """Folders of Minari's own storage."""
 
     format = "minari"
+    cannot_hold = LOSSES.keys() - {"spaces", *ARRAYS, "last observation"}
     peer = staticmethod(peer_readers.minari)
     exports = ({}, {"data_format": "arrow"}, {"data_format": "parquet"})
 
@@ -143,6 +146,7 @@ class TestD4RL(Contract):
     """HDF5 files with flat rows."""
 
     format = "d4rl"
+    cannot_hold = LOSSES.keys() - {*ARRAYS, "last observation"}
     peer = staticmethod(peer_readers.d4rl)
     suffix = ".hdf5"
 
@@ -157,6 +161,7 @@ class TestD3rlpy(Contract):
     """HDF5 files of `ReplayBuffer.dump`."""
 
     format = "d3rlpy"
+    cannot_hold = LOSSES.keys() - {*ARRAYS}
     peer, needs = staticmethod(peer_readers.d3rlpy), "d3rlpy"
     golden = ("d3rlpy_continuous.h5", "d3rlpy_v1.h5", "d3rlpy_discrete.h5", "d3rlpy_tuple.h5")
     suffix = ".h5"
