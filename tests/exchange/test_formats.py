@@ -172,6 +172,7 @@ class TestRobomimic(Contract):
     """HDF5 files with a group for each demonstration."""
 
     format = "robomimic"
+    cannot_hold = LOSSES.keys() - {*ARRAYS}
     peer, needs = staticmethod(peer_readers.robomimic), "robomimic"
     golden = ("robomimic.hdf5",)
     suffix = ".hdf5"
@@ -191,6 +192,7 @@ class TestRLDS(Contract):
     """Folders of TFDS."""
 
     format = "rlds"
+    cannot_hold = LOSSES.keys() - {"spaces", *ARRAYS}
     golden = ("rlds",)
     exports = ({}, {"images": "raw", "shard_bytes": 9000})
     wrong_options = (
@@ -206,6 +208,7 @@ class TestRLlibRows(Contract):
     """Parquet with RLlib's columns."""
 
     format = "rllib"
+    cannot_hold = LOSSES.keys() - {*ARRAYS}
     golden = ("rllib/rows", "rllib/json", "rllib/batches")
     peer = staticmethod(peer_readers.rllib_rows)
     exports = ({"kind": "rows"},)
@@ -222,6 +225,7 @@ class TestRLlibEpisodes(Contract):
     """Parquet with states of RLlib's episodes."""
 
     format = "rllib"
+    cannot_hold = LOSSES.keys() - {*ARRAYS}
     golden = ("rllib/episodes", "rllib/chunks")
     peer = staticmethod(peer_readers.rllib_episodes)
     exports = ({"kind": "episodes"},)
@@ -232,6 +236,7 @@ class TestParquet(Contract):
     """Tables in one file."""
 
     format = "parquet"
+    cannot_hold = LOSSES.keys() - {"spaces", *ARRAYS}
     suffix = ".parquet"
     wrong_options = (({"layout": "rows"}, "layout='rows' is unknown"),)
     exports = ({}, {"layout": "steps"})
@@ -268,6 +273,7 @@ class TestHuggingFace(Contract):
     """Folders of Parquet with a dataset card."""
 
     format = "huggingface"
+    cannot_hold = LOSSES.keys() - {"spaces", *ARRAYS}
     wrong_options = (
         ({"images": "jpeg"}, "images='jpeg' is unknown; expected 'png' or 'array'"),
         ({"shard_mb": 0}, "shard_mb=0: expected a positive number"),
@@ -282,6 +288,7 @@ class TestWebDataset(Contract):
     """Tar files with a sample for each episode or transition."""
 
     format = "webdataset"
+    cannot_hold = LOSSES.keys() - {*ARRAYS}
     wrong_options = (
         ({"layout": "rows"}, "layout='rows' is unknown"),
         ({"images": "jpeg"}, "images='jpeg' is unknown"),
