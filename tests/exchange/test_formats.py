@@ -25,7 +25,7 @@ from episodelake.store.common.exchange import find_format
 from episodelake.testing import FormatContract
 from episodelake.testing.format_base import FormatSettings, copied
 from episodelake.testing.format_cases import Case, all_cases
-from episodelake.testing.format_compare import Difference, plain
+from episodelake.testing.format_compare import LOSSES, Difference, plain
 from episodelake.testing.format_imports import ImportRules
 from episodelake.testing.format_sources import SourceRules
 from episodelake.writers.importing.formats import source_formats
@@ -42,6 +42,8 @@ _FIRST, _EVERY = 19, 6
 
 #: Where files of other libraries are, written by these or as these do.
 DATA = Path(__file__).parents[1] / "data" / "exchange"
+#: What a format for training never loses.
+ARRAYS = ("observations", "actions", "rewards")
 IS_FULL = settings().max_examples > 20
 
 
@@ -134,6 +136,7 @@ class TestMinari(Contract):
     """Folders of Minari's own storage."""
 
     format = "minari"
+    cannot_hold = LOSSES.keys() - {"spaces", *ARRAYS, "last observation"}
     peer = staticmethod(peer_readers.minari)
     exports = ({}, {"data_format": "arrow"}, {"data_format": "parquet"})
 
@@ -143,6 +146,7 @@ class TestD4RL(Contract):
     """HDF5 files with flat rows."""
 
     format = "d4rl"
+    cannot_hold = LOSSES.keys() - {*ARRAYS, "last observation"}
     peer = staticmethod(peer_readers.d4rl)
     suffix = ".hdf5"
 
@@ -157,6 +161,7 @@ class TestD3rlpy(Contract):
     """HDF5 files of `ReplayBuffer.dump`."""
 
     format = "d3rlpy"
+    cannot_hold = LOSSES.keys() - {*ARRAYS}
     peer, needs = staticmethod(peer_readers.d3rlpy), "d3rlpy"
     golden = ("d3rlpy_continuous.h5", "d3rlpy_v1.h5", "d3rlpy_discrete.h5", "d3rlpy_tuple.h5")
     suffix = ".h5"
@@ -167,6 +172,7 @@ class TestRobomimic(Contract):
     """HDF5 files with a group for each demonstration."""
 
     format = "robomimic"
+    cannot_hold = LOSSES.keys() - {*ARRAYS}
     peer, needs = staticmethod(peer_readers.robomimic), "robomimic"
     golden = ("robomimic.hdf5",)
     suffix = ".hdf5"
@@ -186,6 +192,7 @@ class TestRLDS(Contract):
     """Folders of TFDS."""
 
     format = "rlds"
+    cannot_hold = LOSSES.keys() - {"spaces", *ARRAYS}
     golden = ("rlds",)
     exports = ({}, {"images": "raw", "shard_bytes": 9000})
     wrong_options = (
@@ -201,6 +208,7 @@ class TestRLlibRows(Contract):
     """Parquet with RLlib's columns."""
 
     format = "rllib"
+    cannot_hold = LOSSES.keys() - {*ARRAYS}
     golden = ("rllib/rows", "rllib/json", "rllib/batches")
     peer = staticmethod(peer_readers.rllib_rows)
     exports = ({"kind": "rows"},)
@@ -217,6 +225,7 @@ class TestRLlibEpisodes(Contract):
     """Parquet with states of RLlib's episodes."""
 
     format = "rllib"
+    cannot_hold = LOSSES.keys() - {*ARRAYS}
     golden = ("rllib/episodes", "rllib/chunks")
     peer = staticmethod(peer_readers.rllib_episodes)
     exports = ({"kind": "episodes"},)
@@ -227,6 +236,7 @@ class TestParquet(Contract):
     """Tables in one file."""
 
     format = "parquet"
+    cannot_hold = LOSSES.keys() - {"spaces", *ARRAYS}
     suffix = ".parquet"
     wrong_options = (({"layout": "rows"}, "layout='rows' is unknown"),)
     exports = ({}, {"layout": "steps"})
@@ -263,6 +273,7 @@ class TestHuggingFace(Contract):
     """Folders of Parquet with a dataset card."""
 
     format = "huggingface"
+    cannot_hold = LOSSES.keys() - {"spaces", *ARRAYS}
     wrong_options = (
         ({"images": "jpeg"}, "images='jpeg' is unknown; expected 'png' or 'array'"),
         ({"shard_mb": 0}, "shard_mb=0: expected a positive number"),
@@ -277,6 +288,7 @@ class TestWebDataset(Contract):
     """Tar files with a sample for each episode or transition."""
 
     format = "webdataset"
+    cannot_hold = LOSSES.keys() - {*ARRAYS}
     wrong_options = (
         ({"layout": "rows"}, "layout='rows' is unknown"),
         ({"images": "jpeg"}, "images='jpeg' is unknown"),
