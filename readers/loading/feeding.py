@@ -43,9 +43,9 @@ from .units import Deltas, UnitIndex, Units
 _BUFFER_BYTES = 1 << 30
 #: Of a stream: of each row's place in the order; of each column that a transform adds, in most cases.
 _ORDER_BYTES, _DERIVED_BYTES = 4, 8
-#: Episodes whose steps are marked at a time.
 #: The episodes that a shuffled batch should have units of, at least.
 _MIXED = 4
+#: Episodes whose steps are marked at a time.
 _EPISODES, _NUMBER = 1 << 14, "_number"
 
 

@@ -56,7 +56,8 @@ def copied_cells(container: Any, stream: Any, stamps: np.ndarray, image: ImageSh
         chunk = Chunk(codec, frames, extradata, [bytes(packet) for packet in packets[start:needed]])
         # A decoder that begins here has to show the frames in the order of the file, each once.
         ranks = np.argsort(np.argsort(shown[start:needed]))
-        if not np.array_equal(ffmpeg.shown_order(chunk, image), ranks):
+        order = ffmpeg.shown_order(chunk, image)
+        if order is None or not np.array_equal(order, ranks):
             return None
         cells += [chunk.to_bytes(image.size), *[b""] * (frames - 1)]
     return pa.array(cells, pa.binary())

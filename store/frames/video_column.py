@@ -17,8 +17,8 @@ from .chunks import MAGIC, Chunk
 from .encoding import Video
 from .images import ImageShape
 
-#: So many chunks are worth threads.
-_SEVERAL = 3
+#: Fewer chunks are decoded without threads.
+_FEWEST_FOR_THREADS = 3
 
 Rows = TypeVar("Rows", pa.Table, pa.RecordBatch)
 
@@ -278,7 +278,7 @@ def decode_cells(data: np.ndarray, edges: np.ndarray, image: ImageShape, rows: n
         frames[places] = decoded[back]
 
     parts = np.split(order, firsts[1:]) if len(order) else []
-    if len(parts) < _SEVERAL:
+    if len(parts) < _FEWEST_FOR_THREADS:
         for part in parts:
             decode(part)
     else:

@@ -8,6 +8,7 @@ old file. A crash between these leaves either the old episode or the whole one, 
 from __future__ import annotations
 
 import contextlib
+from collections import deque
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,8 +123,7 @@ class UnfinishedEpisode:
     def _last_row(self) -> pa.RecordBatch:
         """Return the last row, its frames decoded."""
         video = self._store.schema.video
-        for batch in self._rows(0 if video else self.length):
-            rows = batch
+        (rows,) = deque(self._rows(0 if video else self.length), maxlen=1)
         last = rows.slice(rows.num_rows - 1)
         for column in video:
             last = column.decoded_row(rows, rows.num_rows - 1, last)
