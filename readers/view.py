@@ -194,7 +194,7 @@ class ReadView(DescribedView, FeedingView, Generic[View]):
             column: of images of uint8, as `observation.front`.
 
         Returns:
-            An array of shape (n, *shape) in the order of the rows. It belongs to the caller.
+            An array of shape `(n, *shape)` in the order of the rows. It belongs to the caller.
 
         Raises:
             InvalidArgumentError: there is no such column; the rows lack a column, or name a step that is not

@@ -66,7 +66,7 @@ class EncodedFrames:
         return EncodedFrames(pa.array(frames, pa.binary()), ImageShape(tuple(shape)))
 
     def joined(self, frames: np.ndarray) -> EncodedFrames:
-        """Return these frames and others, uint8 (n, *shape of a frame), which stay exactly as they are."""
+        """Return these frames and others, uint8 `(n, *shape)`, which stay exactly as they are."""
         more = [lossless.encode(frame, self.image).to_bytes(self.image.size) for frame in frames]
         return EncodedFrames(pa.concat_arrays([self.cells, pa.array(more, pa.binary())]), self.image)
 
@@ -83,7 +83,7 @@ class EncodedFrames:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """That of the array: (n, *shape of a frame)."""
+        """That of the array: `(n, *shape)`, with the shape of a frame."""
         return (len(self.cells), *self.image.shape)
 
     @property

@@ -113,7 +113,7 @@ class SpaceCodec:
         """Turn Arrow arrays, one per field and without NULL rows, back into a batch of values.
 
         Returns:
-            For fixed leaves a read-only array of shape (n, *shape) with the space's dtype, which shares
+            For fixed leaves a read-only array of shape `(n, *shape)` with the space's dtype, which shares
             Arrow's memory where the column has that very type (and a single chunk); for Dict and Tuple a
             dict or tuple of batches; for ragged spaces a list of n single values (Sequence: tuples, or
             stacks if `stack`; Graph: GraphInstance; OneOf: (branch, value)).
