@@ -134,6 +134,9 @@ class Page(Tab):
         if not self.watch.pinned:
             ui.timer(POLL, self._follow_writers)
         self._address: Address | None = None
+        # The address that was asked for last, and the lock of the one that is being shown.
+        self._wanted = Address()
+        self._going = asyncio.Lock()
         request = ui.context.client.request
         first = Address.of(parse_qs(request.url.query if request else ""))
         if first == Address():
@@ -329,7 +332,17 @@ class Page(Tab):
         )
 
     async def go(self, address: Address) -> None:
-        """Show what an address says. What is not there any more is left out."""
+        """Show what an address says. What is not there any more is left out.
+
+        Of several that come while one is being shown, the last is shown next, so the page never ends at an
+        earlier one.
+        """
+        self._wanted = address
+        async with self._going:
+            if self._wanted is address:
+                await self._go(address)
+
+    async def _go(self, address: Address) -> None:
         self._address = None
         try:
             choice = address.choice
