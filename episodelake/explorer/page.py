@@ -135,8 +135,7 @@ class Page(Tab):
             ui.timer(POLL, self._follow_writers)
         self._address: Address | None = None
         # The address that was asked for last, and the lock of the one that is being shown.
-        self._wanted = Address()
-        self._going = asyncio.Lock()
+        self._wanted, self._going = Address(), asyncio.Lock()
         request = ui.context.client.request
         first = Address.of(parse_qs(request.url.query if request else ""))
         if first == Address():
@@ -332,11 +331,7 @@ class Page(Tab):
         )
 
     async def go(self, address: Address) -> None:
-        """Show what an address says. What is not there any more is left out.
-
-        Of several that come while one is being shown, the last is shown next, so the page never ends at an
-        earlier one.
-        """
+        """Show what an address says, unless a later one has come. What is not there any more is left out."""
         self._wanted = address
         async with self._going:
             if self._wanted is address:
