@@ -609,6 +609,8 @@ def test_labels(visit: Open, tmp_path: Path) -> None:
         keys.type("fell over")
         keys.press("Enter")
         wait_until(lambda: column("note")[3:4] == ["fell over"], "the note")
+        # Keys in its box are text.
+        seen.page.wait_for_function("document.activeElement.tagName !== 'INPUT'")
         expect(opened).to_have_text(read()[3].id)
         keys.press("b")
         expect(opened).to_have_text(read()[2].id)
