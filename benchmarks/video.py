@@ -73,7 +73,7 @@ def timed(call: Callable[[], object]) -> float:
 
 
 class Windows(Dataset):
-    """What a training script does with LeRobot's files: containers kept open, a seek for each window."""
+    """Windows of LeRobot's files as training scripts read them: open containers, a seek for each window."""
 
     def __init__(self, folder: Path, frames: int, rows: int) -> None:
         self._files = [sorted((folder / "videos").glob(f"*{name}*/**/*.mp4"))[0] for name in CAMERAS]

@@ -211,7 +211,7 @@ def recorded_store(path: Path, seeds: Any = ALL, **more: Any) -> el.EpisodeStore
 
 
 def arrays_of(cameras: Mapping[str, tuple[int, ...]], episode: int, length: int) -> dict[str, Any]:
-    """What `write_episode` takes."""
+    """Return the arguments of `write_episode`."""
     rows = [seen(cameras, episode, t) for t in range(length + 1)]
     return {
         "observations": {name: np.stack([row[name] for row in rows]) for name in rows[0]},

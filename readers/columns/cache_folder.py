@@ -81,10 +81,10 @@ class CacheFolder:
         """Return the cache in a folder, or in `EPISODELAKE_CACHE`, or in the user's folder for caches.
 
         Raises:
-            InvalidArgumentError: it is no path, or lies in a store.
+            InvalidArgumentError: it is not a path, or lies in a store.
         """
         if folder is not None and (not isinstance(folder, str | os.PathLike) or not os.fspath(folder)):
-            raise InvalidArgumentError(f"The cache folder {folder!r} is no path; expected one, or None.")
+            raise InvalidArgumentError(f"The cache folder {folder!r} is not a path; expected one, or None.")
         named = folder or os.environ.get(VARIABLE)
         if named and "\0" in os.fspath(named):
             raise InvalidArgumentError(

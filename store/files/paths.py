@@ -131,7 +131,7 @@ def walk(path: str | os.PathLike[str]) -> Iterator[tuple[str, list[str], list[st
 
 
 def matching(folder: Path, pattern: str) -> list[Path]:
-    """Return the files and folders below a folder that match a pattern, sorted; none if it is no folder.
+    """Return the files and folders below a folder that match a pattern, sorted; none without a folder.
 
     Python's `glob` leaves out a folder that it cannot list; here that is an error.
 

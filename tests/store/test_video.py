@@ -538,3 +538,43 @@ def test_raw_stores_take_no_encoded_frames(tmp_path: Path) -> None:
     check_store(el.open(tmp_path / "new"), [2, 3, 0, 1])
     el.merge([plain], store)
     check_store(store.refresh(), range(4))
+
+
+def test_a_copy_encodes_raw_frames(tmp_path: Path) -> None:
+    """Every frame of the copy is the right one; a column that is encoded keeps its encoding."""
+    raw = recorded_store(tmp_path / "raw", range(4), cameras=FEW, encodings={})
+    encodings = {name: each for name, each in ENCODINGS.items() if name.partition(".")[2] in FEW}
+    made = raw.copy(tmp_path / "copy", encodings=encodings)
+    check_store(made, range(4))
+    assert encoded(made) > 0 and made.verify().ok
+    with pytest.raises(el.errors.InvalidArgumentError, match=r"observation\.odd.*encoded otherwise"):
+        made.copy(tmp_path / "again", encodings={"observation.odd": el.Video("h264", crf=50)})
+    assert not (tmp_path / "again").exists()
+
+
+def test_rows_of_frames_and_queries_are_decoded(store: el.EpisodeStore) -> None:
+    """In any order, without the rows that their chunks begin in; bad rows are refused."""
+    column = "observation.odd"
+    text = "select episode_id, t from steps where t >= 1 order by hash(episode_id, t)"
+    frame = store.sql(text).pl()
+    for rows in (frame, frame.lazy(), frame.to_arrow(), store.sql(text)):
+        images = store.decode_frames(rows, column)
+        for (episode_id, t), image in zip(frame.iter_rows(), images, strict=True):
+            assert np.array_equal(image, store[episode_id].observations["odd"][t])
+    for bad, message in (
+        (frame.drop("t"), "lacks t"),
+        (frame.with_columns(t=frame["t"] + 1000), "names t=1"),
+        (frame.with_columns(t=frame["t"].cast(float)), "whole numbers"),
+    ):
+        with pytest.raises(el.errors.InvalidArgumentError, match=message):
+            store.decode_frames(bad, column)
+    with pytest.raises(el.errors.InvalidArgumentError, match=r"no column 'observation\.od' of frames"):
+        store.decode_frames(frame, "observation.od")
+
+
+def test_a_shuffled_stream_of_few_episodes_warns(tmp_path: Path) -> None:
+    """With raw frames the buffer holds few episodes; as video it holds all."""
+    small = el.Cache("stream", buffer_bytes=40_000)
+    raw = recorded_store(tmp_path / "raw", cameras=FEW, encodings={})
+    with pytest.warns(RuntimeWarning, match="has room for the rows of"):
+        raw.loader(4, shuffle=True, cache=small)

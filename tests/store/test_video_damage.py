@@ -37,7 +37,7 @@ def store(tmp_path: Path) -> el.EpisodeStore:
 
 
 def child(script: str, *arguments: Any) -> str:
-    """What a script prints that ends well and writes no error."""
+    """Run a script, check that it succeeds and writes no error, and return its output."""
     done = subprocess.run(
         [sys.executable, "-c", script, *map(str, arguments)],
         env=os.environ | {"PYTHONPATH": TESTS},
