@@ -136,7 +136,7 @@ def test_weights_are_met(store: el.EpisodeStore, backwards: bool) -> None:
         ({"columns": "reward"}, r"expected a list of names: \['reward'\]"),
         ({"columns": [3]}, "expected a list of names"),
         ({"columns": 3}, "expected a list of names"),
-        (lambda: {"cache": el.Cache("mmap", folder=5)}, "The cache folder 5 is no path"),  # pyright: ignore
+        (lambda: {"cache": el.Cache("mmap", folder=5)}, "The cache folder 5 is not a path"),  # pyright: ignore
         ({"seed": -1}, "seed=-1"),
     ],
 )
