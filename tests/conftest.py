@@ -40,11 +40,14 @@ def pytest_collect_file() -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Function]) -> None:
-    """Mark the cases of a test with the mark `sample` as `further`, but for those of the ordinary suite."""
-    tests: dict[str, list[pytest.Function]] = {}
+    """Mark the cases of a test with the mark `sample` as `further`, but for those of the ordinary suite.
+
+    The classes of a module that inherit a test have the cases of one test.
+    """
+    tests: dict[tuple[str, str], list[pytest.Function]] = {}
     for item in items:
         if item.get_closest_marker("sample") and not item.get_closest_marker("slow"):
-            tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+            tests.setdefault((item.nodeid.partition("::")[0], item.function.__qualname__), []).append(item)
     for cases in tests.values():
         count = cases[0].get_closest_marker("sample").args
         ordinary = _spread(len(cases), *count) if count else _each_value_once(cases)

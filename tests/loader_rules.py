@@ -85,6 +85,7 @@ class LoaderContract:
                 with named(str(case)):
                     check_epochs(case)
 
+    @pytest.mark.sample(4)
     def test_orders(self, world: World, tmp_path: Path) -> None:
         """A seed and an epoch have one order: of each unit once if shuffled, of some units if drawn."""
         for order, cache in itertools.product(ORDERS, ("memory", "stream")):
@@ -113,6 +114,7 @@ class LoaderContract:
                     drawn = {lengths[case.units[number][0][0]] for epoch in first for number in epoch}
                     assert min(drawn) > 1 and len(drawn) > 2
 
+    @pytest.mark.sample(5)
     def test_states_continue_at_any_batch(self, cases: list[Case], tmp_path: Path) -> None:
         """With another batch size, cache and reader; a state is small and JSON can hold it."""
         for count, case in enumerate(case for case in cases[::3] if case.units):
@@ -148,6 +150,7 @@ class LoaderContract:
                         found += numbers
                 assert done + len(found) == len(whole)
 
+    @pytest.mark.sample(3)
     def test_shards_are_an_epoch_together(self, world: World, tmp_path: Path) -> None:
         """They take turns; one state of all goes on with another number of them."""
         for order, cache, (uneven, step) in itertools.product(
@@ -188,6 +191,7 @@ class LoaderContract:
                     )
                     break
 
+    @pytest.mark.sample(4)
     def test_units_are_taken_a_few_at_a_time(self, world: World, tmp_path: Path) -> None:
         """`take` goes on over the end of epochs, and mixes with iteration and states."""
         for order, cache, shard in (

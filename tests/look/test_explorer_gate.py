@@ -260,6 +260,7 @@ def refuses(url: str) -> bool:
     return False
 
 
+@pytest.mark.further
 def test_an_explorer_in_a_process_of_its_own(tmp_path: Path) -> None:
     """`store.explore()` shows the page in a frame; `stop` ends it, and so does the end of our process."""
     path = tmp_path / "lake" / "store"

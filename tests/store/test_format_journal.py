@@ -101,6 +101,7 @@ class Frames(gymnasium.Env):
         return {"screen": screen, "t": self.t}
 
 
+@pytest.mark.further
 def test_packed_frames_of_a_journal_are_read(tmp_path: Path) -> None:
     """Images in a journal are packed in units of rows, and come back whole."""
     store = el.create(tmp_path / "store", Frames())

@@ -90,6 +90,7 @@ def test_linked_files_are_not_written_to(tmp_path: Path) -> None:
     assert {name: (source.path / name).read_bytes() for name in files_under(source.path)} == files
 
 
+@pytest.mark.further
 def test_overlapping_sources_with_annotations(tmp_path: Path) -> None:
     """With annotations of steps too, every row of an overlap comes once."""
     source = awkward_store(tmp_path / "source")
@@ -113,6 +114,7 @@ def test_a_store_into_itself(tmp_path: Path) -> None:
     assert_contents(store, before)
 
 
+@pytest.mark.further
 def test_sources_at_an_old_version_and_tags(tmp_path: Path) -> None:
     """A source gives the version that it shows, also when newer ones moved or deleted its episodes."""
     source = awkward_store(tmp_path / "source")

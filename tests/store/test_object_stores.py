@@ -292,7 +292,7 @@ def test_readers_wait_for_a_lost_connection(shaky: ObjectBackend, proxy: FaultyP
     ("status", "path"),
     [
         (429, ""),
-        (503, "/steps/_delta_log"),
+        pytest.param(503, "/steps/_delta_log", marks=pytest.mark.further),
         pytest.param(503, "", marks=pytest.mark.further),
         pytest.param(500, "_delta_log", marks=pytest.mark.further),
     ],
@@ -741,6 +741,7 @@ def test_no_other_place_is_asked_than_the_one_named() -> None:
     assert not files.equals(pyarrow.fs.AzureFileSystem("account", account_key="a2V5"))
 
 
+@pytest.mark.further
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("change", [str.upper, lambda key: key.removeprefix("aws_")], ids=["upper", "bare"])
 def test_options_have_several_spellings(backend: ObjectBackend, change: Any) -> None:
@@ -787,6 +788,7 @@ def test_the_command_line_takes_urls(backend: ObjectBackend, monkeypatch: pytest
     assert_numbered(backend.open(), [1, 2, 3])
 
 
+@pytest.mark.further
 def test_patience_reaches_every_engine(backend: ObjectBackend) -> None:
     """Options of patience, given as text, are taken by all engines."""
     patience = {"timeout": "20s", "connect_timeout": "3s", "max_retries": "2", "retry_timeout": "9s"}
@@ -926,6 +928,7 @@ def test_queries_in_threads_that_stop_early_neither_hang_nor_crash(backend: Obje
     assert child.returncode == 0
 
 
+@pytest.mark.further
 def test_a_commit_of_another_program(backend: ObjectBackend) -> None:
     """It is refused as in a folder, and undone by deleting it."""
     store = fill(backend.create(), range(4), seal_every=2)
@@ -983,6 +986,7 @@ def test_a_query_asks_for_the_columns_it_needs(shaky: ObjectBackend, proxy: Faul
     assert proxy.bytes_sent() < 2 * frames.nbytes
 
 
+@pytest.mark.further
 def test_a_job_over_episodes_goes_on(backend: ObjectBackend) -> None:
     """What an interrupted job computed waits beside the tables; a call elsewhere goes on and commits once."""
     store = backend.create()
@@ -1023,6 +1027,7 @@ def test_files_are_read_side_by_side(backend: ObjectBackend, monkeypatch: pytest
     assert fresh.transitions.select(pl.len()).collect().item() == sum(lengths)
 
 
+@pytest.mark.further
 def test_an_error_ends_reads_side_by_side(backend: ObjectBackend, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a file that cannot be read no other one is begun; the error is that of the first such file."""
     fill(backend.create(), range(40), seal_every=1)
@@ -1051,6 +1056,7 @@ atexit.register(lambda: print(store.episodes.collect().height))
 """
 
 
+@pytest.mark.further
 def test_files_are_read_while_the_interpreter_ends(backend: ObjectBackend) -> None:
     """A handler at exit may read a store, though no more threads start then."""
     fill(backend.create(), range(3), seal_every=1)

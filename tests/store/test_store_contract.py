@@ -57,6 +57,7 @@ class PlaceRules(StoreContract):
             with case(text), pytest.raises(el.errors.CorruptStoreError, match=r"store\.json"):
                 place.open()
 
+    @pytest.mark.sample(1)
     def test_an_episode_of_many_row_groups_comes_back(self, place: Backend) -> None:
         """An episode longer than a segment is read whole, also after a compaction among short ones."""
         length = 70_000
@@ -83,6 +84,7 @@ class PlaceRules(StoreContract):
         store.delete("length < 3")
         assert [each.length for each in store] == [length] and same(store[0].observations, seen)
 
+    @pytest.mark.sample(1)
     def test_history_names_every_version(self, place: Backend) -> None:
         """History counts the versions down to 0, with the operation and what each added."""
         store = place.create(**SPACES)
@@ -99,6 +101,7 @@ class PlaceRules(StoreContract):
         assert history["timestamp"].null_count() == 0
         assert place.open(version=0).history().height == 1
 
+    @pytest.mark.sample(1)
     def test_a_damaged_file_is_named(self, place: Backend) -> None:
         """A segment that is gone, cut, overwritten or changed is named by what needs it."""
         fill(place.create(**SPACES), 3)
@@ -138,6 +141,7 @@ class PlaceRules(StoreContract):
         with pytest.raises(el.errors.CorruptStoreError, match="episodes"):
             place.open()
 
+    @pytest.mark.sample(1)
     def test_wrong_arguments_are_named_and_change_nothing(self, place: Backend) -> None:
         """Each operation refuses what it cannot do, by name, before anything is written."""
         store = place.create(**SPACES)
@@ -226,19 +230,26 @@ class TestLocal(PlaceRules):
         return Backend(str(tmp_path_factory.mktemp("stores")))
 
 
-class TestMemory(PlaceRules):
+class OtherPlaceRules(PlaceRules):
+    """The rules for a place that shares most of its code with a folder."""
+
+    examples, steps = _OTHERS
+    derandomized = not _LONG
+
+    @pytest.mark.further
+    def test_each_operation_keeps_the_model(self, place: Backend) -> None:
+        """See `StoreContract`; the ordinary suite runs it on a folder."""
+        super().test_each_operation_keeps_the_model(place)
+
+
+class TestMemory(OtherPlaceRules):
     """A folder in memory."""
 
     backend = Backend("memory://contract", shared=False)
-    examples, steps = _OTHERS
-    derandomized = not _LONG
 
 
-class TestObjects(PlaceRules):
+class TestObjects(OtherPlaceRules):
     """A bucket of an S3 server."""
-
-    examples, steps = _OTHERS
-    derandomized = not _LONG
 
     @pytest.fixture
     def place(self, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Backend:
@@ -247,6 +258,11 @@ class TestObjects(PlaceRules):
         return Backend(new_url(), shared_server().storage_options())
 
     @pytest.mark.further
-    def test_each_operation_keeps_the_model(self, place: Backend) -> None:
+    def test_writers_and_maintenance_of_one_moment_all_get_through(self, place: Backend) -> None:
+        """See `StoreContract`; every try takes many requests."""
+        super().test_writers_and_maintenance_of_one_moment_all_get_through(place)
+
+    @pytest.mark.further
+    def test_no_operation_changes_another_store(self, place: Backend) -> None:
         """See `StoreContract`; every operation takes many requests."""
-        super().test_each_operation_keeps_the_model(place)
+        super().test_no_operation_changes_another_store(place)

@@ -175,6 +175,7 @@ QUESTIONS: dict[str, Callable[[el.EpisodeStore], object]] = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_a_question_whose_file_was_refused_can_be_asked_again(
     store: Path, monkeypatch: pytest.MonkeyPatch, name: str
@@ -356,6 +357,7 @@ VIEWS: dict[str, Callable[[el.EpisodeStore, Path], object]] = {
 }
 
 
+@pytest.mark.further
 @pytest.mark.filterwarnings("ignore")
 def test_a_passing_error_reaches_the_caller_as_ours_and_does_not_stick(
     dead: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -227,6 +227,7 @@ def test_plot_draws_huge_actions(tmp_path: Path) -> None:
     assert "action[0]: 3 values not drawn" in call("plot", store.path, "actions").stderr
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("suffix", "mark"), [("svg", "<svg"), ("html", "<script"), ("png", "PNG")])
 def test_plot_writes_files(cartpole: RawStore, tmp_path: Path, suffix: str, mark: str) -> None:
     """A chart is written in the format that its name says, and a page needs no network."""

@@ -176,6 +176,7 @@ def test_ending_without_a_step_stores_nothing(tmp_path: Path) -> None:
     assert store.steps.collect().height == 2
 
 
+@pytest.mark.further
 def test_long_episodes_of_any_space_are_written(tmp_path: Path) -> None:
     """`write_episode` gives many rows of each space back exactly, as lists where they have no one shape."""
     for name, space in SPACES.items():

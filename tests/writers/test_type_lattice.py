@@ -377,6 +377,7 @@ def test_merge_and_delete_keep_every_number(
     assert equal(merged[0].infos[0], dict(rows[1]))
 
 
+@pytest.mark.further
 def test_every_pair_in_one_segment(tmp_path: Path) -> None:
     """Types that meet before they are committed make a column that shows all numbers to any engine."""
     store = el.create(tmp_path / "store", **SPACES)
