@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ...store.checks import Findings, column_types, read_groups
-from ...store.errors import CorruptStoreError, MissingPackageError
+from ...store.errors import CorruptStoreError, MissingPackageError, StoreAccessError
 from ...store.files import Place
 from ...store.frames import chunk_starts, whole_chunks
 from ...store.schema import AGENT_ID, ENV_STEP, FLAGS, REWARD, StepSchema
@@ -328,7 +328,7 @@ class Pages:
         for batch in whole_chunks(batches, video) if video else batches:
             try:
                 codec.decode(batch.columns)
-            except (MemoryError, MissingPackageError):
+            except (MemoryError, MissingPackageError, StoreAccessError):
                 raise
             except Exception as error:  # A registered codec may raise anything.
                 self._findings.add("rows", file, f"Values cannot be decoded: {error}")

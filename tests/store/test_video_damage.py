@@ -6,6 +6,7 @@ FFmpeg decodes in the process of the reader, so what may crash it runs in a chil
 from __future__ import annotations
 
 import copy
+import errno
 import json
 import os
 import subprocess
@@ -224,6 +225,63 @@ def test_damaged_cells_are_named_by_verify_and_read_by_nobody(
     batches = list(store.loader(2, columns=["reward", "observation.exact"]))
     assert sum(len(batch["reward"]) for batch in batches) == 5
     assert [len(episode.rewards) for episode in store] == [1, 4]
+
+
+class Failing:
+    """A decoder of PyAV that fails as FFmpeg does."""
+
+    def __init__(self, number: int) -> None:
+        self.number, self.options = number, {}
+
+    def decode(self, packet: Any) -> Any:
+        """Raise the error of a number."""
+        av.error.err_check(-self.number)
+
+
+#: FFmpeg's AVERROR_INVALIDDATA.
+INVALID_DATA = 0x41444E49
+#: Numbers of FFmpeg's errors, and what readers raise.
+FAILURES: dict[int, type[Exception]] = {
+    errno.ENOMEM: MemoryError,
+    errno.EAGAIN: el.errors.StoreUnavailableError,
+    errno.EIO: el.errors.StoreUnavailableError,
+    errno.EMFILE: el.errors.StoreUnavailableError,
+    errno.EINVAL: el.errors.CorruptStoreError,
+    errno.EPERM: el.errors.CorruptStoreError,
+    INVALID_DATA: el.errors.CorruptStoreError,
+}
+
+
+@pytest.mark.parametrize("number", FAILURES)
+def test_only_damage_is_called_damage(
+    store: el.EpisodeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Without memory or descriptors nothing is known of the chunk: readers and `verify` pass that on."""
+    monkeypatch.setattr(ffmpeg, "_decoder", lambda chunk, image: Failing(number))
+    expected = FAILURES[number]
+    for read in READERS.values():
+        with pytest.raises(expected):
+            read(el.open(store.path), tmp_path)
+    if expected is el.errors.CorruptStoreError:
+        assert any("cannot be decoded" in fault.message for fault in store.verify().faults)
+    else:
+        with pytest.raises(expected):
+            store.verify()
+
+
+def test_memory_that_runs_out_in_lossless_frames_is_no_damage(
+    store: el.EpisodeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Arrow's error of memory is one of Arrow's errors too."""
+
+    class NoMemory:
+        def decompress(self, *arguments: Any) -> Any:
+            raise pa.ArrowMemoryError("malloc of size 64 failed")
+
+    monkeypatch.setattr(pa, "Codec", lambda *arguments, **options: NoMemory())
+    for read in (lambda: list(store.loader(2, columns=["observation.exact"])), lambda: store[0].observations):
+        with pytest.raises(MemoryError):
+            read()
 
 
 # Encodings
