@@ -414,6 +414,42 @@ def test_a_build_without_an_encoder_says_which_it_has(
         store.writer()
     with pytest.raises(el.errors.MissingPackageError, match="no decoder of h264"):
         store[0].observations  # noqa: B018
+    # A merge checks it where frames have to be encoded, and takes encoded ones over without.
+    plain = recorded_store(tmp_path / "plain", range(2, 4), cameras=CAMERAS, encodings={})
+    for into in (tmp_path / "merged", store):
+        with pytest.raises(el.errors.InvalidArgumentError, match=message):
+            el.merge([store, plain], into)
+    frames = np.zeros((3, 48, 64), np.uint8)
+    arrays = {
+        "observations": frames,
+        "actions": np.zeros(3),
+        "rewards": np.zeros(3),
+        "terminals": frames[:, 0, 0],
+    }
+    np.savez(tmp_path / "arrays.npz", **arrays)
+    with pytest.raises(el.errors.InvalidArgumentError, match=message):
+        el.import_dataset(tmp_path / "arrays.npz", tmp_path / "merged", encodings={"observation": VIDEO})
+    assert not (tmp_path / "merged").exists() and len(store.refresh()) == 2
+    el.merge([store], tmp_path / "merged")
+    assert len(el.open(tmp_path / "merged")) == 2
+
+
+def test_a_store_that_exists_has_to_have_the_same_encodings(store: el.EpisodeStore) -> None:
+    """`exist_ok` refuses others as it does other spaces; without encodings those of the store stay."""
+    own = {"observation.odd": CODECS["h264"], "observation.exact": CODECS["lossless"]}
+    for encodings in (own, None):
+        assert len(el.create(store.path, Cameras(CAMERAS), encodings=encodings, exist_ok=True)) == 2
+    for encodings in (
+        {**own, "observation.odd": el.Video("h264", crf=24, gop=4)},
+        {**own, "observation.odd": el.Video("h264", crf=23, gop=5)},
+        {**own, "observation.odd": CODECS["hevc"]},
+        {"observation.odd": CODECS["h264"]},
+        {},
+    ):
+        with pytest.raises(
+            el.errors.SpaceMismatchError, match=r"encodings that were given are \{.*store .* has"
+        ):
+            el.create(store.path, Cameras(CAMERAS), encodings=encodings, exist_ok=True)
 
 
 UNCLOSED = """
