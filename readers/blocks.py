@@ -126,7 +126,10 @@ class Block:
         self._raw: dict[str, pa.ChunkedArray] = {}
         self._decoded: dict[str, Any] = {}
         self._added: dict[str, pa.ChunkedArray] = {}
+        #: Columns that were asked for.
         self.touched: set[str] = set()
+        # Parts of a block that are read ahead ask for the same columns at the same time.
+        self._reading = Lock()
         #: About how many bytes its columns hold, read and decoded, if it is `kept` for other episodes. A sum,
         #: since each look-up asks each block.
         self.nbytes = 0
@@ -140,11 +143,21 @@ class Block:
         return values
 
     def load(self, columns: Iterable[str], *, threads: bool = True) -> None:
-        """Read the columns that are not here yet, in one go; `threads` as for `SegmentFile.read`."""
+        """Read the columns that are not here yet, in one go; `threads` as for `SegmentFile.read`.
+
+        Any thread may call it: each column is read once.
+        """
         missing = [name for name in columns if name not in self._raw and name in self.file.columns]
         if not missing:
             return
-        self.touched.update(missing)
+        with self._reading:
+            missing = [name for name in missing if name not in self._raw]
+            if missing:
+                self._read(missing, threads=threads)
+                self.touched.update(missing)
+
+    def _read(self, missing: list[str], *, threads: bool) -> None:
+        """Add columns that the file has to `_raw`."""
         table = self.file.read(self.groups, missing, threads=threads)
         offset = self.first - int(self.file.starts[self.groups[0]])
         whole = offset == 0 and table.num_rows == self.count
@@ -317,13 +330,10 @@ class BlockPart(Block):
         """Take columns of its rows that were read."""
         self._raw.update(zip(table.column_names, table.columns, strict=True))
 
-    def load(self, columns: Iterable[str], *, threads: bool = True) -> None:
-        """See `Block.load`."""
-        missing = [name for name in columns if name not in self._raw]
+    def _read(self, missing: list[str], *, threads: bool) -> None:
         self._whole.load(missing, threads=threads)
         for name in missing:
-            if name in self._whole._raw:
-                self._raw[name] = self._chosen(self._whole._raw[name])
+            self._raw[name] = self._chosen(self._whole._raw[name])
 
     def _read_added(self, snapshot: Snapshot, annotation: StepAnnotation) -> pa.ChunkedArray:
         return self._chosen(self._whole.added(snapshot, annotation, 0, self._whole.count))

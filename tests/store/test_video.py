@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -19,6 +21,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import episodelake as el
+from episodelake.readers.blocks import SegmentFile
 from episodelake.store.frames import VideoColumn
 from episodelake.store.rewrite import rows as rewriting
 from episodelake.store.segments import steps_file
@@ -242,6 +245,29 @@ def test_readers_give_the_recorded_frames(store: el.EpisodeStore, tmp_path: Path
     ends = 0 if reader.startswith("windows") else len(LENGTHS)
     least = 3 if reader in some else sum(LENGTHS) + ends
     assert len(found) >= least * len(SHAPES)
+
+
+def test_iterating_reads_the_next_episodes_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the first row group no read waits for a program, and each column of a group is read once."""
+    monkeypatch.setattr(steps_file, "GROUP_ROWS", 16)
+    store = new_store(tmp_path / "store", cameras=FEW)
+    with store.record(Cameras(FEW, (3,))) as env:
+        play(env, range(24))
+    reads: list[tuple[bool, int, str]] = []
+    read = SegmentFile.read
+
+    def noted(file: Any, groups: Any, columns: Any, *, threads: bool = True) -> Any:
+        columns, foreground = list(columns), threading.current_thread() is threading.main_thread()
+        reads.extend((foreground, group, name) for group in groups for name in columns)
+        time.sleep(0.02)  # so that other parts of the block ask meanwhile
+        return read(file, groups, columns, threads=threads)
+
+    monkeypatch.setattr(SegmentFile, "read", noted)
+    for number, episode in enumerate(store.refresh()):
+        check_frames(episode.observations["odd"], "odd", number, range(4))
+    cells = [each[1:] for each in reads]
+    assert len(set(cells)) == len(cells) and {group for group, _ in cells} == set(range(6))
+    assert {group for foreground, group, _ in reads if foreground} == {0}
 
 
 # What writes
