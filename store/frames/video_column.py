@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -278,18 +279,23 @@ def decode_cells(data: np.ndarray, edges: np.ndarray, image: ImageShape, rows: n
         frames[places] = decoded[back]
 
     parts = np.split(order, firsts[1:]) if len(order) else []
-    if len(parts) < _FEWEST_FOR_THREADS:
-        for part in parts:
-            decode(part)
-    else:
-        with ThreadPoolExecutor(min(len(parts), os.cpu_count() or 1), "episodelake decoding") as pool:
-            try:
-                done = pool.map(decode, parts)
-            except RuntimeError:  # The interpreter ends, and starts no more threads.
-                done = map(decode, parts)
-            for _ in done:
-                pass
+    run = map if len(parts) < _FEWEST_FOR_THREADS else _decoders(os.getpid()).map
+    try:
+        done = run(decode, parts)
+    except RuntimeError:  # The interpreter ends, and starts no more threads.
+        done = map(decode, parts)
+    for _ in done:
+        pass
     return frames
+
+
+@lru_cache(1)
+def _decoders(process: int) -> ThreadPoolExecutor:
+    """Return the threads of a process that decode, for all callers: they do not live on in a forked child.
+
+    What they run waits for none of them, so callers in threads of other pools cannot block each other.
+    """
+    return ThreadPoolExecutor(os.cpu_count() or 1, "episodelake decoding")
 
 
 def _decoded(cell: np.ndarray, image: ImageShape, wanted: np.ndarray) -> np.ndarray:

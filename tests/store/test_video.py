@@ -270,6 +270,44 @@ def test_iterating_reads_the_next_episodes_ahead(tmp_path: Path, monkeypatch: py
     assert {group for foreground, group, _ in reads if foreground} == {0}
 
 
+FORKED = """
+import os, sys, threading
+import episodelake as el
+from episodelake.store.frames import EncodedFrames, ImageShape
+from video_stores import CODECS, SHAPES, check_frames, frame_of, NUMBERS
+import numpy as np, pyarrow as pa
+from episodelake.store.frames import VideoColumn
+
+shape = SHAPES["odd"]
+column = VideoColumn("observation.odd", ImageShape(shape), CODECS["h264"])
+raw = pa.array([frame_of(shape, NUMBERS["odd"], 5, t).tobytes() for t in range(64)], pa.binary())
+frames = EncodedFrames(column.encode(raw, np.arange(64) == 0), column.image)
+
+def decode():
+    check_frames(np.asarray(frames), "odd", 5, range(64))
+
+threads = [threading.Thread(target=decode) for _ in range(16)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+decoders = [each for each in threading.enumerate() if each.name.startswith("episodelake decoding")]
+assert 0 < len(decoders) <= os.cpu_count(), decoders
+child = os.fork()
+decode()
+if not child:
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+def test_all_callers_share_the_threads_that_decode() -> None:
+    """There are as many as processors, however many threads ask; a forked child has its own."""
+    paths = f"{Path(__file__).parent}:{Path(__file__).parents[1]}"
+    script = [sys.executable, "-W", "ignore", "-c", FORKED]
+    subprocess.run(script, env=os.environ | {"PYTHONPATH": paths}, check=True, timeout=300)
+
+
 # What writes
 
 
