@@ -4,6 +4,7 @@ from .encoded import EncodedFrames
 from .encoding import Video
 from .images import ImageShape
 from .video_column import (
+    DamagedFramesError,
     VideoColumn,
     chunk_starts,
     decode_cells,
@@ -14,6 +15,7 @@ from .video_column import (
 )
 
 __all__ = [
+    "DamagedFramesError",
     "EncodedFrames",
     "ImageShape",
     "Video",

@@ -21,6 +21,23 @@ from .images import ImageShape
 #: Fewer chunks are decoded without threads.
 _FEWEST_FOR_THREADS = 3
 
+
+class DamagedFramesError(ValueError):
+    """Frames that cannot be decoded.
+
+    Attributes:
+        row: of their chunk, or of a frame without one, among the cells that were given.
+    """
+
+    def __init__(self, row: int, problem: str) -> None:
+        super().__init__(problem)
+        self.row = row
+
+    def named(self, message: str, place: str) -> str:
+        """Return a message with this error in it that names another place than the row."""
+        return message.replace(f" in row {self.row} ", f" {place} ", 1)
+
+
 Rows = TypeVar("Rows", pa.Table, pa.RecordBatch)
 
 
@@ -256,7 +273,7 @@ def decode_cells(data: np.ndarray, edges: np.ndarray, image: ImageShape, rows: n
         uint8, (n, *image.shape), writable and its own memory.
 
     Raises:
-        ValueError: a cell is neither a frame, a chunk nor a frame of the chunk above.
+        DamagedFramesError: a cell is neither a frame, a chunk nor a frame of the chunk above.
         MissingPackageError: PyAV is not installed.
     """
     sizes = np.diff(edges)
@@ -270,12 +287,14 @@ def decode_cells(data: np.ndarray, edges: np.ndarray, image: ImageShape, rows: n
         head = int(owners[places[0]])
         if head < 0:
             row = int(rows[places[0]])
-            raise ValueError(f"the frame in row {row} belongs to a chunk in a row before, which is missing")
+            raise DamagedFramesError(
+                row, f"the frame in row {row} belongs to a chunk in a row before, which is missing"
+            )
         wanted, back = np.unique(rows[places] - head, return_inverse=True)
         try:
             decoded = _decoded(data[int(edges[head]) : int(edges[head + 1])], image, wanted)
         except ValueError as error:
-            raise ValueError(f"the chunk in row {head} is damaged: {error}") from error
+            raise DamagedFramesError(head, f"the chunk in row {head} is damaged: {error}") from error
         frames[places] = decoded[back]
 
     parts = np.split(order, firsts[1:]) if len(order) else []

@@ -17,12 +17,13 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import episodelake as el
 from episodelake.readers.blocks import SegmentFile
-from episodelake.store.frames import VideoColumn
+from episodelake.store.frames import EncodedFrames, ImageShape, VideoColumn, ffmpeg
 from episodelake.store.rewrite import rows as rewriting
 from episodelake.store.segments import steps_file
 from video_reader import read_column, row_groups
@@ -30,6 +31,7 @@ from video_stores import (
     CODECS,
     ENCODINGS,
     LENGTHS,
+    NUMBERS,
     SHAPES,
     Cameras,
     Team,
@@ -37,6 +39,7 @@ from video_stores import (
     check_episode,
     check_frame,
     check_frames,
+    frame_of,
     new_store,
     play,
     recorded_store,
@@ -270,6 +273,21 @@ def test_iterating_reads_the_next_episodes_ahead(tmp_path: Path, monkeypatch: py
     assert {group for foreground, group, _ in reads if foreground} == {0}
 
 
+def test_iterating_encoded_frames_decodes_each_group_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups of four and a raw frame: no frame is decoded for another."""
+    image, shape = ImageShape(SHAPES["odd"]), SHAPES["odd"]
+    column = VideoColumn("observation.odd", image, CODECS["h264"])
+    raw = [frame_of(shape, NUMBERS["odd"], 5, t).tobytes() for t in range(11)]
+    cells = column.encode(pa.array(raw[:10], pa.binary()), np.arange(10) == 0)
+    frames = EncodedFrames(pa.concat_arrays([cells, pa.array(raw[10:], pa.binary())]), image)
+    decoded: list[int] = []
+    decode = ffmpeg.decode
+    monkeypatch.setattr(ffmpeg, "decode", lambda *given: decoded.append(len(given[2])) or decode(*given))
+    check_frames(list(frames), "odd", 5, range(11))
+    assert decoded == [4, 4, 2]
+    assert list(frames[:0]) == [] and list(EncodedFrames(cells[:0], image)) == []
+
+
 FORKED = """
 import os, sys, threading
 import episodelake as el
@@ -397,7 +415,7 @@ def test_agents_have_cameras_of_their_own(tmp_path: Path) -> None:
 KILLED = """
 import os, sys
 import episodelake as el
-from episodelake.store.frames import VideoColumn
+from episodelake.store.frames import EncodedFrames, ImageShape, VideoColumn, ffmpeg
 from episodelake.store.segments import steps_file
 from test_video import FEW
 from video_stores import Cameras, play

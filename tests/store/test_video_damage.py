@@ -9,6 +9,7 @@ import copy
 import errno
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from typing import Any
 
 import av
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pytest
 from gymnasium.spaces import Box, Discrete
@@ -225,6 +227,37 @@ def test_damaged_cells_are_named_by_verify_and_read_by_nobody(
     batches = list(store.loader(2, columns=["reward", "observation.exact"]))
     assert sum(len(batch["reward"]) for batch in batches) == 5
     assert [len(episode.rewards) for episode in store] == [1, 4]
+
+
+def test_errors_name_the_episode_and_the_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second episode of a row group is damaged from its second chunk on: t=4."""
+    encode = VideoColumn.encode
+
+    def damaged(column: VideoColumn, cells: pa.Array, starts: np.ndarray) -> pa.Array:
+        encoded = encode(column, cells, starts).to_pylist()
+        place = int(np.flatnonzero(starts)[1]) + 4
+        assert encoded[place]
+        return pa.array([*encoded[:place], b"garbage", *encoded[place + 1 :]], pa.binary())
+
+    monkeypatch.setattr(VideoColumn, "encode", damaged)
+    store = recorded_store(tmp_path / "store", [0, 2], cameras={"odd": SHAPES["odd"]})
+    place = f"the chunk at t=4 of '{store[1].id}' is damaged: it has 7 bytes"
+    rows = pl.DataFrame({"episode_id": [store[1].id], "t": [5]})
+    for read in (
+        lambda: store[1].observations,
+        lambda: store[1].frame(),
+        lambda: [episode.observations for episode in store],
+        lambda: store[1].frames(6, column="observation.odd"),
+        lambda: store.decode_frames(rows, "observation.odd"),
+    ):
+        with pytest.raises(el.errors.CorruptStoreError, match=re.escape(place)):
+            read()
+    assert len(store[0].observations["odd"]) == 4
+    for cache in ("memory", "stream"):
+        with pytest.raises(
+            el.errors.CorruptStoreError, match=r"at t=4 of the episode at position 1 is damaged"
+        ):
+            list(store.loader(2, columns=["observation"], cache=cache))
 
 
 class Failing:
