@@ -145,6 +145,15 @@ class SpaceColumn(Column):
             )
         return observed
 
+    @cached_property
+    def parts(self) -> tuple[SpaceColumn, ...]:
+        """A column for each of its leaves."""
+        codecs = [SpaceCodec(node.space, node.column) for node in self.codec.leaves]
+        return tuple(
+            SpaceColumn(codec.root, _space_template(codec), (codec.root,), self.of_transitions, codec)
+            for codec in codecs
+        )
+
 
 @dataclass(frozen=True)
 class EncodedColumn(SpaceColumn):
@@ -187,20 +196,11 @@ class EncodedColumn(SpaceColumn):
     ) -> None:
         """See `Column`."""
         self.observed(block, snapshot, rows)
-        for part, (_, leaf) in zip(self._parts, leaves(into), strict=True):
+        for part, (_, leaf) in zip(self.parts, leaves(into), strict=True):
             if isinstance(leaf, RowsToFill):
                 leaf.put(block.cells(leaf.name), rows)
             else:
                 part.write(block, snapshot, leaf, rows)
-
-    @cached_property
-    def _parts(self) -> tuple[SpaceColumn, ...]:
-        """A column for each of its leaves."""
-        codecs = [SpaceCodec(node.space, node.column) for node in self.codec.leaves]
-        return tuple(
-            SpaceColumn(codec.root, _space_template(codec), (codec.root,), self.of_transitions, codec)
-            for codec in codecs
-        )
 
 
 @dataclass(frozen=True)

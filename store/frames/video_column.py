@@ -201,21 +201,24 @@ def whole_chunks(tables: Iterable[pa.Table], columns: Sequence[str]) -> Iterator
         tables: rows in order; the first begins so.
         columns: frame columns; those that a table lacks are passed over.
     """
-    held: pa.Table | None = None
+    held: list[pa.Table] = []
+    rows = cut = 0  # of what is held; and its last row at which all columns begin
     for table in tables:
         if not table.num_rows:
             continue
-        if held is not None and not _common_starts(table.slice(0, 1), columns).all():
-            cut = int(np.flatnonzero(_common_starts(held, columns)).max(initial=0))
-            if cut:
-                yield held.slice(0, cut)
-            held = pa.concat_tables([held.slice(cut), table])
-            continue
-        if held is not None:
-            yield held
-        held = table
-    if held is not None:
-        yield held
+        starts = np.flatnonzero(_common_starts(table, columns))
+        if held and len(starts) and starts[0] == 0:
+            yield pa.concat_tables(held)
+            held, rows, cut = [], 0, 0
+        elif cut:
+            joined = pa.concat_tables(held)
+            yield joined.slice(0, cut)
+            held, rows, cut = [joined.slice(cut)], rows - cut, 0
+        cut = rows + int(starts[-1]) if len(starts) else cut
+        held.append(table)
+        rows += table.num_rows
+    if held:
+        yield pa.concat_tables(held)
 
 
 def _common_starts(table: pa.Table, columns: Sequence[str]) -> np.ndarray:

@@ -23,9 +23,11 @@ import pytest
 
 import episodelake as el
 from episodelake.readers.blocks import SegmentFile
-from episodelake.store.frames import EncodedFrames, ImageShape, VideoColumn, ffmpeg
+from episodelake.readers.columns import step_arrays
+from episodelake.store.frames import EncodedFrames, ImageShape, VideoColumn, ffmpeg, video_column
 from episodelake.store.rewrite import rows as rewriting
 from episodelake.store.segments import steps_file
+from episodelake.store.spaces import fixed
 from video_reader import read_column, row_groups
 from video_stores import (
     CODECS,
@@ -288,6 +290,42 @@ def test_iterating_encoded_frames_decodes_each_group_once(monkeypatch: pytest.Mo
     assert list(frames[:0]) == [] and list(EncodedFrames(cells[:0], image)) == []
 
 
+def two_cameras(path: Path, length: int) -> el.EpisodeStore:
+    """An episode of two cameras whose groups of pictures begin together only in its first row."""
+    encodings = {"observation.odd": el.Video(gop=7), "observation.rgb": el.Video(gop=11)}
+    cameras = {name: SHAPES[name] for name in ("odd", "rgb")}
+    store = el.create(path, Cameras(cameras), encodings=encodings)
+    with store.writer() as writer:
+        writer.write_episode(**arrays_of(cameras, 3, length))
+    return store.refresh()
+
+
+def test_frames_are_mapped_a_camera_and_a_few_groups_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory holds few decoded frames beside the files, and no row is looked at again and again."""
+    store = two_cameras(tmp_path / "store", 75)
+    decoded: list[int] = []
+    seen_rows: list[int] = []
+    decode, starts = fixed.decode_frames, video_column.chunk_starts
+    monkeypatch.setattr(
+        fixed, "decode_frames", lambda cells, *more: decoded.append(len(cells)) or decode(cells, *more)
+    )
+    monkeypatch.setattr(
+        video_column, "chunk_starts", lambda cells: seen_rows.append(len(cells)) or starts(cells)
+    )
+    monkeypatch.setattr(step_arrays, "_PART_BYTES", 1)
+    loader = store.loader(8, columns=["observation"], cache=el.Cache("mmap", folder=tmp_path / "cache"))
+    assert sum(decoded) == 2 * 76 and max(decoded) <= 16 + 11
+    assert sum(seen_rows) == 2 * 76
+    tree = {name: np.concatenate([each["observation"][name] for each in loader]) for name in ("odd", "rgb")}
+    for name, frames in tree.items():
+        check_frames(frames, name, 3, range(75))
+    decoded.clear()
+    assert store.verify().ok
+    assert sum(decoded) == 2 * 76
+
+
 FORKED = """
 import os, sys, threading
 import episodelake as el
@@ -417,6 +455,7 @@ import os, sys
 import episodelake as el
 from episodelake.store.frames import EncodedFrames, ImageShape, VideoColumn, ffmpeg
 from episodelake.store.segments import steps_file
+from episodelake.store.spaces import fixed
 from test_video import FEW
 from video_stores import Cameras, play
 
