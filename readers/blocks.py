@@ -46,6 +46,18 @@ class SegmentFile:
         # A Parquet reader serves one thread at a time; each read takes a free one or opens another.
         self._free = [self.parquet]
 
+    def stored_bytes(self, column: str) -> int:
+        """Return the bytes of a column's values by the footer, before their compression; 0 if it lacks it."""
+        metadata = self.parquet.metadata
+        if column not in self.columns or not metadata.num_row_groups:
+            return 0
+        group = metadata.row_group(0)
+        number = next(i for i in range(metadata.num_columns) if group.column(i).path_in_schema == column)
+        return sum(
+            metadata.row_group(index).column(number).total_uncompressed_size
+            for index in range(metadata.num_row_groups)
+        )
+
     def groups_of(self, row_start: int, row_count: int) -> range:
         """Return the row groups that cover rows `[row_start, row_start + row_count)`.
 

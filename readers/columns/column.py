@@ -6,9 +6,10 @@ its array has zeros, so that all arrays of a loader have the same rows.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -22,7 +23,7 @@ from ...store.names import FLAGS, OBSERVATION_PRESENT, is_observation
 from ...store.snapshot import Snapshot
 from ...store.spaces import SpaceCodec
 from ...store.tables.table_files import Pointers
-from ..blocks import Block
+from ..blocks import Block, SegmentFile
 from .encoded_rows import RowsToFill
 from .selection import Selection
 from .tree import Tree, leaves, map_leaves, row_bytes
@@ -161,9 +162,11 @@ class EncodedColumn(SpaceColumn):
 
     Attributes:
         video: the columns of these frames.
+        frame_bytes: about how many bytes a frame of each takes, encoded.
     """
 
     video: tuple[VideoColumn, ...]
+    frame_bytes: tuple[float, ...]
 
     @staticmethod
     def of_video(column: SpaceColumn, video: Sequence[VideoColumn]) -> SpaceColumn:
@@ -171,14 +174,23 @@ class EncodedColumn(SpaceColumn):
         own = tuple(each for each in video if each.name in column.fields)
         if not own:
             return column
+        sizes = tuple(each.frame_bytes for each in own)
         return EncodedColumn(
-            column.name, column.template, column.fields, column.of_transitions, column.codec, own
+            column.name, column.template, column.fields, column.of_transitions, column.codec, own, sizes
         )
+
+    def measured(self, files: Sequence[SegmentFile]) -> EncodedColumn:
+        """Return the column with the sizes of frames in some files, at least one, by their footers."""
+        rows = max(1, sum(int(file.starts[-1]) for file in files))
+        sizes = (sum(file.stored_bytes(each.name) for file in files) / rows for each in self.video)
+        return replace(self, frame_bytes=tuple(sizes))
 
     @property
     def row_bytes(self) -> int:
         """See `Column`."""
-        return row_bytes(self.template) - sum(each.image.size - each.frame_bytes for each in self.video)
+        raw = sum(each.image.size for each in self.video)
+        # The place of each cell is kept beside it.
+        return row_bytes(self.template) - raw + math.ceil(sum(self.frame_bytes)) + 8 * len(self.video)
 
     def empty(self, new: Callable[[np.ndarray], np.ndarray], rows: int) -> Tree:
         """See `Column`."""

@@ -5,11 +5,13 @@ Each frame names its camera, episode and step in large blocks, so a lossy codec 
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -699,3 +701,21 @@ def test_a_shuffled_stream_of_few_episodes_warns(tmp_path: Path) -> None:
     raw = recorded_store(tmp_path / "raw", cameras=FEW, encodings={})
     with pytest.warns(RuntimeWarning, match="has room for the rows of"):
         raw.loader(4, shuffle=True, cache=small)
+
+
+def test_streams_go_by_the_sizes_of_frames_as_they_are_stored(tmp_path: Path) -> None:
+    """Simple lossless frames take a tenth of what is expected of them, so more episodes are mixed."""
+    cameras = {"exact": SHAPES["exact"]}
+    store = recorded_store(tmp_path / "store", cameras=cameras)
+    rows = [cell for _, _, part in row_groups(Path(store.path), "observation.exact") for cell in part]
+    size, guess = sum(map(len, rows)) / len(rows), math.prod(cameras["exact"]) / 2
+    assert size < guess / 5
+    # Half of it for each group, with the state and the order of units.
+    buffer = int(2 * (size + 60) * len(rows))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loader = store.loader(
+            8, columns=["observation"], shuffle=True, cache=el.Cache("stream", buffer_bytes=buffer)
+        )
+    first = next(iter(loader))["observation"]["state"][:, 0]
+    assert len(set(first.tolist())) >= 4
