@@ -9,7 +9,7 @@ from .video_column import (
     chunk_starts,
     decode_cells,
     decode_frames,
-    encoded_table,
+    encoded_tables,
     has_chunks,
     whole_chunks,
 )
@@ -23,7 +23,7 @@ __all__ = [
     "chunk_starts",
     "decode_cells",
     "decode_frames",
-    "encoded_table",
+    "encoded_tables",
     "has_chunks",
     "whole_chunks",
 ]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -227,14 +228,30 @@ def _common_starts(table: pa.Table, columns: Sequence[str]) -> np.ndarray:
     return np.logical_and.reduce([np.ones(table.num_rows, bool), *begins])
 
 
-def encoded_table(rows: pa.Table, columns: Sequence[VideoColumn], pool: Executor | None = None) -> pa.Table:
-    """Return rows of steps with raw frames encoded.
+def encoded_tables(
+    tables: Iterable[pa.Table], columns: Sequence[VideoColumn], *, ahead: int = 0
+) -> Iterator[pa.Table]:
+    """Yield rows of steps with raw frames encoded, by threads: all columns of a table at a time.
 
     Args:
-        rows: with the column `t`; they begin with a chunk or a raw frame of each column.
+        tables: with the column `t`; each begins with a chunk or a raw frame of each column.
         columns: those that are encoded.
-        pool: encodes several columns at a time.
+        ahead: so many of the next tables are encoded at the same time, and held.
     """
+    coming: deque[tuple[pa.Table, Iterator[pa.Array]]] = deque()
+    workers = min(len(columns) * (1 + ahead), os.cpu_count() or 1)
+    with ThreadPoolExecutor(workers, "episodelake encoding") as pool:
+        for table in tables:
+            coming.append((table, _encoded_columns(table, columns, pool)))
+            if len(coming) > ahead:
+                yield _with_columns(*coming.popleft(), columns)
+        while coming:
+            yield _with_columns(*coming.popleft(), columns)
+
+
+def _encoded_columns(
+    rows: pa.Table, columns: Sequence[VideoColumn], pool: ThreadPoolExecutor
+) -> Iterator[pa.Array]:
     starts = rows.column("t").to_numpy() == 0
 
     def encode(column: VideoColumn) -> pa.Array:
@@ -242,9 +259,12 @@ def encoded_table(rows: pa.Table, columns: Sequence[VideoColumn], pool: Executor
         return column.encode(cells.chunk(0) if cells.num_chunks == 1 else cells.combine_chunks(), starts)
 
     try:
-        encoded = (map if pool is None else pool.map)(encode, columns)
+        return pool.map(encode, columns)
     except RuntimeError:  # The interpreter ends, and starts no more threads.
-        encoded = map(encode, columns)
+        return map(encode, columns)
+
+
+def _with_columns(rows: pa.Table, encoded: Iterator[pa.Array], columns: Sequence[VideoColumn]) -> pa.Table:
     for column, cells in zip(columns, encoded, strict=True):
         index = rows.schema.get_field_index(column.name)
         rows = rows.set_column(index, rows.schema.field(index), cells)

@@ -5,6 +5,7 @@ Each frame names its camera, episode and step in large blocks, so a lossy codec 
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
 import subprocess
@@ -673,6 +674,29 @@ def test_a_copy_encodes_raw_frames(tmp_path: Path) -> None:
     with pytest.raises(el.errors.InvalidArgumentError, match=r"observation\.odd.*encoded otherwise"):
         made.copy(tmp_path / "again", encodings={"observation.odd": el.Video("h264", crf=50)})
     assert not (tmp_path / "again").exists()
+
+
+@pytest.mark.usefixtures("small_groups")
+def test_a_copy_encodes_several_row_groups_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one camera too; the cells are those of a copy that encodes one after the other."""
+    cameras, encodings = {"odd": SHAPES["odd"]}, {"observation.odd": CODECS["h264"]}
+    raw = recorded_store(tmp_path / "raw", cameras=cameras, encodings={})
+    both, calls = threading.Barrier(2, timeout=120), itertools.count()
+    encode = VideoColumn.encode
+
+    def met(column: VideoColumn, cells: pa.Array, starts: np.ndarray) -> pa.Array:
+        if next(calls) < 2:
+            both.wait()
+        return encode(column, cells, starts)
+
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    alone = raw.copy(tmp_path / "alone", encodings=encodings)
+    monkeypatch.setattr(os, "cpu_count", lambda: 3)
+    monkeypatch.setattr(VideoColumn, "encode", met)
+    made = raw.copy(tmp_path / "made", encodings=encodings)
+    check_store(made, range(8), cameras)
+    groups = [list(row_groups(Path(store.path), "observation.odd")) for store in (alone, made)]
+    assert [part for _, _, part in groups[0]] == [part for _, _, part in groups[1]]
 
 
 def test_rows_of_frames_and_queries_are_decoded(store: el.EpisodeStore) -> None:
