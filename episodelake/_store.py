@@ -22,6 +22,7 @@ from .store.frames import Video
 from .store.layout import Layout
 from .store.manifest import (
     Manifest,
+    check_same_encodings,
     check_same_spaces,
     read_manifest,
     with_encodings,
@@ -67,14 +68,16 @@ def create(
             are, and encoded in the background. Needs the package av; see docs/video.md.
         agents: for a multi-agent store, each agent's observation space and action space.
         card: the first dataset card; a store that is there already keeps its own.
-        exist_ok: open the store that is there already, at its newest version, if it has the same spaces. Of
-            several processes that call this at the same time, one creates the store and all open it.
+        exist_ok: open the store that is there already, at its newest version, if it has the same spaces, and
+            the same encodings where you give some. Of several processes that call this at the same time, one
+            creates the store and all open it.
         storage_options: how to reach an object store: the keys that delta-rs and Polars take, such as
             `aws_region`; not kept anywhere.
 
     Raises:
         StoreExistsError: there is a store already, or other files.
-        SpaceMismatchError: with `exist_ok`, the store that is there has other spaces; it is unchanged.
+        SpaceMismatchError: with `exist_ok`, the store that is there has other spaces or encodings; it is
+            unchanged.
         UnsupportedSpaceError: a space has no columns; see `register_codec`. Nothing was created.
         InvalidArgumentError: neither an environment nor both spaces were given; spaces of one agent and of
             several were; the card is not plain JSON.
@@ -110,6 +113,8 @@ def create(
         if present is None:  # other files are there
             raise
         check_same_spaces(present.handle.manifest, manifest, at=path, source="that was given")
+        if encodings is not None:
+            check_same_encodings(present.handle.manifest, manifest, at=path)
         return present
 
 
@@ -206,7 +211,9 @@ def merge(
         SpaceMismatchError: a source has other spaces, or encoded frames in columns that `into` keeps raw;
             nothing was changed.
         InvalidArgumentError: there is no source; an annotation has another type in a source; a new store
-            would lie in a source; nothing was changed.
+            would lie in a source; PyAV cannot encode a column of raw frames; nothing was changed.
+        MissingPackageError: a column of raw frames is to be encoded, and PyAV is not installed; nothing was
+            changed.
         StoreExistsError: a saved environment or named artifact has other content in a source; nothing was
             changed.
         StoreNotFoundError, CorruptStoreError, ConcurrentCommitError: no episode was brought; a new store was

@@ -46,6 +46,18 @@ class SegmentFile:
         # A Parquet reader serves one thread at a time; each read takes a free one or opens another.
         self._free = [self.parquet]
 
+    def stored_bytes(self, column: str) -> int:
+        """Return the bytes of a column's values by the footer, before their compression; 0 if it lacks it."""
+        metadata = self.parquet.metadata
+        if column not in self.columns or not metadata.num_row_groups:
+            return 0
+        group = metadata.row_group(0)
+        number = next(i for i in range(metadata.num_columns) if group.column(i).path_in_schema == column)
+        return sum(
+            metadata.row_group(index).column(number).total_uncompressed_size
+            for index in range(metadata.num_row_groups)
+        )
+
     def groups_of(self, row_start: int, row_count: int) -> range:
         """Return the row groups that cover rows `[row_start, row_start + row_count)`.
 
@@ -126,7 +138,10 @@ class Block:
         self._raw: dict[str, pa.ChunkedArray] = {}
         self._decoded: dict[str, Any] = {}
         self._added: dict[str, pa.ChunkedArray] = {}
+        #: Columns that were asked for.
         self.touched: set[str] = set()
+        # Parts of a block that are read ahead ask for the same columns at the same time.
+        self._reading = Lock()
         #: About how many bytes its columns hold, read and decoded, if it is `kept` for other episodes. A sum,
         #: since each look-up asks each block.
         self.nbytes = 0
@@ -140,11 +155,21 @@ class Block:
         return values
 
     def load(self, columns: Iterable[str], *, threads: bool = True) -> None:
-        """Read the columns that are not here yet, in one go; `threads` as for `SegmentFile.read`."""
+        """Read the columns that are not here yet, in one go; `threads` as for `SegmentFile.read`.
+
+        Any thread may call it: each column is read once.
+        """
         missing = [name for name in columns if name not in self._raw and name in self.file.columns]
         if not missing:
             return
-        self.touched.update(missing)
+        with self._reading:
+            missing = [name for name in missing if name not in self._raw]
+            if missing:
+                self._read(missing, threads=threads)
+                self.touched.update(missing)
+
+    def _read(self, missing: list[str], *, threads: bool) -> None:
+        """Add columns that the file has to `_raw`."""
         table = self.file.read(self.groups, missing, threads=threads)
         offset = self.first - int(self.file.starts[self.groups[0]])
         whole = offset == 0 and table.num_rows == self.count
@@ -317,13 +342,10 @@ class BlockPart(Block):
         """Take columns of its rows that were read."""
         self._raw.update(zip(table.column_names, table.columns, strict=True))
 
-    def load(self, columns: Iterable[str], *, threads: bool = True) -> None:
-        """See `Block.load`."""
-        missing = [name for name in columns if name not in self._raw]
+    def _read(self, missing: list[str], *, threads: bool) -> None:
         self._whole.load(missing, threads=threads)
         for name in missing:
-            if name in self._whole._raw:
-                self._raw[name] = self._chosen(self._whole._raw[name])
+            self._raw[name] = self._chosen(self._whole._raw[name])
 
     def _read_added(self, snapshot: Snapshot, annotation: StepAnnotation) -> pa.ChunkedArray:
         return self._chosen(self._whole.added(snapshot, annotation, 0, self._whole.count))

@@ -7,7 +7,8 @@ so arrays are read-only views.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import datetime
 from functools import cached_property
 from typing import Any, Self
@@ -18,6 +19,7 @@ import polars as pl
 from ..store.dynamic.column_groups import EXTRA, INFO, METADATA, POLICY, ColumnGroup, merge_rows
 from ..store.dynamic.values import load_json
 from ..store.errors import CorruptStoreError, InvalidArgumentError
+from ..store.frames import DamagedFramesError
 from ..store.layout import STEPS
 from ..store.names import ACTION, OBSERVATION, POSITIONAL
 from ..store.schema import StepSchema
@@ -238,7 +240,8 @@ class EpisodeData:
         return flatten_values(codec.space, values, column)
 
     def _seen(self, codec: SpaceCodec) -> Any:
-        values = self._block.part(codec, of_transitions=False)
+        with self._naming_frames(self._start):
+            values = self._block.part(codec, of_transitions=False)
         first, after = self._start, self._start + self.length + 1
         if self._block.observed(codec) is None and self._rows.snapshot.last_missing is None:
             return slice_batch(values, first, after)
@@ -249,6 +252,22 @@ class EpisodeData:
                 f"{self._observation_count}. verify() names such episodes."
             )
         return slice_batch(values, first, after)
+
+    @contextmanager
+    def _naming_frames(self, first: int) -> Iterator[None]:
+        """Name the episode and its step in errors of frames, which name a row of what was read.
+
+        Args:
+            first: its first row there.
+        """
+        try:
+            yield
+        except CorruptStoreError as error:
+            cause = error.__cause__
+            if not isinstance(cause, DamagedFramesError):
+                raise
+            place = f"at t={cause.row - first} of {self.id!r}"
+            raise CorruptStoreError(cause.named(str(error), place)) from cause
 
     def _outcomes(self, codec: SpaceCodec) -> Any:
         values = self._block.part(codec, of_transitions=True)
@@ -341,8 +360,9 @@ class EpisodeData:
         for name, annotation in added.items():
             values = self._block.added(snapshot, annotation, self._start, self._row_count)
             table = table.append_column(name, values)
-        for video in self.schema.video:
-            table = video.decoded(table)
+        with self._naming_frames(0):
+            for video in self.schema.video:
+                table = video.decoded(table)
         frame = pl.from_arrow(table)
         assert isinstance(frame, pl.DataFrame)
         return frame

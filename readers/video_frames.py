@@ -36,7 +36,8 @@ def decode_frames(context: ReadContext, rows: Any, column: str) -> np.ndarray:
                 f"rows names t={int(wrong[0])} of {episode_id!r}, which has the observations 0 to "
                 f"{owner._observation_count - 1}."
             )
-        images[part["_place"].to_numpy()] = owner._block.frames_at(leaf, owner._start, t)
+        with owner._naming_frames(0):
+            images[part["_place"].to_numpy()] = owner._block.frames_at(leaf, owner._start, t)
     return images
 
 

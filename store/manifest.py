@@ -218,6 +218,20 @@ def check_same_spaces(expected: Manifest, other: Manifest, *, at: Any, source: s
         )
 
 
+def check_same_encodings(expected: Manifest, other: Manifest, *, at: Any) -> None:
+    """Compare the encodings of a store with those that were given for one in its place.
+
+    Raises:
+        SpaceMismatchError: a column of frames is encoded otherwise.
+    """
+    if expected.encodings != other.encodings:
+        given, own = dict(other.encodings), dict(expected.encodings)
+        raise SpaceMismatchError(
+            f"The encodings that were given are {given!r:.300}; the store {at} has {own!r:.300}. Use a "
+            "store of the same encodings, or leave them out."
+        )
+
+
 def _spaces_of(owner: Manifest | AgentGroup) -> tuple[Any, Any]:
     return space_to_json(owner.observation_space), space_to_json(owner.action_space)
 

@@ -6,9 +6,10 @@ its array has zeros, so that all arrays of a loader have the same rows.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -22,7 +23,7 @@ from ...store.names import FLAGS, OBSERVATION_PRESENT, is_observation
 from ...store.snapshot import Snapshot
 from ...store.spaces import SpaceCodec
 from ...store.tables.table_files import Pointers
-from ..blocks import Block
+from ..blocks import Block, SegmentFile
 from .encoded_rows import RowsToFill
 from .selection import Selection
 from .tree import Tree, leaves, map_leaves, row_bytes
@@ -145,6 +146,15 @@ class SpaceColumn(Column):
             )
         return observed
 
+    @cached_property
+    def parts(self) -> tuple[SpaceColumn, ...]:
+        """A column for each of its leaves."""
+        codecs = [SpaceCodec(node.space, node.column) for node in self.codec.leaves]
+        return tuple(
+            SpaceColumn(codec.root, _space_template(codec), (codec.root,), self.of_transitions, codec)
+            for codec in codecs
+        )
+
 
 @dataclass(frozen=True)
 class EncodedColumn(SpaceColumn):
@@ -152,9 +162,11 @@ class EncodedColumn(SpaceColumn):
 
     Attributes:
         video: the columns of these frames.
+        frame_bytes: about how many bytes a frame of each takes, encoded.
     """
 
     video: tuple[VideoColumn, ...]
+    frame_bytes: tuple[float, ...]
 
     @staticmethod
     def of_video(column: SpaceColumn, video: Sequence[VideoColumn]) -> SpaceColumn:
@@ -162,14 +174,23 @@ class EncodedColumn(SpaceColumn):
         own = tuple(each for each in video if each.name in column.fields)
         if not own:
             return column
+        sizes = tuple(each.frame_bytes for each in own)
         return EncodedColumn(
-            column.name, column.template, column.fields, column.of_transitions, column.codec, own
+            column.name, column.template, column.fields, column.of_transitions, column.codec, own, sizes
         )
+
+    def measured(self, files: Sequence[SegmentFile]) -> EncodedColumn:
+        """Return the column with the sizes of frames in some files, at least one, by their footers."""
+        rows = max(1, sum(int(file.starts[-1]) for file in files))
+        sizes = (sum(file.stored_bytes(each.name) for file in files) / rows for each in self.video)
+        return replace(self, frame_bytes=tuple(sizes))
 
     @property
     def row_bytes(self) -> int:
         """See `Column`."""
-        return row_bytes(self.template) - sum(each.image.size - each.frame_bytes for each in self.video)
+        raw = sum(each.image.size for each in self.video)
+        # The place of each cell is kept beside it.
+        return row_bytes(self.template) - raw + math.ceil(sum(self.frame_bytes)) + 8 * len(self.video)
 
     def empty(self, new: Callable[[np.ndarray], np.ndarray], rows: int) -> Tree:
         """See `Column`."""
@@ -187,20 +208,11 @@ class EncodedColumn(SpaceColumn):
     ) -> None:
         """See `Column`."""
         self.observed(block, snapshot, rows)
-        for part, (_, leaf) in zip(self._parts, leaves(into), strict=True):
+        for part, (_, leaf) in zip(self.parts, leaves(into), strict=True):
             if isinstance(leaf, RowsToFill):
                 leaf.put(block.cells(leaf.name), rows)
             else:
                 part.write(block, snapshot, leaf, rows)
-
-    @cached_property
-    def _parts(self) -> tuple[SpaceColumn, ...]:
-        """A column for each of its leaves."""
-        codecs = [SpaceCodec(node.space, node.column) for node in self.codec.leaves]
-        return tuple(
-            SpaceColumn(codec.root, _space_template(codec), (codec.root,), self.of_transitions, codec)
-            for codec in codecs
-        )
 
 
 @dataclass(frozen=True)

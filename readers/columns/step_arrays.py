@@ -27,7 +27,7 @@ from ...store.frames import whole_chunks
 from ...store.names import TERMINATED, TRUNCATED
 from ...store.tables.table_files import POINTERS
 from ..blocks import Block, BlockPart, BlockReader
-from .column import Column
+from .column import Column, EncodedColumn, SpaceColumn
 from .encoded_rows import apart, filled, together
 from .episode_columns import EpisodeColumn
 from .selection import END_REASONS, EpisodeIndex, Selection
@@ -94,6 +94,9 @@ _PART_BYTES = 1 << 20
 
 #: Rows of encoded frames are read so many at a time.
 _PICTURES = 16
+
+#: Columns, each with the arrays that its values go into.
+_Pairs = list[tuple[Column, Tree]]
 
 #: Makes memory of so many bytes.
 Allocate = Callable[[int], Any]
@@ -175,42 +178,43 @@ class ColumnSource:
         for column in self.columns:
             if isinstance(column, EpisodeColumn):
                 column.repeat(self.selection, arrays[column.name])
-        fields = list(dict.fromkeys(name for column in columns for name in column.fields))
+        passes = list(_passes(columns, arrays, frozenset(blocks.snapshot.schema.encodings)))
         most = max(1, _PART_BYTES * (1 if thrifty else 4) // max(1, self.row_bytes))
-        video = [name for name in blocks.snapshot.schema.encodings if name in fields]
-        if video:
+        if blocks.snapshot.schema.encodings:
             # What is read is encoded: chunks of some frames, decoded one after the other.
             most = max(most, _PICTURES)
         pieces = _pieces(self) if columns else {}
-        # Few row groups leave threads free, which then decode columns in parallel.
-        threads = len(pieces) < (os.cpu_count() or 1)
+        tasks = [(key, each) for key in pieces for each in passes]
+        # Few tasks leave threads free, which then decode columns in parallel.
+        threads = len(tasks) < (os.cpu_count() or 1)
         grouped = len(blocks.snapshot.schema.groups) > 1
 
-        def read(key: tuple[str, int], rows: list[tuple[int, int, int]]) -> None:
-            segment, group = key
+        def read(task: tuple[tuple[str, int], tuple[_Pairs, bool]]) -> None:
+            (segment, group), (own, video) = task
             file = blocks.file(segment)
             first, stop = int(file.starts[group]), int(file.starts[group + 1])
             whole = Block(file, range(group, group + 1), first, stop - first)
+            fields = list(dict.fromkeys(name for column, _ in own for name in column.fields))
             low = 0
             # A part of the rows at a time: threads then hold little beside the arrays.
             tables = file.batches(whole.groups, fields, most, threads=threads)
-            for table in whole_chunks(tables, video) if video else tables:
+            for table in whole_chunks(tables, fields) if video else tables:
                 part = BlockPart(whole, slice(low, low + table.num_rows))
                 part.hold(table)
-                write(part, _within(rows, low, low + table.num_rows))
+                write(own, part, _within(pieces[segment, group], low, low + table.num_rows))
                 low += table.num_rows
             if thrifty:
                 # Arrow's pool would keep more for each thread than a thread needs at a time.
                 pa.default_memory_pool().release_unused()
 
-        def write(block: Block, rows: list[tuple[int, int, int]]) -> None:
+        def write(own: _Pairs, block: Block, rows: list[tuple[int, int, int]]) -> None:
             if grouped and rows:
                 # Columns of a group are NULL on the rows of other groups, so leave these out.
                 block, rows = _only(block, rows)
-            for column in columns if rows else ():
-                column.write(block, blocks.snapshot, arrays[column.name], rows)
+            for column, into in own if rows else ():
+                column.write(block, blocks.snapshot, into, rows)
 
-        for _ in pool.map(read, pieces, pieces.values()):
+        for _ in pool.map(read, tasks):
             pass
         if TRUNCATED in arrays and len(index):
             # To a learner an episode that did not terminate counts as truncated; an agent that never acted
@@ -268,6 +272,30 @@ def read_arrays(
         with ThreadPoolExecutor(os.cpu_count() or 1, "episodelake loading") as own:
             source.fill(arrays, own, thrifty=True)
     return StepArrays(source.index, {name: filled(tree) for name, tree in arrays.items()})
+
+
+def _passes(
+    columns: Sequence[Column], arrays: Mapping[str, Tree], video: frozenset[str]
+) -> Iterator[tuple[_Pairs, bool]]:
+    """Yield columns that are read together, with their arrays, and whether they are frames to be decoded.
+
+    Each column of such frames is read by itself: groups of pictures of two cameras may never begin in the
+    same row, and all rows up to one are decoded together.
+    """
+    plain: _Pairs = []
+    for column in columns:
+        into = arrays[column.name]
+        encoded = isinstance(column, EncodedColumn) or video.isdisjoint(column.fields)
+        if encoded or not isinstance(column, SpaceColumn):
+            plain.append((column, into))
+            continue
+        for part, (_, leaf) in zip(column.parts, leaves(into), strict=True):
+            if part.name in video:
+                yield [(part, leaf)], True
+            else:
+                plain.append((part, leaf))
+    if plain:
+        yield plain, False
 
 
 def _only(block: Block, rows: list[tuple[int, int, int]]) -> tuple[Block, list[tuple[int, int, int]]]:

@@ -43,6 +43,8 @@ from .units import Deltas, UnitIndex, Units
 _BUFFER_BYTES = 1 << 30
 #: Of a stream: of each row's place in the order; of each column that a transform adds, in most cases.
 _ORDER_BYTES, _DERIVED_BYTES = 4, 8
+#: Files whose footers are read to size a stream of encoded frames.
+_MEASURED = 4
 #: The episodes that a shuffled batch should have units of, at least.
 _MIXED = 4
 #: Episodes whose steps are marked at a time.
@@ -208,6 +210,7 @@ def _stream_feed(
             "weights=... draws from all units at any time, but a stream holds a part of them. Use "
             "cache='mmap', or choose episodes with filter(...)."
         )
+    source = replace(source, columns=_measured(source))
     row_bytes = source.row_bytes + _DERIVED_BYTES * len(config.pipeline.writes)
     # One half for the group whose batches are taken, one for the group that is read; with its units' order.
     buffer = _BUFFER_BYTES if config.cache.buffer_bytes is None else config.cache.buffer_bytes
@@ -216,6 +219,21 @@ def _stream_feed(
     blocks = blocks_of(source, np.diff(unit_index.edges), group_rows=group_rows, sort=config.shuffle)
     groups = StreamOrder(blocks, group_rows, config.seed if config.shuffle else None)
     return StreamFeed(source, config.units, config.keys, groups, config.pipeline)
+
+
+def _measured(source: ColumnSource) -> tuple[Column, ...]:
+    """Return the columns with the sizes of encoded frames as the largest files of the episodes have them."""
+    # Of several agents, the rows of others have no frames.
+    if source.selection.agents or not any(isinstance(column, EncodedColumn) for column in source.columns):
+        return source.columns
+    pointers = source.selection.pointers
+    rows = np.bincount(pointers.segment, pointers.row_count, len(pointers.segments))
+    largest = [number for number in np.argsort(-rows, kind="stable")[:_MEASURED].tolist() if rows[number]]
+    files = [source.blocks.file(pointers.segments[number]) for number in largest]
+    return tuple(
+        column.measured(files) if files and isinstance(column, EncodedColumn) else column
+        for column in source.columns
+    )
 
 
 def _warn_unmixed(source: ColumnSource, config: LoaderConfig, group_rows: int) -> None:

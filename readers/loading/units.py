@@ -18,7 +18,8 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from ...store.common.arguments import MOST_STEPS, discount_factor, one_of, step_count
-from ...store.errors import InvalidArgumentError
+from ...store.errors import CorruptStoreError, InvalidArgumentError
+from ...store.frames import DamagedFramesError
 from ...store.names import (
     ACTION,
     AGENT_ID,
@@ -95,7 +96,11 @@ class Units(ABC):
         """Return how to make the arrays of the chosen units: those that are computed, and all others."""
 
     def gather(self, arrays: StepArrays, keys: Sequence[str], chosen: Chosen) -> Batch:
-        """Return a batch of the chosen units: fresh arrays by key, of shape (b, ...)."""
+        """Return a batch of the chosen units: fresh arrays by key, of shape (b, ...).
+
+        Raises:
+            CorruptStoreError: frames are damaged; the message names the episode and its step.
+        """
         computed, read = self.gathering(arrays, chosen)
         index, episodes = arrays.index, chosen.episodes
         computed = {
@@ -103,7 +108,16 @@ class Units(ABC):
             AGENT_ID: lambda: None if index.agents is None else index.agents[episodes],
             **computed,
         }
-        return {key: computed[key]() if key in computed else read(key, *source_of(key)) for key in keys}
+        try:
+            return {key: computed[key]() if key in computed else read(key, *source_of(key)) for key in keys}
+        except CorruptStoreError as error:
+            cause = error.__cause__
+            if not isinstance(cause, DamagedFramesError):
+                raise
+            number = int(np.searchsorted(index.starts, cause.row, side="right")) - 1
+            position = number if index.numbers is None else int(index.numbers[number])
+            place = f"at t={cause.row - int(index.starts[number])} of the episode at position {position}"
+            raise CorruptStoreError(cause.named(str(error), place)) from cause
 
     def join(self, batches: Sequence[Batch]) -> Batch:
         """Join several batches into one, as `gather` would have returned it."""

@@ -220,7 +220,8 @@ def recorded_frames(
         cells = table.column(0)
         for begin in range(position, stop, _ROWS):
             chosen = rows[begin : min(stop, begin + _ROWS)] - int(file.starts[group])
-            decoded = column.leaf.frames_at(cells, chosen)
+            with episode._naming_frames(int(rows[position] - steps[position]) - int(file.starts[group])):
+                decoded = column.leaf.frames_at(cells, chosen)
             for offset, frame in enumerate(column.rgb(decoded)):
                 yield int(steps[begin + offset]), frame
         position = stop

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ...store.checks import Findings, column_types, read_groups
-from ...store.errors import CorruptStoreError, MissingPackageError
+from ...store.errors import CorruptStoreError, MissingPackageError, StoreAccessError
 from ...store.files import Place
 from ...store.frames import chunk_starts, whole_chunks
 from ...store.schema import AGENT_ID, ENV_STEP, FLAGS, REWARD, StepSchema
@@ -322,13 +322,22 @@ class Pages:
         columns = table.select(_names(codec.fields))
         if not chosen.all():
             columns = columns.filter(pa.array(chosen))
-        video = [column.name for column in self._schema.video if column.name in columns.column_names]
-        size = max(1, _DECODED_BYTES // codec.row_bytes) if video else _BATCH_ROWS
+        video = {column.name for column in self._schema.video} & {*columns.column_names}
+        codecs = [codec]
+        if video and len(codec.leaves) == len(codec.fields):
+            # Groups of pictures of two cameras may never begin in the same row: one after the other.
+            codecs = [SpaceCodec(leaf.space, leaf.column) for leaf in codec.leaves]
+        for own in codecs:
+            self._decode_columns(file, own, columns.select(_names(own.fields)), video)
+
+    def _decode_columns(self, file: str, codec: SpaceCodec, columns: pa.Table, video: set[str]) -> None:
+        names = [name for name in columns.column_names if name in video]
+        size = max(1, _DECODED_BYTES // codec.row_bytes) if names else _BATCH_ROWS
         batches = map(pa.Table.from_batches, ([each] for each in columns.to_batches(max_chunksize=size)))
-        for batch in whole_chunks(batches, video) if video else batches:
+        for batch in whole_chunks(batches, names) if names else batches:
             try:
                 codec.decode(batch.columns)
-            except (MemoryError, MissingPackageError):
+            except (MemoryError, MissingPackageError, StoreAccessError):
                 raise
             except Exception as error:  # A registered codec may raise anything.
                 self._findings.add("rows", file, f"Values cannot be decoded: {error}")

@@ -4,16 +4,18 @@ from .encoded import EncodedFrames
 from .encoding import Video
 from .images import ImageShape
 from .video_column import (
+    DamagedFramesError,
     VideoColumn,
     chunk_starts,
     decode_cells,
     decode_frames,
-    encoded_table,
+    encoded_tables,
     has_chunks,
     whole_chunks,
 )
 
 __all__ = [
+    "DamagedFramesError",
     "EncodedFrames",
     "ImageShape",
     "Video",
@@ -21,7 +23,7 @@ __all__ = [
     "chunk_starts",
     "decode_cells",
     "decode_frames",
-    "encoded_table",
+    "encoded_tables",
     "has_chunks",
     "whole_chunks",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from . import lossless
 from .images import ImageShape
 from .packet_stream import PacketStream, packet_stream
 from .packets import copied_cells
-from .video_column import decode_frames
+from .video_column import chunk_starts, decode_frames
 
 
 @dataclass(frozen=True)
@@ -112,4 +113,7 @@ class EncodedFrames:
         return frames if rows.ndim else frames[0]
 
     def __iter__(self) -> Iterator[np.ndarray]:
-        return (self[row] for row in range(len(self)))
+        """Yield the frames; a group of pictures is decoded at a time, and once."""
+        starts = np.flatnonzero(chunk_starts(self.cells))
+        for start, stop in pairwise([0, *starts[starts > 0].tolist(), len(self)]):
+            yield from self[start:stop]

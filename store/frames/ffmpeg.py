@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from fractions import Fraction
 from functools import cache
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 
 from ..common.optional_packages import require
 from ..errors import InvalidArgumentError, MissingPackageError
+from ..files import access_error, is_passing
 from .chunks import Chunk
 from .encoding import Video
 from .images import ImageShape
@@ -129,6 +131,7 @@ def decode(chunk: Chunk, image: ImageShape, wanted: np.ndarray) -> np.ndarray:
 
     Raises:
         ValueError: the chunk is damaged, or its frames have another size.
+        MemoryError, StoreUnavailableError: FFmpeg lacks memory, or what else may be there at the next call.
         MissingPackageError: PyAV is not installed, or its FFmpeg lacks the decoder.
     """
     av = _av()
@@ -136,7 +139,7 @@ def decode(chunk: Chunk, image: ImageShape, wanted: np.ndarray) -> np.ndarray:
     form = "gray" if image.channels == 1 else "rgb24"
     frames = np.empty((len(wanted), *image.shape), np.uint8)
     done = shown = 0
-    try:
+    with _decoding():
         for packet in (*chunk.packets, None):
             for picture in context.decode(None if packet is None else av.Packet(bytes(packet))):
                 if shown == wanted[done]:
@@ -145,8 +148,6 @@ def decode(chunk: Chunk, image: ImageShape, wanted: np.ndarray) -> np.ndarray:
                     if done == len(wanted):
                         return frames
                 shown += 1
-    except av.error.FFmpegError as error:
-        raise ValueError(f"FFmpeg cannot decode it: {error}") from error
     raise ValueError(f"it has {shown} frames; expected at least {int(wanted[-1]) + 1}")
 
 
@@ -163,6 +164,7 @@ def shown_order(chunk: Chunk, image: ImageShape) -> np.ndarray | None:
 
     Raises:
         ValueError: the chunk is damaged.
+        MemoryError, StoreUnavailableError: as for `decode`.
         MissingPackageError: PyAV is not installed, or its FFmpeg lacks the decoder.
     """
     count = len(chunk.packets)
@@ -173,15 +175,30 @@ def shown_order(chunk: Chunk, image: ImageShape) -> np.ndarray | None:
     # Pixels do not matter.
     context.options |= {"skip_loop_filter": "all", "skip_idct": "all"}
     decoded: list[int] = []
-    try:
+    with _decoding():
         for number, packet in enumerate((*chunk.packets, None)):
             data = None if packet is None else av.Packet(bytes(packet))
             if data is not None:
                 data.pts = number
             decoded += [picture.pts for picture in context.decode(data)]
-    except av.error.FFmpegError as error:
-        raise ValueError(f"FFmpeg cannot decode it: {error}") from error
     return np.argsort(decoded) if sorted(decoded) == [*range(count)] else None
+
+
+@contextmanager
+def _decoding() -> Iterator[None]:
+    """Turn an error of FFmpeg into a `ValueError` where the chunk is to blame.
+
+    Raises:
+        MemoryError, StoreUnavailableError: the error says nothing about the chunk.
+    """
+    try:
+        yield
+    except MemoryError:
+        raise
+    except _av().error.FFmpegError as error:
+        if is_passing(error):
+            raise access_error("Could not decode frames", error, "") from error
+        raise ValueError(f"FFmpeg cannot decode it: {error}") from error
 
 
 def _decoder(chunk: Chunk, image: ImageShape) -> Any:

@@ -50,6 +50,8 @@ def _decode(packet: bytes | memoryview, image: ImageShape, into: np.ndarray) -> 
         raise ValueError("a lossless frame begins with neither 0 nor 1")
     try:
         data = pa.Codec("zstd").decompress(pa.py_buffer(packet[1:]), image.size)
+    except MemoryError:
+        raise
     except (OSError, pa.ArrowException) as error:
         raise ValueError(f"a lossless frame cannot be decompressed: {error}") from error
     plain = np.frombuffer(data, np.uint8)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,6 +21,23 @@ from .images import ImageShape
 
 #: Fewer chunks are decoded without threads.
 _FEWEST_FOR_THREADS = 3
+
+
+class DamagedFramesError(ValueError):
+    """Frames that cannot be decoded.
+
+    Attributes:
+        row: of their chunk, or of a frame without one, among the cells that were given.
+    """
+
+    def __init__(self, row: int, problem: str) -> None:
+        super().__init__(problem)
+        self.row = row
+
+    def named(self, message: str, place: str) -> str:
+        """Return a message with this error in it that names another place than the row."""
+        return message.replace(f" in row {self.row} ", f" {place} ", 1)
+
 
 Rows = TypeVar("Rows", pa.Table, pa.RecordBatch)
 
@@ -183,21 +202,24 @@ def whole_chunks(tables: Iterable[pa.Table], columns: Sequence[str]) -> Iterator
         tables: rows in order; the first begins so.
         columns: frame columns; those that a table lacks are passed over.
     """
-    held: pa.Table | None = None
+    held: list[pa.Table] = []
+    rows = cut = 0  # of what is held; and its last row at which all columns begin
     for table in tables:
         if not table.num_rows:
             continue
-        if held is not None and not _common_starts(table.slice(0, 1), columns).all():
-            cut = int(np.flatnonzero(_common_starts(held, columns)).max(initial=0))
-            if cut:
-                yield held.slice(0, cut)
-            held = pa.concat_tables([held.slice(cut), table])
-            continue
-        if held is not None:
-            yield held
-        held = table
-    if held is not None:
-        yield held
+        starts = np.flatnonzero(_common_starts(table, columns))
+        if held and len(starts) and starts[0] == 0:
+            yield pa.concat_tables(held)
+            held, rows, cut = [], 0, 0
+        elif cut:
+            joined = pa.concat_tables(held)
+            yield joined.slice(0, cut)
+            held, rows, cut = [joined.slice(cut)], rows - cut, 0
+        cut = rows + int(starts[-1]) if len(starts) else cut
+        held.append(table)
+        rows += table.num_rows
+    if held:
+        yield pa.concat_tables(held)
 
 
 def _common_starts(table: pa.Table, columns: Sequence[str]) -> np.ndarray:
@@ -206,14 +228,30 @@ def _common_starts(table: pa.Table, columns: Sequence[str]) -> np.ndarray:
     return np.logical_and.reduce([np.ones(table.num_rows, bool), *begins])
 
 
-def encoded_table(rows: pa.Table, columns: Sequence[VideoColumn], pool: Executor | None = None) -> pa.Table:
-    """Return rows of steps with raw frames encoded.
+def encoded_tables(
+    tables: Iterable[pa.Table], columns: Sequence[VideoColumn], *, ahead: int = 0
+) -> Iterator[pa.Table]:
+    """Yield rows of steps with raw frames encoded, by threads: all columns of a table at a time.
 
     Args:
-        rows: with the column `t`; they begin with a chunk or a raw frame of each column.
+        tables: with the column `t`; each begins with a chunk or a raw frame of each column.
         columns: those that are encoded.
-        pool: encodes several columns at a time.
+        ahead: so many of the next tables are encoded at the same time, and held.
     """
+    coming: deque[tuple[pa.Table, Iterator[pa.Array]]] = deque()
+    workers = min(len(columns) * (1 + ahead), os.cpu_count() or 1)
+    with ThreadPoolExecutor(workers, "episodelake encoding") as pool:
+        for table in tables:
+            coming.append((table, _encoded_columns(table, columns, pool)))
+            if len(coming) > ahead:
+                yield _with_columns(*coming.popleft(), columns)
+        while coming:
+            yield _with_columns(*coming.popleft(), columns)
+
+
+def _encoded_columns(
+    rows: pa.Table, columns: Sequence[VideoColumn], pool: ThreadPoolExecutor
+) -> Iterator[pa.Array]:
     starts = rows.column("t").to_numpy() == 0
 
     def encode(column: VideoColumn) -> pa.Array:
@@ -221,9 +259,12 @@ def encoded_table(rows: pa.Table, columns: Sequence[VideoColumn], pool: Executor
         return column.encode(cells.chunk(0) if cells.num_chunks == 1 else cells.combine_chunks(), starts)
 
     try:
-        encoded = (map if pool is None else pool.map)(encode, columns)
+        return pool.map(encode, columns)
     except RuntimeError:  # The interpreter ends, and starts no more threads.
-        encoded = map(encode, columns)
+        return map(encode, columns)
+
+
+def _with_columns(rows: pa.Table, encoded: Iterator[pa.Array], columns: Sequence[VideoColumn]) -> pa.Table:
     for column, cells in zip(columns, encoded, strict=True):
         index = rows.schema.get_field_index(column.name)
         rows = rows.set_column(index, rows.schema.field(index), cells)
@@ -255,7 +296,7 @@ def decode_cells(data: np.ndarray, edges: np.ndarray, image: ImageShape, rows: n
         uint8, (n, *image.shape), writable and its own memory.
 
     Raises:
-        ValueError: a cell is neither a frame, a chunk nor a frame of the chunk above.
+        DamagedFramesError: a cell is neither a frame, a chunk nor a frame of the chunk above.
         MissingPackageError: PyAV is not installed.
     """
     sizes = np.diff(edges)
@@ -269,27 +310,34 @@ def decode_cells(data: np.ndarray, edges: np.ndarray, image: ImageShape, rows: n
         head = int(owners[places[0]])
         if head < 0:
             row = int(rows[places[0]])
-            raise ValueError(f"the frame in row {row} belongs to a chunk in a row before, which is missing")
+            raise DamagedFramesError(
+                row, f"the frame in row {row} belongs to a chunk in a row before, which is missing"
+            )
         wanted, back = np.unique(rows[places] - head, return_inverse=True)
         try:
             decoded = _decoded(data[int(edges[head]) : int(edges[head + 1])], image, wanted)
         except ValueError as error:
-            raise ValueError(f"the chunk in row {head} is damaged: {error}") from error
+            raise DamagedFramesError(head, f"the chunk in row {head} is damaged: {error}") from error
         frames[places] = decoded[back]
 
     parts = np.split(order, firsts[1:]) if len(order) else []
-    if len(parts) < _FEWEST_FOR_THREADS:
-        for part in parts:
-            decode(part)
-    else:
-        with ThreadPoolExecutor(min(len(parts), os.cpu_count() or 1), "episodelake decoding") as pool:
-            try:
-                done = pool.map(decode, parts)
-            except RuntimeError:  # The interpreter ends, and starts no more threads.
-                done = map(decode, parts)
-            for _ in done:
-                pass
+    run = map if len(parts) < _FEWEST_FOR_THREADS else _decoders(os.getpid()).map
+    try:
+        done = run(decode, parts)
+    except RuntimeError:  # The interpreter ends, and starts no more threads.
+        done = map(decode, parts)
+    for _ in done:
+        pass
     return frames
+
+
+@lru_cache(1)
+def _decoders(process: int) -> ThreadPoolExecutor:
+    """Return the threads of a process that decode, for all callers: they do not live on in a forked child.
+
+    What they run waits for none of them, so callers in threads of other pools cannot block each other.
+    """
+    return ThreadPoolExecutor(os.cpu_count() or 1, "episodelake decoding")
 
 
 def _decoded(cell: np.ndarray, image: ImageShape, wanted: np.ndarray) -> np.ndarray:

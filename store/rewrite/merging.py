@@ -25,6 +25,7 @@ from ..dynamic.columns import SegmentColumns, align_to_schema, with_columns
 from ..errors import CorruptStoreError
 from ..files import Place, afterwards
 from ..frames import VideoColumn
+from ..frames.ffmpeg import check_encoder
 from ..layout import EPISODES, RUNS, STEPS, TABLES, Layout
 from ..manifest import check_same_spaces
 from ..parquet.files import read_footer, read_parquet
@@ -106,6 +107,7 @@ def merge_stores(
     Raises:
         SpaceMismatchError: a source has other spaces.
         InvalidArgumentError: an annotation has another type in a source, or the name of a recorded column.
+        InvalidArgumentError, MissingPackageError: raw frames cannot be encoded here; see `check_encoder`.
         StoreExistsError: a saved environment or named artifact has other content in a source.
         CorruptStoreError: a file of a source is damaged; no episode was brought.
         StoreAccessError, ConcurrentCommitError: no episode was brought.
@@ -115,6 +117,8 @@ def merge_stores(
     for snapshot in snapshots:
         source = f"of {snapshot.layout.root}"
         check_same_spaces(store.manifest, snapshot.manifest, at=store.layout.root, source=source)
+        for column in _encoded_newly(store, snapshot):
+            check_encoder(column.encoding)
     with Operation.begin(store, "merge", within=within) as operation:
         if uniform:
             operation.id = f"merge.{'0' * 15}"
@@ -141,6 +145,11 @@ def merge_stores(
             for layout in layouts:
                 carry_records(layout, store.layout)
     return MergeReport(brought.rows, brought.linked, brought.rewritten)
+
+
+def _encoded_newly(store: StoreHandle, source: Snapshot) -> tuple[VideoColumn, ...]:
+    """Return the columns whose frames are raw in a source, and encoded in the store."""
+    return tuple(column for column in store.schema.video if column.name not in source.schema.encodings)
 
 
 def _afterwards(target: Layout, brought: _Brought) -> AbstractContextManager[None]:
@@ -219,6 +228,7 @@ class _Source:
         self._uniform = uniform
         self._here = {file.name: file for file in selection.snapshot.step_files}
         self._annotations = [annotations[name] for name in self._snapshot.annotation_files.annotations]
+        self._encode = _encoded_newly(operation.store, self._snapshot)
 
     def bring_all(self, brought: _Brought) -> Iterator[None]:
         """Add the missing episodes, one episodes file after the other; if uniform, as one file in the order
@@ -268,12 +278,6 @@ class _Source:
             yield
         ids = self._ids if self._uniform and self._ids is not None else rows.column("episode_id")
         self._bring_rows(_in_order(pa.concat_tables(part), ids), brought)
-
-    @property
-    def _encode(self) -> tuple[VideoColumn, ...]:
-        """The columns whose frames are raw here, and encoded in the target."""
-        known = self._snapshot.schema.encodings
-        return tuple(each for each in self._operation.store.schema.video if each.name not in known)
 
     def _fits(self, segment: str) -> bool:
         """Return whether a segment has the kinds and encodings that columns have here, and no overflow."""

@@ -8,6 +8,7 @@ through temporary files, so that memory stays within one new segment.
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ from ..dynamic.columns import align_to_schema, columns_or_nulls
 from ..dynamic.logical_types import field_overflow
 from ..errors import CorruptStoreError
 from ..files import Place, guard_access, remove_file, temporary_folder
-from ..frames import VideoColumn, encoded_table, whole_chunks
+from ..frames import VideoColumn, encoded_tables, whole_chunks
 from ..parquet.files import open_parquet, parquet_writer, read_footer, reading_file
 from ..segments.steps_file import GROUP_BYTES, GROUP_ROWS
 from ..tables.table_files import Pointers
@@ -267,7 +268,9 @@ def _groups(aligned: AlignedFiles, tables: Iterator[pa.Table], counts: np.ndarra
     raw = sum(column.image.size for column in aligned.encode)
     saved = sum(column.image.size - column.frame_bytes for column in aligned.encode)
     row_bytes = max(1, aligned.row_bytes - saved) if aligned.row_bytes > raw else aligned.row_bytes
-    encoded = (encoded_table(table, aligned.encode) for table in whole_chunks(tables, names))
+    # One task for each processor: the tables that are held are few where there are several cameras.
+    ahead = -(-(os.cpu_count() or 1) // len(aligned.encode))
+    encoded = encoded_tables(whole_chunks(tables, names), aligned.encode, ahead=ahead)
     return whole_chunks(_regroup(encoded, group_sizes(counts, row_bytes)), names)
 
 

@@ -8,9 +8,7 @@ columns are packed, whatever the length of an episode. A row group never splits 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby
 
@@ -20,7 +18,7 @@ import pyarrow as pa
 from ..common.prefetch import prefetch
 from ..dynamic.columns import SegmentColumns
 from ..files import Place
-from ..frames import VideoColumn, encoded_table, whole_chunks
+from ..frames import VideoColumn, encoded_tables, whole_chunks
 from ..journal.episodes import LaneColumns
 from ..journal.packed_columns import Arena, has_packed
 from ..journal.reading import PartReader
@@ -123,14 +121,12 @@ class StepsFile:
     def _encoded(self, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
         """Encode the frames of tables, and join them: encoded, many of them make one row group."""
         held: list[pa.Table] = []
-        with ThreadPoolExecutor(min(len(self._video), os.cpu_count() or 1), "episodelake encoding") as pool:
-            for table in tables:
-                table = encoded_table(table, self._video, pool)
-                held.append(table)
-                rows, size = (sum(getattr(each, name) for each in held) for name in ("num_rows", "nbytes"))
-                if rows >= GROUP_ROWS or size >= GROUP_BYTES:
-                    yield pa.concat_tables(held)
-                    held = []
+        for table in encoded_tables(tables, self._video):
+            held.append(table)
+            rows, size = (sum(getattr(each, name) for each in held) for name in ("num_rows", "nbytes"))
+            if rows >= GROUP_ROWS or size >= GROUP_BYTES:
+                yield pa.concat_tables(held)
+                held = []
         if held:
             yield pa.concat_tables(held)
 

@@ -5,9 +5,14 @@ Each frame names its camera, episode and step in large blocks, so a lossy codec 
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
 import subprocess
 import sys
+import threading
+import time
+import warnings
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -15,18 +20,23 @@ from typing import Any
 
 import gymnasium as gym
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import episodelake as el
-from episodelake.store.frames import VideoColumn
+from episodelake.readers.blocks import SegmentFile
+from episodelake.readers.columns import step_arrays
+from episodelake.store.frames import EncodedFrames, ImageShape, VideoColumn, ffmpeg, video_column
 from episodelake.store.rewrite import rows as rewriting
 from episodelake.store.segments import steps_file
+from episodelake.store.spaces import fixed
 from video_reader import read_column, row_groups
 from video_stores import (
     CODECS,
     ENCODINGS,
     LENGTHS,
+    NUMBERS,
     SHAPES,
     Cameras,
     Team,
@@ -34,6 +44,7 @@ from video_stores import (
     check_episode,
     check_frame,
     check_frames,
+    frame_of,
     new_store,
     play,
     recorded_store,
@@ -244,6 +255,118 @@ def test_readers_give_the_recorded_frames(store: el.EpisodeStore, tmp_path: Path
     assert len(found) >= least * len(SHAPES)
 
 
+def test_iterating_reads_the_next_episodes_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the first row group no read waits for a program, and each column of a group is read once."""
+    monkeypatch.setattr(steps_file, "GROUP_ROWS", 16)
+    store = new_store(tmp_path / "store", cameras=FEW)
+    with store.record(Cameras(FEW, (3,))) as env:
+        play(env, range(24))
+    reads: list[tuple[bool, int, str]] = []
+    read = SegmentFile.read
+
+    def noted(file: Any, groups: Any, columns: Any, *, threads: bool = True) -> Any:
+        columns, foreground = list(columns), threading.current_thread() is threading.main_thread()
+        reads.extend((foreground, group, name) for group in groups for name in columns)
+        time.sleep(0.02)  # so that other parts of the block ask meanwhile
+        return read(file, groups, columns, threads=threads)
+
+    monkeypatch.setattr(SegmentFile, "read", noted)
+    for number, episode in enumerate(store.refresh()):
+        check_frames(episode.observations["odd"], "odd", number, range(4))
+    cells = [each[1:] for each in reads]
+    assert len(set(cells)) == len(cells) and {group for group, _ in cells} == set(range(6))
+    assert {group for foreground, group, _ in reads if foreground} == {0}
+
+
+def test_iterating_encoded_frames_decodes_each_group_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups of four and a raw frame: no frame is decoded for another."""
+    image, shape = ImageShape(SHAPES["odd"]), SHAPES["odd"]
+    column = VideoColumn("observation.odd", image, CODECS["h264"])
+    raw = [frame_of(shape, NUMBERS["odd"], 5, t).tobytes() for t in range(11)]
+    cells = column.encode(pa.array(raw[:10], pa.binary()), np.arange(10) == 0)
+    frames = EncodedFrames(pa.concat_arrays([cells, pa.array(raw[10:], pa.binary())]), image)
+    decoded: list[int] = []
+    decode = ffmpeg.decode
+    monkeypatch.setattr(ffmpeg, "decode", lambda *given: decoded.append(len(given[2])) or decode(*given))
+    check_frames(list(frames), "odd", 5, range(11))
+    assert decoded == [4, 4, 2]
+    assert list(frames[:0]) == [] and list(EncodedFrames(cells[:0], image)) == []
+
+
+def two_cameras(path: Path, length: int) -> el.EpisodeStore:
+    """An episode of two cameras whose groups of pictures begin together only in its first row."""
+    encodings = {"observation.odd": el.Video(gop=7), "observation.rgb": el.Video(gop=11)}
+    cameras = {name: SHAPES[name] for name in ("odd", "rgb")}
+    store = el.create(path, Cameras(cameras), encodings=encodings)
+    with store.writer() as writer:
+        writer.write_episode(**arrays_of(cameras, 3, length))
+    return store.refresh()
+
+
+def test_frames_are_mapped_a_camera_and_a_few_groups_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory holds few decoded frames beside the files, and no row is looked at again and again."""
+    store = two_cameras(tmp_path / "store", 75)
+    decoded: list[int] = []
+    seen_rows: list[int] = []
+    decode, starts = fixed.decode_frames, video_column.chunk_starts
+    monkeypatch.setattr(
+        fixed, "decode_frames", lambda cells, *more: decoded.append(len(cells)) or decode(cells, *more)
+    )
+    monkeypatch.setattr(
+        video_column, "chunk_starts", lambda cells: seen_rows.append(len(cells)) or starts(cells)
+    )
+    monkeypatch.setattr(step_arrays, "_PART_BYTES", 1)
+    loader = store.loader(8, columns=["observation"], cache=el.Cache("mmap", folder=tmp_path / "cache"))
+    assert sum(decoded) == 2 * 76 and max(decoded) <= 16 + 11
+    assert sum(seen_rows) == 2 * 76
+    tree = {name: np.concatenate([each["observation"][name] for each in loader]) for name in ("odd", "rgb")}
+    for name, frames in tree.items():
+        check_frames(frames, name, 3, range(75))
+    decoded.clear()
+    assert store.verify().ok
+    assert sum(decoded) == 2 * 76
+
+
+FORKED = """
+import os, sys, threading
+import episodelake as el
+from episodelake.store.frames import EncodedFrames, ImageShape
+from video_stores import CODECS, SHAPES, check_frames, frame_of, NUMBERS
+import numpy as np, pyarrow as pa
+from episodelake.store.frames import VideoColumn
+
+shape = SHAPES["odd"]
+column = VideoColumn("observation.odd", ImageShape(shape), CODECS["h264"])
+raw = pa.array([frame_of(shape, NUMBERS["odd"], 5, t).tobytes() for t in range(64)], pa.binary())
+frames = EncodedFrames(column.encode(raw, np.arange(64) == 0), column.image)
+
+def decode():
+    check_frames(np.asarray(frames), "odd", 5, range(64))
+
+threads = [threading.Thread(target=decode) for _ in range(16)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+decoders = [each for each in threading.enumerate() if each.name.startswith("episodelake decoding")]
+assert 0 < len(decoders) <= os.cpu_count(), decoders
+child = os.fork()
+decode()
+if not child:
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+def test_all_callers_share_the_threads_that_decode() -> None:
+    """There are as many as processors, however many threads ask; a forked child has its own."""
+    paths = f"{Path(__file__).parent}:{Path(__file__).parents[1]}"
+    script = [sys.executable, "-W", "ignore", "-c", FORKED]
+    subprocess.run(script, env=os.environ | {"PYTHONPATH": paths}, check=True, timeout=300)
+
+
 # What writes
 
 
@@ -333,8 +456,9 @@ def test_agents_have_cameras_of_their_own(tmp_path: Path) -> None:
 KILLED = """
 import os, sys
 import episodelake as el
-from episodelake.store.frames import VideoColumn
+from episodelake.store.frames import EncodedFrames, ImageShape, VideoColumn, ffmpeg
 from episodelake.store.segments import steps_file
+from episodelake.store.spaces import fixed
 from test_video import FEW
 from video_stores import Cameras, play
 
@@ -552,6 +676,29 @@ def test_a_copy_encodes_raw_frames(tmp_path: Path) -> None:
     assert not (tmp_path / "again").exists()
 
 
+@pytest.mark.usefixtures("small_groups")
+def test_a_copy_encodes_several_row_groups_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one camera too; the cells are those of a copy that encodes one after the other."""
+    cameras, encodings = {"odd": SHAPES["odd"]}, {"observation.odd": CODECS["h264"]}
+    raw = recorded_store(tmp_path / "raw", cameras=cameras, encodings={})
+    both, calls = threading.Barrier(2, timeout=120), itertools.count()
+    encode = VideoColumn.encode
+
+    def met(column: VideoColumn, cells: pa.Array, starts: np.ndarray) -> pa.Array:
+        if next(calls) < 2:
+            both.wait()
+        return encode(column, cells, starts)
+
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    alone = raw.copy(tmp_path / "alone", encodings=encodings)
+    monkeypatch.setattr(os, "cpu_count", lambda: 3)
+    monkeypatch.setattr(VideoColumn, "encode", met)
+    made = raw.copy(tmp_path / "made", encodings=encodings)
+    check_store(made, range(8), cameras)
+    groups = [list(row_groups(Path(store.path), "observation.odd")) for store in (alone, made)]
+    assert [part for _, _, part in groups[0]] == [part for _, _, part in groups[1]]
+
+
 def test_rows_of_frames_and_queries_are_decoded(store: el.EpisodeStore) -> None:
     """In any order, without the rows that their chunks begin in; bad rows are refused."""
     column = "observation.odd"
@@ -579,3 +726,21 @@ def test_a_shuffled_stream_of_few_episodes_warns(tmp_path: Path) -> None:
     raw = recorded_store(tmp_path / "raw", cameras=FEW, encodings={})
     with pytest.warns(RuntimeWarning, match="has room for the rows of"):
         raw.loader(4, shuffle=True, cache=small)
+
+
+def test_streams_go_by_the_sizes_of_frames_as_they_are_stored(tmp_path: Path) -> None:
+    """Simple lossless frames take a tenth of what is expected of them, so more episodes are mixed."""
+    cameras = {"exact": SHAPES["exact"]}
+    store = recorded_store(tmp_path / "store", cameras=cameras)
+    rows = [cell for _, _, part in row_groups(Path(store.path), "observation.exact") for cell in part]
+    size, guess = sum(map(len, rows)) / len(rows), math.prod(cameras["exact"]) / 2
+    assert size < guess / 5
+    # Half of it for each group, with the state and the order of units.
+    buffer = int(2 * (size + 60) * len(rows))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loader = store.loader(
+            8, columns=["observation"], shuffle=True, cache=el.Cache("stream", buffer_bytes=buffer)
+        )
+    first = next(iter(loader))["observation"]["state"][:, 0]
+    assert len(set(first.tolist())) >= 4

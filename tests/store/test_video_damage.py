@@ -6,8 +6,10 @@ FFmpeg decodes in the process of the reader, so what may crash it runs in a chil
 from __future__ import annotations
 
 import copy
+import errno
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,6 +18,7 @@ from typing import Any
 
 import av
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pytest
 from gymnasium.spaces import Box, Discrete
@@ -226,6 +229,94 @@ def test_damaged_cells_are_named_by_verify_and_read_by_nobody(
     assert [len(episode.rewards) for episode in store] == [1, 4]
 
 
+def test_errors_name_the_episode_and_the_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second episode of a row group is damaged from its second chunk on: t=4."""
+    encode = VideoColumn.encode
+
+    def damaged(column: VideoColumn, cells: pa.Array, starts: np.ndarray) -> pa.Array:
+        encoded = encode(column, cells, starts).to_pylist()
+        place = int(np.flatnonzero(starts)[1]) + 4
+        assert encoded[place]
+        return pa.array([*encoded[:place], b"garbage", *encoded[place + 1 :]], pa.binary())
+
+    monkeypatch.setattr(VideoColumn, "encode", damaged)
+    store = recorded_store(tmp_path / "store", [0, 2], cameras={"odd": SHAPES["odd"]})
+    place = f"the chunk at t=4 of '{store[1].id}' is damaged: it has 7 bytes"
+    rows = pl.DataFrame({"episode_id": [store[1].id], "t": [5]})
+    for read in (
+        lambda: store[1].observations,
+        lambda: store[1].frame(),
+        lambda: [episode.observations for episode in store],
+        lambda: store[1].frames(6, column="observation.odd"),
+        lambda: store.decode_frames(rows, "observation.odd"),
+    ):
+        with pytest.raises(el.errors.CorruptStoreError, match=re.escape(place)):
+            read()
+    assert len(store[0].observations["odd"]) == 4
+    for cache in ("memory", "stream"):
+        with pytest.raises(
+            el.errors.CorruptStoreError, match=r"at t=4 of the episode at position 1 is damaged"
+        ):
+            list(store.loader(2, columns=["observation"], cache=cache))
+
+
+class Failing:
+    """A decoder of PyAV that fails as FFmpeg does."""
+
+    def __init__(self, number: int) -> None:
+        self.number, self.options = number, {}
+
+    def decode(self, packet: Any) -> Any:
+        """Raise the error of a number."""
+        av.error.err_check(-self.number)
+
+
+#: FFmpeg's AVERROR_INVALIDDATA.
+INVALID_DATA = 0x41444E49
+#: Numbers of FFmpeg's errors, and what readers raise.
+FAILURES: dict[int, type[Exception]] = {
+    errno.ENOMEM: MemoryError,
+    errno.EAGAIN: el.errors.StoreUnavailableError,
+    errno.EIO: el.errors.StoreUnavailableError,
+    errno.EMFILE: el.errors.StoreUnavailableError,
+    errno.EINVAL: el.errors.CorruptStoreError,
+    errno.EPERM: el.errors.CorruptStoreError,
+    INVALID_DATA: el.errors.CorruptStoreError,
+}
+
+
+@pytest.mark.parametrize("number", FAILURES)
+def test_only_damage_is_called_damage(
+    store: el.EpisodeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Without memory or descriptors nothing is known of the chunk: readers and `verify` pass that on."""
+    monkeypatch.setattr(ffmpeg, "_decoder", lambda chunk, image: Failing(number))
+    expected = FAILURES[number]
+    for read in READERS.values():
+        with pytest.raises(expected):
+            read(el.open(store.path), tmp_path)
+    if expected is el.errors.CorruptStoreError:
+        assert any("cannot be decoded" in fault.message for fault in store.verify().faults)
+    else:
+        with pytest.raises(expected):
+            store.verify()
+
+
+def test_memory_that_runs_out_in_lossless_frames_is_no_damage(
+    store: el.EpisodeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Arrow's error of memory is one of Arrow's errors too."""
+
+    class NoMemory:
+        def decompress(self, *arguments: Any) -> Any:
+            raise pa.ArrowMemoryError("malloc of size 64 failed")
+
+    monkeypatch.setattr(pa, "Codec", lambda *arguments, **options: NoMemory())
+    for read in (lambda: list(store.loader(2, columns=["observation.exact"])), lambda: store[0].observations):
+        with pytest.raises(MemoryError):
+            read()
+
+
 # Encodings
 
 BAD_ENCODINGS: dict[str, tuple[Any, tuple[int, ...], Any, str]] = {
@@ -356,6 +447,42 @@ def test_a_build_without_an_encoder_says_which_it_has(
         store.writer()
     with pytest.raises(el.errors.MissingPackageError, match="no decoder of h264"):
         store[0].observations  # noqa: B018
+    # A merge checks it where frames have to be encoded, and takes encoded ones over without.
+    plain = recorded_store(tmp_path / "plain", range(2, 4), cameras=CAMERAS, encodings={})
+    for into in (tmp_path / "merged", store):
+        with pytest.raises(el.errors.InvalidArgumentError, match=message):
+            el.merge([store, plain], into)
+    frames = np.zeros((3, 48, 64), np.uint8)
+    arrays = {
+        "observations": frames,
+        "actions": np.zeros(3),
+        "rewards": np.zeros(3),
+        "terminals": frames[:, 0, 0],
+    }
+    np.savez(tmp_path / "arrays.npz", **arrays)
+    with pytest.raises(el.errors.InvalidArgumentError, match=message):
+        el.import_dataset(tmp_path / "arrays.npz", tmp_path / "merged", encodings={"observation": VIDEO})
+    assert not (tmp_path / "merged").exists() and len(store.refresh()) == 2
+    el.merge([store], tmp_path / "merged")
+    assert len(el.open(tmp_path / "merged")) == 2
+
+
+def test_a_store_that_exists_has_to_have_the_same_encodings(store: el.EpisodeStore) -> None:
+    """`exist_ok` refuses others as it does other spaces; without encodings those of the store stay."""
+    own = {"observation.odd": CODECS["h264"], "observation.exact": CODECS["lossless"]}
+    for encodings in (own, None):
+        assert len(el.create(store.path, Cameras(CAMERAS), encodings=encodings, exist_ok=True)) == 2
+    for encodings in (
+        {**own, "observation.odd": el.Video("h264", crf=24, gop=4)},
+        {**own, "observation.odd": el.Video("h264", crf=23, gop=5)},
+        {**own, "observation.odd": CODECS["hevc"]},
+        {"observation.odd": CODECS["h264"]},
+        {},
+    ):
+        with pytest.raises(
+            el.errors.SpaceMismatchError, match=r"encodings that were given are \{.*store .* has"
+        ):
+            el.create(store.path, Cameras(CAMERAS), encodings=encodings, exist_ok=True)
 
 
 UNCLOSED = """
