@@ -1,4 +1,4 @@
-"""Generate the pictures of the README and the site: charts, the terminal, the explorer.
+"""Generate the pictures of the README and the site: charts, the terminal, the explorer, cameras.
 
     python docs/make_pictures.py                     # all of them, into docs/figures
     python docs/make_pictures.py charts terminal     # only these
@@ -11,6 +11,7 @@ extra `test`.
 import contextlib
 import fcntl
 import io
+import json
 import os
 import pty
 import re
@@ -22,6 +23,7 @@ import tempfile
 import termios
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -166,9 +168,35 @@ def ran(command: list[str], folder: Path) -> str:
     return written.decode().replace("\r\n", "\n")
 
 
+#: The size of four cameras side by side.
+STRIP = (768, 144)
 #: Of the recording of the explorer: the size of the page, and of each picture.
 PAGE = {"width": 1280, "height": 900}
 SHOWN = (960, 675)
+
+
+def make_cameras(_: el.EpisodeStore) -> None:
+    """An episode of the notebook on cameras, as the store gives its frames: all four, side by side."""
+    notebook = json.loads((FIGURES.parent.parent / "notebooks" / "cameras.ipynb").read_text("utf-8"))
+    scope: dict[str, Any] = {}
+    for cell in notebook["cells"]:
+        if cell["id"] in ("imports", "arm", "record"):
+            exec("".join(cell["source"]), scope)
+    episode = scope["store"][0]
+    gap = ((0, 0), (0, 0), (0, 2), (0, 0))
+    views = [np.pad(episode.observations[name], gap, constant_values=255) for name in scope["CAMERAS"]]
+    frames = np.concatenate(views, axis=2)
+    pictures = [Image.fromarray(frame).resize(STRIP, Image.Resampling.LANCZOS) for frame in frames]
+    pictures[0].save(
+        FIGURES / "cameras.webp",
+        save_all=True,
+        append_images=pictures[1:],
+        duration=[50] * (len(pictures) - 1) + [1500],
+        loop=0,
+        quality=40,
+        method=6,
+    )
+    scope["folder"].cleanup()
 
 
 def make_explorer(store: el.EpisodeStore) -> None:
@@ -239,6 +267,7 @@ PARTS: dict[str, Callable[[el.EpisodeStore], None]] = {
     "charts": make_charts,
     "terminal": make_terminal,
     "explorer": make_explorer,
+    "cameras": make_cameras,
 }
 
 

@@ -4,7 +4,7 @@ The timeline `step` is `t` of `steps`: step t has observation t with its info, t
 reward and flags of that action; `episode/return` adds up the rewards so far. Step T has the last
 observation. The timeline `time` is there only where the store has times: a column, or frames per second.
 The text of `episode/end` says why the episode ended. Numbers are plots, arrays of more dimensions tensors,
-frames images, texts logs; keys of Dict spaces and infos are parts of the paths of entities.
+frames images or videos, texts logs; keys of Dict spaces and infos are parts of the paths of entities.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +34,18 @@ from ..plugin import (
     suggest,
 )
 from ..plugin.columns import EPISODE, METADATA, REWARD, unescape
+from ..plugin.files import temporary_folder
 from ..readers.exporting.shards import image_files, is_image
 from ..readers.exporting.tables import BARE_TABLES, TableExport
+from ..types import EncodedFrames
 
 _EXTRA = "'episodelake[rerun]'"
 #: Longer vectors are tensors, not as many lines of a plot.
 _MOST_LINES = 1000
 #: Bytes of the frames of one message.
 _FRAME_BYTES = 32 << 20
+#: Of videos where the store has no rate; the viewer shows frames at the times of their steps.
+_VIDEO_FPS = 30
 _FACTS = ("episode_id", "run_id", "seed", "length", "episode_return", "end_reason")
 _TEXTS = (pa.string(), pa.large_string())
 
@@ -56,7 +61,12 @@ def _is_card(path: tuple[Any, ...], value: Any) -> bool:
     folder=True,
     holds=replace(BARE_TABLES, ends={}, card=_is_card),
     images=Option.choice(
-        "png, which is lossless (the default), jpeg, or raw, without compression", "png", "jpeg", "raw"
+        "copy (the default), which keeps the packets of frames that are encoded by a codec and writes others "
+        "as png; png, which is lossless; jpeg; or raw, without compression",
+        "copy",
+        "png",
+        "jpeg",
+        "raw",
     ),
     time=Option("the column of steps with seconds or times, such as info.time, for the timeline `time`"),
     fps=Option.positive("steps per second, for the timeline `time`; that of the card by default", most=1e9),
@@ -90,8 +100,15 @@ class _Folder:
         snapshot = export.context.snapshot
         schema = snapshot.schema
         codecs = (schema.observation, schema.action, schema.reward)
+        # Encoders have made odd sides even, so those frames are larger.
+        self._copied = {
+            each.name: each.image
+            for each in schema.video
+            if self._images == "copy"
+            and not (each.encoding.lossless or each.image.height % 2 or each.image.width % 2)
+        }
         self._leaves = {leaf.column: leaf for codec in codecs for leaf in codec.leaves}
-        self._table = TableExport(export, layout="steps")
+        self._table = TableExport(export, layout="steps", encoded=self._copied)
         self._time = _time_column(export.options["time"], self._table.schema)
         if self._time is not None and export.options["fps"] is not None:
             raise InvalidArgumentError(
@@ -147,7 +164,7 @@ class _Folder:
             if not skipped:
                 entity = rerun.new_entity_path([*map(unescape, field.name.split("."))])
                 for chosen, columns in self._parts(field.name, rows.column(field.name)):
-                    yield chunk.from_columns(entity, times.at(chosen), columns)
+                    yield chunk.from_columns(entity, [] if chosen is None else times.at(chosen), columns)
         for entity, chosen, columns in self._ends(rows, facts):
             yield chunk.from_columns(entity, times.at(chosen), columns)
 
@@ -177,8 +194,11 @@ class _Folder:
         last = np.arange(len(acted)) == len(acted) - 1
         yield "/episode/end", last, self._rerun.TextLog.columns(text=[facts["end_reason"]])
 
-    def _parts(self, name: str, column: pa.ChunkedArray) -> Iterator[tuple[np.ndarray, Any]]:
-        """Yield the rows of a column that have values, and these as components; frames in several parts."""
+    def _parts(self, name: str, column: pa.ChunkedArray) -> Iterator[tuple[np.ndarray | None, Any]]:
+        """Yield the rows of a column that have values, and these as components; frames in several parts.
+
+        What belongs to all rows comes with None.
+        """
         rows = np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False))
         if not len(rows):
             return
@@ -191,6 +211,12 @@ class _Folder:
             else:
                 yield rows, columns
             return
+        video = self._video(name, values)
+        if video is not None:
+            yield None, video
+            moments = np.round(np.arange(len(rows)) * (1e9 / float(self._video_rate))).astype(np.int64)
+            yield rows, self._rerun.VideoFrameReference.columns_nanos(moments)
+            return
         stack = leaf.decode([values])
         if is_image(leaf.native, leaf.shape, grey=True):
             size = max(1, _FRAME_BYTES // leaf.size)
@@ -200,6 +226,32 @@ class _Folder:
             yield rows, self._lines(name, stack.reshape(-1), leaf.size, len(stack))
         else:
             yield rows, self._tensors(stack)
+
+    @property
+    def _video_rate(self) -> Fraction:
+        return Fraction(self._fps or _VIDEO_FPS).limit_denominator(1001)
+
+    def _video(self, name: str, cells: pa.Array) -> Any:
+        """Return the packets of frames as a video; None where they have to be decoded.
+
+        Streams of packets have no place for frames that are shown in another order, as H.264 has them.
+        """
+        image = self._copied.get(name)
+        if image is None:
+            return None
+        try:
+            packets = EncodedFrames(cells, image).stream()
+        except ValueError:  # Decoding says more.
+            return None
+        if packets is None:
+            return None
+        with temporary_folder("episodelake-rerun-") as folder:
+            path = Path(folder) / "video.mp4"
+            file = packets.new_file(path, self._video_rate, quick=False)
+            file.write(packets)
+            file.close()
+            blob = path.read_bytes()
+        return self._rerun.AssetVideo.columns(blob=[blob], media_type=["video/mp4"])
 
     def _plain(self, name: str, values: pa.Array) -> Any:
         """Return numbers, lists of numbers and texts as columns of components; None for other values."""
@@ -237,12 +289,13 @@ class _Folder:
         if self._images == "raw":
             model = "RGB" if frames.shape[-1:] == (3,) and frames.ndim == 4 else "L"
             size = {"width": frames.shape[2], "height": frames.shape[1]}
-            kind = rerun.components.ImageFormat(**size, color_model=model, channel_datatype="U8")
-            return rerun.Image.columns(buffer=frames.reshape(len(frames), -1), format=[kind] * len(frames))
+            form = rerun.components.ImageFormat(**size, color_model=model, channel_datatype="U8")
+            return rerun.Image.columns(buffer=frames.reshape(len(frames), -1), format=[form] * len(frames))
         if self._images == "jpeg":
             self._export.losses.add("frames of lossy JPEG", len(frames))
-        files = image_files(frames, self._images).field("bytes").to_pylist()
-        media = [f"image/{self._images}"] * len(files)
+        kind = "png" if self._images == "copy" else self._images
+        files = image_files(frames, kind).field("bytes").to_pylist()
+        media = [f"image/{kind}"] * len(files)
         return rerun.EncodedImage.columns(blob=files, media_type=media)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import html
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from nicegui import background_tasks, run, ui
@@ -12,6 +13,7 @@ from nicegui import background_tasks, run, ui
 from .. import Episode
 from ..errors import EpisodelakeError
 from ..readers.charts.signals import signal_columns
+from .camera_video import VideoMoment
 from .charts import episode_spec
 from .moments import (
     FrameSource,
@@ -197,39 +199,60 @@ class EpisodePane:
 
     async def _show_frames(self, t: int) -> None:
         """Show the frames of all cameras together, so that none is ahead of the others."""
-        cameras, passing = list(self._cameras), self.player.playing
-        pictures = await asyncio.gather(
-            *(run.io_bound(source.picture, t, passing=passing) for source, _, _ in cameras)
-        )
-        for (source, image, caption), picture in zip(cameras, pictures, strict=True):
-            if picture is not None and not self._left:
-                self._show_frame(source, image, caption, t, picture)
+        cameras = list(self._cameras)
+        frames = await asyncio.gather(*(self._frame(source, place, t) for source, place, _ in cameras))
+        for (source, place, caption), frame in zip(cameras, frames, strict=True):
+            if frame is not None and not self._left:
+                self._show_frame(source, place, caption, t, frame)
+
+    async def _frame(self, source: FrameSource, place: ui.element, t: int) -> Picture | VideoMoment | None:
+        if place.tag == "video" and source.video is not None:
+            return source.video.at(t)
+        return await run.io_bound(source.picture, t, passing=self.player.playing)
 
     def _show_frame(
-        self, frames: FrameSource, image: ui.element, caption: ui.label, t: int, picture: Picture
+        self,
+        source: FrameSource,
+        place: ui.element,
+        caption: ui.label,
+        t: int,
+        frame: Picture | VideoMoment,
     ) -> None:
-        image.classes(remove="small", add="small" if picture.width <= _SMALL else "")
-        image.props["src"] = picture.url
-        image.props["alt"] = f"{text_of(frames.name)} at t = {picture.t}"
-        image.update()
-        lines = [text_of(frames.name)]
-        if picture.t != t:
-            lines.append(f"the last frame, of t = {picture.t:,}")
-        if picture.difference is not None:
-            lines.append(f"not what was recorded, since {picture.difference}")
+        place.classes(remove="small", add="small" if frame.width <= _SMALL else "")
+        place.props.update(frame.props(f"{text_of(source.name)} at t = {frame.t}"))
+        place.update()
+        lines = [text_of(source.name)]
+        if frame.t != t:
+            lines.append(f"the last frame, of t = {frame.t:,}")
+        if frame.difference is not None:
+            lines.append(f"not what was recorded, since {frame.difference}")
         caption.set_text(": ".join(lines))
-        caption.classes(replace="caption" if picture.difference is None else "caption differs")
+        caption.classes(replace="caption" if frame.difference is None else "caption differs")
 
-    def _show_cameras(self, sources: Sequence[FrameSource]) -> None:
+    def _show_cameras(self, sources: Sequence[FrameSource], *, videos: bool = False) -> None:
         """Lay out the cameras side by side, each with its name."""
         self._camera_place.clear()
         self._cameras = []
         with self._camera_place:
             for source in sources:
                 with ui.element("figure"):
-                    image = ui.element("img").classes("frame").mark("frame")
+                    place = self._video(source) if videos and source.video else ui.element("img")
+                    place.classes("frame").mark("frame")
                     with ui.element("figcaption"):
-                        self._cameras.append((source, image, ui.label().classes("caption")))
+                        self._cameras.append((source, place, ui.label().classes("caption")))
+
+    def _video(self, source: FrameSource) -> ui.element:
+        place = ui.element("video")
+        assert source.video is not None
+        place.props.update(src=source.video.url, muted=True, playsinline=True, preload="auto")
+        place.on("error", partial(self._show_pictures, source))
+        return place
+
+    def _show_pictures(self, source: FrameSource) -> None:
+        """Show pictures in place of a video that the browser cannot play, or that cannot be made."""
+        source.video = None
+        self._show_cameras([each for each, _, _ in self._cameras], videos=True)
+        self.player.again()
 
     def draw_signals(self) -> None:
         """Draw the signals over time; in a moment, so that the rest is there before."""
@@ -251,7 +274,8 @@ class EpisodePane:
         self.draw_signals()
 
     def _look_for_frames(self) -> None:
-        self._show_cameras(frame_sources(self._shown, replayed=False))
+        # Frames are encoded when an episode is sealed.
+        self._show_cameras(frame_sources(self._shown, replayed=False), videos=not self.state)
         missing = not self._cameras and has_environment(self.episode)
         replayable = missing and self.episode.seed is not None
         self._render.set_visibility(replayable)
@@ -293,8 +317,11 @@ class EpisodePane:
             return False
         sources = frame_sources(self._shown, replayed=False)
         if len(sources) == len(self._cameras):
-            kept = zip(sources, self._cameras, strict=True)
-            self._cameras = [(source, image, caption) for source, (_, image, caption) in kept]
+            # A video of a sealed episode stays as it is.
+            self._cameras = [
+                (kept[0] if kept[1].tag == "video" else source, *kept[1:])
+                for source, kept in zip(sources, self._cameras, strict=True)
+            ]
         self._show_figures()
         if before[1] != episode.length:
             self.draw_signals()

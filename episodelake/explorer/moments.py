@@ -24,7 +24,8 @@ from ..errors import EnvUnavailableError
 from ..plugin import DatasetFacts, RunEnv, require
 from ..readers.charts.signals import row_values
 from ..readers.pictures.images import image_column, image_columns
-from ..readers.pictures.video import FASTEST, REPLAY, recorded_fps
+from ..readers.pictures.video import FASTEST, REPLAY, is_played, recorded_fps
+from .camera_video import CameraVideo
 
 LONGEST_TEXT = 400
 #: The text of a missing value.
@@ -165,15 +166,21 @@ class Picture:
         """The image as the address of an element."""
         return f"data:image/{self.kind};base64,{base64.b64encode(self.data).decode()}"
 
+    def props(self, label: str) -> dict[str, Any]:
+        """Return what an image has to show this."""
+        return {"src": self.url, "alt": label}
+
 
 class FrameSource(Protocol):
     """Where the frames of an episode come from.
 
     Attributes:
         name: of the camera, or "replay".
+        video: all frames at once, for browsers; None where there are only pictures.
     """
 
     name: str
+    video: CameraVideo | None
 
     def picture(self, t: int, *, passing: bool = False) -> Picture:
         """Return the frame of a step; of one that is passing by, a large one may lose some quality."""
@@ -205,6 +212,8 @@ class RecordedPictures:
         self._count = episode._observation_count
         image = image_column(episode._own_schema, column, None)
         height, width = (image.leaf.shape[image.layout.index(axis)] for axis in "HW")
+        played = is_played(episode.schema, column)
+        self.video = CameraVideo(episode, column, width) if played else None
         self._rows = max(1, CHUNK_BYTES // (3 * height * width))
         self._lock = threading.Lock()
         self._chunks: dict[int, Future[np.ndarray]] = {}
@@ -266,6 +275,7 @@ class ReplayedPictures:
     """
 
     name = REPLAY
+    video = None
 
     def __init__(self, episode: Episode) -> None:
         self._kept: list[Picture] = []

@@ -22,7 +22,11 @@ _THUMBNAILS = 12
 #: A growing episode gets new thumbnails when it is so many times as long.
 _LONGER = 1.25
 #: Answered when the browser has drawn the last update, and at once by a hidden page.
-_WHEN_DRAWN = "new Promise((done) => (document.hidden ? done() : requestAnimationFrame(() => done())))"
+_WHEN_DRAWN = """new Promise((done) => {
+    const seeks = () => [...document.querySelectorAll("video.frame")].some((video) => video.seeking);
+    const look = () => document.hidden || !seeks() ? done() : requestAnimationFrame(look);
+    document.hidden ? done() : requestAnimationFrame(look);
+})"""
 _PATIENCE = 5.0
 
 

@@ -7,7 +7,7 @@ Rows come in the order of the view, a few megabytes at a time.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -54,6 +54,7 @@ class TableExport:
         export: of the episodes.
         encode: replaces columns of `steps` with others of the same names, once for each row that is read.
         layout: "transitions" or "steps".
+        encoded: columns of frames to leave as they are stored, with the layout "steps".
 
     Attributes:
         schema: of the table.
@@ -67,8 +68,10 @@ class TableExport:
         encode: Callable[[pa.Table], pa.Table] | None = None,
         *,
         layout: str,
+        encoded: Collection[str] = (),
     ) -> None:
         self._export = export
+        self._video = [each for each in export.context.snapshot.schema.video if each.name not in encoded]
         self._snapshot = snapshot = export.context.snapshot
         self._transitions = layout == "transitions"
         added = snapshot.annotation_files.annotations
@@ -92,11 +95,11 @@ class TableExport:
             taken = {field.name for field in self._steps}
             self._following |= {name: after for name, after in own.items() if after not in taken}
         self._encode = encode
-        encoded = pa.schema([pa.field(field.name, field.type) for field in self._steps])
+        written = pa.schema([pa.field(field.name, field.type) for field in self._steps])
         if encode is not None:
-            encoded = encode(encoded.empty_table()).schema
+            written = encode(written.empty_table()).schema
         # With the kinds of dynamic columns: the shapes and dtypes of arrays.
-        of_steps = {field.name: marked(encoded.field(field.name), field) for field in self._steps}
+        of_steps = {field.name: marked(written.field(field.name), field) for field in self._steps}
         self.schema = pa.schema(
             [
                 pa.field(EPISODE, pa.int64()),
@@ -174,7 +177,7 @@ class TableExport:
 
     def _block_rows(self, block: Block) -> pa.Table:
         table = block.shown(self._stored, self._snapshot.overflow("steps"), 0, block.count)
-        for video in self._snapshot.schema.video:
+        for video in self._video:
             table = video.decoded(table)
         for name, annotation in self._snapshot.annotation_files.annotations.items():
             table = table.append_column(name, block.added(self._snapshot, annotation, 0, block.count))

@@ -11,6 +11,7 @@ import gymnasium
 import numpy as np
 
 from ...store.errors import CorruptStoreError, InvalidArgumentError, NothingToDrawError
+from ...store.frames import EncodedFrames
 from ...store.schema import StepSchema
 from ...store.spaces.fixed import FixedNode
 from ..episode_data import EpisodeData
@@ -225,6 +226,34 @@ def recorded_frames(
             for offset, frame in enumerate(column.rgb(decoded)):
                 yield int(steps[begin + offset]), frame
         position = stop
+
+
+def recorded_packets(episode: EpisodeData, column: ImageColumn) -> Iterator[Any]:
+    """Yield a `PacketStream` of the frames of an episode by row group; None for a part to be decoded.
+
+    Args:
+        episode: of one agent.
+        column: an image that the store encodes.
+
+    Raises:
+        CorruptStoreError: a file is damaged; the message names it.
+    """
+    file = episode._block.file
+    (image,) = (each.image for each in episode.schema.video if each.name == column.name)
+    start = episode._block.first + episode._start
+    stop = start + episode._observation_count
+    for group in file.groups_of(start, stop - start):
+        first = int(file.starts[group])
+        table = file.read([group], [column.name])
+        if column.name not in table.column_names:
+            raise CorruptStoreError(f"The file {file.path} has no column {column.name!r}.")
+        cells = table.column(0)[max(0, start - first) : stop - first].combine_chunks()
+        try:
+            packets = EncodedFrames(cells, image).stream()
+        except ValueError as error:
+            raise CorruptStoreError(f"{file.path}, column '{column.name}': {error}.") from error
+        # Others are shown with frames that no row has.
+        yield packets if packets is not None and packets.shown.max() < len(cells) else None
 
 
 #: How `steps` can be given.

@@ -23,6 +23,7 @@ from ...store.errors import (
     UntrustedEnvError,
 )
 from ...store.files import temporary_folder, user_path
+from ...store.schema import StepSchema
 from ..episode_data import EpisodeData
 from ..replaying.rendering import RenderedFrames
 from ..replaying.replay import ReplayReport
@@ -33,9 +34,10 @@ from .images import (
     image_column,
     image_columns,
     recorded_frames,
+    recorded_packets,
     small_images,
 )
-from .writing import FORMATS, SHEET_FRAMES, write_gif, write_mp4, write_png
+from .writing import FORMATS, PLAYED_CODECS, SHEET_FRAMES, Packets, copy_mp4, write_gif, write_mp4, write_png
 
 FPS = 30.0
 #: The most frames per second.
@@ -69,6 +71,7 @@ class EpisodeVideo:
         steps: Sequence[int],
         fps: float,
         rendered: Any = None,
+        packets: Callable[[], Packets] | None = None,
     ) -> None:
         self.episode_id = episode_id
         self.source = source
@@ -76,6 +79,7 @@ class EpisodeVideo:
         self.fps = fps
         self._make = make
         self._rendered = rendered
+        self._packets = packets
         self._page: str | None = None
 
     @property
@@ -108,12 +112,16 @@ class EpisodeVideo:
     def save(self, path: str | PathLike[str], *, lossless: bool = False, scale: int | None = None) -> Path:
         """Write the video, or a picture of it.
 
+        Frames that the store encodes as h264 or av1 come into an `.mp4` as they are, without decoding, if the
+        video has all of the episode, and neither `lossless` nor `scale` is given.
+
         Args:
             path: its suffix says what: `.mp4`, `.gif`, or `.png` (a single frame, or a sheet of up to 12 of
                 them). A file that is there is replaced, once the new one is whole.
             lossless: of `.mp4`, keep every pixel as it is; not every player shows such files. GIF is exact as
                 long as a frame has no more than 256 colours, PNG always.
-            scale: how many pixels wide and high each pixel becomes; None for 1, or more for small frames.
+            scale: how many pixels wide and high each pixel becomes; None for 1, or more for small frames
+                that are encoded.
 
         Returns:
             The path.
@@ -138,7 +146,8 @@ class EpisodeVideo:
         elif kind == ".gif":
             write_gif(_any_frames(self), target, self.fps, scale)
         else:
-            write_mp4(_any_frames(self), target, self.fps, lossless=lossless, scale=scale)
+            packets = self._packets() if self._packets and scale is None and not lossless else None
+            write_mp4(_any_frames(self), target, self.fps, lossless=lossless, scale=scale, packets=packets)
         return target
 
     def chosen(self, steps: Sequence[int]) -> EpisodeVideo:
@@ -170,7 +179,11 @@ def make_video(
     if recorded:
         image = image_column(episode._own_schema, column, layout)
         frames = partial(recorded_frames, episode, image)
-        return EpisodeVideo(episode.id, image.name, frames, chosen, fps or recorded_fps(episode))
+        whole = chosen == range(episode._observation_count) and "K" not in image.layout
+        copied = whole and is_played(episode.schema, image.name)
+        packets = partial(recorded_packets, episode, image) if copied else None
+        fps = fps or recorded_fps(episode)
+        return EpisodeVideo(episode.id, image.name, frames, chosen, fps, packets=packets)
     if hasattr(episode, "agent_id"):
         raise NothingToDrawError(
             f"The observations of this agent hold no images.{small_images(episode._own_schema)} It cannot be "
@@ -186,6 +199,26 @@ def make_video(
     return EpisodeVideo(
         episode.id, REPLAY, rendered.frames, chosen, fps or _fps_of(rendered.env.metadata), rendered
     )
+
+
+def is_played(schema: StepSchema, column: str) -> bool:
+    """Return whether browsers play the packets that a store has of a column."""
+    encoding = schema.encodings.get(column)
+    return encoding is not None and encoding.codec in PLAYED_CODECS
+
+
+def copied_mp4(episode: EpisodeData, column: str, path: Path, fps: float) -> bool:
+    """Write all frames of a column as they are, for browsers; return False where they have to be decoded.
+
+    Args:
+        column: for which `is_played` is true.
+
+    Raises:
+        CorruptStoreError: a file is damaged; the message names it.
+        MissingPackageError: PyAV is not installed.
+    """
+    image = image_column(episode._own_schema, column, None)
+    return copy_mp4(recorded_packets(episode, image), path, fps)
 
 
 def _video_of_game(episode: EpisodeData, steps: Sequence[int], env: Any, fps: float | None) -> EpisodeVideo:
@@ -265,18 +298,20 @@ def recorded_fps(episode: EpisodeData) -> float:
 
 
 def _page(video: EpisodeVideo) -> str:
-    every = -(-len(video) // SHOWN_FRAMES)
-    part = video.chosen(video.steps[::every]) if every > 1 else video
     caption = [escape(f"{len(video):,} frames of {video.source}, {video.fps:g} fps")]
-    if every > 1:
-        caption.append(f"every {every}th frame is shown; save() writes all")
+    every = -(-len(video) // SHOWN_FRAMES)
     with temporary_folder("episodelake-video-") as folder:
         path = Path(folder) / "video.mp4"
         try:
             with warnings.catch_warnings():
                 # What a replay warns of stands in the caption.
                 warnings.simplefilter("ignore", RuntimeWarning)
-                part.save(path)
+                whole = every > 1 and video._packets and copy_mp4(video._packets(), path, video.fps)
+                if every > 1 and (not whole or path.stat().st_size > SHOWN_BYTES):
+                    video.chosen(video.steps[::every]).save(path)
+                    caption.append(f"every {every}th frame is shown; save() writes all")
+                elif not whole:
+                    video.save(path)
         except Exception as error:  # a notebook shows it; the environment's own code may raise anything
             return f"<p><strong>No video:</strong> {escape(str(error) or type(error).__name__)}</p>"
         size = path.stat().st_size

@@ -20,6 +20,8 @@ from ...store.manifest import check_outside_stores
 
 #: Steps of an episode with their frames, uint8 (H, W, 3); at least one.
 Frames = Iterable[tuple[int, np.ndarray]]
+#: A `PacketStream` by part of an episode, each from a keyframe on; None for a part to be decoded.
+Packets = Iterable[Any]
 FORMATS = (".mp4", ".gif", ".png")
 SHEET_FRAMES = 12
 _SHEET_COLUMNS = 4
@@ -29,16 +31,52 @@ _LABEL_SIZE = 14
 _SMALL_SHEET_SIDE = 120
 #: Smaller frames are drawn with larger pixels.
 _SMALL_SIDE = 240
+#: What browsers play.
+PLAYED_CODECS = ("h264", "av1")
+_PLAYED_COLOURS = ("yuv420p", "yuvj420p", "gray")
 
 
-def write_mp4(frames: Frames, path: Path, fps: float, *, lossless: bool, scale: int | None) -> None:
-    """Write H.264; without `lossless` in the colours that every player knows, else exactly."""
+def write_mp4(
+    frames: Frames, path: Path, fps: float, *, lossless: bool, scale: int | None, packets: Packets | None
+) -> None:
+    """Write packets as they are if they are one video.
+
+    Else write H.264; without `lossless` in the colours that every player knows, else exactly.
+    """
+    with _replacing(path) as temporary:
+        if packets is None or not copy_mp4(packets, temporary, fps):
+            _encode_mp4(frames, path, fps, temporary, lossless=lossless, scale=scale)
+
+
+def copy_mp4(packets: Packets, path: Path, fps: float) -> bool:
+    """Write a file of packets without decoding them; return False where it is none that browsers play."""
+    av: Any = require("av", "A video")
+    first: Any = None
+    try:
+        with contextlib.ExitStack() as stack:
+            for part in packets:
+                if part is None or part.codec not in PLAYED_CODECS:
+                    return False
+                if first is None:
+                    first, file = part, part.new_file(path, _rate(fps), quick=True)
+                    stack.callback(file.close)
+                elif not first.takes(part):
+                    return False
+                file.write(part)
+        if first is None:
+            return False
+        with av.open(str(path)) as written:
+            return written.streams.video[0].pix_fmt in _PLAYED_COLOURS
+    except av.error.FFmpegError:  # Those who decode the frames get to know more.
+        return False
+
+
+def _encode_mp4(
+    frames: Frames, path: Path, fps: float, temporary: Path, *, lossless: bool, scale: int | None
+) -> None:
     av: Any = require("av", "A video")
     codec, pixels, options = _encoding(av, lossless=lossless)
-    with (
-        _replacing(path) as temporary,
-        _opened(av, temporary, path, "mp4", {"movflags": "+faststart"}) as container,
-    ):
+    with _opened(av, temporary, path, "mp4", {"movflags": "+faststart"}) as container:
         stream: Any = None
         for frame in _frames(frames, 1 if lossless and scale is None else scale):
             if stream is None:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from . import ffmpeg
+from ..common.optional_packages import require
+from . import ffmpeg, h264_order
 from .chunks import MAGIC, Chunk
 from .images import ImageShape
 
@@ -26,6 +30,7 @@ class PacketStream:
         shown: int64, one per packet: the place at which its frame is shown, counted from 0. Those from the
             episode's number of frames on belong to none of its rows, but others are decoded with them.
         keys: bool, one per packet: the keyframes.
+        image: the shape of a frame.
     """
 
     codec: str
@@ -33,11 +38,68 @@ class PacketStream:
     packets: list[bytes]
     shown: np.ndarray
     keys: np.ndarray
+    image: ImageShape
 
     @property
     def delay(self) -> int:
         """How many frames later than it is decoded a frame is shown at most."""
         return max(0, int((np.arange(len(self.shown)) - self.shown).max()))
+
+    def takes(self, other: PacketStream) -> bool:
+        """Return whether a file that begins with these packets can go on with others."""
+        alike = (self.codec, self.extradata) == (other.codec, other.extradata)
+        return alike and other.delay <= self.delay
+
+    def new_file(self, path: Path, fps: Fraction, *, quick: bool) -> PacketFile:
+        """Begin an MP4 file for these packets, and others with the same codec, extradata and image.
+
+        Args:
+            path: of the file.
+            fps: frames per second.
+            quick: put the index first, so that players begin before they have all of the file; writes the
+                file twice.
+        """
+        return PacketFile(self, path, fps, quick=quick)
+
+
+class PacketFile:
+    """An MP4 file of packets that are copied.
+
+    Attributes:
+        delay: how many frames later than it is decoded a frame may be shown.
+        size: the bytes of its packets.
+    """
+
+    def __init__(self, first: PacketStream, path: Path, fps: Fraction, *, quick: bool) -> None:
+        self._av: Any = require("av", "A video")
+        # Encoders have made odd sides even.
+        height, width = (side + side % 2 for side in (first.image.height, first.image.width))
+        options = {"movflags": "+faststart"} if quick else {}
+        self._container = self._av.open(str(path), "w", format="mp4", options=options)
+        self._stream = self._container.add_mux_stream(first.codec, rate=fps, width=width, height=height)
+        self.delay = first.delay
+        self._fps = fps
+        self._frames = self.size = 0
+
+    def write(self, packets: PacketStream) -> tuple[int, int]:
+        """Append an episode or a part of it, which begins with a keyframe; return the numbers of its frames.
+
+        The next begins after the last frame that its packets have.
+        """
+        start = self._frames
+        for index, data in enumerate(packets.packets):
+            packet = self._av.Packet(data)
+            packet.stream, packet.time_base = self._stream, 1 / self._fps
+            packet.pts, packet.dts = start + int(packets.shown[index]), start + index - self.delay
+            packet.is_keyframe = bool(packets.keys[index])
+            self._container.mux(packet)
+            self.size += len(data)
+        self._frames += 1 + int(packets.shown.max())
+        return start, self._frames
+
+    def close(self) -> None:
+        """Finish the file."""
+        self._container.close()
 
 
 def packet_stream(cells: pa.Array, image: ImageShape) -> PacketStream | None:
@@ -64,7 +126,7 @@ def packet_stream(cells: pa.Array, image: ImageShape) -> PacketStream | None:
         first = first or chunk
         if chunk is None or first is None or not _follows(chunk, first):
             return None
-        order = ffmpeg.shown_order(chunk, image)
+        order = _shown_order(chunk, image)
         if order is None:
             return None
         # Packets after the last frame that is wanted are not needed to decode it.
@@ -77,9 +139,15 @@ def packet_stream(cells: pa.Array, image: ImageShape) -> PacketStream | None:
     if first is None:
         return None
     packets[:] = _with_start_codes(first, packets)
-    return PacketStream(
-        first.codec, first.extradata, packets, np.concatenate(shown), np.isin(np.arange(len(packets)), keys)
-    )
+    is_key = np.isin(np.arange(len(packets)), keys)
+    return PacketStream(first.codec, first.extradata, packets, np.concatenate(shown), is_key, image)
+
+
+def _shown_order(chunk: Chunk, image: ImageShape) -> np.ndarray | None:
+    order = None
+    if chunk.codec == "h264":
+        order = h264_order.shown_order(_with_start_codes(chunk, [*map(bytes, chunk.packets)]))
+    return ffmpeg.shown_order(chunk, image) if order is None else order
 
 
 def _follows(chunk: Chunk, first: Chunk) -> bool:

@@ -242,7 +242,7 @@ def test_an_episode_of_a_view_is_copied(tmp_path: Path) -> None:
 
 def test_a_damaged_chunk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By its episode and column; nothing is written."""
-    store = recorded(tmp_path / "store", el.Video("h264"))
+    store = recorded(tmp_path / "store", el.Video("hevc"))
 
     def damaged(*_: Any) -> None:
         raise ValueError("FFmpeg cannot decode it")

@@ -7,12 +7,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import av
 import numpy as np
 import pytest
 from gymnasium import spaces
 
 import episodelake as el
 from array_stores import recorded
+from video_stores import SHAPES, arrays_of, new_store
 
 PEERS = pytest.mark.peers
 CARTS = (spaces.Box(-9, 9, (2,), np.float32), spaces.Discrete(3))
@@ -124,6 +126,47 @@ def test_recordings_have_images_and_tensors(tmp_path: Path) -> None:
             ]
             times = [time.total_seconds() for time in columns["/action"]["time"]]
             assert times == [info["cost"] for info in episode.infos[:-1]]
+
+
+@PEERS
+@pytest.mark.parametrize("fps", [None, 12.5])
+def test_encoded_frames_are_copied(tmp_path: Path, fps: float | None) -> None:
+    """Rerun finds a frame for each step in the video of a camera; others are images, and all on request."""
+    rerun = pytest.importorskip("rerun")
+    image = pytest.importorskip("PIL.Image")
+    copied = ("grey", "mono", "rgb")
+    cameras = {name: SHAPES[name] for name in (*copied, "odd", "exact", "raw")}
+    store = new_store(tmp_path / "store", cameras=cameras)
+    with store.writer() as writer:
+        for number, length in enumerate((11, 1)):
+            writer.write_episode(**arrays_of(cameras, number, length))
+    store.refresh().export(tmp_path / "png", format="rerun", images="png")
+    report = store.export(tmp_path / "out", format="rerun", **({} if fps is None else {"fps": fps}))
+    assert not any("frames" in loss for loss in report.lost)
+    for number, episode in enumerate(store):
+        _, columns = columns_of(tmp_path / "out" / f"{number:06d}.rrd")
+        _, plain = columns_of(tmp_path / "png" / f"{number:06d}.rrd")
+        steps = [*range(episode.length + 1)]
+        for name in cameras:
+            entity, frames = columns[f"/observation/{name}"], episode.observations[name]
+            for blobs in (plain[f"/observation/{name}"], *([] if name in copied else [entity])):
+                seen = [
+                    np.asarray(image.open(io.BytesIO(bytes(each[0])))) for each in blobs["EncodedImage:blob"]
+                ]
+                assert np.array_equal(np.reshape(seen, frames.shape), frames)
+            if name not in copied:
+                continue
+            ((blob,),) = (each for each in entity["AssetVideo:blob"] if each is not None)
+            video = rerun.AssetVideo(contents=bytes(blob), media_type="video/mp4")
+            moments = [each[0] for each in entity["VideoFrameReference:timestamp"] if each is not None]
+            known = np.sort(video.read_frame_timestamps_nanos())
+            assert len(known) == len(moments) == len(steps)
+            assert np.abs(known - moments).max() <= 1e9 / (fps or 30) / 100
+            assert [step for step in entity["step"] if step is not None] == steps
+            with av.open(io.BytesIO(bytes(blob))) as container:
+                form = "gray" if cameras[name][2:] in ((), (1,)) else "rgb24"
+                shown = [frame.to_ndarray(format=form) for frame in container.decode(video=0)]
+            assert np.array_equal(np.reshape(shown, frames.shape), frames)
 
 
 @PEERS

@@ -55,6 +55,15 @@ BUSY_THEN_CLICK = """(button) => {
 }"""
 
 
+# The mean of the frame that a video shows, NaN while it looks for it.
+PLAYED = """(video) => {
+    const context = new OffscreenCanvas(24, 24).getContext("2d");
+    context.drawImage(video, 0, 0);
+    const data = context.getImageData(0, 0, 24, 24).data;
+    return video.seeking ? NaN : data.filter((_, i) => i % 4 < 3).reduce((a, b) => a + b) / (24 * 24 * 3);
+}"""
+
+
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """A Chromium for all tests."""
@@ -1178,10 +1187,19 @@ def test_a_writer_that_is_killed_is_watched(
 
 
 def test_playback_of_four_cameras(visit: Open, tmp_path: Path) -> None:
-    """Keys and thumbnails move, play loops, and all cameras show the step of the slider."""
+    """Keys and thumbnails move, play loops, and all cameras show the step of the slider.
+
+    The browser plays the packets of two; a third has a codec that few play, and the fourth is not encoded.
+    """
     names, length = ("front", "left", "right", "wrist"), 30
     spaces = Dict({name: Box(0, 255, (24, 24, 3), np.uint8) for name in names})
-    store = el.create(tmp_path / "robot", observation_space=spaces, action_space=Discrete(2))
+    codecs = {"front": el.Video("h264"), "left": el.Video("av1"), "right": el.Video("hevc")}
+    store = el.create(
+        tmp_path / "robot",
+        observation_space=spaces,
+        action_space=Discrete(2),
+        encodings={f"observation.{name}": video for name, video in codecs.items()},
+    )
     images = np.stack([np.full((24, 24, 3), 5 * t, np.uint8) for t in range(length + 1)])
     with store.writer() as writer:
         writer.write_episode(
@@ -1219,9 +1237,12 @@ def test_playback_of_four_cameras(visit: Open, tmp_path: Path) -> None:
         page.get_by_role("button", name="Play or pause").click()
         expect(page.get_by_role("button", name="Play or pause")).to_contain_text("play_arrow")
         t = int(label.inner_text().split()[2])
-        for name in names:
+        for name in names[:2]:
+            frame = page.locator(f"video.frame[aria-label='{name} at t = {t}']")
+            wait_until(lambda frame=frame: abs(frame.evaluate(PLAYED) - 5 * t) < 2, f"{name} at {t}")
+        for name in names[2:]:
             frame = page.locator(f"img.frame[alt^='{name}']")
             expect(frame).to_have_attribute("alt", f"{name} at t = {t}")
-            assert (pixels(frame) == 5 * t).all()
+            assert (np.abs(pixels(frame).astype(int) - 5 * t) < 2 * (name == "right") + 1).all()
         settle(page)
         assert unnamed(page) == [] and misplaced(page) == [] and crowded(page) == []

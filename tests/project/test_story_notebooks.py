@@ -1,11 +1,13 @@
 """The notebooks that answer a question: run from top to bottom, they find what they tell.
 
-Each learns in a loop of its own and records that. The committed outputs and those of an execution now must
-both bear the story out; to the last digit they need not agree, since a learner follows the last bit of a sum.
+Two learn in a loop of their own and record that; one has an arm with cameras. The committed outputs and
+those of an execution now must both bear the story out; to the last digit they need not agree, since a learner
+follows the last bit of a sum, and sizes the encoder.
 """
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import nbformat
@@ -27,7 +29,7 @@ from notebook_runs import (
 # They learn for some ten seconds each: `make test-notebooks` runs them, and so does the CI.
 pytestmark = pytest.mark.slow
 
-NAMES = ("sql", "dataframes")
+NAMES = ("sql", "dataframes", "cameras")
 
 
 @pytest.fixture(scope="module")
@@ -116,8 +118,26 @@ def test_those_who_give_up_the_flag_brake_below_it(shown: dict[str, dict[str, st
     assert min(brakes.values()) < 0.6
 
 
+def test_cameras_are_small_and_go_to_lerobot_and_back(shown: dict[str, dict[str, str]]) -> None:
+    """Video takes less than a twentieth of raw frames, and every frame of LeRobot's videos comes back."""
+    said = shown["cameras"]
+    episodes, steps = re.findall(r"\d+", said["record"])
+    assert episodes == "12" and int(steps) > 300
+    frames, times = (
+        int(re.search(pattern, said["size"])[1]) for pattern in (r"(\d+) frames", r"(\d+) times")
+    )
+    assert frames == 4 * (int(steps) + 12) and times > 20
+    ((direct, *_, near, far), (clumsy, *_, also_near, further)) = table(said["query"])
+    assert (direct, clumsy) == ("direct", "clumsy") and float(far) < float(further)
+    assert max(float(near), float(also_near)) < 0.05
+    assert said["decode"].startswith("(12, 96, 128, 3) uint8")
+    assert said["train"].count("(16, 2, 96, 128, 3)") == 4
+    assert "frames of observation.front, 20 fps" in said["video"]
+    assert (said["lerobot"], said["same"]) == ("4 videos\n", "48 of 48 videos have the same frames\n")
+
+
 def test_charts_are_titled_and_hold_data(executed: dict[str, NotebookNode]) -> None:
-    """Every chart of both has a title and rows."""
+    """Every chart has a title and rows."""
     for name, count in (("sql", 2), ("dataframes", 2)):
         drawn = charts(executed[name])
         assert len(drawn) == count
@@ -127,7 +147,7 @@ def test_charts_are_titled_and_hold_data(executed: dict[str, NotebookNode]) -> N
 
 def test_nothing_is_left_behind(executed: dict[str, NotebookNode], folder: Path) -> None:
     """The notebooks are quiet and write nothing beside themselves."""
-    assert [streams(notebook) for notebook in executed.values()] == [{"stdout"}] * 2
+    assert [streams(notebook) for notebook in executed.values()] == [{"stdout"}] * len(NAMES)
     assert list(folder.iterdir()) == []
 
 

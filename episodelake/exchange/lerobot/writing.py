@@ -252,7 +252,7 @@ class _Dataset:
             return videos.write(values[name])
         # All of them would have to be decoded.
         values[name] = encoded[:: max(1, math.ceil(episode.length / _SAMPLED))]
-        return videos.copy(packets, encoded.image.shape, episode.length)
+        return videos.copy(packets, episode.length)
 
     def _values(self, episode: Episode, length: int) -> dict[str, np.ndarray]:
         flags = np.arange(length) == length - 1

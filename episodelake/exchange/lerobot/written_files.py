@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 from fractions import Fraction
-from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -138,23 +137,22 @@ class VideoFiles:
 
     def write(self, frames: np.ndarray) -> dict[str, float]:
         """Append the frames of an episode, uint8 (T, H, W, 3), and return where they are."""
-        return self._write(None, frames, frames.shape[1:3])
+        return self._write(None, frames)
 
-    def copy(self, packets: Any, shape: Sequence[int], frames: int) -> dict[str, float]:
+    def copy(self, packets: Any, frames: int) -> dict[str, float]:
         """Append the packets of an episode, and return where its frames are.
 
         Args:
             packets: a `PacketStream`.
-            shape: (H, W, 3) of a frame.
             frames: of the episode.
         """
         key = packets.codec, packets.extradata
         if key in self._open and self._open[key][1].delay < packets.delay:
             self._close(key)
-        place = self._write(key, packets, shape[:2])
+        place = self._write(key, packets)
         return {**place, "to_timestamp": place["from_timestamp"] + float(frames / self._fps)}
 
-    def _write(self, key: Any, content: Any, shape: Sequence[int]) -> dict[str, float]:
+    def _write(self, key: Any, content: Any) -> dict[str, float]:
         if key in self._open and self._open[key][1].size > VIDEO_MB * 1_000_000:
             self._close(key)
         if key not in self._open:
@@ -162,8 +160,12 @@ class VideoFiles:
                 self._close(next(iter(self._open)))
             path = Path(self._pattern.format(**place_of(self._count)))
             path.parent.mkdir(parents=True, exist_ok=True)
-            made = _EncodedVideo if key is None else partial(_CopiedVideo, content)
-            self._open[key] = self._count, made(path, self._fps, *shape)
+            video = (
+                _EncodedVideo(path, self._fps, *content.shape[1:3])
+                if key is None
+                else content.new_file(path, self._fps, quick=False)
+            )
+            self._open[key] = self._count, video
             self._count += 1
         number, video = self._open[key]
         start, stop = video.write(content)
@@ -233,35 +235,6 @@ class _EncodedVideo:
     def _mux(self, packets: Sequence[Any]) -> None:
         self.size += sum(packet.size for packet in packets)
         self._container.mux(packets)
-
-
-class _CopiedVideo:
-    """See `_Video`; takes packets of one codec."""
-
-    def __init__(self, first: Any, path: Path, fps: Fraction, height: int, width: int) -> None:
-        self._av: Any = require("av", "A video")
-        self._container = self._av.open(str(path), "w", format="mp4")
-        self._stream = self._container.add_mux_stream(first.codec, rate=fps, width=width, height=height)
-        self.delay = first.delay
-        self._fps = fps
-        self._frames = self.size = 0
-
-    def write(self, packets: Any) -> tuple[int, int]:
-        """Append packets; the next episode begins after the last frame that they have."""
-        start = self._frames
-        for index, data in enumerate(packets.packets):
-            packet = self._av.Packet(data)
-            packet.stream, packet.time_base = self._stream, 1 / self._fps
-            packet.pts, packet.dts = start + int(packets.shown[index]), start + index - self.delay
-            packet.is_keyframe = bool(packets.keys[index])
-            self._container.mux(packet)
-            self.size += len(data)
-        self._frames += 1 + int(packets.shown.max())
-        return start, self._frames
-
-    def close(self) -> None:
-        """Finish the file."""
-        self._container.close()
 
 
 def place_of(number: int) -> dict[str, int]:

@@ -1,0 +1,118 @@
+"""The order in which frames of H.264 are shown, from the headers of their slices, without decoding them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+#: No header of interest is longer; emulation prevention bytes counted.
+_HEADER_BYTES = 64
+#: Profiles whose parameters name the format of the colours.
+_HIGH = (44, 83, 86, 100, 110, 118, 122, 128, 134, 135, 138, 139, 244)
+_SLICE, _KEY_SLICE, _PARAMETERS = 1, 5, 7
+#: Partitioned slices, and those of further layers.
+_UNUSUAL = (2, 3, 4, 20, 21)
+
+
+class _Bits:
+    """Bits of a header, which are read from the front; IndexError where they end."""
+
+    def __init__(self, unit: bytes) -> None:
+        data = unit[1:_HEADER_BYTES].replace(b"\0\0\3", b"\0\0")
+        self._bits = bin(int.from_bytes(b"\1" + data))[3:]
+        self._at = 0
+
+    def take(self, count: int) -> int:
+        """Return a number of so many bits."""
+        start, self._at = self._at, self._at + count
+        if self._at > len(self._bits):
+            raise IndexError
+        return int(self._bits[start : self._at] or "0", 2)
+
+    def number(self) -> int:
+        """Return an Exp-Golomb number."""
+        zeros = self._bits.find("1", self._at) - self._at
+        if zeros < 0:
+            raise IndexError
+        self._at += zeros
+        return self.take(zeros + 1) - 1
+
+
+@dataclass(frozen=True)
+class _Parameters:
+    frame_bits: int
+    #: Of the order that each slice states; None where frames are shown in the order of their packets.
+    order_bits: int | None
+    planes: bool
+
+    @staticmethod
+    def of(unit: bytes) -> _Parameters | None:
+        """Return the parameters of a sequence; None where slices may state their order in another way."""
+        bits = _Bits(unit)
+        profile, _, _ = bits.take(8), bits.take(16), bits.number()
+        planes = False
+        if profile in _HIGH:
+            if bits.number() == 3:
+                planes = bool(bits.take(1))
+            bits.number(), bits.number(), bits.take(1)
+            if bits.take(1):  # scaling lists
+                return None
+        frame_bits, kind = bits.number() + 4, bits.number()
+        order_bits = bits.number() + 4 if kind == 0 else None
+        bits.number(), bits.take(1), bits.number(), bits.number()
+        frames_only = bits.take(1)
+        return _Parameters(frame_bits, order_bits, planes) if frames_only and kind != 1 else None
+
+
+def shown_order(packets: Iterable[bytes]) -> np.ndarray | None:
+    """Return the place at which the frame of each packet is shown, int64; None if only a decoder can tell.
+
+    Args:
+        packets: of a closed group of pictures, with start codes; the first has the parameters.
+    """
+    parameters: _Parameters | None = None
+    orders: list[int] = []
+    high = low = 0
+    try:
+        for number, packet in enumerate(packets):
+            for unit in packet.split(b"\0\0\1")[1:]:
+                kind = unit[0] & 31
+                if kind == _PARAMETERS:
+                    parameters = _Parameters.of(unit)
+                elif kind in _UNUSUAL or (kind == _KEY_SLICE) != (
+                    not number and kind in (_SLICE, _KEY_SLICE)
+                ):
+                    return None
+                elif kind in (_SLICE, _KEY_SLICE) and len(orders) == number:
+                    if parameters is None:
+                        return None
+                    if parameters.order_bits is None:
+                        orders.append(number)
+                        continue
+                    stated = _stated(unit, parameters)
+                    full = 1 << parameters.order_bits
+                    # The number wraps around; the nearest to that of the last reference is meant.
+                    turn = high + (
+                        full if low - stated >= full // 2 else -full if stated - low > full // 2 else 0
+                    )
+                    orders.append(turn + stated)
+                    if unit[0] >> 5:
+                        high, low = turn, stated
+            if len(orders) != number + 1:
+                return None
+    except IndexError:
+        return None
+    return np.argsort(np.argsort(orders)) if len(set(orders)) == len(orders) else None
+
+
+def _stated(unit: bytes, parameters: _Parameters) -> int:
+    """Return the order that the header of a slice states."""
+    bits = _Bits(unit)
+    bits.number(), bits.number(), bits.number()
+    bits.take(2 * parameters.planes + parameters.frame_bits)
+    if unit[0] & 31 == _KEY_SLICE:
+        bits.number()
+    assert parameters.order_bits is not None
+    return bits.take(parameters.order_bits)

@@ -1,0 +1,228 @@
+"""Videos of cameras that a store encodes: the packets of the store, neither decoded nor encoded again."""
+
+from __future__ import annotations
+
+import struct
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import av
+import fastapi
+import numpy as np
+import pytest
+from fastapi.testclient import TestClient
+
+import episodelake as el
+from episodelake.explorer.camera_video import add_videos
+from episodelake.explorer.moments import frame_sources
+from episodelake.readers.pictures import video as videos
+from episodelake.store.frames import ffmpeg, h264_order
+from episodelake.store.segments import steps_file
+from picture_stores import Page, decoded
+from video_reader import row_groups
+from video_stores import SHAPES, arrays_of, check_frames, new_store
+
+#: Those whose packets browsers play, and those that have to be decoded.
+PLAYED = ("grey", "odd", "rgb")
+OTHERS = ("mono", "exact", "raw")
+LENGTH = 20
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> el.EpisodeStore:
+    """Two episodes, which several row groups hold."""
+    cameras = {name: SHAPES[name] for name in (*PLAYED, *OTHERS)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(steps_file, "GROUP_ROWS", 8)
+        made = new_store(tmp_path_factory.mktemp("packets") / "store", cameras=cameras)
+        with made.writer() as writer:
+            for number in range(2):
+                writer.write_episode(**arrays_of(cameras, number, LENGTH + number))
+    assert len(made.refresh()[1]._block.groups) > 2
+    return made
+
+
+@pytest.fixture
+def undecoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fail where the library decodes."""
+
+    def refuse(*_: Any) -> Any:
+        raise AssertionError("a frame was decoded")
+
+    for name in ("decode", "_decoder"):
+        monkeypatch.setattr(ffmpeg, name, refuse)
+
+
+def stored_packets(store: el.EpisodeStore, column: str, episode: str) -> list[bytes]:
+    """The packets of an episode, from the cells of its file as docs/format.md describes them."""
+    found = []
+    for ids, _, cells in row_groups(Path(store.path), column):
+        for name, cell in zip(ids, cells, strict=True):
+            if name == episode and cell:
+                *_, extra, count = struct.unpack_from("<4sBBHII", cell)
+                place = 16 + 4 * count + extra
+                for size in struct.unpack_from(f"<{count}I", cell, 16):
+                    found.append(cell[place : place + size])
+                    place += size
+    return found
+
+
+def pictures_of(packet: bytes, codec: str) -> list[bytes]:
+    """The parts of a packet that have pixels: slices of H.264; of AV1 all but the delimiter of its start."""
+    if codec == "libdav1d":
+        return [packet.removeprefix(b"\x12\0")]
+    units = [unit.rstrip(b"\0") for unit in packet.split(b"\0\0\1")[1:]]
+    return [unit for unit in units if unit[0] & 31 in (1, 5)]
+
+
+@pytest.mark.parametrize("camera", PLAYED)
+def test_the_packets_are_those_of_the_store(
+    store: el.EpisodeStore, camera: str, tmp_path: Path, undecoded: None
+) -> None:
+    """A file has the packets of all row groups, in order, at the rate; nothing is decoded."""
+    column = f"observation.{camera}"
+    for number, episode in enumerate(store):
+        episode.video(column=column, fps=12.5).save(tmp_path / "copied.mp4")
+        with av.open(str(tmp_path / "copied.mp4")) as container:
+            (stream,) = container.streams
+            codec = stream.codec_context.name
+            packets = [packet for packet in container.demux(stream) if packet.size]
+            times = sorted(packet.pts * packet.time_base for packet in packets)
+            if codec == "h264":
+                change = av.BitStreamFilterContext("h264_mp4toannexb", stream)
+                packets = [made for packet in packets for made in change.filter(packet)]
+            written = [pictures_of(bytes(packet), codec) for packet in packets]
+        stored = [pictures_of(packet, codec) for packet in stored_packets(store, column, episode.id)]
+        assert stored and written == stored
+        assert times == [Fraction(2 * t, 25) for t in range(LENGTH + number + 1)]
+
+
+@pytest.mark.parametrize("camera", PLAYED)
+def test_players_show_the_frames_of_the_store(store: el.EpisodeStore, camera: str, tmp_path: Path) -> None:
+    """PyAV decodes those of `observations`; of odd sides a row and a column are the encoder's."""
+    for episode in store:
+        shown = decoded(episode.video(column=camera).save(tmp_path / "copied.mp4"))
+        expected = episode.observations[camera]
+        if expected.ndim == 3:
+            expected = expected[..., None].repeat(3, -1)
+        height, width = expected.shape[1:3]
+        assert shown.shape[1:3] == (height + height % 2, width + width % 2)
+        difference = np.abs(shown[:, :height, :width].astype(int) - expected)
+        # A player turns grey into colours, and rounds.
+        assert difference.max() <= (2 if camera == "grey" else 0)
+
+
+def test_other_frames_are_encoded_again(store: el.EpisodeStore, tmp_path: Path) -> None:
+    """Codecs that few browsers play, frames without loss, raw ones; and videos of some steps, or larger."""
+    episode = store[0]
+    for camera in OTHERS:
+        shown = decoded(episode.video(column=camera).save(tmp_path / f"{camera}.mp4", scale=1))
+        height, width = SHAPES[camera][:2]
+        check_frames(
+            shown[:, :height, :width, : SHAPES[camera][2]], camera, 0, range(LENGTH + 1), exact=False
+        )
+    some = decoded(episode.video(slice(3, 9), column="rgb").save(tmp_path / "some.mp4", scale=1))
+    check_frames(some, "rgb", 0, range(3, 9), exact=False)
+    assert decoded(episode.video(column="rgb").save(tmp_path / "large.mp4", scale=2)).shape[1:3] == (96, 128)
+    exact = decoded(episode.video(column="rgb").save(tmp_path / "exact.mp4", lossless=True, scale=1))
+    np.testing.assert_array_equal(exact, episode.observations["rgb"])
+
+
+def test_a_notebook_shows_all_packets(
+    store: el.EpisodeStore, undecoded: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of a long video, as long as they are small."""
+    whole = store[0].video(column="rgb")._repr_html_()
+    monkeypatch.setattr(videos, "SHOWN_FRAMES", 10)
+    long = store[0].video(column="rgb")._repr_html_()
+    assert long == whole and "every" not in Page(long).text and f"{LENGTH + 1} frames" in Page(long).text
+
+
+def test_the_explorer_serves_ranges_of_packets(
+    store: el.EpisodeStore, tmp_path: Path, undecoded: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file is made once, while its page is open; other cameras have pictures."""
+    application = fastapi.FastAPI()
+    add_videos(application)
+    client = TestClient(application)
+    sources = {source.name: source for source in frame_sources(store[0], replayed=False)}
+    assert {name for name, source in sources.items() if source.video} == {*PLAYED}
+    source = sources["rgb"]
+    whole = client.get(source.video.url)
+    assert (whole.status_code, whole.headers["content-type"]) == (200, "video/mp4")
+    expected = store[0].video(column="rgb").save(tmp_path / "saved.mp4").read_bytes()
+    assert whole.content == expected
+    monkeypatch.setattr("episodelake.explorer.camera_video.copied_mp4", None)
+    part = client.get(source.video.url, headers={"range": "bytes=100-299"})
+    assert (part.status_code, part.content) == (206, expected[100:300])
+    assert part.headers["content-range"] == f"bytes 100-299/{len(expected)}"
+    moments = [source.video.at(t) for t in (0, 3, LENGTH + 5)]
+    assert [(each.t, each.seconds * 30) for each in moments] == [(0, 0.5), (3, 3.5), (LENGTH, LENGTH + 0.5)]
+    url = source.video.url
+    del source, sources, moments
+    assert client.get(url).status_code == 404
+
+
+OPTIONS = {
+    "no B-frames": "bframes=0",
+    "B-frames": "bframes=3:b-adapt=0",
+    "pyramid": "bframes=8:b-adapt=0:b-pyramid=normal",
+    "many references": "bframes=3:b-adapt=0:ref=8",
+    "slices": "bframes=2:b-adapt=0:slices=4",
+}
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def test_the_order_of_h264_is_that_of_a_decoder(options: str) -> None:
+    """Also of groups in which the number of the order wraps around many times."""
+    for count in (1, 7, 600):
+        packets = encoded(count, options)
+        order = h264_order.shown_order(packets)
+        assert order is not None and order.tolist() == decoded_order(packets), count
+
+
+def test_unusual_h264_is_left_to_a_decoder() -> None:
+    """Interlaced pictures, packets without parameters, or with a second keyframe, and damage."""
+    packets = encoded(9, "bframes=2:b-adapt=0")
+    assert h264_order.shown_order(encoded(9, "interlaced=1")) is None
+    assert h264_order.shown_order(packets[1:]) is None
+    assert h264_order.shown_order(packets + packets) is None
+    assert h264_order.shown_order([packets[0][:20]]) is None
+    for size in range(1, 80):
+        h264_order.shown_order([packets[0], packets[1][:size]])
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        h264_order.shown_order([packets[0], *(rng.bytes(40) for _ in range(3))])
+
+
+def encoded(count: int, options: str) -> list[bytes]:
+    """A group of pictures, with start codes, from x264."""
+    context = av.CodecContext.create("libx264", "w")
+    context.width, context.height, context.pix_fmt = 64, 48, "yuv420p"
+    context.time_base = Fraction(1, 30)
+    own = f"keyint=1000:min-keyint=1000:scenecut=0:log-level=none:{options}"
+    context.options = {"preset": "ultrafast", "x264-params": own}
+    packets = []
+    for t in range(count):
+        frame = av.VideoFrame.from_ndarray(np.roll(PICTURE, 3 * t, axis=1), format="rgb24")
+        frame.pts = t
+        packets += context.encode(frame)
+    return [bytes(packet) for packet in (*packets, *context.encode(None))]
+
+
+def decoded_order(packets: list[bytes]) -> list[int]:
+    """The place at which the frame of each packet is shown, as a decoder has it."""
+    context = av.CodecContext.create("h264", "r")
+    context.thread_count = 1
+    shown = []
+    for number, data in enumerate([*packets, None]):
+        packet = None if data is None else av.Packet(data)
+        if packet is not None:
+            packet.pts = number
+        shown += [frame.pts for frame in context.decode(packet)]
+    assert sorted(shown) == [*range(len(packets))]
+    return np.argsort(shown).tolist()
+
+
+PICTURE = np.random.default_rng(0).integers(0, 255, (48, 64, 3), np.uint8)
