@@ -43,7 +43,7 @@ class Cache:
             "stream", read again each epoch, in groups of row groups.
         folder: of "mmap"; None for `EPISODELAKE_CACHE`, or the user's folder for caches.
         max_bytes: of "mmap": most bytes of that folder; None for 50 GiB, or half of the disk if that is less.
-        buffer_bytes: of "stream": most bytes of decoded values at a time; None for 1 GiB.
+        buffer_bytes: of "stream": most bytes of values at a time, video as it is encoded; None for 1 GiB.
 
     Raises:
         InvalidArgumentError: there is no such kind, an option is not one of this kind, or a value makes no
