@@ -12,6 +12,7 @@ import fastapi
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
+from gymnasium.spaces import Box, Dict
 
 import episodelake as el
 from episodelake.explorer.camera_video import add_videos
@@ -20,6 +21,8 @@ from episodelake.readers.pictures import video as videos
 from episodelake.store.frames import ffmpeg, h264_order
 from episodelake.store.segments import steps_file
 from picture_stores import Page, decoded
+from test_video_files import video as video_file
+from test_video_files import written
 from video_reader import row_groups
 from video_stores import SHAPES, arrays_of, check_frames, new_store
 
@@ -162,6 +165,30 @@ def test_the_explorer_serves_ranges_of_packets(
     url = source.video.url
     del source, sources, moments
     assert client.get(url).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("name", "pixels", "copied"),
+    [
+        ("h264 with B-frames", "yuv420p", True),
+        ("av1", "yuv420p", True),
+        ("hevc", "yuv420p", False),
+        ("h264 with B-frames", "yuv444p", False),
+    ],
+)
+def test_packets_of_files_go_on(tmp_path: Path, name: str, pixels: str, copied: bool) -> None:
+    """Those that a camera wrote; codecs and colours that few browsers play are encoded, and have no file."""
+    file = video_file(tmp_path / "camera.mp4", name, pixels=pixels)
+    frames, column = el.frames_of(file), "observation.front"
+    space = Dict({"front": Box(0, 255, frames.shape[1:], np.uint8)})
+    made = written(
+        tmp_path / "store", space, {"front": frames}, len(frames) - 1, encodings={column: el.Video("h264")}
+    )
+    (source,) = frame_sources(made[0], replayed=False)
+    assert (source.video.file() is not None) == copied
+    saved = decoded(made[0].video().save(tmp_path / "saved.mp4", scale=None if copied else 1))
+    difference = np.abs(saved.astype(int) - decoded(file))
+    assert difference.max() == 0 if copied else 0 < difference.mean() < 12
 
 
 OPTIONS = {
