@@ -275,7 +275,7 @@ class ReplayedPictures:
     """
 
     name = REPLAY
-    video = None
+    video: CameraVideo | None = None
 
     def __init__(self, episode: Episode) -> None:
         self._kept: list[Picture] = []

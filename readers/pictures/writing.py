@@ -52,6 +52,7 @@ def copy_mp4(packets: Packets, path: Path, fps: float) -> bool:
     """Write a file of packets without decoding them; return False where it is none that browsers play."""
     av: Any = require("av", "A video")
     first: Any = None
+    file: Any = None
     try:
         with contextlib.ExitStack() as stack:
             for part in packets:

@@ -39,6 +39,11 @@ class _Bits:
         self._at += zeros
         return self.take(zeros + 1) - 1
 
+    def skip(self, count: int) -> None:
+        """Pass over so many Exp-Golomb numbers."""
+        for _ in range(count):
+            self.number()
+
 
 @dataclass(frozen=True)
 class _Parameters:
@@ -56,12 +61,15 @@ class _Parameters:
         if profile in _HIGH:
             if bits.number() == 3:
                 planes = bool(bits.take(1))
-            bits.number(), bits.number(), bits.take(1)
+            bits.skip(2)
+            bits.take(1)
             if bits.take(1):  # scaling lists
                 return None
         frame_bits, kind = bits.number() + 4, bits.number()
         order_bits = bits.number() + 4 if kind == 0 else None
-        bits.number(), bits.take(1), bits.number(), bits.number()
+        bits.skip(1)
+        bits.take(1)
+        bits.skip(2)
         frames_only = bits.take(1)
         return _Parameters(frame_bits, order_bits, planes) if frames_only and kind != 1 else None
 
@@ -110,7 +118,7 @@ def shown_order(packets: Iterable[bytes]) -> np.ndarray | None:
 def _stated(unit: bytes, parameters: _Parameters) -> int:
     """Return the order that the header of a slice states."""
     bits = _Bits(unit)
-    bits.number(), bits.number(), bits.number()
+    bits.skip(3)
     bits.take(2 * parameters.planes + parameters.frame_bits)
     if unit[0] & 31 == _KEY_SLICE:
         bits.number()
