@@ -23,6 +23,7 @@ from .readers.loading.mixing import mix
 from .readers.loading.outputs import Output
 from .readers.loading.priorities import Prioritized
 from .readers.loading.transforms.episode_transforms import GAE, FrameStack, Relabel, ReturnToGo
+from .readers.loading.transforms.frame_tensors import ToTensor
 from .readers.loading.transforms.key_transforms import Cast, Clip, Flatten, OneHot, RenameKeys, SelectKeys
 from .readers.loading.transforms.normalize import Normalize
 from .readers.loading.transforms.on_read import DerivedColumns
@@ -39,7 +40,7 @@ from .store.frames import Video
 from .store.spaces import Codec, register_codec
 from .writers.collecting.actor import Policy, PolicyOutput
 from .writers.collecting.collect import collect
-from .writers.episodes.episode_writer import EpisodeWriter, OpenEpisode
+from .writers.episodes.episode_writer import EpisodeWriter
 from .writers.episodes.team_writer import TeamWriter
 
 __all__ = [
@@ -70,7 +71,6 @@ __all__ = [
     "Normalize",
     "OneHot",
     "OpaqueValue",
-    "OpenEpisode",
     "Output",
     "Policy",
     "PolicyOutput",
@@ -82,6 +82,7 @@ __all__ = [
     "SelectKeys",
     "Shard",
     "TeamWriter",
+    "ToTensor",
     "TorchModule",
     "Transitions",
     "Video",

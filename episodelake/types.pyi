@@ -32,7 +32,7 @@ from .store.vacuum import VacuumReport
 from .writers.collecting.display import CollectProgress
 from .writers.collecting.loop import CollectStep
 from .writers.collecting.stats import CollectStats, WorkerReport
-from .writers.episodes.episode_writer import ReopenedEpisode
+from .writers.episodes.episode_writer import OpenEpisode, ReopenedEpisode
 from .writers.episodes.team_writer import OpenTeam
 from .writers.recorders.callbacks import EpisodeSummary, StepData
 from .writers.recorders.pettingzoo_recorders import AECRecorder, ParallelRecorder
@@ -71,6 +71,7 @@ __all__ = [
     "MapReport",
     "MergeReport",
     "MixedLoader",
+    "OpenEpisode",
     "OpenTeam",
     "ParallelRecorder",
     "Parameters",

@@ -22,7 +22,7 @@ class EpisodesByEnv:
 
     def __init__(self, writer: el.EpisodeWriter) -> None:
         self._writer = writer
-        self._open: dict[int, tuple[el.OpenEpisode, Any]] = {}
+        self._open: dict[int, tuple[el.types.OpenEpisode, Any]] = {}
 
     def add(
         self,

@@ -7,8 +7,8 @@ so arrays are read-only views.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from datetime import datetime
 from functools import cached_property
 from typing import Any, Self
@@ -19,7 +19,7 @@ import polars as pl
 from ..store.dynamic.column_groups import EXTRA, INFO, METADATA, POLICY, ColumnGroup, merge_rows
 from ..store.dynamic.values import load_json
 from ..store.errors import CorruptStoreError, InvalidArgumentError
-from ..store.frames import DamagedFramesError
+from ..store.frames import naming_frames
 from ..store.layout import STEPS
 from ..store.names import ACTION, OBSERVATION, POSITIONAL
 from ..store.schema import StepSchema
@@ -253,21 +253,9 @@ class EpisodeData:
             )
         return slice_batch(values, first, after)
 
-    @contextmanager
-    def _naming_frames(self, first: int) -> Iterator[None]:
-        """Name the episode and its step in errors of frames, which name a row of what was read.
-
-        Args:
-            first: its first row there.
-        """
-        try:
-            yield
-        except CorruptStoreError as error:
-            cause = error.__cause__
-            if not isinstance(cause, DamagedFramesError):
-                raise
-            place = f"at t={cause.row - first} of {self.id!r}"
-            raise CorruptStoreError(cause.named(str(error), place)) from cause
+    def _naming_frames(self, first: int) -> AbstractContextManager[None]:
+        """Name this episode and its step in errors of frames; see `naming_frames`."""
+        return naming_frames(repr(self.id), first)
 
     def _outcomes(self, codec: SpaceCodec) -> Any:
         values = self._block.part(codec, of_transitions=True)

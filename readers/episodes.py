@@ -22,7 +22,7 @@ from .blocks import Block, BlockPart, BlockReader
 from .context import ContextView, EpisodeRowReader, ReadContext, refresh_hint
 from .episode import Episode, MultiAgentEpisode
 from .formatting import counted
-from .frames import POSITION, collect_episodes, episodes_frame, positioned_episodes
+from .frames import collect_episodes, episodes_frame, positions_of_ids
 
 if TYPE_CHECKING:
     import gymnasium
@@ -85,7 +85,7 @@ def has_episode(context: ReadContext, key: object) -> bool:
 def _position_of(context: ReadContext, key: int | str) -> int:
     """Return the position of an episode in the snapshot."""
     if isinstance(key, str):
-        return _position_of_id(context, key)
+        return positions_of_ids(context, [key])[key]
     if isinstance(key, bool) or not isinstance(key, int | np.integer):
         raise InvalidArgumentError(
             f"{key!r:.200} is no position; expected an int, a slice or an episode id; or a list or array of "
@@ -102,21 +102,6 @@ def _position_of(context: ReadContext, key: int | str) -> int:
         )
     index %= count
     return index if context.positions is None else int(context.positions[index])
-
-
-def _position_of_id(context: ReadContext, episode_id: str) -> int:
-    frame = positioned_episodes(context.snapshot, None).filter(pl.col("episode_id") == episode_id)
-    positions = collect_episodes(context.snapshot, frame.select(POSITION))[POSITION].to_list()
-    if context.positions is not None:
-        positions = [position for position in positions if (context.positions == position).any()]
-    if not positions:
-        first = [find_episode(context, index) for index in range(min(3, len(context)))]
-        raise EpisodeNotFoundError(
-            f"There is no episode {episode_id!r} among these {len(context)}. "
-            f"Ids look like: {', '.join(repr(each.id) for each in first) or 'none'}."
-            + refresh_hint(context.snapshot)
-        )
-    return int(positions[0])
 
 
 def sample_episodes(

@@ -26,7 +26,7 @@ from .formatting import counted
 from .frames import POSITION, collect_episodes, episodes_frame, positioned_episodes
 from .sql.advice import advice
 from .sql.beside import exact_text, refuse_rounded
-from .sql.connections import add_macros, add_steps, check_has_steps, macros_for
+from .sql.connections import add_macros, add_steps, check_frame_function, check_has_steps, macros_for
 from .sql.macros import TRANSITIONS, WITH_NEXT
 from .sql.session import QuerySession, check_text, plain_parameters
 from .sql.sources import Sources, run_interruptible
@@ -76,6 +76,7 @@ def positions_where(snapshot: Snapshot, candidates: np.ndarray | None, asked: Sq
         if isinstance(error, QueryError) or not isinstance(error, duckdb.Error | ValueError):
             raise
         if isinstance(error, duckdb.Error):
+            check_frame_function(connection, error)
             name_damaged(snapshot, error, tables, segments)
         if isinstance(error, duckdb.PermissionException):
             raise QueryError(
@@ -121,7 +122,8 @@ def _confined_views(
     if words is not None:
         steps_places(snapshot, sources.segments)
         position_of = f"SELECT episode_id FROM _positioned WHERE {POSITION} = _place"
-        add_steps(sources, f"SEMI JOIN {EPISODES} USING (episode_id)", position_of, check=False)
+        choice = f"SEMI JOIN {EPISODES} USING (episode_id)"
+        add_steps(sources, ReadContext.of(snapshot).choose(candidates), choice, position_of, check=False)
         check_has_steps(connection)
         add_macros(connection, words)
     sources.confine()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,12 +10,13 @@ import polars as pl
 import pyarrow as pa
 
 from ..store.delta.log import TableFile
-from ..store.errors import EpisodelakeError, InvalidArgumentError
+from ..store.errors import EpisodelakeError, EpisodeNotFoundError, InvalidArgumentError
 from ..store.files import Place, access_error, is_denied, is_passing
 from ..store.files.access import check_process
 from ..store.layout import EPISODES, RUNS, STEPS
 from ..store.snapshot import Snapshot
 from ..store.tables.overflow import Overflow
+from .context import ReadContext, refresh_hint
 from .corruption import check_files, steps_places
 
 POSITION = "_position"
@@ -126,6 +127,29 @@ def _neighbours(snapshot: Snapshot, first: int, count: int, ends: np.ndarray) ->
 def collect_episodes(snapshot: Snapshot, frame: pl.LazyFrame) -> pl.DataFrame:
     """Collect a frame over the episodes table; see `collect_table`."""
     return collect_table(snapshot, EPISODES, frame)
+
+
+def positions_of_ids(context: ReadContext, ids: Collection[str]) -> dict[str, int]:
+    """Return the positions in the snapshot of episodes, by id.
+
+    Raises:
+        EpisodeNotFoundError: the context lacks one of them.
+    """
+    snapshot, wanted = context.snapshot, pl.Series(list(ids), dtype=pl.String)
+    frame = positioned_episodes(snapshot, None).filter(pl.col("episode_id").is_in(wanted.implode()))
+    found = collect_episodes(snapshot, frame.select("episode_id", POSITION))
+    if context.positions is not None:
+        found = found.filter(np.isin(found[POSITION].to_numpy(), context.positions))
+    positions = dict(found.iter_rows())
+    for episode_id in ids:
+        if episode_id not in positions:
+            few = episodes_frame(snapshot, context.all_positions[:3]).select("episode_id")
+            shown = collect_episodes(snapshot, few)["episode_id"].to_list()
+            raise EpisodeNotFoundError(
+                f"There is no episode {episode_id!r} among these {len(context)}. "
+                f"Ids look like: {', '.join(map(repr, shown)) or 'none'}." + refresh_hint(snapshot)
+            )
+    return positions
 
 
 def collect_table(snapshot: Snapshot, table: str, frame: pl.LazyFrame) -> pl.DataFrame:

@@ -72,7 +72,7 @@ def made_info(number: int, t: int) -> dict[str, Any]:
     return info
 
 
-def write(writer: el.EpisodeWriter, number: int, steps: int) -> el.OpenEpisode:
+def write(writer: el.EpisodeWriter, number: int, steps: int) -> el.types.OpenEpisode:
     """Write the first steps of an episode; the last step of its whole length sets a flag."""
     metadata = {"level": number, "tags": ["a", "b"], "note": "größe" if number else None}
     episode = writer.begin(

@@ -203,10 +203,10 @@ def _recorder(store: el.EpisodeStore, index: int) -> tuple[Any, Record]:
 def _interleaved(store: el.EpisodeStore, index: int) -> tuple[Any, Record]:
     """Several episodes at once. The first one stays open, and keeps others that are sealed in the journal."""
     writer = store.writer(run=f"robots-{index}", **OPTIONS)
-    live: list[tuple[el.OpenEpisode, int]] = []
+    live: list[tuple[el.types.OpenEpisode, int]] = []
     taken: dict[str, int] = {}
 
-    def step(episode: el.OpenEpisode, planned: Plan) -> None:
+    def step(episode: el.types.OpenEpisode, planned: Plan) -> None:
         t = taken[episode.id]
         outcome = planned.rewards[t], planned.observations[t + 1], *planned.flags(t)
         episode.append(planned.actions[t], *outcome, planned.infos[t + 1])

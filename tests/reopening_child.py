@@ -44,7 +44,7 @@ def take_steps(episode: Any, seed: int, start: int, stop: int) -> None:
         )
 
 
-def begin(writer: el.EpisodeWriter, seed: int) -> el.OpenEpisode:
+def begin(writer: el.EpisodeWriter, seed: int) -> el.types.OpenEpisode:
     """Begin an episode."""
     return writer.begin(observed(seed, 0), {"t": 0}, seed=seed, options={"level": seed}, metadata={"by": "A"})
 

@@ -386,7 +386,8 @@ class Deltas(Units):
                 if abs(second - step / rate) > _TOLERANCE:
                     raise InvalidArgumentError(
                         f"Deltas({{{key!r}: [..., {second}]}}): no step is at {second} s. At {rate:g} frames "
-                        f"per second the nearest is at {step / rate:.4f} s."
+                        f"per second the nearest is at {step / rate:.4f} s; expected one within "
+                        f"{_TOLERANCE} s."
                     )
         return Deltas(steps)
 

@@ -19,8 +19,9 @@ from ...store.snapshot import Snapshot
 from ..context import ReadContext
 from ..corruption import steps_places
 from ..frames import collect_episodes, episodes_frame
-from .macros import TRANSITIONS, WITH_NEXT, Macro, macros_of, statements, with_following
-from .sources import Sources, run_interruptible
+from .frame_function import FrameFunction
+from .macros import FRAME_AT, TRANSITIONS, WITH_NEXT, Macro, macros_of, statements, with_following
+from .sources import Sources, close_at_exit, run_interruptible
 from .text import is_whole, literal
 
 _CHOSEN = "_chosen_episodes"
@@ -34,6 +35,8 @@ _OF_NAMES = {"query", "query_table", "duckdb_functions", "pg_proc"}
 _refused: WeakKeyDictionary[duckdb.DuckDBPyConnection, StoreAccessError] = WeakKeyDictionary()
 #: The statements that create the macros which a connection lacks, by name.
 _pending: WeakKeyDictionary[duckdb.DuckDBPyConnection, dict[str, str]] = WeakKeyDictionary()
+#: What `frame_at` calls.
+_frame_functions: WeakKeyDictionary[duckdb.DuckDBPyConnection, FrameFunction] = WeakKeyDictionary()
 
 
 def connect(
@@ -97,7 +100,7 @@ def connect(
         if steps:
             choice = f"SEMI JOIN {_CHOSEN} USING (episode_id)" if chosen else ""
             position_of = _position_of(len(context), chosen)
-            add_steps(sources, choice, position_of, check=check_steps and checked)
+            add_steps(sources, context, choice, position_of, check=check_steps and checked)
             add_macros(connection, words)
         if read_only:
             sources.confine()
@@ -160,12 +163,15 @@ def _position_of(count: int, chosen: bool) -> str:
     return f"SELECT episode_id FROM {EPISODES} LIMIT 1 OFFSET {wanted}"
 
 
-def add_steps(sources: Sources, choice: str, position_of: str, *, check: bool = True) -> None:
+def add_steps(
+    sources: Sources, context: ReadContext, choice: str, position_of: str, *, check: bool = True
+) -> None:
     """Create the views of the steps that `choice` keeps, and provide the macros for `add_macros`.
 
     Where a file of steps is damaged, queries over the other tables go on; those over steps name the file.
 
     Args:
+        context: the episodes whose steps `choice` keeps.
         choice: the end of a query over steps, such as a SEMI JOIN.
         position_of: see `Macro.at`.
         check: as `check_steps` of `connect`.
@@ -192,6 +198,17 @@ def add_steps(sources: Sources, choice: str, position_of: str, *, check: bool = 
         _add_unreadable(sources, str(error))
         macros = tuple(macro for macro in macros if STEPS not in macro.reads)
     _pending[connection] = dict(statements(macros))
+    _frame_functions[connection] = FrameFunction(context)
+
+
+def check_frame_function(connection: duckdb.DuckDBPyConnection, error: Exception) -> None:
+    """Raise the error of our tree that `frame_at` raised in a query, for the one of DuckDB that has its text.
+
+    Raises:
+        as for `FrameFunction.check`.
+    """
+    if connection in _frame_functions:
+        _frame_functions[connection].check(error)
 
 
 def check_has_steps(connection: duckdb.DuckDBPyConnection) -> None:
@@ -213,6 +230,9 @@ def add_macros(connection: duckdb.DuckDBPyConnection, words: Collection[str] | N
     if words is None or not _OF_NAMES.isdisjoint(words):
         words = tuple(pending)
     for name in [name for name in pending if name in words]:
+        if name == FRAME_AT:
+            _frame_functions[connection].register(connection)
+            close_at_exit(connection)
         connection.execute(pending[name])
         del pending[name]
 

@@ -14,12 +14,15 @@ from dataclasses import dataclass, replace
 
 from ...store.layout import EPISODES, STEPS
 from ...store.names import next_name
-from ...store.schema import ACTION, StepSchema
+from ...store.schema import ACTION, OBSERVATION, StepSchema
 from .elements import HISTOGRAM_OF_STEPS, element_macros, histogram_of_actions, leaves_of
 from .text import is_whole, quote
 
 TRANSITIONS = "transitions"
 WITH_NEXT = "transitions_with_next"
+FRAME_AT = "frame_at"
+#: The function of Python that the macro `frame_at` calls.
+FRAME_FUNCTION = "_frame_at"
 _POSITION_OF = "POSITION_OF"
 _OUTSIDE = "NOT coalesce(gamma BETWEEN 0 AND 1, false)"
 _WRONG_GAMMA = "'gamma is ' || coalesce(gamma::VARCHAR, 'NULL') || '; expected a number from 0 to 1'"
@@ -89,6 +92,9 @@ def macros_of(schema: StepSchema, columns: Sequence[str]) -> tuple[Macro, ...]:
     actions = histogram_of_actions(leaves_of(schema, ACTION))
     if actions is not None:
         macros.append(Macro("action_histogram", *actions))
+    if any(leaf.node.binary for leaf in leaves_of(schema, OBSERVATION)):
+        given = ", ".join(["_column", "_episode", *(["_agent"] if len(keys) > 1 else []), "_t"])
+        macros.append(Macro(FRAME_AT, given, f"{FRAME_FUNCTION}({given})", False))
     for name, forms in element_macros(schema).items():
         macros += [Macro(name, parameters, body, False, frozenset()) for parameters, body in forms]
     return tuple(sorted(macros, key=lambda macro: macro.signature))

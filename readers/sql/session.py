@@ -23,7 +23,7 @@ from ...store.names import has_utf8
 from ...store.snapshot import Snapshot
 from ..context import Parameters, ReadContext
 from ..corruption import check_readable, name_damaged, steps_places
-from .connections import add_macros, check_has_steps, connect, macros_for
+from .connections import add_macros, check_frame_function, check_has_steps, connect, macros_for
 from .macros import TRANSITIONS, WITH_NEXT
 from .sources import run_interruptible
 from .text import (
@@ -253,6 +253,7 @@ class QuerySession:
                 self._check_has_steps(connection)
             relation = connection.sql(text, params=parameters)
         except duckdb.Error as error:
+            self._check_frame_functions(error)
             name_damaged(snapshot, error, self._tables_read(text), segments)
             raise QueryError(self._advice(text, str(error))) from error
         if relation is None:
@@ -266,6 +267,10 @@ class QuerySession:
             # The views of a connection last; the reason may not. A relation of the caller may hold it open.
             self._connections.clear()
             raise
+
+    def _check_frame_functions(self, error: Exception) -> None:
+        for connection in list(self._connections.values()):
+            check_frame_function(connection, error)
 
     def _stores(self) -> Sequence[Snapshot]:
         """Return the snapshots whose rows queries see."""
@@ -290,7 +295,9 @@ class QuerySession:
 
         Raises:
             CorruptStoreError: a file is damaged; the message names it.
+            StoreAccessError, MissingPackageError: `frame_at` could not decode.
         """
+        self._check_frame_functions(error)
         name_damaged(self._context.snapshot, error, self._tables_read(text), self._context.segments)
         hint = ""
         if _LIST_AS_NUMBER.search(str(error)):

@@ -104,6 +104,11 @@ _numbers = itertools.count()
 _with_functions: weakref.WeakSet[duckdb.DuckDBPyConnection] = weakref.WeakSet()
 
 
+def close_at_exit(connection: duckdb.DuckDBPyConnection) -> None:
+    """Close a connection that has functions of ours when the interpreter ends."""
+    _with_functions.add(connection)
+
+
 @atexit.register
 def _close() -> None:
     for connection in list(_with_functions):
@@ -238,7 +243,7 @@ class Sources:
         if known == function:
             carried: dict[str, Any] = {"type": "arrow", "null_handling": "special"}
             self.connection.create_function(function, overflow.numbers, ["VARCHAR"], kind, **carried)
-            _with_functions.add(self.connection)
+            close_at_exit(self.connection)
         column, texts = quote(overflow.column.name), quote(overflow.json_column)
         return f"coalesce({column}::{kind}, CASE WHEN {texts} IS NOT NULL THEN {known}({texts}) END)"
 

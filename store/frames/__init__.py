@@ -11,6 +11,7 @@ from .video_column import (
     decode_frames,
     encoded_tables,
     has_chunks,
+    naming_frames,
     whole_chunks,
 )
 
@@ -25,5 +26,6 @@ __all__ = [
     "decode_frames",
     "encoded_tables",
     "has_chunks",
+    "naming_frames",
     "whole_chunks",
 ]

@@ -6,6 +6,7 @@ import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -37,6 +38,23 @@ class DamagedFramesError(ValueError):
     def named(self, message: str, place: str) -> str:
         """Return a message with this error in it that names another place than the row."""
         return message.replace(f" in row {self.row} ", f" {place} ", 1)
+
+
+@contextmanager
+def naming_frames(name: str, first: int) -> Iterator[None]:
+    """Name an episode and its step in errors of frames, which name a row of what was read.
+
+    Args:
+        name: of the episode, or of an agent in it.
+        first: its first row there.
+    """
+    try:
+        yield
+    except CorruptStoreError as error:
+        cause = error.__cause__
+        if not isinstance(cause, DamagedFramesError):
+            raise
+        raise CorruptStoreError(cause.named(str(error), f"at t={cause.row - first} of {name}")) from cause
 
 
 Rows = TypeVar("Rows", pa.Table, pa.RecordBatch)

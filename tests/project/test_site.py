@@ -30,7 +30,7 @@ CLASSES = [
     el.Episode,
     el.MultiAgentEpisode,
     el.EpisodeWriter,
-    el.OpenEpisode,
+    el.types.OpenEpisode,
     el.types.Recorder,
     el.types.VectorRecorder,
     el.Loader,

@@ -37,7 +37,7 @@ def row(value: int) -> np.ndarray:
     return np.full(2, value, np.float32)
 
 
-def fill(episode: el.OpenEpisode, first: int, last: int) -> None:
+def fill(episode: el.types.OpenEpisode, first: int, last: int) -> None:
     """Append the steps that lead to observations `first` to `last - 1`, each with its number as the
     reward.
     """

@@ -78,7 +78,7 @@ def info(number: int, t: int) -> dict[str, Any]:
     return found | ({"odd": {"deep": [t, "x", None]}} if t % 2 else {})
 
 
-def write(writer: el.EpisodeWriter, number: int, steps: int) -> el.OpenEpisode:
+def write(writer: el.EpisodeWriter, number: int, steps: int) -> el.types.OpenEpisode:
     """Begin an episode and write its first steps."""
     settings: dict[str, Any] = {"seed": number if number % 2 else 2**63 + number, "options": {"low": number}}
     episode = writer.begin(

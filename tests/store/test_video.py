@@ -711,7 +711,7 @@ def test_rows_of_frames_and_queries_are_decoded(store: el.EpisodeStore) -> None:
             assert np.array_equal(image, frames[episode_id][t])
     for bad, message in (
         (frame.drop("t"), "lacks t"),
-        (frame.with_columns(t=frame["t"] + 1000), "names t=1"),
+        (frame.with_columns(t=frame["t"] + 1000), "no observation t=1"),
         (frame.with_columns(t=frame["t"].cast(float)), "whole numbers"),
     ):
         with pytest.raises(el.errors.InvalidArgumentError, match=message):

@@ -15,9 +15,9 @@ from typing import Any
 
 import ray
 
-from ... import OpenEpisode
 from ... import open as open_store
 from ...errors import InvalidArgumentError
+from ...types import OpenEpisode
 from .datasource import check_path
 
 
