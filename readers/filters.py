@@ -123,7 +123,9 @@ def _confined_views(
         steps_places(snapshot, sources.segments)
         position_of = f"SELECT episode_id FROM _positioned WHERE {POSITION} = _place"
         choice = f"SEMI JOIN {EPISODES} USING (episode_id)"
-        add_steps(sources, ReadContext.of(snapshot).choose(candidates), choice, position_of, check=False)
+        whole = ReadContext.of(snapshot)
+        context = whole if candidates is None else whole.choose(candidates)
+        add_steps(sources, context, choice, position_of, check=False)
         check_has_steps(connection)
         add_macros(connection, words)
     sources.confine()
