@@ -266,6 +266,10 @@ class TestCSV(Contract):
     arguments: ClassVar[dict[str, Any]] = {"cast": "same_kind"}
     refusals = (el.errors.SpaceMismatchError,)
 
+    def cases(self) -> Sequence[Case]:
+        """Of the cameras the smallest, since each pixel is a column."""
+        return [case.parts()[0] if case.name.startswith("video") else case for case in super().cases()]
+
     @pytest.mark.further
     def test_memory_is_bounded(self, tmp_path: Path) -> None:
         """As for `parquet`, whose reader it has; a long episode is much text."""
