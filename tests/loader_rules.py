@@ -229,11 +229,12 @@ class LoaderContract:
                 (*whole, "observation"),
                 (*whole, "next_observation"),
                 (*whole, "observation", "observation_present"),
+                (*whole, "next_observation", "next_observation_present"),
             ),
             (False, True),
         ):
             after = "next_observation" in columns or (self.kind.ragged and "observation" in columns)
-            lacking = after and "observation_present" not in columns
+            lacking = after and not columns[-1].endswith("observation_present")
             if lacking != needed:
                 continue
             case = Lacking(

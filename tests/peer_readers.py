@@ -247,10 +247,13 @@ def parquet(target: Path, store: el.EpisodeStore) -> Episodes:
     schema = pq.read_schema(target)
     told = json.loads((schema.metadata or {})[b"episodelake.spaces"])
     kinds = {each.name: (each.metadata or {}).get(b"kind", b"").decode() for each in schema}
-    kinds = {name: kind for name, kind in kinds.items() if kind}
+    after = {f"next_{name}" for name in schema.names} & {*schema.names}
+    kinds = {name: kind for name, kind in kinds.items() if kind and name not in after}
     both = (("observation", store.observation_space), ("action", store.action_space))
     by_episode = pl.read_parquet(target).partition_by("episode", maintain_order=True)
     for rows in (frame.to_dicts() for frame in by_episode):
+        if after:  # of transitions: what follows the last one is a row of its own
+            rows.append({name: rows[-1].get(f"next_{name}") for name in schema.names})
         acted = [row for row in rows if row["reward"] is not None]
         observed = [row for row in rows if any(row[name] is not None for name in row if name[:3] == "obs")]
         seen = {

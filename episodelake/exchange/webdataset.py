@@ -158,8 +158,9 @@ def _transitions(
     seen = [column for column, (side, *_) in zip(columns, arrays, strict=True) if side == "observation"]
     columns += [(f"next_{name}", suffix, rows[1:]) for name, suffix, rows in seen]
     infos, policy, extra = (episode._dynamic(group) for group in (INFO, POLICY, EXTRA))
-    for column in policy[-1]:
-        export.losses.add(f"{POLICY.column((column,))} at the last observation")
+    for group, rows in ((POLICY, policy), (EXTRA, extra)):
+        for column in rows[-1] if episode.has_last_observation else ():
+            export.losses.add(f"{group.column((column,))} at the last observation")
     for row in policy:
         # As `Episode.policy` has them.
         row.update((key, _positional(row[key])) for key in ("state", "raw_action") if key in row)

@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 import polars as pl
 from gymnasium import spaces
 
+from .. import Video
 from .._store import EpisodeStore, create, open_store, recover
 from .format_values import EPISODES, FACTS, ODD_NAMES, SEEDS, SPACES, STEP_VALUES, VECTOR, Value
 from .values import extreme_value, stack
@@ -187,6 +189,32 @@ def _dict_of(names: Sequence[str], extreme: bool = False) -> Case:
     )
 
 
+#: Frames that are stored as video: of even and odd sizes, channels last and first, lossy and lossless.
+_CAMERAS: dict[str, tuple[tuple[int, ...], Video]] = {
+    "grey": ((16, 16), Video("h264", gop=4)),
+    "odd": ((17, 19, 3), Video("h264", gop=4)),
+    "planar": ((3, 17, 19), Video("hevc", gop=4)),
+    "exact": ((17, 19, 3), Video(lossless=True)),
+}
+
+
+def _video(*names: str) -> Case:
+    """Return a case with cameras whose frames are stored as video; one alone is the whole observation."""
+    boxes = {name: spaces.Box(0, 255, _CAMERAS[name][0], np.uint8) for name in names}
+    alone = len(names) == 1
+    encodings = {
+        "observation" if alone else f"observation.{name}": encoding
+        for name, (_, encoding) in _CAMERAS.items()
+        if name in names
+    }
+    space = boxes[names[0]] if alone else spaces.Dict(boxes)
+    return Case(
+        f"video of {', '.join(names)}",
+        lambda path: write_episodes(path, space, VECTOR, encodings=encodings),
+        lambda: [] if alone else [_video(name) for name in names],
+    )
+
+
 def _single_spaces() -> list[Case]:
     """Return a case for each space as that of observations, with another one as that of actions."""
     names = [*SPACES]
@@ -353,6 +381,8 @@ def _facts() -> list[Case]:
         _values(_every_value()),
         _dict_of([*SPACES]),
         _dict_of([*SPACES], extreme=True),
+        # Stores with video need PyAV.
+        *([_video(*_CAMERAS)] if find_spec("av") else ()),
     ]
 
 

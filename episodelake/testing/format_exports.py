@@ -159,9 +159,11 @@ class ExportRules(FormatSettings):
         (tmp_path / "link").symlink_to(store.path)
         before = contents(tmp_path)
         own = (store.path, tmp_path / "all", store.path / "out", tmp_path / "link")
-        for target in (*own, other.path / "below" / "out", other.path):
+        for target in (*own, other.path / "below" / "out"):
             with refused(f"an export to {target}", kind=(InvalidArgumentError, StoreExistsError)):
                 self._export(store, target, overwrite=True)
+        with refused("another store", "is the store", kind=StoreExistsError):
+            self._export(store, other.path, overwrite=True)
         check(contents(tmp_path) == before, f"{changes(tmp_path, before)} changed")
         team = write_team(tmp_path / "team")
         if not target_formats()[self.format].agents:

@@ -186,6 +186,8 @@ class SourceRules(FormatSettings):
                 file.write_bytes(whole)
 
     def _check_damaged(self, source: Path, file: Path, what: str, into: Path) -> None:
+        # Where nothing fails there is nothing to skip.
+        failed = True
         for rule in ("raise", "skip"):
             try:
                 self._read(source, into, on_error=rule)
@@ -198,8 +200,11 @@ class SourceRules(FormatSettings):
             else:
                 faults = open_store(into).verify().faults
                 check(not faults, f"{what}: {faults}")
+                failed = False
             for each in [into, *into.parent.glob(f".{into.name}.importing*")]:
                 delete(each)
+            if not failed:
+                return
 
     def test_nothing_in_a_source_runs(self, tmp_path: Path) -> None:
         """Pickles and texts in the place of files, recognised or by name, call nothing."""

@@ -138,14 +138,3 @@ def test_truncated_and_unknown_files_are_refused(tmp_path: Path) -> None:
         el.import_dataset(tmp_path / "b.hdf5", tmp_path / "store")
     with pytest.raises(el.errors.DatasetError, match="it has no actions, terminals"):
         el.import_dataset(tmp_path / "b.hdf5", tmp_path / "store", format="d4rl")
-
-
-@pytest.mark.further
-def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
-    """Two datasets in files of the same name both come in."""
-    for folder in ("a", "b"):
-        (tmp_path / folder).mkdir()
-    d4rl_file(tmp_path / "a" / "data.hdf5")
-    d4rl_file(tmp_path / "b" / "data.hdf5", observations=np.ones((ROWS, 3), np.float32))
-    for folder in ("a", "b"):
-        assert el.import_dataset(tmp_path / folder / "data.hdf5", tmp_path / "store").episodes == 5

@@ -20,22 +20,7 @@ from PIL import Image
 
 import episodelake as el
 from array_stores import CARD, EPISODES, SPACE, recorded
-from plain_transitions import tree_equal
-
-FURTHER = pytest.mark.further
-
-
-def check(back: el.EpisodeStore, store: el.EpisodeStore) -> None:
-    """Compare the episodes of two stores, by their seeds."""
-    assert (back.observation_space, back.action_space) == (store.observation_space, store.action_space)
-    others = sorted(back, key=lambda episode: episode.seed or 0)
-    for other, episode in zip(others, sorted(store, key=lambda episode: episode.seed or 0), strict=True):
-        assert tree_equal(other.observations, episode.observations)
-        assert other.observations["grid"].dtype == np.float16
-        for name in ("actions", "rewards", "terminations", "truncations"):
-            assert np.array_equal(getattr(other, name), getattr(episode, name)), name
-        assert list(map(dict, other.infos)) == list(map(dict, episode.infos))
-        assert (other.end_reason, other.metadata["split"]) == (episode.end_reason, episode.metadata["split"])
+from episodelake.testing.format_compare import unlike
 
 
 def test_files_have_images_and_features(tmp_path: Path) -> None:
@@ -86,7 +71,10 @@ def test_splits_and_shards(tmp_path: Path) -> None:
     train = pl.read_parquet(tmp_path / "out" / "data" / "train-*.parquet")
     assert train["seed"].unique().sort().to_list() == [0, 2] and train.height == 6
     el.import_dataset(tmp_path / "out", tmp_path / "back")
-    check(el.open(tmp_path / "back"), store)
+    both = (
+        sorted(each, key=lambda episode: episode.seed or 0) for each in (store, el.open(tmp_path / "back"))
+    )
+    assert [*unlike(*both)] == []
     front = yaml.safe_load((tmp_path / "out" / "README.md").read_text().split("---")[1])
     assert {each["name"]: each["num_examples"] for each in front["dataset_info"]["splits"]} == {
         "train": 6,

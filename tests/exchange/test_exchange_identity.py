@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,37 +11,10 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from gymnasium import spaces
 
 import episodelake as el
 from episodelake.writers.importing.digests import content_digest, table_digests
 from episodelake.writers.importing.formats import ForeignEpisode
-
-FURTHER = pytest.mark.further
-DATA = Path(__file__).parents[1] / "data" / "exchange"
-BOX = spaces.Box(-np.inf, np.inf, (2,), np.float32)
-#: Targets of exports: the names of files or folders, and options.
-EXPORTED: dict[str, tuple[str, str, dict[str, Any]]] = {
-    "d4rl": ("d4rl", "walk.hdf5", {}),
-    "rllib rows": ("rllib", "walk", {"kind": "rows"}),
-}
-
-
-def recorded(folder: Path, start: float) -> el.EpisodeStore:
-    """A store with two truncated episodes that differ from those of another start in one value."""
-    store = el.create(folder, observation_space=BOX, action_space=spaces.Box(-1, 1, (1,), np.float32))
-    with store.writer() as writer:
-        for number in range(2):
-            observations = np.arange(10, dtype=np.float32).reshape(5, 2)
-            observations[3, 0] = start + number
-            writer.write_episode(
-                observations=observations,
-                actions=np.zeros((4, 1), np.float32),
-                rewards=np.zeros(4),
-                terminations=False,
-                truncations=True,
-            )
-    return store.refresh()
 
 
 @pytest.mark.further
@@ -58,43 +30,6 @@ def test_a_data_set_that_grows_keeps_its_identity(tmp_path: Path) -> None:
         pq.write_table(pa.Table.from_pylist(rows[: 3 * count]), tmp_path / "rows.parquet")
         report = el.import_dataset(tmp_path / "rows.parquet", tmp_path / "store", format="rllib")
         assert (report.episodes, report.present) == (added, present)
-
-
-def exported(folder: Path, kind: str, start: float) -> Path:
-    """A dataset of two episodes at one place, in which one value of each follows from `start`."""
-    format, name, options = EXPORTED[kind]
-    shutil.rmtree(folder / "store", ignore_errors=True)
-    target = folder / name
-    shutil.rmtree(target, ignore_errors=True) if target.is_dir() else target.unlink(missing_ok=True)
-    recorded(folder / "store", start).export(target, format=format, **options)
-    return target
-
-
-def starts_of(store: el.EpisodeStore) -> list[float]:
-    """The value that tells the episodes apart, in the order of the store."""
-    seen = [episode.observations for episode in store]
-    arrays = [next(iter(each.values())) if isinstance(each, dict) else each for each in seen]
-    return [float(array[3, 0]) for array in arrays]
-
-
-def test_rows_that_change_while_an_import_is_interrupted_are_read_anew(tmp_path: Path) -> None:
-    """The episodes of RLlib, whose names change, too; others are in the contract of formats."""
-    kind = "rllib rows"
-    words: dict[str, Any] = {"cast": "same_kind", "last_observation": "missing"}
-    source = exported(tmp_path, kind, 0.5)
-
-    def stop(done: int, _: int) -> None:
-        if done:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        el.import_dataset(source, tmp_path / "into", progress=stop, **words)
-    source = exported(tmp_path, kind, 70.5)
-    report = el.import_dataset(source, tmp_path / "into", **words)
-    assert report.episodes == 2 and not report.present
-    el.import_dataset(source, tmp_path / "expected", **words)
-    assert starts_of(el.open(tmp_path / "into")) == starts_of(el.open(tmp_path / "expected"))
-    assert not list(tmp_path.glob(".*importing*"))
 
 
 def test_only_the_changed_episodes_are_replaced(tmp_path: Path) -> None:

@@ -178,6 +178,7 @@ def same(left: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> list[bool]:
     return [np.array_equal(one, other) for one, other in zip(left, right, strict=True)]
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("suffix", ["mp4", "mkv"])
 @pytest.mark.parametrize("name", ENCODERS)
 def test_packets_are_copied_from_a_file_of_many_episodes(tmp_path: Path, name: str, suffix: str) -> None:

@@ -23,7 +23,8 @@ from episodelake.exchange.rlds.tfrecord import (
     write_example,
     write_record,
 )
-from exported_store import rich_store
+from episodelake.testing.format_cases import write_episodes
+from episodelake.testing.format_values import SPACES
 from test_cli import printed
 
 DATA = Path(__file__).parents[1] / "data" / "exchange"
@@ -115,14 +116,14 @@ def test_a_dataset_of_tfds_is_exported_as_tfds_wrote_it(tmp_path: Path) -> None:
 @pytest.mark.further
 def test_the_command_line_exports(tmp_path: Path) -> None:
     """`episodelake export --format rlds` and its options."""
-    rich_store(tmp_path / "store")
+    write_episodes(tmp_path / "store")
     words = ("--option", "images=raw", "--option", "name=run")
     info: Any = json.loads(
         printed(
             "export", str(tmp_path / "store"), str(tmp_path / "out"), "--format", "rlds", *words, "--json"
         )
     )
-    assert (info["episodes"], info["steps"]) == (5, 15)
+    assert (info["episodes"], info["steps"]) == (3, 6)
     assert json.loads((tmp_path / "out/dataset_info.json").read_text())["name"] == "run"
 
 
@@ -130,7 +131,7 @@ def test_the_command_line_exports(tmp_path: Path) -> None:
 @pytest.mark.parametrize("change", ["card", "spaces", "facts"])
 def test_a_damaged_export_is_told(tmp_path: Path, change: str) -> None:
     """The spaces in the file beside the records must fit the records."""
-    rich_store(tmp_path / "store").export(tmp_path / "out", format="rlds")
+    write_episodes(tmp_path / "store", SPACES["dict"]).export(tmp_path / "out", format="rlds")
     file = tmp_path / "out" / ("features.json" if change == "facts" else "episodelake.json")
     content = json.loads(file.read_text())
     if change == "card":

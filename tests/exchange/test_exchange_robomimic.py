@@ -15,7 +15,6 @@ import episodelake as el
 DATA = Path(__file__).parents[1] / "data" / "exchange"
 FILE = DATA / "robomimic.hdf5"
 NAMES = ("object", "robot0_eef_pos")
-ARRAYS = ("observations", "actions", "rewards", "terminations")
 
 
 def check(store: el.EpisodeStore, read: dict[str, np.ndarray]) -> None:
@@ -87,26 +86,6 @@ def test_damaged_files_are_refused(
     report = el.import_dataset(path, tmp_path / "store", on_error="skip")
     assert report.episodes == 2
     assert [key for key, _ in report.skipped] == ["demo_2"]
-
-
-@pytest.mark.further
-def test_a_store_goes_out_to_robomimic_and_comes_back(tmp_path: Path) -> None:
-    """The file holds what the imported one did."""
-    el.import_dataset(FILE, tmp_path / "store")
-    store = el.open(tmp_path / "store")
-    assert not store.export(tmp_path / "out.hdf5", format="robomimic").lost
-    with h5py.File(FILE) as theirs, h5py.File(tmp_path / "out.hdf5") as ours:
-        for number, name in enumerate(("demo_0", "demo_2", "demo_10")):
-            before, after = theirs[f"data/{name}"], ours[f"data/demo_{number}"]
-            for path in ("actions", "states", "rewards", "dones", "obs/object", "next_obs/robot0_eef_pos"):
-                assert np.array_equal(before[path], after[path])
-            assert {**before.attrs}.items() <= {**after.attrs}.items()
-        assert dict(theirs["data"].attrs) == dict(ours["data"].attrs)
-        assert ours["mask/train"][()].tolist() == [b"demo_0", b"demo_2"]
-    assert not el.import_dataset(tmp_path / "out.hdf5", tmp_path / "back").lost
-    for before, after in zip(store, el.open(tmp_path / "back"), strict=True):
-        assert all(str(getattr(before, name)) == str(getattr(after, name)) for name in ARRAYS)
-        assert before.metadata["splits"] == after.metadata["splits"]
 
 
 @pytest.mark.further

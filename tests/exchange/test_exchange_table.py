@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 import episodelake as el
 from effort import examples
+from episodelake.testing.format_cases import write_episodes
 
 FURTHER = pytest.mark.further
 
@@ -316,57 +317,6 @@ def test_columns_that_are_not_there_come_with_suggestions(tmp_path: Path) -> Non
         el.import_dataset(tmp_path / "half.parquet", tmp_path / "store", format="table")
 
 
-def recorded(folder: Path) -> el.EpisodeStore:
-    """A store with infos, policy values, seeds and metadata."""
-    env = gym.make("CartPole-v1")
-    store = el.create(folder, env)
-    rng = np.random.default_rng(0)
-    with store.writer() as writer:
-        for seed in range(5):
-            observation, _ = env.reset(seed=seed)
-            info, metadata = {"left": 1.5}, {"level": seed}
-            episode = writer.begin(observation, info, seed=seed, metadata=metadata)
-            for t in range(12):
-                action = int(rng.integers(2))
-                observation, reward, terminated, _, _ = env.step(action)
-                info, policy = {"left": 0.5 * t}, {"p": t / 4}
-                episode.append(action, float(reward), observation, terminated, t == 11, info, policy)
-                if terminated:
-                    break
-            episode.end()
-    return store.refresh()
-
-
-@pytest.mark.further
-def test_a_file_of_transitions_has_the_next_observations(tmp_path: Path) -> None:
-    """And the next infos, as DuckDB reads them."""
-    store = recorded(tmp_path / "store")
-    store.export(tmp_path / "transitions.parquet", format="parquet")
-    columns = (
-        "episode, t, observation, action, reward, terminated, truncated, next_observation, next_info_left"
-    )
-    rows = duckdb.sql(
-        f"select {columns.replace('next_info_left', chr(34) + 'next_info.left' + chr(34))} "
-        f"from '{tmp_path / 'transitions.parquet'}'"
-    ).fetchall()
-    expected = [
-        (
-            number,
-            t,
-            episode.observations[t].tolist(),
-            episode.actions[t],
-            episode.rewards[t],
-            episode.terminations[t],
-            episode.truncations[t],
-            episode.observations[t + 1].tolist(),
-            0.5 * t,
-        )
-        for number, episode in enumerate(store)
-        for t in range(episode.length)
-    ]
-    assert rows == expected
-
-
 @pytest.mark.further
 def test_a_folder_of_parquet_may_hold_other_files(tmp_path: Path) -> None:
     """A README, hidden files and folders that are no partitions; partitions give a column."""
@@ -411,13 +361,13 @@ def test_mixed_line_ends_are_named(tmp_path: Path, first: str, other: str, names
 @pytest.mark.further
 def test_a_store_goes_out_to_csv(tmp_path: Path) -> None:
     """Polars reads the numbers that the store holds; a view in another order keeps its order."""
-    store = recorded(tmp_path / "store")
+    store = write_episodes(tmp_path / "store", spaces.Box(-9, 9, (4,), np.float32))
     view = store[::-1]
     report = view.export(tmp_path / "walk.csv", format="csv")
     assert report.lost["spaces, which an import infers from the values"] == 2
     written = pl.read_csv(tmp_path / "walk.csv")
-    assert written["episode"].unique(maintain_order=True).to_list() == [0, 1, 2, 3, 4]
-    last = store[4]
+    assert written["episode"].unique(maintain_order=True).to_list() == [0, 1, 2]
+    last = store[2]
     rows = written.filter(pl.col("episode") == 0)
     numbers = rows.select(f"next_observation_{index}" for index in range(4)).to_numpy().astype(np.float32)
     assert np.array_equal(numbers, last.observations[1:])
@@ -461,29 +411,20 @@ def test_vectors_of_rewards_may_be_missing_in_last_rows(tmp_path: Path) -> None:
         assert report.lost.get(lost, 0) == dropped
 
 
-@pytest.mark.parametrize("format", ["parquet", "huggingface"])
-@pytest.mark.parametrize("layout", ["transitions", "steps"])
-def test_our_own_export_comes_back(tmp_path: Path, format: str, layout: str) -> None:
-    """Annotations of steps become own columns, and an episode without its last observation stays whole."""
-    spaces_given = {"observation_space": spaces.Box(-1, 1, (2,)), "action_space": spaces.Discrete(2)}
-    store = el.create(tmp_path / "store", **spaces_given)
-    seen, flags = np.ones((3, 2), np.float32), np.array([False, False, True])
-    more = {"actions": np.zeros(3, np.int64), "rewards": np.ones(3), "terminations": flags}
-    with store.writer() as writer:
-        writer.write_episode(observations=np.ones((4, 2), np.float32), **more, truncations=flags & False)
-        writer.write_episode(observations=seen, **more, truncations=flags & False, last_observation="missing")
-    marks = {"episode_id": store.refresh()[0].id, "t": [0, 1, 2, 3], "mark": [0.5, 1.5, 2.5, 3.5]}
-    store.annotate(pl.DataFrame(marks), on=("episode_id", "t"))
-    target = tmp_path / ("out.parquet" if format == "parquet" else "out")
-    report = store.refresh().export(target, format=format, layout=layout, strict=True)
-    assert report.files[0] == ("out.parquet" if format == "parquet" else "README.md")
+def test_last_values_of_own_columns_come_back(tmp_path: Path) -> None:
+    """Those of annotations of steps too, beside an episode without its last observation; nothing is lost."""
 
-    back = el.import_dataset(target, tmp_path / "back")
-    assert not [what for what in back.lost if "leaves out" in what or "last transition" in what]
-    first, second = el.open(tmp_path / "back")
-    assert first.extra["mark"].tolist() == marks["mark"]
-    assert (second.length, second.end_reason, second.has_last_observation) == (3, "terminated", False)
-    el.import_dataset(target, tmp_path / "repeated", last_observation="repeat")
-    assert all(each.has_last_observation for each in el.open(tmp_path / "repeated")) == (
-        layout == "transitions"
-    )
+    def facts(index: int, length: int) -> dict[str, Any]:
+        lacking = {"last_observation": "missing"} if index else {}
+        return {"extra": {"own": np.arange(length + (not index))}, **lacking}
+
+    store = write_episodes(tmp_path / "store", facts=facts, episodes=[(3, True, False), (3, True, False)])
+    marks = {"episode_id": store[0].id, "t": [0, 1, 2, 3], "mark": [0.5, 1.5, 2.5, 3.5]}
+    store.annotate(pl.DataFrame(marks), on=("episode_id", "t"))
+    for layout in ("transitions", "steps"):
+        target = tmp_path / f"{layout}.parquet"
+        store.refresh().export(target, format="parquet", layout=layout, strict=True)
+        el.import_dataset(target, tmp_path / layout)
+        first, second = el.open(tmp_path / layout)
+        assert (first.extra["mark"].tolist(), first.extra["own"].tolist()) == (marks["mark"], [0, 1, 2, 3])
+        assert (second.length, second.end_reason, second.has_last_observation) == (3, "terminated", False)

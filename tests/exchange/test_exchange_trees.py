@@ -174,6 +174,7 @@ UMI = [
 ]
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("name", ["replay.zarr", "replay.zarr.zip"])
 @pytest.mark.parametrize("keys", [("img", "state", "action"), (*UMI, "img")])

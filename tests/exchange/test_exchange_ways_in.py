@@ -487,6 +487,7 @@ def test_scalars_that_become_vectors_are_a_change(tmp_path: Path) -> None:
     assert np.asarray(episode.infos[0]["x"]).tolist() == [1.5, 2.5]
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("column", ["obs", "action", "reward", "terminated"])
 @pytest.mark.parametrize("form", ["arrays", "rollouts", "rows"])
 def test_masked_elements_are_refused(tmp_path: Path, column: str, form: str) -> None:
@@ -505,6 +506,7 @@ def test_masked_elements_are_refused(tmp_path: Path, column: str, form: str) -> 
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("last", ["drop", "missing"])
 @pytest.mark.parametrize(
     ("column", "lost"),

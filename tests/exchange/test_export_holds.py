@@ -83,6 +83,7 @@ def test_integers_that_rerun_rounds_are_counted(tmp_path: Path) -> None:
     assert lost["digits of integers in info.n, which are doubles in Rerun"] == 1
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("name", ["^good$", "*", "^r[ab]$", "plain"])
 @pytest.mark.parametrize("chosen", [slice(None), slice(2, None), slice(None, None, -1)])
 def test_annotations_are_counted_where_they_have_a_value(tmp_path: Path, name: str, chosen: slice) -> None:

@@ -46,19 +46,6 @@ def numbers(path: Path, count: int = 3) -> el.EpisodeStore:
     return filled(path, count, spaces.Box(0, 9, (2,), np.float32))
 
 
-def test_a_live_writer_of_another_store_goes_on(tmp_path: Path) -> None:
-    """Its acknowledged episodes are there after an export was to overwrite its store."""
-    store, other = numbers(tmp_path / "store"), numbers(tmp_path / "other")
-    with other.writer(durability="fsync") as writer:
-        episode = writer.begin(np.zeros(2, np.float32))
-        episode.append(1, 1.0, np.ones(2, np.float32), terminated=True)
-        writer.flush()
-        for format in ("webdataset", "csv"):
-            with pytest.raises(el.errors.StoreExistsError, match="is the store"):
-                store.export(other.path, format=format, overwrite=True)
-    assert len(other.refresh()) == 4 and other.verify().ok
-
-
 @pytest.mark.parametrize(
     ("first", "second"), [(a, b) for a in ("webdataset", "csv") for b in ("webdataset", "csv")]
 )
@@ -173,8 +160,6 @@ def _artifact(store: el.EpisodeStore, path: Path) -> None:
 
 
 WRITERS: dict[str, Callable[[el.EpisodeStore, Path], Any]] = {
-    "export of a folder": lambda store, path: store.export(path, format="webdataset"),
-    "export of a file": lambda store, path: store.export(path, format="parquet", overwrite=True),
     "create": lambda store, path: filled(path),
     "copy": lambda store, path: store.copy(path),
     "merge": lambda store, path: el.merge([store, store], path),

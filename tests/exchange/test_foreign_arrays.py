@@ -358,6 +358,7 @@ def check(values: Mapping[str, Any], many: int | None = None) -> None:
         assert isinstance(vector, np.ndarray) and vector.tolist() == VECTOR.tolist()
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 @pytest.mark.parametrize(
     "record",
@@ -396,6 +397,7 @@ def store_texts(store: el.EpisodeStore, column: str) -> list[Any]:
     return store.sql(f'select "{column}" from {table} where "{column}" is not null').fetchall()
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 @pytest.mark.parametrize("make", [Together, InTurns])
 def test_agents_values_of_any_library_become_numbers(

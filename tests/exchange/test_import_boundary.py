@@ -17,10 +17,10 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import write_deltalake
 from gymnasium.spaces import Box, Discrete
 
 import episodelake as el
-from episodelake.testing.format_sources import NAMES
 
 h5py = pytest.importorskip("h5py")
 
@@ -60,56 +60,10 @@ def test_snapshots_of_the_hub_may_link_to_its_blobs(tmp_path: Path) -> None:
         el.import_dataset(snapshot, tmp_path / "into")
 
 
-@pytest.mark.parametrize("kind", ["delta", pytest.param("folder", marks=FURTHER)])
-def test_names_are_no_patterns(tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever a table is called, its own rows come in, and not those of a table that a pattern matches."""
-    monkeypatch.chdir(tmp_path)
-    decoys = ["run1", "axb", "qx", "ca", "cb", "p q", "x", "acb"]
-    for index, name in enumerate([*decoys, *NAMES]):
-        write_table(Path(name), kind, reward=float(index))
-    for index, name in enumerate(NAMES):
-        source = Path(name if kind in ("folder", "delta") else f"{name}.{kind}")
-        try:
-            el.import_dataset(str(source), f"into-{index}")
-        except el.errors.DatasetError as error:
-            assert kind == "delta" and "%" in name, error
-            continue
-        store = el.open(f"into-{index}")
-        assert [episode.rewards.tolist() for episode in store] == [[float(index + len(decoys))] * 2]
-
-
-def write_table(path: Path, kind: str, reward: float) -> None:
-    """Write a table of one episode with two transitions."""
-    path = path.absolute()
-    table = pa.table(
-        {
-            "episode": [0, 0],
-            "observation": [0.5, 1.5],
-            "next_observation": [1.5, 2.5],
-            "action": [0, 1],
-            "reward": [reward] * 2,
-            "terminated": [False, True],
-            "truncated": [False, False],
-        }
-    )
-    if kind == "parquet":
-        pq.write_table(table, f"{path}.parquet")
-    elif kind == "folder":
-        path.mkdir()
-        pq.write_table(table, path / "part.parquet")
-    else:
-        from deltalake import write_deltalake
-
-        write_deltalake("plain", table, mode="overwrite")
-        shutil.move("plain", path)
-
-
 def test_delta_logs_list_no_file_outside(tmp_path: Path) -> None:
     """A log that names a file outside of its table does not bring in its rows."""
-    write_table(tmp_path / "secret", "parquet", 7.0)
-    from deltalake import write_deltalake
-
-    table = pq.read_table(tmp_path / "secret.parquet")
+    rows = {"episode": [0, 0], "observation": [0.5, 1.5], "action": [0, 1], "reward": [7.0] * 2}
+    pq.write_table(table := pa.table(rows), tmp_path / "secret.parquet")
     for index, path in enumerate(
         [
             "../secret.parquet",

@@ -231,6 +231,7 @@ def test_empty_sources_are_named(tmp_path: Path, make: Callable[[Path], Any], me
     assert not (tmp_path / "store").exists()
 
 
+@pytest.mark.sample
 @pytest.mark.parametrize("suffix", ["csv", "jsonl"])
 @pytest.mark.parametrize("integer", [2**53 + 1, -(2**53) - 1, 2**60 + 1, 10**40])
 def test_integers_are_exact_or_refused(tmp_path: Path, suffix: str, integer: int) -> None:

@@ -247,24 +247,6 @@ def drawn(batch: Any) -> list[tuple[float, float, float, bool]]:
     return list(zip(here, rewards, after, batch["terminated"].tolist(), strict=True))
 
 
-@pytest.mark.parametrize("cache", ["memory", "mmap", "stream"])
-def test_loaders_leave_out_what_needs_the_observation(
-    cache: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Transitions and n-step spans end at the last observation that there is."""
-    monkeypatch.setenv("EPISODELAKE_CACHE", str(tmp_path / "cache"))
-    source = rollouts()
-    store = stored(tmp_path / "store", source)
-    (batch,) = store.loader(1000, cache=cache)
-    assert drawn(batch) == pairs(source)
-    (batch,) = store.loader(1000, n_step=4, gamma=1.0, cache=cache)
-    assert np.allclose(drawn(batch), pairs(source, 4))
-    everything = store.loader(1000, columns=["reward", "action", "observation"], cache=cache)
-    (batch,) = everything
-    assert batch["reward"].tolist() == [reward for each in source for reward in each.rewards]
-    assert everything.units == sum(each.length for each in source)
-
-
 def test_what_is_left_out_is_counted(tmp_path: Path) -> None:
     """One warning of each loader and buffer counts the transitions, and its advice keeps them all."""
     store = stored(tmp_path / "store", rollouts())
@@ -315,64 +297,6 @@ def test_no_unit_is_left(tmp_path: Path) -> None:
         store.loader(10)
     (batch,) = store.loader(10, columns=["reward", "next_observation_present"])
     assert batch["next_observation_present"].tolist() == [False]
-
-
-def test_a_mask_keeps_all_transitions(tmp_path: Path) -> None:
-    """`next_observation_present` keeps last transitions, False where the next observation is zeros."""
-    source = rollouts()
-    store = stored(tmp_path / "store", source)
-    keys = ["reward", "next_observation", "next_observation_present"]
-    (batch,) = store.loader(1000, columns=keys)
-    wanted = [t < each.known for each in source for t in range(each.length)]
-    assert batch["next_observation_present"].tolist() == wanted
-    assert batch["next_observation"]["place"].any(1).tolist() == wanted
-    assert batch["reward"].tolist() == [reward for each in source for reward in each.rewards]
-    (batch,) = store.loader(10, el.Episodes(), columns=["observation", "observation_present", "length"])
-    assert batch["length"].tolist() == [each.length for each in source]
-    for each, present in zip(source, batch["observation_present"].tolist(), strict=True):
-        seen = len(each.observations["place"])
-        assert present == [True] * seen + [False] * (len(present) - seen)
-
-
-def test_windows_and_whole_episodes(tmp_path: Path) -> None:
-    """Windows need no last observation unless they are asked for the next; whole episodes have T + 1."""
-    source = rollouts()
-    store = stored(tmp_path / "store", source)
-    for columns, lengths in (
-        (["reward"], [each.length for each in source]),
-        (["reward", "next_observation"], [each.known for each in source]),
-    ):
-        for pad in (None, "left", "right"):
-            (batch,) = store.loader(1000, el.Windows(3, pad=pad), columns=[*columns, "mask"])
-            sums = [
-                sum(each.rewards[max(first, 0) : min(first + 3, length)].tolist())
-                for each, length in zip(source, lengths, strict=True)
-                for first in {None: range(length - 2), "right": range(length), "left": range(-2, length - 2)}[
-                    pad
-                ]
-            ]
-            assert np.allclose((batch["reward"] * batch["mask"]).sum(1), sums)
-    (batch,) = store.loader(10, el.Episodes(), columns=[*el.Episodes().default_keys, "end_reason"])
-    left = [each for each in source if each.known]
-    for each, found in zip(left, el.unpadded(batch), strict=True):
-        assert np.array_equal(found["observation"]["place"], each.observations["place"])
-        assert found["reward"].tolist() == each.rewards[: each.known].tolist()
-        assert found["end_reason"].any() == (not each.missing)
-
-
-def test_deltas_stop_at_the_last_observation(tmp_path: Path) -> None:
-    """An observation beyond the last one that there is repeats it, and is False in the mask."""
-    source = rollouts()
-    store = stored(tmp_path / "store", source)
-    (batch,) = store.loader(1000, el.Deltas({"observation": [0, 2]}))
-    places = [(each, t) for each in source for t in range(each.length)]
-    last = [len(each.observations["place"]) - 1 for each, _ in places]
-    wanted = [
-        each.observations["place"][min(t + 2, end)] for (each, t), end in zip(places, last, strict=True)
-    ]
-    assert np.array_equal(batch["observation"]["place"][:, 1], wanted)
-    inside = [t + 2 <= end for (_, t), end in zip(places, last, strict=True)]
-    assert batch["mask"]["observation"][:, 1].tolist() == inside
 
 
 def test_a_loader_that_follows(tmp_path: Path) -> None:
