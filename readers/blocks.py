@@ -7,6 +7,7 @@ row groups that an episode lies in.
 
 from __future__ import annotations
 
+import os
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
@@ -140,8 +141,9 @@ class Block:
         self._added: dict[str, pa.ChunkedArray] = {}
         #: Columns that were asked for.
         self.touched: set[str] = set()
-        # Parts of a block that are read ahead ask for the same columns at the same time.
-        self._reading = Lock()
+        # Parts of a block that are read ahead ask for the same columns at the same time. Of a process, since
+        # a forked child has no thread that would release a lock which was held.
+        self._reading = os.getpid(), Lock()
         #: About how many bytes its columns hold, read and decoded, if it is `kept` for other episodes. A sum,
         #: since each look-up asks each block.
         self.nbytes = 0
@@ -162,7 +164,10 @@ class Block:
         missing = [name for name in columns if name not in self._raw and name in self.file.columns]
         if not missing:
             return
-        with self._reading:
+        process, reading = self._reading
+        if process != os.getpid():
+            self._reading = _, reading = os.getpid(), Lock()
+        with reading:
             missing = [name for name in missing if name not in self._raw]
             if missing:
                 self._read(missing, threads=threads)

@@ -229,7 +229,9 @@ class _Folder:
 
     @property
     def _video_rate(self) -> Fraction:
-        return Fraction(self._fps or _VIDEO_FPS).limit_denominator(1001)
+        fps = self._fps or _VIDEO_FPS
+        # Slower rates would be rounded to 0.
+        return Fraction(fps).limit_denominator(1001) or Fraction(1, round(1 / fps))
 
     def _video(self, name: str, cells: pa.Array) -> Any:
         """Return the packets of frames as a video; None where they have to be decoded.

@@ -200,7 +200,9 @@ _CAMERAS: dict[str, tuple[tuple[int, ...], Video]] = {
 
 def _video(*names: str) -> Case:
     """Return a case with cameras whose frames are stored as video; one alone is the whole observation."""
-    boxes = {name: spaces.Box(0, 255, _CAMERAS[name][0], np.uint8) for name in names}
+    boxes: dict[str, spaces.Space[Any]] = {
+        name: spaces.Box(0, 255, _CAMERAS[name][0], np.uint8) for name in names
+    }
     alone = len(names) == 1
     encodings = {
         "observation" if alone else f"observation.{name}": encoding

@@ -163,7 +163,8 @@ def _numbered(frames: Frames, scale: int | None, side: int = _SMALL_SIDE) -> Ite
 
 
 def _rate(fps: float) -> Fraction:
-    return Fraction(fps).limit_denominator(1001)
+    # Slower rates would be rounded to 0.
+    return Fraction(fps).limit_denominator(1001) or Fraction(1, round(1 / fps))
 
 
 def _padded(frame: np.ndarray, height: int, width: int) -> np.ndarray:

@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import InvalidArgumentError
-from . import lossless
+from . import ffmpeg, lossless
+from .chunks import MAGIC, Chunk
 from .images import ImageShape
 from .packet_stream import PacketStream, packet_stream
 from .packets import copied_cells
@@ -113,7 +114,16 @@ class EncodedFrames:
         return frames if rows.ndim else frames[0]
 
     def __iter__(self) -> Iterator[np.ndarray]:
-        """Yield the frames; a group of pictures is decoded at a time, and once."""
+        """Yield the frames; each group of pictures is decoded once, and a frame of it is held at a time.
+
+        Raises:
+            ValueError: they are damaged.
+        """
         starts = np.flatnonzero(chunk_starts(self.cells))
         for start, stop in pairwise([0, *starts[starts > 0].tolist(), len(self)]):
-            yield from self[start:stop]
+            cell = memoryview(self.cells[start].as_buffer() if stop > start else b"")
+            chunk = Chunk.parse(cell) if cell[: len(MAGIC)] == MAGIC else None
+            if chunk is None or chunk.codec == "lossless":
+                yield from self[start:stop]
+            else:
+                yield from ffmpeg.decode_each(chunk, self.image, stop - start)

@@ -134,21 +134,42 @@ def decode(chunk: Chunk, image: ImageShape, wanted: np.ndarray) -> np.ndarray:
         MemoryError, StoreUnavailableError: FFmpeg lacks memory, or what else may be there at the next call.
         MissingPackageError: PyAV is not installed, or its FFmpeg lacks the decoder.
     """
+    frames = np.empty((len(wanted), *image.shape), np.uint8)
+    done = 0
+    for shown, picture in enumerate(_pictures(chunk, image, int(wanted[-1]) + 1)):
+        if shown == wanted[done]:
+            _write(picture, image, frames[done])
+            done += 1
+    return frames
+
+
+def decode_each(chunk: Chunk, image: ImageShape, count: int) -> Iterator[np.ndarray]:
+    """Yield the first frames of a chunk, as `decode` returns them, one at a time."""
+    for picture in _pictures(chunk, image, count):
+        frame = np.empty(image.shape, np.uint8)
+        _write(picture, image, frame)
+        yield frame
+
+
+def _pictures(chunk: Chunk, image: ImageShape, count: int) -> Iterator[Any]:
+    """Yield the first `count` pictures of a chunk in the order in which they are shown."""
     av = _av()
     context = _decoder(chunk, image)
-    form = "gray" if image.channels == 1 else "rgb24"
-    frames = np.empty((len(wanted), *image.shape), np.uint8)
-    done = shown = 0
+    shown = 0
+    for packet in (*chunk.packets, None):
+        with _decoding():
+            pictures = context.decode(None if packet is None else av.Packet(bytes(packet)))
+        for picture in pictures:
+            yield picture
+            shown += 1
+            if shown == count:
+                return
+    raise ValueError(f"it has {shown} frames; expected at least {count}")
+
+
+def _write(picture: Any, image: ImageShape, frame: np.ndarray) -> None:
     with _decoding():
-        for packet in (*chunk.packets, None):
-            for picture in context.decode(None if packet is None else av.Packet(bytes(packet))):
-                if shown == wanted[done]:
-                    image.write(_pixels(picture, form, image), frames[done])
-                    done += 1
-                    if done == len(wanted):
-                        return frames
-                shown += 1
-    raise ValueError(f"it has {shown} frames; expected at least {int(wanted[-1]) + 1}")
+        image.write(_pixels(picture, "gray" if image.channels == 1 else "rgb24", image), frame)
 
 
 def _pixels(picture: Any, form: str, image: ImageShape) -> np.ndarray:

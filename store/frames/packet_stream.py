@@ -78,6 +78,8 @@ class PacketFile:
         self._container = self._av.open(str(path), "w", format="mp4", options=options)
         self._stream = self._container.add_mux_stream(first.codec, rate=fps, width=width, height=height)
         self.delay = first.delay
+        # Others round the times of frames.
+        self._stream.time_base = 1 / fps
         self._fps = fps
         self._frames = self.size = 0
 
@@ -105,29 +107,34 @@ class PacketFile:
 def packet_stream(cells: pa.Array, image: ImageShape) -> PacketStream | None:
     """Return the packets of the cells of an episode; None where they are not one stream.
 
-    They are none with raw or lossless frames, several codecs, or frames in between that no cell has.
+    They are none with raw or lossless frames, several codecs, or frames in between that no cell has. Nor are
+    they where a cell has no frame: what decodes them says what is wrong.
 
     Args:
-        cells: binary, at least one, no NULLs.
+        cells: binary, at least one.
         image: the shape of a frame.
 
     Raises:
         ValueError: a chunk is damaged.
     """
-    rows = np.array([row for row, cell in enumerate(cells) if len(cell.as_buffer())])
-    counts = np.diff([*rows, len(cells)])
+    if cells.null_count:
+        return None
+    rows = [row for row, cell in enumerate(cells) if len(cell.as_buffer())]
+    if not rows or rows[0]:
+        return None
+    counts = np.diff([*rows, len(cells)]).tolist()
     packets: list[bytes] = []
     shown: list[np.ndarray] = []
     keys: list[int] = []
     first: Chunk | None = None
-    for row, count in zip(rows.tolist(), counts.tolist(), strict=True):
+    for row, count in zip(rows, counts, strict=True):
         cell = memoryview(cells[row].as_buffer())
         chunk = Chunk.parse(cell) if cell[: len(MAGIC)] == MAGIC else None
         first = first or chunk
         if chunk is None or first is None or not _follows(chunk, first):
             return None
         order = _shown_order(chunk, image)
-        if order is None:
+        if order is None or np.count_nonzero(order < count) < count:
             return None
         # Packets after the last frame that is wanted are not needed to decode it.
         needed = 1 + int(np.flatnonzero(order < count)[-1])
@@ -136,8 +143,7 @@ def packet_stream(cells: pa.Array, image: ImageShape) -> PacketStream | None:
         keys.append(len(packets))
         packets += map(bytes, chunk.packets[:needed])
         shown.append(order[:needed] + row)
-    if first is None:
-        return None
+    assert first is not None
     packets[:] = _with_start_codes(first, packets)
     is_key = np.isin(np.arange(len(packets)), keys)
     return PacketStream(first.codec, first.extradata, packets, np.concatenate(shown), is_key, image)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import av
 import fastapi
 import numpy as np
+import pyarrow as pa
 import pytest
 from fastapi.testclient import TestClient
 from gymnasium.spaces import Box, Dict
@@ -18,7 +20,8 @@ import episodelake as el
 from episodelake.explorer.camera_video import add_videos
 from episodelake.explorer.moments import frame_sources
 from episodelake.readers.pictures import video as videos
-from episodelake.store.frames import ffmpeg, h264_order
+from episodelake.store.frames import EncodedFrames, ffmpeg, h264_order
+from episodelake.store.frames.chunks import Chunk
 from episodelake.store.segments import steps_file
 from picture_stores import Page, decoded
 from test_video_files import video as video_file
@@ -114,6 +117,38 @@ def test_players_show_the_frames_of_the_store(store: el.EpisodeStore, camera: st
         difference = np.abs(shown[:, :height, :width].astype(int) - expected)
         # A player turns grey into colours, and rounds.
         assert difference.max() <= (2 if camera == "grey" else 0)
+
+
+@pytest.mark.parametrize("fps", [29, 29.97, 0.37, 1e-4])
+def test_frames_are_shown_at_their_times(store: el.EpisodeStore, fps: float, tmp_path: Path) -> None:
+    """Also where frames are no whole number of the usual ticks apart, and at rates below 1/1000."""
+    path = store[0].video(column="rgb", fps=fps).save(tmp_path / "video.mp4")
+    with av.open(str(path)) as file:
+        (stream,) = file.streams.video
+        times = [float(frame.pts * stream.time_base) for frame in file.decode(stream)]
+    np.testing.assert_allclose(times, np.arange(LENGTH + 1) / fps, rtol=1e-12)
+
+
+def test_no_frame_is_left_out_where_a_chunk_lacks_it(store: el.EpisodeStore) -> None:
+    """Cells without a frame are no stream of packets, so decoding them says what is wrong."""
+    episode = store[0]
+    (column,) = (each for each in episode.schema.video if each.name == "observation.rgb")
+    cells = episode._block.cells(column.name).slice(episode._start, LENGTH + 1).combine_chunks().to_pylist()
+    head = [row for row, cell in enumerate(cells) if cell][1]
+    chunk = Chunk.parse(memoryview(cells[head]))
+
+    def damaged(row: int, cell: bytes | None) -> EncodedFrames:
+        return EncodedFrames(
+            pa.array([*cells[:row], cell, *cells[row + 1 :]], pa.large_binary()), column.image
+        )
+
+    assert damaged(0, cells[0]).stream() is not None
+    fewer = (replace(chunk, packets=chunk.packets[:count]).to_bytes(column.image.size) for count in (2, 0))
+    for row, cell in ((0, b""), (head, b""), (head + 1, None), *((head, each) for each in fewer)):
+        assert damaged(row, cell).stream() is None
+        if cell is not None:
+            with pytest.raises(ValueError, match="row"):
+                np.asarray(damaged(row, cell))
 
 
 def test_other_frames_are_encoded_again(store: el.EpisodeStore, tmp_path: Path) -> None:

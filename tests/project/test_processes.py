@@ -5,13 +5,16 @@ from __future__ import annotations
 import multiprocessing
 import os
 import pickle
+import threading
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import episodelake as el
+from episodelake.readers.blocks import SegmentFile
 from episodelake.store.files import locating
 from object_server import new_url, shared_server
 from real_environments import numbered_store
@@ -56,6 +59,30 @@ def in_fork(work: Callable[[], object]) -> str:
     assert await_end(child) == 0
     with open(receive) as pipe:
         return pipe.read()
+
+
+def test_a_forked_child_waits_for_no_reading_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that reads a row group does not exist in the child, which reads the same one by itself."""
+    store = numbered_store(tmp_path / "store", [3])
+    episode = store[0]
+    reading, done = threading.Event(), threading.Event()
+    read = SegmentFile.read
+
+    def slow(*given: Any, **options: Any) -> Any:
+        if threading.current_thread() is not threading.main_thread():
+            reading.set()
+            assert done.wait(PATIENCE)
+        return read(*given, **options)
+
+    monkeypatch.setattr(SegmentFile, "read", slow)
+    with ThreadPoolExecutor(1) as pool:
+        actions = pool.submit(lambda: episode.actions)
+        assert reading.wait(PATIENCE)
+        try:
+            assert in_fork(lambda: episode.rewards.shape) == "(3,)"
+        finally:
+            done.set()
+        assert len(actions.result(PATIENCE)) == 3
 
 
 @pytest.mark.parametrize(
