@@ -5,6 +5,8 @@ from __future__ import annotations
 import secrets
 import threading
 import weakref
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,6 +22,8 @@ from ..readers.pictures.video import FPS, copied_mp4
 
 #: What the browser is sent instead of a video that cannot be made: it reports an error, and gets pictures.
 _NONE = 404
+#: Frames stay out of the browser's cache on disk, as the page itself does.
+_HEADERS = {"cache-control": "no-store"}
 
 
 @dataclass(frozen=True)
@@ -63,17 +67,30 @@ class CameraVideo:
         return VideoMoment((seen + 0.5) / FPS, self._width, seen)
 
     def file(self) -> Path | None:
-        """Return the file, which lives as long as this object; None where the frames have to be decoded."""
-        with self._lock:
-            if self._folder is None:
-                self._folder = temporary_folder("episodelake-video-")
-                self._made = copied_mp4(self._episode, self._column, self._path, FPS)
-            return self._path if self._made else None
+        """Return the file, which lives as long as this object; None where the frames have to be decoded.
 
-    @property
-    def _path(self) -> Path:
-        assert self._folder is not None
-        return Path(self._folder.name) / "video.mp4"
+        The next call tries again what failed.
+        """
+        with self._lock:
+            if not self._made:
+                self._folder = folder = temporary_folder("episodelake-video-")
+                try:
+                    self._made = copied_mp4(self._episode, self._column, _file_in(folder), FPS)
+                finally:
+                    if not self._made:
+                        self.remove()
+            return None if self._folder is None else _file_in(self._folder)
+
+    def remove(self) -> None:
+        """Delete the file, if there is one; one that is being made is given up."""
+        self._made = False
+        folder, self._folder = self._folder, None
+        if folder is not None:
+            folder.cleanup()
+
+
+def _file_in(folder: TemporaryDirectory[str]) -> Path:
+    return Path(folder.name) / "video.mp4"
 
 
 _FOLDER = "videos"
@@ -81,18 +98,37 @@ _FOLDER = "videos"
 _OPEN: weakref.WeakValueDictionary[str, CameraVideo] = weakref.WeakValueDictionary()
 
 
+class _SentVideo(FileResponse):
+    """A file, or ranges of it. It is opened after the route has returned, so this keeps the video."""
+
+    def __init__(self, video: CameraVideo, path: Path) -> None:
+        super().__init__(path, headers=_HEADERS, media_type="video/mp4")
+        self._video = video
+
+
+@asynccontextmanager
+async def _removing(_: fastapi.FastAPI) -> AsyncIterator[None]:
+    """Delete all files when the server ends: a signal may end the process without finalizers."""
+    try:
+        yield
+    finally:
+        for video in list(_OPEN.values()):
+            video.remove()
+
+
 def add_videos(application: fastapi.FastAPI) -> None:
     """Give an application the files of all videos, of which browsers ask for ranges."""
+    router = fastapi.APIRouter(lifespan=_removing)
 
-    @application.get(f"/{_FOLDER}/{{key}}")
+    @router.get(f"/{_FOLDER}/{{key}}")
     def send_video(key: str) -> fastapi.Response:
         video = _OPEN.get(key)
         try:
             path = None if video is None else video.file()
-        except EpisodelakeError:  # Pictures of the same frames show what is wrong.
+        except (EpisodelakeError, OSError):  # Pictures need no file, and show what is wrong with frames.
             path = None
-        return (
-            fastapi.Response(status_code=_NONE)
-            if path is None
-            else FileResponse(path, media_type="video/mp4")
-        )
+        if video is None or path is None:
+            return fastapi.Response(status_code=_NONE, headers=_HEADERS)
+        return _SentVideo(video, path)
+
+    application.include_router(router)

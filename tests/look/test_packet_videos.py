@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import gc
 import struct
+import tempfile
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -15,9 +18,12 @@ import pyarrow as pa
 import pytest
 from fastapi.testclient import TestClient
 from gymnasium.spaces import Box, Dict
+from starlette.responses import FileResponse
 
 import episodelake as el
-from episodelake.explorer.camera_video import add_videos
+from episodelake.errors import StoreAccessError
+from episodelake.explorer import camera_video
+from episodelake.explorer.camera_video import CameraVideo, add_videos
 from episodelake.explorer.moments import frame_sources
 from episodelake.readers.pictures import video as videos
 from episodelake.store.frames import EncodedFrames, ffmpeg, h264_order
@@ -195,11 +201,83 @@ def test_the_explorer_serves_ranges_of_packets(
     part = client.get(source.video.url, headers={"range": "bytes=100-299"})
     assert (part.status_code, part.content) == (206, expected[100:300])
     assert part.headers["content-range"] == f"bytes 100-299/{len(expected)}"
+    assert whole.headers["cache-control"] == part.headers["cache-control"] == "no-store"
     moments = [source.video.at(t) for t in (0, 3, LENGTH + 5)]
     assert [(each.t, each.seconds * 30) for each in moments] == [(0, 0.5), (3, 3.5), (LENGTH, LENGTH + 0.5)]
     url = source.video.url
     del source, sources, moments
-    assert client.get(url).status_code == 404
+    gone = client.get(url)
+    assert (gone.status_code, gone.headers["cache-control"]) == (404, "no-store")
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder, where temporary files go."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+def test_a_video_that_is_left_is_still_sent(
+    store: el.EpisodeStore, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page may be closed between the answer of the route and the opening of the file."""
+    application = fastapi.FastAPI()
+    add_videos(application)
+    client = TestClient(application)
+    pages = [CameraVideo(store[0], "observation.rgb", 64)]
+    send = FileResponse.__call__
+
+    async def left(*arguments: Any) -> None:
+        pages.clear()
+        gc.collect()
+        await send(*arguments)
+
+    monkeypatch.setattr(FileResponse, "__call__", left)
+    answer = client.get(pages[0].url)
+    assert answer.status_code == 200 and answer.content[4:8] == b"ftyp"
+    del answer
+    gc.collect()
+    assert not [*temporary.iterdir()]
+
+
+def test_a_video_that_cannot_be_made_leaves_no_file_and_is_tried_again(
+    store: el.EpisodeStore, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A store that does not answer, a full disk, and packets that do not play; then the file."""
+    application = fastapi.FastAPI()
+    add_videos(application)
+    client = TestClient(application)
+    video = CameraVideo(store[0], "observation.rgb", 64)
+    copied = camera_video.copied_mp4
+    for failure in (StoreAccessError("busy"), OSError(errno.ENOSPC, "No space left on device"), None):
+
+        def fail(*arguments: Any, failure: Exception | None = failure) -> bool:
+            copied(*arguments)
+            assert [*temporary.glob("*/video.mp4")]
+            if failure is not None:
+                raise failure
+            return False
+
+        monkeypatch.setattr(camera_video, "copied_mp4", fail)
+        assert client.get(video.url).status_code == 404
+        assert not [*temporary.iterdir()]
+    monkeypatch.setattr(camera_video, "copied_mp4", copied)
+    assert client.get(video.url).status_code == 200
+
+
+def test_no_video_outlives_the_server(store: el.EpisodeStore, temporary: Path) -> None:
+    """Files of open pages go when it shuts down, before a signal ends the process."""
+    application = fastapi.FastAPI()
+    add_videos(application)
+    video = CameraVideo(store[0], "observation.rgb", 64)
+    with TestClient(application) as client:
+        assert client.get(video.url).status_code == 200
+        assert len([*temporary.iterdir()]) == 1
+    assert not [*temporary.iterdir()]
+    path = video.file()
+    assert path is not None and path.stat().st_size
 
 
 @pytest.mark.parametrize(
