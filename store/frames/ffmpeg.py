@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from fractions import Fraction
 from functools import cache
 from typing import Any
@@ -69,6 +69,7 @@ def encode(frames: np.ndarray, image: ImageShape, encoding: Video) -> Iterator[C
     context.time_base, context.framerate = Fraction(1, _RATE), Fraction(_RATE)
     context.gop_size, context.thread_count = encoding.gop, 1
     context.options = _options(encoding, width)
+    open_encoder(context)
     packets: list[bytes] = []
     starts: list[int] = []
     shown: list[int] = []
@@ -93,6 +94,31 @@ def encode(frames: np.ndarray, image: ImageShape, encoding: Video) -> Iterator[C
         _spans(starts, len(packets)), firsts, firsts[1:], strict=False
     ):
         yield Chunk(encoding.codec, following - first, extradata, packets[start:stop])
+
+
+def open_encoder(context: Any) -> None:
+    """Open an encoder, and leave the priority of threads as it was.
+
+    SVT-AV1 makes its threads, and the one that calls it, real-time threads where it may, as for root. The
+    environment, the journal and all other processes of the machine would wait for them.
+    """
+    if not hasattr(os, "sched_setscheduler"):
+        context.open()
+        return
+    usual, known = (os.sched_getscheduler(0), os.sched_getparam(0)), _threads()
+    try:
+        context.open()
+    finally:
+        for thread in (0, *(_threads() - known)):
+            with suppress(OSError):  # a thread may have ended
+                os.sched_setscheduler(thread, *usual)
+
+
+def _threads() -> set[int]:
+    try:
+        return {*map(int, os.listdir("/proc/self/task"))}
+    except OSError:
+        return set()
 
 
 def _spans(starts: list[int], stop: int) -> list[tuple[int, int]]:

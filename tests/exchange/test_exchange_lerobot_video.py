@@ -20,6 +20,7 @@ from gymnasium import spaces
 
 import episodelake as el
 from episodelake.store.frames.chunks import Chunk
+from episodelake.store.frames.ffmpeg import open_encoder
 from test_exchange_lerobot_files import CAMERA, cameras, v3
 from waiting import PATIENCE
 
@@ -67,6 +68,7 @@ def encode(
     with av.open(str(file), "w") as box:
         stream: Any = box.add_stream(encoder, rate=30, options=options or {})
         stream.height, stream.width, stream.pix_fmt = *frames[0].shape[:2], pixels
+        open_encoder(stream.codec_context)
         for number, picture in enumerate(frames):
             frame: Any = av.VideoFrame.from_ndarray(picture, format="rgb24")
             frame.pts = number if times is None else times[number]

@@ -13,6 +13,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from gymnasium.spaces import Box, Discrete
 
 import episodelake as el
 import independent_tables
-from episodelake.store.frames import VideoColumn, ffmpeg
+from episodelake.store.frames import ImageShape, VideoColumn, ffmpeg
 from video_stores import CODECS, SHAPES, Cameras, check_episode, play, recorded_store
 
 CAMERAS = {name: SHAPES[name] for name in ("odd", "exact")}
@@ -432,6 +433,22 @@ def test_without_pyav_other_columns_are_read(without_av: el.EpisodeStore, tmp_pa
         opened.writer()
     opened.compact(order_by="length")
     assert len(opened) == 2
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setscheduler"), reason="threads have no policies here")
+@pytest.mark.parametrize("codec", ["h264", "hevc", "av1"])
+def test_encoders_make_no_real_time_threads(codec: Any) -> None:
+    """SVT-AV1 would, as root: whatever else runs on the machine would wait for it."""
+    usual = os.sched_getscheduler(0)
+    context: Any = av.CodecContext.create(ffmpeg._ENCODERS[codec], "w")
+    context.height, context.width, context.pix_fmt = 64, 64, "yuv420p"
+    context.time_base, context.framerate = Fraction(1, 30), Fraction(30)
+    context.options = ffmpeg._options(el.Video(codec), 64)
+    ffmpeg.open_encoder(context)
+    assert {os.sched_getscheduler(thread) for thread in ffmpeg._threads()} == {usual}
+    column = VideoColumn("observation", ImageShape((64, 64)), el.Video(codec))
+    column.encode(pa.array([bytes(64 * 64)] * 3, pa.binary()), np.arange(3) == 0)
+    assert {os.sched_getscheduler(thread) for thread in ffmpeg._threads()} == {usual}
 
 
 def test_a_build_without_an_encoder_says_which_it_has(
