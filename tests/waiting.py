@@ -40,6 +40,12 @@ def wait_until(reached: Callable[[], object], what: str) -> None:
         time.sleep(_PAUSE)
 
 
+def background_threads() -> list[str]:
+    """The names of the threads of writers and loaders; those that decode video are the process's."""
+    names = [thread.name for thread in threading.enumerate()]
+    return [each for each in names if each.startswith("episodelake") and "decoding" not in each]
+
+
 def await_end(child: int) -> int:
     """Return the exit code of a forked child (negative for a signal); 99 for one that hangs."""
     latest = time.monotonic() + PATIENCE

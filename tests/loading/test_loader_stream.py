@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,7 +28,7 @@ from loader_batches import (
     segmented_store,
     small_row_groups,
 )
-from waiting import PATIENCE
+from waiting import PATIENCE, background_threads
 
 #: Bytes of a row of the column that the tests of the order read, doubled: half of a buffer is one group.
 _ROW = 2 * 16
@@ -117,7 +116,7 @@ def test_what_was_consumed_is_not_read_again(read_groups: list[tuple[str, int]])
 
 def no_threads() -> bool:
     """Whether no thread of a stream is left."""
-    return not [thread for thread in threading.enumerate() if thread.name.startswith("episodelake")]
+    return not background_threads()
 
 
 def test_threads_end_with_the_iteration() -> None:

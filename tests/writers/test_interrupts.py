@@ -13,7 +13,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import warnings
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
@@ -29,7 +28,7 @@ import independent_journal
 import interrupted_writers as parts
 from episodelake.writers.session import journal as run_claim
 from episodelake.writers.session import seal_queue, session
-from waiting import PATIENCE, wait_until
+from waiting import PATIENCE, background_threads, wait_until
 
 AFTER = ("close", "flush", "exit")
 FOREGROUND = (
@@ -225,7 +224,7 @@ def test_an_interrupt_as_a_run_begins_leaves_no_threads(
         with contextlib.suppress(KeyboardInterrupt):
             store.writer()
         gc.collect()
-        wait_until(lambda: not _threads(), "the end of the background threads")
+        wait_until(lambda: not background_threads(), "the end of the background threads")
     assert not list((tmp_path / "store" / "journal").iterdir())
 
 
@@ -287,10 +286,6 @@ def _descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
-def _threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("episodelake")]
-
-
 @pytest.mark.parametrize("use", [_writer, _single, _vector, _pool, _parallel])
 def test_an_unclosed_writer_is_closed_when_it_is_collected(tmp_path: Path, use: Any) -> None:
     """Its episodes reach the store, and its descriptors, threads and journal go."""
@@ -303,10 +298,10 @@ def test_an_unclosed_writer_is_closed_when_it_is_collected(tmp_path: Path, use: 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         writer = use(store)
-        assert _descriptors() > descriptors and _threads()
+        assert _descriptors() > descriptors and background_threads()
         del writer
         gc.collect()
-        wait_until(lambda: not _threads(), "the end of the background threads")
+        wait_until(lambda: not background_threads(), "the end of the background threads")
     told = [str(each.message) for each in caught if each.category is ResourceWarning]
     assert [message for message in told if "never closed" in message]
     assert len(store.refresh()) == 2 * before and store.verify().ok
@@ -326,7 +321,7 @@ def test_an_unclosed_writer_that_cannot_be_sealed_leaves_its_journal(
         patched.setattr(writer.session.seals, "work", _refused)
         del writer
         gc.collect()
-        wait_until(lambda: not _threads(), "the end of the background threads")
+        wait_until(lambda: not background_threads(), "the end of the background threads")
     assert any("could not be closed" in str(each.message) for each in caught)
     assert not len(store.refresh())
     store.writer().close()
