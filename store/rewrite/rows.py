@@ -268,8 +268,8 @@ def _groups(aligned: AlignedFiles, tables: Iterator[pa.Table], counts: np.ndarra
     raw = sum(column.image.size for column in aligned.encode)
     saved = sum(column.image.size - column.frame_bytes for column in aligned.encode)
     row_bytes = max(1, aligned.row_bytes - saved) if aligned.row_bytes > raw else aligned.row_bytes
-    # One task for each processor: the tables that are held are few where there are several cameras.
-    ahead = -(-(os.cpu_count() or 1) // len(aligned.encode))
+    # One task for each processor, at most eight: the tables ahead are held, raw.
+    ahead = -(-min(os.cpu_count() or 1, 8) // len(aligned.encode))
     encoded = encoded_tables(whole_chunks(tables, names), aligned.encode, ahead=ahead)
     return whole_chunks(_regroup(encoded, group_sizes(counts, row_bytes)), names)
 
