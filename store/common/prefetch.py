@@ -12,6 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import chain
 from typing import Any, TypeVar
 
 from ..errors import LoaderStateError
@@ -63,6 +64,12 @@ def prefetch(items: Generator[Item, None, None], depth: int = 1) -> Generator[It
         # A forked child has no such thread.
         if os.getpid() == process:
             _close(pool, items, ahead)
+
+
+def peeked(items: Iterator[Item]) -> tuple[Item | None, Iterator[Item]]:
+    """Return the first item, None where there is none, and an iterator over all of them; it keeps no item."""
+    first = next(items, _END)
+    return (None, items) if first is _END else (first, chain(iter([first]), items))
 
 
 def _rest(ahead: Iterable[Future[Any]], items: Iterator[Item]) -> Iterator[Item]:

@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 import pyarrow.ipc
 import pyarrow.parquet as pq
 
+from ..common.prefetch import peeked
 from ..delta.log import NewFile
 from ..dynamic.columns import align_to_schema, columns_or_nulls
 from ..dynamic.logical_types import field_overflow
@@ -251,8 +252,10 @@ def write_rows(
     """
     columns = pa.schema([column.remove_metadata() for column in schema or aligned.columns])
     nulls = dict.fromkeys(columns.names, 0)
-    with parquet_writer(target, columns, aligned.row_bytes) as writer:
-        for group in _groups(aligned, tables, counts):
+    first, groups = peeked(_groups(aligned, tables, counts))
+    with parquet_writer(target, columns, aligned.row_bytes, first) as writer:
+        del first
+        for group in groups:
             writer.write_table(group.cast(columns), row_group_size=max(1, group.num_rows))
             for name, column in zip(group.column_names, group.columns, strict=True):
                 nulls[name] += column.null_count

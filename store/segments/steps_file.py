@@ -15,7 +15,7 @@ from itertools import groupby
 import numpy as np
 import pyarrow as pa
 
-from ..common.prefetch import prefetch
+from ..common.prefetch import peeked, prefetch
 from ..dynamic.columns import SegmentColumns
 from ..files import Place
 from ..frames import VideoColumn, encoded_tables, whole_chunks
@@ -103,11 +103,13 @@ class StepsFile:
             self._names["episode_id"] = np.repeat(np.array(ids, object), np.diff(lanes.first)).tolist()
             self._names[AGENT_ID] = lanes.names
         stored_bytes = self._row_bytes - sum(each.image.size - each.frame_bytes for each in self._video)
-        with parquet_writer(self._path, self._file_schema, max(1, stored_bytes)) as writer:
-            # Gathering small rows is not worth a thread beside those that record.
-            groups = self._groups(lanes, index)
-            tables = prefetch(groups) if packed or self._video else groups
-            for table in self._encoded_groups(tables) if self._video else tables:
+        # Gathering small rows is not worth a thread beside those that record.
+        groups = self._groups(lanes, index)
+        tables = prefetch(groups) if packed or self._video else groups
+        first, tables = peeked(self._encoded_groups(tables) if self._video else tables)
+        with parquet_writer(self._path, self._file_schema, max(1, stored_bytes), first) as writer:
+            del first
+            for table in tables:
                 writer.write_table(table, row_group_size=max(1, table.num_rows))
                 self._count(table)
                 for reader in readers:

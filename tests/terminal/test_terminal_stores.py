@@ -234,11 +234,8 @@ def test_damaged_steps_concern_their_episodes_alone(damaged: Any, spoil: Callabl
         assert json.loads(without.stdout) == [{"n": healthy}]
         for words in (["head"], ["stats"], ["plot", "actions"]):
             rest = call(words[0], path, *words[1:], "--json")
-            assert (rest.exit_code, file.name in rest.stderr, bool(json.loads(rest.stdout))) == (
-                1,
-                True,
-                True,
-            )
+            assert (rest.exit_code, file.name in rest.stderr) == (1, True), rest.output
+            assert json.loads(rest.stdout), rest.output
         assert file.name in call("diff", path, path, "--json").stderr
         assert file.name in result.stderr
         assert file.name in json.loads(result.stdout)["damaged"][0]
