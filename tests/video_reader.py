@@ -53,17 +53,22 @@ def _frames_of_chunk(cell: bytes, shape: tuple[int, ...], size: int) -> Iterator
 
 
 def _lossless(packets: list[bytes], shape: tuple[int, ...], size: int) -> Iterator[np.ndarray]:
+    # A line is a row of pixels, of (C, H, W) those of one channel.
+    height, width = shape[-2:] if len(shape) == 2 or _first(shape) else shape[:2]
     channels = 1 if len(shape) == 2 or _first(shape) else shape[-1]
+    before = None
     for packet in packets:
         with pa.CompressedInputStream(pa.BufferReader(packet[1:]), "zstd") as stream:
             data = np.frombuffer(stream.read(), np.uint8)
-        assert len(data) == size and packet[0] in (0, 1)
-        if packet[0]:
-            # A line is a row of pixels, of (C, H, W) those of one channel.
-            width = shape[-1] if len(shape) == 2 or _first(shape) else shape[1]
-            lines = data.reshape(-1, width, channels).astype(np.int64)
-            data = (np.cumsum(lines, axis=1) % 256).astype(np.uint8)
-        yield data.reshape(shape)
+        assert len(data) == size and packet[0] in (0, 1, 2) and size % (height * width) == 0
+        lines = data.reshape(-1, width * channels).astype(np.int64)
+        if packet[0] == 1:
+            for line in range(1, len(lines)):
+                lines[line] += lines[line - 1 if line % 8 else line - 8]
+        elif packet[0] == 2:
+            lines = lines + before
+        before = lines % 256
+        yield before.astype(np.uint8).reshape(shape)
 
 
 def _decoded(

@@ -56,6 +56,10 @@ class Chunk:
         cell = b"".join((header, sizes, self.extradata, *self.packets))
         return cell + b"\0" if len(cell) == frame_size else cell
 
+    def cells(self, frame_size: int) -> list[bytes]:
+        """Return the cells of its frames: the chunk, and empty ones; see `to_bytes`."""
+        return [self.to_bytes(frame_size), *[b""] * (self.frames - 1)]
+
     @staticmethod
     def parse(cell: memoryview) -> Chunk:
         """Return the chunk of a cell, whose memory it shares.

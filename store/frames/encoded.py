@@ -69,7 +69,8 @@ class EncodedFrames:
 
     def joined(self, frames: np.ndarray) -> EncodedFrames:
         """Return these frames and others, uint8 `(n, *shape)`, which stay exactly as they are."""
-        more = [lossless.encode(frame, self.image).to_bytes(self.image.size) for frame in frames]
+        chunks = lossless.encode(frames, self.image)
+        more = [cell for chunk in chunks for cell in chunk.cells(self.image.size)]
         return EncodedFrames(pa.concat_arrays([self.cells, pa.array(more, pa.binary())]), self.image)
 
     def stream(self) -> PacketStream | None:

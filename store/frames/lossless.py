@@ -1,6 +1,13 @@
-"""Lossless frames: zstd of the differences between neighbours of a line, or of the frame itself."""
+"""Lossless frames: zstd of the pixels, of their differences between lines, or of those to the frame before.
+
+Differences between lines are not taken from one line to the next all the way down, which numpy adds up slowly:
+every eighth line is stored as its difference to the eighth line before it, the seven below each line after line.
+So a decoder adds many lines at once.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -8,22 +15,45 @@ import pyarrow as pa
 from .chunks import Chunk
 from .images import ImageShape
 
-_PLAIN, _DIFFERENCES = 0, 1
+_PIXELS, _LINES, _FRAMES = 0, 1, 2
+_STRIDE = 8
 _LEVEL = 1
+#: So many frames a chunk holds at most; a reader of the last decodes all.
+_LONGEST = 8
+#: A frame is stored by the one before it only where that saves a tenth.
+_WORTH = 0.9
 
 
-def encode(frame: np.ndarray, image: ImageShape) -> Chunk:
-    """Return the smaller of both as the chunk of one frame, uint8 of the image's shape."""
+def encode(frames: np.ndarray, image: ImageShape) -> Iterator[Chunk]:
+    """Yield frames as chunks: a frame that tells little beside the one before it is in the same chunk.
+
+    Args:
+        frames: uint8, (n, *image.shape).
+        image: the shape of a frame.
+    """
     codec = pa.Codec("zstd", compression_level=_LEVEL)
-    lines = _lines(np.ascontiguousarray(frame), image)
-    differences = lines.copy()
-    np.subtract(lines[:, 1:], lines[:, :-1], out=differences[:, 1:])
-    tried = [
-        codec.compress(np.ascontiguousarray(each).reshape(-1).data, asbytes=True)
-        for each in (lines, differences)
-    ]
-    best = min(_PLAIN, _DIFFERENCES, key=lambda kind: len(tried[kind]))
-    return Chunk("lossless", 1, b"", [bytes([best]) + tried[best]])
+
+    def packed(kind: int, data: np.ndarray) -> bytes:
+        return bytes([kind]) + codec.compress(data.reshape(-1).data, asbytes=True)
+
+    packets: list[bytes] = []
+    own, before = _LINES, None
+    for lines in (_lines(frame, image) for frame in np.ascontiguousarray(frames)):
+        follows = None
+        if packets and len(packets) < _LONGEST:
+            follows = packed(_FRAMES, lines - before)
+            alone = packed(own, _encoded(lines, own))
+        else:
+            alone = min((packed(kind, _encoded(lines, kind)) for kind in (_PIXELS, _LINES)), key=len)
+        if follows is not None and len(follows) < _WORTH * len(alone):
+            packets.append(follows)
+        else:
+            if packets:
+                yield Chunk("lossless", len(packets), b"", packets)
+            own, packets = alone[0], [alone]
+        before = lines
+    if packets:
+        yield Chunk("lossless", len(packets), b"", packets)
 
 
 def decode(chunk: Chunk, image: ImageShape, wanted: np.ndarray) -> np.ndarray:
@@ -40,32 +70,67 @@ def decode(chunk: Chunk, image: ImageShape, wanted: np.ndarray) -> np.ndarray:
     if len(chunk.packets) != chunk.frames:
         raise ValueError(f"it holds {chunk.frames} lossless frames in {len(chunk.packets)} packets")
     frames = np.empty((len(wanted), *image.shape), np.uint8)
+    last, before = -1, None
     for number, frame in zip(wanted.tolist(), frames, strict=True):
-        _decode(chunk.packets[number], image, frame)
+        first = number
+        while first > last + 1 and chunk.packets[first][:1] == bytes([_FRAMES]):
+            first -= 1
+        for index in range(first, number + 1):
+            lines = _lines(frame if index == number else np.empty_like(frame), image)
+            _decode(chunk.packets[index], before, lines)
+            before = lines
+        last = number
     return frames
 
 
-def _decode(packet: bytes | memoryview, image: ImageShape, into: np.ndarray) -> None:
-    if not len(packet) or packet[0] not in (_PLAIN, _DIFFERENCES):
-        raise ValueError("a lossless frame begins with neither 0 nor 1")
+def _lines(frame: np.ndarray, image: ImageShape) -> np.ndarray:
+    """Return a view (lines, bytes of a line); of (C, H, W) a line is one of a channel."""
+    return frame.reshape(-1, image.width if image.channels_first else image.width * image.channels)
+
+
+def _encoded(lines: np.ndarray, kind: int) -> np.ndarray:
+    """Return the bytes that zstd compresses for a frame alone."""
+    if kind == _PIXELS:
+        return lines
+    made = lines.copy()
+    for into, above in _added(made, lines):
+        into -= above
+    return made
+
+
+def _decode(packet: bytes | memoryview, before: np.ndarray | None, into: np.ndarray) -> None:
+    """Decode a frame.
+
+    Args:
+        packet: what is stored.
+        before: the lines of the frame before it, where they are known.
+        into: its lines.
+    """
+    if not len(packet) or packet[0] not in (_PIXELS, _LINES, _FRAMES):
+        raise ValueError("a lossless frame begins with none of 0, 1 and 2")
     try:
-        data = pa.Codec("zstd").decompress(pa.py_buffer(packet[1:]), image.size)
+        data = pa.Codec("zstd").decompress(pa.py_buffer(packet[1:]), into.size)
     except MemoryError:
         raise
     except (OSError, pa.ArrowException) as error:
         raise ValueError(f"a lossless frame cannot be decompressed: {error}") from error
     plain = np.frombuffer(data, np.uint8)
-    if len(plain) != image.size:
-        raise ValueError(f"a lossless frame has {len(plain)} bytes instead of {image.size}")
-    lines = _lines(plain.reshape(image.shape), image)
-    if packet[0] == _PLAIN:
-        _lines(into, image)[...] = lines
-    else:
-        np.cumsum(lines, axis=1, dtype=np.uint8, out=_lines(into, image))
+    if len(plain) != into.size:
+        raise ValueError(f"a lossless frame has {len(plain)} bytes instead of {into.size}")
+    into[...] = plain.reshape(into.shape)
+    if packet[0] == _FRAMES:
+        if before is None:
+            raise ValueError("its first frame refers to one before it")
+        into += before
+    elif packet[0] == _LINES:
+        for part, above in _added(into, into):
+            part += above
 
 
-def _lines(frame: np.ndarray, image: ImageShape) -> np.ndarray:
-    """Return a view (lines, width, values of a pixel)."""
-    if image.channels_first:
-        return frame.reshape(image.channels * image.height, image.width, 1)
-    return frame.reshape(image.height, image.width, image.channels)
+def _added(lines: np.ndarray, above: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield views of lines, each with those that a decoder adds to them, in its order."""
+    for line in range(_STRIDE, len(lines), _STRIDE):
+        yield lines[line], above[line - _STRIDE]
+    for offset in range(1, min(_STRIDE, len(lines))):
+        part = lines[offset::_STRIDE]
+        yield part, above[offset - 1 :: _STRIDE][: len(part)]

@@ -95,10 +95,7 @@ class VideoColumn:
             frames = data.bytes[begin : begin + (stop - start) * self.image.size]
             row = start
             for chunk in self._chunks(frames.reshape((stop - start, *self.image.shape))):
-                made[row : row + chunk.frames] = [
-                    chunk.to_bytes(self.image.size),
-                    *[b""] * (chunk.frames - 1),
-                ]
+                made[row : row + chunk.frames] = chunk.cells(self.image.size)
                 row += chunk.frames
             if row != stop:
                 raise StoreAccessError(
@@ -156,7 +153,7 @@ class VideoColumn:
 
     def _chunks(self, frames: np.ndarray) -> Iterable[Chunk]:
         if self.encoding.lossless:
-            return (lossless.encode(frame, self.image) for frame in frames)
+            return lossless.encode(frames, self.image)
         return ffmpeg.encode(frames, self.image, self.encoding)
 
 

@@ -161,6 +161,11 @@ HOSTILE_CELLS = {
         chunk(0, 1, 0, [len(packed := b"\0" + pa.compress(bytes(10**8), "zstd", asbytes=True))], packed),
         "cannot be decompressed",
     ),
+    "lossless, nothing before": (
+        chunk(0, 1, 0, [len(packed := b"\2" + pa.compress(bytes(48 * 64), "zstd", asbytes=True))], packed),
+        "refers to one before it",
+    ),
+    "lossless, another kind": (chunk(0, 1, 0, [1], b"\3"), "begins with none of 0, 1 and 2"),
 }
 
 
