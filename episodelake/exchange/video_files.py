@@ -51,21 +51,20 @@ def seek_before(container: Any, stream: Any, stamp: int) -> None:
 
 
 def copied_frames(
-    container: Any, stream: Any, stamps: np.ndarray, shape: tuple[int, ...]
+    container: Any, stream: Any, stamps: np.ndarray, shape: tuple[int, ...], *, compare: bool = True
 ) -> EncodedFrames | None:
     """Return frames of an open video without decoding them; None where they have to be decoded.
-
-    The first frame is decoded both ways, since a container may state other colours than the packets.
 
     Args:
         container, stream: of PyAV.
         stamps: int64, the presentation timestamps of the frames, in units of the stream.
         shape: of a frame, (H, W, C).
+        compare: decode the first frame both ways, since a container may state other colours than the packets.
     """
     seek_before(container, stream, int(stamps[0]))
     frames = EncodedFrames.copied(container, stream, stamps, shape)
-    if frames is None:
-        return None
+    if frames is None or not compare:
+        return frames
     seek_before(container, stream, int(stamps[0]))
     form = "gray" if shape[-1] == 1 else "rgb24"
     for frame in container.decode(stream):

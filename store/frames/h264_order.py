@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -53,6 +54,7 @@ class _Parameters:
     planes: bool
 
     @staticmethod
+    @lru_cache(16)  # Each group of pictures repeats them.
     def of(unit: bytes) -> _Parameters | None:
         """Return the parameters of a sequence; None where slices may state their order in another way."""
         bits = _Bits(unit)

@@ -1,8 +1,8 @@
 """Lossless frames: zstd of the pixels, of their differences between lines, or of those to the frame before.
 
-Differences between lines are not taken from one line to the next all the way down, which numpy adds up slowly:
-every eighth line is stored as its difference to the eighth line before it, the seven below each line after line.
-So a decoder adds many lines at once.
+Differences from one line to the next all the way down are slow to add up in numpy. So every eighth line is
+stored as its difference to the eighth line before it, and the seven below it line after line: a decoder adds
+many lines at once.
 """
 
 from __future__ import annotations

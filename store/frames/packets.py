@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from . import ffmpeg
 from .chunks import NAMES, Chunk
 from .images import ImageShape
+from .packet_stream import shown_order
 
 #: FFmpeg's names of codecs that differ from ours.
 _NAMES = {"h264": "h264", "hevc": "hevc", "av1": "av1", "libdav1d": "av1", "libaom-av1": "av1"}
@@ -56,7 +56,7 @@ def copied_cells(container: Any, stream: Any, stamps: np.ndarray, image: ImageSh
         chunk = Chunk(codec, frames, extradata, [bytes(packet) for packet in packets[start:needed]])
         # A decoder that begins here has to show the frames in the order of the file, each once.
         ranks = np.argsort(np.argsort(shown[start:needed]))
-        order = ffmpeg.shown_order(chunk, image)
+        order = shown_order(chunk, image)
         if order is None or not np.array_equal(order, ranks):
             return None
         cells += [chunk.to_bytes(image.size), *[b""] * (frames - 1)]

@@ -422,11 +422,11 @@ import os
 import episodelake as el
 from episodelake.exchange.lerobot import reading
 copied, calls = reading.span_frames, []
-def killed(*args):
+def killed(*args, **options):
     calls.append(args)
     if len(calls) == 5:
         os._exit(9)
-    return copied(*args)
+    return copied(*args, **options)
 reading.span_frames = killed
 el.import_dataset({str(root)!r}, {str(tmp_path / "store")!r}, last_observation="missing")
 """
