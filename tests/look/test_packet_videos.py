@@ -201,6 +201,8 @@ def test_the_explorer_serves_ranges_of_packets(
     part = client.get(source.video.url, headers={"range": "bytes=100-299"})
     assert (part.status_code, part.content) == (206, expected[100:300])
     assert part.headers["content-range"] == f"bytes 100-299/{len(expected)}"
+    asked = client.head(source.video.url)
+    assert (asked.content, asked.headers["content-length"]) == (b"", str(len(expected)))
     assert whole.headers["cache-control"] == part.headers["cache-control"] == "no-store"
     moments = [source.video.at(t) for t in (0, 3, LENGTH + 5)]
     assert [(each.t, each.seconds * 30) for each in moments] == [(0, 0.5), (3, 3.5), (LENGTH, LENGTH + 0.5)]
