@@ -14,7 +14,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
@@ -222,19 +222,14 @@ class Sources:
         """
         schema, overflow = self.snapshot.table_schema(table), self.snapshot.overflow(table)
         if self.through_arrow:
-            text = self._registered(name, schema, lambda: self._checked(table))
+            places = partial(_checked, self.snapshot, self.segments, table)
+            text = self._registered(name, schema, places)
         else:
             text = self._files(name, schema, self._groups(table))
         if not overflow:
             return text
         columns = ", ".join(f"{self._filled(of)} AS {quote(of.column.name)}" for of in overflow.values())
         return f"SELECT * REPLACE ({columns}) FROM ({text})"
-
-    def _checked(self, table: str) -> list[Place]:
-        """Return the files of a table, their footers checked."""
-        if table != STEPS:
-            return self.snapshot.places(table)
-        return steps_places(self.snapshot, filter(self._is_read, self.snapshot.pointers.segments))
 
     def _filled(self, overflow: Overflow) -> str:
         """Return an expression for a column with the numbers that the JSON column has."""
@@ -332,24 +327,37 @@ class Sources:
         """
         if name not in self._registered_names:
             self._registered_names.add(name)
-            files = cache(lambda: self._dataset(schema, places(), partitions))
+            root = self.snapshot.layout.root
+            # DuckDB keeps them where Python's garbage collector sees no cycle: they may not refer to the
+            # connection, nor to these sources.
+            files = cache(lambda: _dataset(root, schema, places(), partitions))
             kept = name in self._keep
             self.connection.register(f"_files_of_{name}", _deferred(schema, files, kept=kept))
         return f"SELECT * FROM _files_of_{name}"
 
-    def _dataset(self, schema: pa.Schema, places: Sequence[Place], partitions: Sequence[Any] | None) -> Any:
-        for place in places:
-            place.check_plain()
-        root = self.snapshot.layout.root
-        filesystem, base = root.filesystem()
-        paths = [base + str(place).removeprefix(str(root)) for place in places]
-        # Imported where it is needed: it brings pandas along wherever that is installed.
-        import pyarrow.dataset
 
-        checked = pyarrow.dataset.ParquetFragmentScanOptions(page_checksum_verification=True)
-        kind = pyarrow.dataset.ParquetFileFormat(default_fragment_scan_options=checked)
-        dataset: Any = pyarrow.dataset.FileSystemDataset
-        return dataset.from_paths(paths, _plain(schema), kind, filesystem, partitions=partitions)
+def _checked(snapshot: Snapshot, segments: frozenset[str] | None, table: str) -> list[Place]:
+    """Return the files of a table, footers checked; of the steps, those of some segments (None: all)."""
+    if table != STEPS:
+        return snapshot.places(table)
+    used = snapshot.pointers.segments
+    return steps_places(snapshot, [each for each in used if segments is None or each in segments])
+
+
+def _dataset(
+    root: Place, schema: pa.Schema, places: Sequence[Place], partitions: Sequence[Any] | None
+) -> Any:
+    for place in places:
+        place.check_plain()
+    filesystem, base = root.filesystem()
+    paths = [base + str(place).removeprefix(str(root)) for place in places]
+    # Imported where it is needed: it brings pandas along wherever that is installed.
+    import pyarrow.dataset
+
+    checked = pyarrow.dataset.ParquetFragmentScanOptions(page_checksum_verification=True)
+    kind = pyarrow.dataset.ParquetFileFormat(default_fragment_scan_options=checked)
+    dataset: Any = pyarrow.dataset.FileSystemDataset
+    return dataset.from_paths(paths, _plain(schema), kind, filesystem, partitions=partitions)
 
 
 def _deferred(schema: pa.Schema, files: Callable[[], Any], *, kept: bool) -> Any:

@@ -16,7 +16,7 @@ from . import ffmpeg, h264_order
 from .chunks import MAGIC, Chunk
 from .images import ImageShape
 
-_START = b"\0\0\0\1"
+_START = b"\0\0\1"
 
 
 @dataclass(frozen=True)
@@ -166,18 +166,24 @@ def _follows(chunk: Chunk, first: Chunk) -> bool:
 
 
 def _with_start_codes(chunk: Chunk, packets: list[bytes]) -> Iterator[bytes]:
-    """Yield packets of H.264 or HEVC with start codes, the first with the parameters of the extradata."""
+    """Yield packets of H.264 or HEVC with start codes, the first with the parameters of the extradata, where
+    it lacks them: those of files that were copied have them already.
+    """
     extra = chunk.extradata
     if chunk.codec == "av1" or not extra or extra[0] != 1:
-        yield from (
-            extra * (not number and chunk.codec != "av1") + each for number, each in enumerate(packets)
-        )
+        for number, packet in enumerate(packets):
+            lacks = not number and chunk.codec != "av1" and extra not in packet
+            yield extra + packet if lacks else packet
         return
     size = 1 + (extra[4 if chunk.codec == "h264" else 21] & 3)
-    units = _h264_parameters(extra) if chunk.codec == "h264" else _hevc_parameters(extra)
+    stated = _h264_parameters(extra) if chunk.codec == "h264" else _hevc_parameters(extra)
+    parameters = [*dict.fromkeys(stated)]
     for packet in packets:
-        yield b"".join(_START + unit for unit in (*units, *_units(packet, size)))
-        units = []
+        own = [*_units(packet, size)]
+        lacking = [unit for unit in parameters if unit not in own]
+        # With a longer code in between, FFmpeg takes its first zero for a part of the unit before.
+        yield b"\0" + b"".join(_START + unit for unit in (*lacking, *own))
+        parameters = []
 
 
 def _units(packet: bytes, size: int) -> Iterator[bytes]:
@@ -209,6 +215,7 @@ def _take(extra: bytes, at: int, count: int, found: list[bytes]) -> int:
     """Add so many units with lengths of two bytes; return the place after them."""
     for _ in range(count):
         size = int.from_bytes(extra[at : at + 2])
-        found.append(extra[at + 2 : at + 2 + size])
+        # Zeros at the end are none of its own.
+        found.append(extra[at + 2 : at + 2 + size].rstrip(b"\0"))
         at += 2 + size
     return at

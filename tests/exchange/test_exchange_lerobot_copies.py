@@ -121,6 +121,19 @@ def test_recorded_video_goes_out_and_comes_back(tmp_path: Path, codec: str) -> N
     assert AGAIN not in report.lost and all(same(seen(back), whole)) and not back.verify().faults
 
 
+@pytest.mark.parametrize("codec", ["h264", "hevc", "av1"])
+def test_packets_stay_the_same_over_many_copies(tmp_path: Path, codec: str) -> None:
+    """Every export writes what the first one wrote: parameters of the decoder are not added again."""
+    store = recorded(tmp_path / "store", el.Video(codec, gop=8))
+    files = []
+    for turn in range(4):
+        store.export(target := tmp_path / f"out {turn}", format="lerobot")
+        files.append(video_of(target).read_bytes())
+        store, report = brought(target, tmp_path / f"store {turn}")
+        assert AGAIN not in report.lost
+    assert len({*files}) == 1
+
+
 def test_times_are_those_of_the_frames_after_longer_delays(tmp_path: Path) -> None:
     """An episode with deeper B-frames than those before it begins another file."""
     options = {"g": "250", "bf": "8", "x264-params": "b-pyramid=normal:b-adapt=0"}

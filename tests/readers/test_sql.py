@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 import shutil
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -204,6 +206,26 @@ def test_connections_are_independent(store: el.EpisodeStore) -> None:
     assert store.sql("select count(*) from episodes").fetchall()[0] == (8,)
     with store.connect() as third:
         assert third.execute("select count(*) from steps").fetchone() == (sum(LENGTHS) + 8,)
+
+
+@pytest.mark.parametrize(
+    ("query", "read_only"),
+    [
+        ("SELECT count(*) FROM steps", False),
+        ("SELECT count(*) FROM steps", True),
+        ("SELECT count(run.name) FROM episodes", True),
+    ],
+)
+def test_a_dropped_store_leaves_no_connection(store: el.EpisodeStore, query: str, read_only: bool) -> None:
+    """What DuckDB holds for a connection does not hold the connection, with its threads and memory."""
+    own = el.open(store.url)
+    own.query(query, read_only=read_only)
+    session = own._queries.session(read_only=read_only)
+    connections = [weakref.ref(each) for each in session._connections.values()]
+    assert connections and all(each() is not None for each in connections)
+    del own, session
+    gc.collect()
+    assert [each() for each in connections] == [None] * len(connections)
 
 
 def test_a_connection_takes_the_users_own_tables(store: el.EpisodeStore, tmp_path: Path) -> None:
