@@ -18,6 +18,7 @@ import gymnasium
 
 from .agents import AgentGroup, check_groups, column_prefix, joint_spaces
 from .card import CardEntries
+from .common.arguments import suggest
 from .errors import (
     CorruptStoreError,
     FormatVersionError,
@@ -162,9 +163,13 @@ def check_encodings(manifest: Manifest) -> None:
     frames = {leaf.column: leaf.shape for leaf in leaves if leaf.binary}
     for column, encoding in manifest.encodings.items():
         if column not in frames:
+            others = {leaf.column: f"{leaf.space.dtype} of shape {leaf.space.shape}" for leaf in leaves}
+            hint = suggest(str(column), list(frames))
+            if column in others:
+                hint = f" It holds {others[column]}, which every store keeps exactly."
             raise InvalidArgumentError(
                 f"encodings names {column!r}, which is no column of frames: images of uint8 in the "
-                f"observations. Those are: {', '.join(frames) or 'none'}."
+                f"observations.{hint} Those are: {', '.join(frames) or 'none'}."
             )
         if not isinstance(encoding, Video):
             raise InvalidArgumentError(

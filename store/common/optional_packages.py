@@ -9,7 +9,8 @@ from ..errors import MissingPackageError
 
 #: Packages that an extra of Episodelake installs.
 _EXTRAS = {
-    **dict.fromkeys(("PIL", "altair", "av", "nicegui", "vl_convert"), "explore"),
+    **dict.fromkeys(("PIL", "altair", "nicegui", "vl_convert"), "explore"),
+    "av": "video",
     "h5py": "hdf5",
     "zarr": "zarr",
 }

@@ -81,6 +81,10 @@ class EncodedFrames:
         """
         return packet_stream(self.cells, self.image)
 
+    def __repr__(self) -> str:
+        """Return how many frames of which shape these are, and the bytes that they take."""
+        return f"EncodedFrames({len(self)} frames of {self.image.shape}, {self.cells.nbytes:,} bytes)"
+
     def __len__(self) -> int:
         return len(self.cells)
 

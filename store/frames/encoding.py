@@ -54,11 +54,11 @@ class Video:
         default, worst = CODECS[codec]
         crf = default if self.crf is None else whole_number("crf", self.crf, 0)
         gop = 16 if self.gop is None else whole_number("gop", self.gop, 1)
-        if crf > worst or gop > LONGEST_GOP:
-            raise InvalidArgumentError(
-                f"crf={crf}, gop={gop}: expected a crf of at most {worst} for {codec}, and a gop of at most "
-                f"{LONGEST_GOP}."
-            )
+        for name, given, most in (("crf", crf, worst), ("gop", gop, LONGEST_GOP)):
+            if given > most:
+                raise InvalidArgumentError(
+                    f"{name}={given}: expected a {name} of at most {most} for {codec}."
+                )
         for name, value in (("codec", codec), ("crf", crf), ("gop", gop)):
             object.__setattr__(self, name, value)
 

@@ -180,6 +180,12 @@ def reading(place: Any, problem: str = "cannot be read") -> Iterator[None]:
         raise
     except Exception as error:
         check_access(place, error, problem)
+        path = isinstance(place, os.PathLike)
+        if path and isinstance(error, FileNotFoundError) and not os.path.lexists(place):
+            raise DatasetError(
+                f"{place} is missing. Check the path; of a dataset, get a whole copy, or leave out what "
+                "needs the file with on_error='skip' (--skip-errors)."
+            ) from error
         raise DatasetError(
             f"{place} {problem}: {type(error).__name__}: {str(error)[:500].rstrip('.')}. The source is "
             "damaged, or its form is not supported."
