@@ -253,6 +253,8 @@ def test_interrupted_changes_are_told_truly(
     before = el.open(path).version
     with monkeypatch.context() as patched:
         interrupt_commit(patched, table_name, after=after)
+        # A machine that is slow for ten seconds would have a line of progress in between.
+        patched.setattr("episodelake.store.common.progress._PAUSE", PATIENCE)
         told = refused(130, words[0], path, *words[1:])
     committed = table_name == "episodes" and after
     left = f"The change was committed before that, as version {before + 1}." if committed else ""

@@ -235,7 +235,7 @@ def test_damaged_steps_concern_their_episodes_alone(damaged: Any, spoil: Callabl
         for words in (["head"], ["stats"], ["plot", "actions"]):
             rest = call(words[0], path, *words[1:], "--json")
             assert (rest.exit_code, file.name in rest.stderr) == (1, True), rest.output
-            assert json.loads(rest.stdout), rest.output
+            assert rest.stdout and json.loads(rest.stdout), rest.output
         assert file.name in call("diff", path, path, "--json").stderr
         assert file.name in result.stderr
         assert file.name in json.loads(result.stdout)["damaged"][0]
