@@ -51,26 +51,32 @@ def seek_before(container: Any, stream: Any, stamp: int) -> None:
 
 
 def copied_frames(
-    container: Any, stream: Any, stamps: np.ndarray, shape: tuple[int, ...], *, compare: bool = True
+    container: Any, stream: Any, stamps: np.ndarray, shape: tuple[int, ...]
 ) -> EncodedFrames | None:
     """Return frames of an open video without decoding them; None where they have to be decoded.
+
+    The first frame is decoded both ways: a container may state other colours than the packets, and one file
+    may hold streams of several encoders.
 
     Args:
         container, stream: of PyAV.
         stamps: int64, the presentation timestamps of the frames, in units of the stream.
         shape: of a frame, (H, W, C).
-        compare: decode the first frame both ways, since a container may state other colours than the packets.
     """
     seek_before(container, stream, int(stamps[0]))
     frames = EncodedFrames.copied(container, stream, stamps, shape)
-    if frames is None or not compare:
-        return frames
+    if frames is None:
+        return None
     seek_before(container, stream, int(stamps[0]))
     form = "gray" if shape[-1] == 1 else "rgb24"
     for frame in container.decode(stream):
         if frame.pts == stamps[0]:
             image = frame.to_ndarray(format=form).reshape(frame.height, frame.width, -1)
-            return frames if image.shape == shape and np.array_equal(image, frames[0]) else None
+            try:
+                same = image.shape == shape and np.array_equal(image, frames[0])
+            except ValueError:  # It lacks the parameters of its encoder.
+                same = False
+            return frames if same else None
     return None
 
 

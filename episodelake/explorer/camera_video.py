@@ -120,7 +120,7 @@ def add_videos(application: fastapi.FastAPI) -> None:
     """Give an application the files of all videos, of which browsers ask for ranges."""
     router = fastapi.APIRouter(lifespan=_removing)
 
-    @router.api_route(f"/{_FOLDER}/{{key}}", methods=["GET", "HEAD"])
+    @router.api_route(f"/{_FOLDER}/{{key}}", methods=["GET", "HEAD"], include_in_schema=False)
     def send_video(key: str) -> fastapi.Response:
         video = _OPEN.get(key)
         try:

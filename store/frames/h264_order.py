@@ -12,7 +12,7 @@ import numpy as np
 _HEADER_BYTES = 64
 #: Profiles whose parameters name the format of the colours.
 _HIGH = (44, 83, 86, 100, 110, 118, 122, 128, 134, 135, 138, 139, 244)
-_SLICE, _KEY_SLICE, _PARAMETERS = 1, 5, 7
+_SLICE, _KEY_SLICE, _PARAMETERS, _PICTURE_PARAMETERS = 1, 5, 7, 8
 #: Partitioned slices, and those of further layers.
 _UNUSUAL = (2, 3, 4, 20, 21)
 
@@ -48,10 +48,19 @@ class _Bits:
 
 @dataclass(frozen=True)
 class _Parameters:
+    """Of a sequence.
+
+    Attributes:
+        frame_bits: of the number of a frame in the header of a slice.
+        order_bits: of the order that each slice states; None where frames are shown as their packets come.
+        planes: whether slices state their plane.
+        delayed: how many frames a decoder holds back to bring them in order; None where that is not stated.
+    """
+
     frame_bits: int
-    #: Of the order that each slice states; None where frames are shown in the order of their packets.
     order_bits: int | None
     planes: bool
+    delayed: int | None
 
     @staticmethod
     @lru_cache(16)  # Each group of pictures repeats them.
@@ -73,7 +82,46 @@ class _Parameters:
         bits.take(1)
         bits.skip(2)
         frames_only = bits.take(1)
-        return _Parameters(frame_bits, order_bits, planes) if frames_only and kind != 1 else None
+        if not frames_only or kind == 1:
+            return None
+        return _Parameters(frame_bits, order_bits, planes, _delayed(bits))
+
+
+def _delayed(bits: _Bits) -> int | None:
+    """Return the field `max_num_reorder_frames`, from the flag `direct_8x8_inference_flag` on (E.1.1)."""
+    bits.take(1)
+    if bits.take(1):  # cropping
+        bits.skip(4)
+    if not bits.take(1):
+        return None
+    if bits.take(1) and bits.take(8) == 255:  # the shape of pixels
+        bits.take(32)
+    if bits.take(1):  # overscan
+        bits.take(1)
+    if bits.take(1) and (bits.take(4), bits.take(1))[1]:  # colours
+        bits.take(24)
+    if bits.take(1):  # the place of colours
+        bits.skip(2)
+    if bits.take(1):  # times
+        bits.take(65)
+    buffers = [bits.take(1) and _skip_buffer(bits) for _ in range(2)]
+    bits.take(1 + any(buffers))
+    if not bits.take(1):
+        return None
+    bits.take(1)
+    bits.skip(4)
+    return bits.number()
+
+
+def _skip_buffer(bits: _Bits) -> bool:
+    """Pass over the parameters of a buffer (E.1.2)."""
+    count = bits.number() + 1
+    bits.take(8)
+    for _ in range(count):
+        bits.skip(2)
+        bits.take(1)
+    bits.take(20)
+    return True
 
 
 def shown_order(packets: Iterable[bytes]) -> np.ndarray | None:
@@ -83,14 +131,19 @@ def shown_order(packets: Iterable[bytes]) -> np.ndarray | None:
         packets: of a closed group of pictures, with start codes; the first has the parameters.
     """
     parameters: _Parameters | None = None
+    described: dict[int, bytes] = {}
     orders: list[int] = []
     high = low = 0
     try:
         for number, packet in enumerate(packets):
             for unit in packet.split(b"\0\0\1")[1:]:
                 kind = unit[0] & 31
+                if kind in (_PARAMETERS, _PICTURE_PARAMETERS):
+                    stripped = unit.rstrip(b"\0")
+                    if described.setdefault(kind, stripped) != stripped:
+                        return None
                 if kind == _PARAMETERS:
-                    parameters = _Parameters.of(unit)
+                    parameters = _Parameters.of(unit[:_HEADER_BYTES])
                 elif kind in _UNUSUAL or (kind == _KEY_SLICE) != (
                     not number and kind in (_SLICE, _KEY_SLICE)
                 ):
@@ -114,7 +167,14 @@ def shown_order(packets: Iterable[bytes]) -> np.ndarray | None:
                 return None
     except IndexError:
         return None
-    return np.argsort(np.argsort(orders)) if len(set(orders)) == len(orders) else None
+    if len(set(orders)) < len(orders):
+        return None
+    shown = np.argsort(np.argsort(orders))
+    delayed = parameters and parameters.delayed
+    # A decoder that holds back fewer frames than their order needs leaves some out.
+    if delayed is not None and (np.arange(len(shown)) - shown).max(initial=0) > delayed:
+        return None
+    return shown
 
 
 def _stated(unit: bytes, parameters: _Parameters) -> int:

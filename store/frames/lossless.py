@@ -18,14 +18,14 @@ from .images import ImageShape
 _PIXELS, _LINES, _FRAMES = 0, 1, 2
 _STRIDE = 8
 _LEVEL = 1
-#: So many frames a chunk holds at most; a reader of the last decodes all.
+#: The most frames of a chunk; a reader of the last one decodes all.
 _LONGEST = 8
-#: A frame is stored by the one before it only where that saves a tenth.
+#: A frame is stored as its difference to the one before where that takes at most this part of its own bytes.
 _WORTH = 0.9
 
 
 def encode(frames: np.ndarray, image: ImageShape) -> Iterator[Chunk]:
-    """Yield frames as chunks: a frame that tells little beside the one before it is in the same chunk.
+    """Yield frames as chunks; those that are smaller as differences to the frame before share its chunk.
 
     Args:
         frames: uint8, (n, *image.shape).
@@ -37,21 +37,20 @@ def encode(frames: np.ndarray, image: ImageShape) -> Iterator[Chunk]:
         return bytes([kind]) + codec.compress(data.reshape(-1).data, asbytes=True)
 
     packets: list[bytes] = []
-    own, before = _LINES, None
+    kind, before = _LINES, None
     for lines in (_lines(frame, image) for frame in np.ascontiguousarray(frames)):
-        follows = None
+        alone = packed(kind, _encoded(lines, kind))
         if packets and len(packets) < _LONGEST:
-            follows = packed(_FRAMES, lines - before)
-            alone = packed(own, _encoded(lines, own))
-        else:
-            alone = min((packed(kind, _encoded(lines, kind)) for kind in (_PIXELS, _LINES)), key=len)
-        if follows is not None and len(follows) < _WORTH * len(alone):
-            packets.append(follows)
-        else:
-            if packets:
-                yield Chunk("lossless", len(packets), b"", packets)
-            own, packets = alone[0], [alone]
-        before = lines
+            difference = packed(_FRAMES, lines - before)
+            if len(difference) < _WORTH * len(alone):
+                packets.append(difference)
+                before = lines
+                continue
+        if packets:
+            yield Chunk("lossless", len(packets), b"", packets)
+        other = _PIXELS + _LINES - kind
+        alone = min(alone, packed(other, _encoded(lines, other)), key=len)
+        kind, packets, before = alone[0], [alone], lines
     if packets:
         yield Chunk("lossless", len(packets), b"", packets)
 
@@ -75,6 +74,8 @@ def decode(chunk: Chunk, image: ImageShape, wanted: np.ndarray) -> np.ndarray:
         first = number
         while first > last + 1 and chunk.packets[first][:1] == bytes([_FRAMES]):
             first -= 1
+            if number - first == _LONGEST:
+                raise ValueError(f"more than {_LONGEST - 1} lossless frames refer to the one before them")
         for index in range(first, number + 1):
             lines = _lines(frame if index == number else np.empty_like(frame), image)
             _decode(chunk.packets[index], before, lines)

@@ -133,7 +133,9 @@ def packet_stream(cells: pa.Array, image: ImageShape) -> PacketStream | None:
         first = first or chunk
         if chunk is None or first is None or not _follows(chunk, first):
             return None
-        order = shown_order(chunk, image)
+        order = stated_order(chunk)
+        if order is None:
+            order = ffmpeg.shown_order(chunk, image)
         if order is None or np.count_nonzero(order < count) < count:
             return None
         # Packets after the last frame that is wanted are not needed to decode it.
@@ -149,15 +151,15 @@ def packet_stream(cells: pa.Array, image: ImageShape) -> PacketStream | None:
     return PacketStream(first.codec, first.extradata, packets, np.concatenate(shown), is_key, image)
 
 
-def shown_order(chunk: Chunk, image: ImageShape) -> np.ndarray | None:
-    """Return the place at which the frame of each packet is shown; see `ffmpeg.shown_order`.
+def stated_order(chunk: Chunk) -> np.ndarray | None:
+    """Return the place at which the frame of each packet is shown, from the headers of H.264.
 
-    It is read from the headers of H.264 where they tell it, and else decoded.
+    Returns:
+        int64; None where the headers leave it open, and of other codecs.
     """
-    order = None
-    if chunk.codec == "h264":
-        order = h264_order.shown_order(_with_start_codes(chunk, [*map(bytes, chunk.packets)]))
-    return ffmpeg.shown_order(chunk, image) if order is None else order
+    if chunk.codec != "h264":
+        return None
+    return h264_order.shown_order(_with_start_codes(chunk, [*map(bytes, chunk.packets)]))
 
 
 def _follows(chunk: Chunk, first: Chunk) -> bool:

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from . import ffmpeg
 from .chunks import NAMES, Chunk
 from .images import ImageShape
-from .packet_stream import shown_order
+from .packet_stream import stated_order
 
 #: FFmpeg's names of codecs that differ from ours.
 _NAMES = {"h264": "h264", "hevc": "hevc", "av1": "av1", "libdav1d": "av1", "libaom-av1": "av1"}
@@ -45,6 +46,7 @@ def copied_cells(container: Any, stream: Any, stamps: np.ndarray, image: ImageSh
     starts = _closed_starts(packets, shown)
     extradata = bytes(stream.codec_context.extradata or b"")
     cells: list[bytes] = []
+    stated = True
     for start, stop in zip(starts, [*starts[1:], len(packets)], strict=True):
         frames = int((shown[start:stop] <= stamps[-1]).sum())
         if not frames:
@@ -56,8 +58,9 @@ def copied_cells(container: Any, stream: Any, stamps: np.ndarray, image: ImageSh
         chunk = Chunk(codec, frames, extradata, [bytes(packet) for packet in packets[start:needed]])
         # A decoder that begins here has to show the frames in the order of the file, each once.
         ranks = np.argsort(np.argsort(shown[start:needed]))
-        order = shown_order(chunk, image)
-        if order is None or not np.array_equal(order, ranks):
+        # Headers that once leave the order open, as where an encoder changes, are not asked again.
+        stated = stated and np.array_equal(stated_order(chunk), ranks)
+        if not stated and not np.array_equal(ffmpeg.shown_order(chunk, image), ranks):
             return None
         cells += [chunk.to_bytes(image.size), *[b""] * (frames - 1)]
     return pa.array(cells, pa.binary())

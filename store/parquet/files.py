@@ -18,6 +18,7 @@ import contextlib
 import errno
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, CancelledError, ThreadPoolExecutor, wait
 from pathlib import Path
@@ -34,9 +35,10 @@ from ..layout import FOOTER_MARK, PARQUET_END, checked_end, checksum, checksum_o
 
 _PAGE_BYTES = 1 << 20
 _COMPRESSION_LEVEL = 1
-#: Arrays of integers with as many elements are encoded in the way that makes this many of them smallest.
+#: Arrays of integers with as many elements are written in the smaller of two encodings.
 _LARGE_ARRAY = 1024
-_SAMPLE = 64 << 10
+#: Both are tried on so many elements: still cameras repeat themselves, which only several arrays show.
+_SAMPLE = 1 << 20
 _TAIL_BYTES = 64 << 10
 #: Row groups that we write hold some 32 MiB, or one row.
 _LARGEST_GROUP = 1 << 30
@@ -62,10 +64,12 @@ def writer_options(schema: pa.Schema, row_bytes: int, first: pa.Table | None = N
         first: the first rows, where they are known: large arrays of integers are encoded by what suits these.
     """
     leaves = [_leaf(column) for column in schema]
+    paths = Counter(path for path, _ in leaves)
     delta = [
         path
         for column, (path, _) in zip(schema, leaves, strict=True)
-        if path == "t" or (first is not None and _suits_delta(first.column(column.name)))
+        # A column may be called as the path of another one is.
+        if path == "t" or (first is not None and paths[path] == 1 and _suits_delta(first.column(column.name)))
     ]
     split = [path for path, kind in leaves if pa.types.is_floating(kind)]
     return {
@@ -87,14 +91,15 @@ def writer_options(schema: pa.Schema, row_bytes: int, first: pa.Table | None = N
 
 
 def _suits_delta(column: pa.ChunkedArray) -> bool:
-    """Return whether a column holds large arrays of integers that take less room as differences."""
+    """Return whether a column has large arrays of integers, the first of which are smaller as differences."""
     kind = column.type
     if not (pa.types.is_list(kind) and pa.types.is_integer(kind.value_type)):
         return False
     row = column.is_valid().index(True).as_py()
     if row < 0 or len(column[row]) < _LARGE_ARRAY:
         return False
-    sample = pa.table({"": column[row].values.slice(0, _SAMPLE)})
+    # Lists, since Arrow's writer flushes plain numbers so often that zstd finds no repetition.
+    sample = pa.table({"": column.slice(row, -(-_SAMPLE // len(column[row])))})
     options = ({}, {"use_dictionary": False, "column_encoding": "DELTA_BINARY_PACKED"})
     usual, differences = (_written_size(sample, **each) for each in options)
     return differences < usual
@@ -121,8 +126,10 @@ def parquet_writer(
     Raises:
         StoreAccessError: the file could not be written; what is there is listed by no table.
     """
+    options = writer_options(schema, row_bytes, first)
+    del first  # It would be in memory until the file is complete.
     with place.written() as path:
-        with pq.ParquetWriter(str(path), schema, **writer_options(schema, row_bytes, first)) as writer:
+        with pq.ParquetWriter(str(path), schema, **options) as writer:
             yield writer
         _add_checksum(path)
 

@@ -155,6 +155,20 @@ def test_noise_survives_a_lossless_column(tmp_path: Path, shape: tuple[int, ...]
     assert sorted(map(bytes, seen)) == sorted(map(bytes, frames[:-1]))
 
 
+def test_a_black_first_frame_costs_nothing_later() -> None:
+    """Each frame that starts a chunk is stored in the way that suits it, whatever suited the one before."""
+    image = ImageShape((64, 96, 3))
+    ramp = (np.arange(64)[:, None, None] + np.arange(96)[:, None] + np.zeros(3)).astype(np.uint8)
+    frames = np.array([np.roll(ramp * 3, 7 * t, axis=1) for t in range(12)])
+    column = VideoColumn("observation", image, el.Video(lossless=True))
+
+    def size(frames: np.ndarray) -> int:
+        cells = pa.array([frame.tobytes() for frame in frames], pa.binary())
+        return column.encode(cells, np.arange(len(frames)) == 0).nbytes
+
+    assert size(np.concatenate([np.zeros_like(frames[:1]), frames])) < 1.1 * size(frames) < frames.nbytes / 3
+
+
 # What reads
 
 Frames = Iterator[tuple[str, int, int, Any]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,54 @@ def test_grey_video_has_one_channel(tmp_path: Path) -> None:
     assert np.array_equal(np.asarray(el.frames_of(file)), decoded(file, "gray"))
     other = video(tmp_path / "b.mp4", pixels="gray")
     assert np.array_equal(np.asarray(el.frames_of(other)), decoded(other))
+
+
+def _exp_golomb(number: int) -> str:
+    digits = f"{number + 1:b}"
+    return "0" * (len(digits) - 1) + digits
+
+
+def _undelayed(unit: bytes, depth: int, held: int) -> bytes:
+    """Parameters of H.264 that deny a delay of `depth` frames."""
+    bits = "".join(f"{byte:08b}" for byte in unit[1:].replace(b"\0\0\3", b"\0\0")).rstrip("0")
+    end = f"{_exp_golomb(depth)}{_exp_golomb(held)}1"
+    assert bits.endswith(end)
+    bits = bits.removesuffix(end) + f"{_exp_golomb(0)}{_exp_golomb(held)}1"
+    data = int(bits + "0" * (-len(bits) % 8), 2).to_bytes(-(-len(bits) // 8))
+    return unit[:1] + re.sub(rb"\0\0(?=[\0-\3])", b"\0\0\3", data)
+
+
+def test_headers_with_a_wrong_delay_are_not_trusted(tmp_path: Path) -> None:
+    """FFmpeg plays the file, but a decoder of its packets alone would leave frames out."""
+    options = {"g": "250", "x264-params": "bframes=2:b-pyramid=none:b-adapt=0:ref=1"}
+    whole = encode(tmp_path / "a.mp4", pictures(10), "libx264", options)
+    with av.open(str(whole)) as source, av.open(str(tmp_path / "b.mp4"), "w") as target:
+        packed = source.streams.video[0]
+        extra = bytes(packed.codec_context.extradata)
+        middle = 8 + int.from_bytes(extra[6:8])
+        sequence, picture = extra[8:middle], extra[middle + 3 :]
+        picture = picture[: int.from_bytes(extra[middle + 1 : middle + 3])]
+        head = b"".join(b"\0\0\1" + each for each in (_undelayed(sequence, 1, 2), picture))
+        stream: Any = target.add_mux_stream("h264", rate=30, width=WIDTH, height=HEIGHT)
+        stream.time_base = packed.time_base
+        for packet in source.demux(packed):
+            if not packet.size:
+                continue
+            data, units = bytes(packet), []
+            while data:
+                size = int.from_bytes(data[:4])
+                units.append(data[4 : 4 + size])
+                data = data[4 + size :]
+            copied = av.Packet(
+                (head if packet.is_keyframe else b"") + b"".join(b"\0\0\1" + each for each in units)
+            )
+            copied.stream, copied.time_base = stream, packet.time_base
+            copied.pts, copied.dts, copied.is_keyframe = packet.pts, packet.dts, packet.is_keyframe
+            target.mux(copied)
+    expected = decoded(tmp_path / "b.mp4")
+    assert len(expected) == 10
+    frames = el.frames_of(tmp_path / "b.mp4")
+    assert np.array_equal(np.asarray(frames), expected)
 
 
 def test_other_codecs_are_decoded(tmp_path: Path) -> None:

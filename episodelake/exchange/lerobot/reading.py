@@ -137,7 +137,6 @@ class _Dataset(ForeignDataset):
         }
         taken = {*_COUNTERS, *roles.features}
         self._columns = self._video_columns()
-        self._compared: set[tuple[Path, tuple[int, ...]]] = set()
         self.encodings = {column: self._encoding(name) for name, column in self._columns.items()}
         self._others = extra_names([name for name in features if name not in taken], "lerobot")
         self.mapping.update((ours, theirs) for theirs, ours in self._others.items())
@@ -253,11 +252,8 @@ class _Dataset(ForeignDataset):
             feature = self._features[name]
             lost = "depths quantized to 12 bits in a video" if is_depth(feature) else "frames of lossy video"
             if self._columns.get(name) in self.encodings:
-                span = entry.videos[name]
-                new = (span.file, shape) not in self._compared
-                copied = span_frames(span, times, self._fps, shape, compare=new)
+                copied = span_frames(entry.videos[name], times, self._fps, shape)
                 if copied is not None:
-                    self._compared.add((span.file, shape))
                     return copied
                 lost = f"frames of {name} that cannot be copied, and are encoded again"
             self.losses.add(lost, entry.length)

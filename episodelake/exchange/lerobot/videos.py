@@ -111,21 +111,20 @@ class Pixels:
 
 
 def span_frames(
-    span: VideoSpan, times: np.ndarray, fps: float, shape: tuple[int, ...], *, compare: bool
+    span: VideoSpan, times: np.ndarray, fps: float, shape: tuple[int, ...]
 ) -> EncodedFrames | None:
     """Return the frame of each row without decoding; None where they cannot be copied.
 
     Args:
         times, fps: as for `frame_stamps`.
         shape: (H, W, C).
-        compare: as for `copied_frames`; once for each file is enough.
 
     Raises:
         DatasetError: the file is damaged, or a frame is missing.
     """
     with opened_video(span.file) as (container, stream):
         stamps = frame_stamps(container, stream, span, times, fps)
-        return copied_frames(container, stream, stamps, shape, compare=compare)
+        return copied_frames(container, stream, stamps, shape)
 
 
 def video_frames(span: VideoSpan, times: np.ndarray, fps: float, pixels: Pixels) -> np.ndarray:
