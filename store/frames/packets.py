@@ -59,11 +59,15 @@ def copied_cells(container: Any, stream: Any, stamps: np.ndarray, image: ImageSh
         # A decoder that begins here has to show the frames in the order of the file, each once.
         ranks = np.argsort(np.argsort(shown[start:needed]))
         # Headers that once leave the order open, as where an encoder changes, are not asked again.
-        stated = stated and np.array_equal(stated_order(chunk), ranks)
-        if not stated and not np.array_equal(ffmpeg.shown_order(chunk, image), ranks):
+        stated = stated and _is(stated_order(chunk), ranks)
+        if not stated and not _is(ffmpeg.shown_order(chunk, image), ranks):
             return None
         cells += [chunk.to_bytes(image.size), *[b""] * (frames - 1)]
     return pa.array(cells, pa.binary())
+
+
+def _is(order: np.ndarray | None, ranks: np.ndarray) -> bool:
+    return order is not None and np.array_equal(order, ranks)
 
 
 def _packets(container: Any, stream: Any, first: int, last: int) -> list[Any]:
