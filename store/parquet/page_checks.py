@@ -26,19 +26,24 @@ def content_digests(places: Sequence[Place]) -> list[str]:
         CorruptStoreError: one is damaged or missing; the message names it.
     """
     keys = [file_key(place) for place in places]
-    new = [(key, place) for key, place in zip(keys, places, strict=True) if key not in _digests]
+    # Files whose identity cannot be had for now share none.
+    digests = [None if key is None else _digests.get(key) for key in keys]
+    new = [index for index, digest in enumerate(digests) if digest is None]
     # Object stores answer many requests at once in the time of one.
     with ThreadPoolExecutor(_READERS) as pool:
-        _digests.update(
-            zip((key for key, _ in new), pool.map(_footer_digest, (p for _, p in new)), strict=True)
-        )
-    return [_digests[key] + _changed(place) for key, place in zip(keys, places, strict=True)]
+        read = pool.map(_footer_digest, [places[index] for index in new])
+        for index, digest in zip(new, read, strict=True):
+            digests[index] = digest
+            if keys[index] is not None:
+                _digests[keys[index]] = digest
+    return [f"{digest}{_changed(place)}" for digest, place in zip(digests, places, strict=True)]
 
 
 def _changed(place: Place) -> str:
     if place.local is None:
         return ""
-    state = file_state(place.local)
+    with reading_file(place):
+        state = file_state(place.local)
     return f"-{state.st_size}-{state.st_ctime_ns}"
 
 

@@ -7,6 +7,7 @@ looks of Python's own fail, and real processes run out of file descriptors.
 from __future__ import annotations
 
 import builtins
+import contextlib
 import errno
 import os
 import secrets
@@ -164,6 +165,24 @@ def test_a_look_that_fails_once_loses_nothing(
         looks.fail(0, 0)
         OPERATIONS[name](el.open(copy))
         assert_whole(copy)
+
+
+def test_files_whose_state_was_refused_share_no_statistics(
+    store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look at the state of a steps file fails once; a file that is missing later is still named."""
+    copy, cache = shutil.copytree(store, tmp_path / "copy"), tmp_path / "cache"
+    file = min((copy / "steps").glob("*.parquet"))
+    looks = Looks(monkeypatch, copy / "steps")
+    el.open(copy).stats(cache_folder=cache)
+    for point in range(1, looks.count + 1):
+        looks.fail(point, errno.EIO)
+        with contextlib.suppress(el.errors.StoreUnavailableError):
+            el.open(copy).stats(cache_folder=cache / str(point))
+    looks.fail(0, 0)
+    file.unlink()
+    with pytest.raises(el.errors.CorruptStoreError, match=f"{file.name} is missing"):
+        el.open(copy).stats(cache_folder=cache)
 
 
 QUESTIONS: dict[str, Callable[[el.EpisodeStore], object]] = {
