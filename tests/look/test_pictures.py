@@ -628,10 +628,11 @@ def test_missing_packages_are_told(
 ) -> None:
     """Without PyAV or Pillow the error says what to install, and a notebook shows it instead of failing."""
     store, _ = breakout
-    for name, suffix in (("av", "mp4"), ("av", "gif"), ("PIL.Image", "png")):
+    cases = (("av", "mp4", "video"), ("av", "gif", "video"), ("PIL.Image", "png", "explore"))
+    for name, suffix, extra in cases:
         with monkeypatch.context() as patch:
             patch.setitem(sys.modules, name, None)
-            with pytest.raises(el.errors.MissingPackageError, match=r"pip install 'episodelake\[explore\]'"):
+            with pytest.raises(el.errors.MissingPackageError, match=rf"pip install 'episodelake\[{extra}\]'"):
                 store[0].video().save(tmp_path / f"video.{suffix}")
     monkeypatch.setitem(sys.modules, "av", None)
     assert "No video" in Page(store[0].video()._repr_html_()).text
