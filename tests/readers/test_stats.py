@@ -148,7 +148,9 @@ def test_numbers_are_those_of_exact_arithmetic(values: np.ndarray, probability: 
     exact = [Fraction(value) for value in real]
     middle = sum(exact) / len(exact)
     largest = max(abs(low), abs(high))
-    assert abs(Fraction(mean) - middle) <= Fraction(largest) * Fraction(2) ** -50
+    # No double is nearer to half of the smallest one than that half.
+    smallest = Fraction(5e-324)
+    assert abs(Fraction(mean) - middle) <= Fraction(largest) * Fraction(2) ** -50 + smallest / 2
     variance = float(
         sum((value - middle) ** 2 for value in exact) / len(exact) / (Fraction(largest) or 1) ** 2
     )
