@@ -18,9 +18,6 @@ from .packet_stream import PacketStream, packet_stream
 from .packets import copied_cells
 from .video_column import chunk_starts, decode_frames
 
-#: So many lossless frames are decoded at a time.
-_DECODED = 8
-
 
 @dataclass(frozen=True)
 class EncodedFrames:
@@ -132,7 +129,7 @@ class EncodedFrames:
             cell = memoryview(self.cells[start].as_buffer() if stop > start else b"")
             chunk = Chunk.parse(cell) if cell[: len(MAGIC)] == MAGIC else None
             if chunk is None or chunk.codec == "lossless":
-                for row in range(start, stop, _DECODED):
-                    yield from self[row : min(row + _DECODED, stop)]
+                for row in range(start, stop, lossless.LONGEST):
+                    yield from self[row : min(row + lossless.LONGEST, stop)]
             else:
                 yield from ffmpeg.decode_each(chunk, self.image, stop - start)

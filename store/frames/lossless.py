@@ -19,7 +19,7 @@ _PIXELS, _LINES, _FRAMES = 0, 1, 2
 _STRIDE = 8
 _LEVEL = 1
 #: The most frames of a chunk; a reader of the last one decodes all.
-_LONGEST = 8
+LONGEST = 8
 #: A frame is stored as its difference to the one before where that takes at most this part of its own bytes.
 _WORTH = 0.9
 
@@ -40,7 +40,7 @@ def encode(frames: np.ndarray, image: ImageShape) -> Iterator[Chunk]:
     kind, before = _LINES, None
     for lines in (_lines(frame, image) for frame in np.ascontiguousarray(frames)):
         alone = packed(kind, _encoded(lines, kind))
-        if packets and len(packets) < _LONGEST:
+        if packets and len(packets) < LONGEST:
             difference = packed(_FRAMES, lines - before)
             if len(difference) < _WORTH * len(alone):
                 packets.append(difference)
@@ -74,8 +74,8 @@ def decode(chunk: Chunk, image: ImageShape, wanted: np.ndarray) -> np.ndarray:
         first = number
         while first > last + 1 and chunk.packets[first][:1] == bytes([_FRAMES]):
             first -= 1
-            if number - first == _LONGEST:
-                raise ValueError(f"more than {_LONGEST - 1} lossless frames refer to the one before them")
+            if number - first == LONGEST:
+                raise ValueError(f"more than {LONGEST - 1} lossless frames refer to the one before them")
         for index in range(first, number + 1):
             lines = _lines(frame if index == number else np.empty_like(frame), image)
             _decode(chunk.packets[index], before, lines)

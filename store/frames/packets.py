@@ -62,7 +62,7 @@ def copied_cells(container: Any, stream: Any, stamps: np.ndarray, image: ImageSh
         stated = stated and _is(stated_order(chunk), ranks)
         if not stated and not _is(ffmpeg.shown_order(chunk, image), ranks):
             return None
-        cells += [chunk.to_bytes(image.size), *[b""] * (frames - 1)]
+        cells += chunk.cells(image.size)
     return pa.array(cells, pa.binary())
 
 

@@ -19,6 +19,7 @@ import pytest
 
 import episodelake as el
 from log_edits import add_action, append_actions
+from object_server import new_url, shared_server
 from real_environments import (
     NUMBERED_SPACES,
     delta_files,
@@ -208,17 +209,16 @@ def test_connections_are_independent(store: el.EpisodeStore) -> None:
         assert third.execute("select count(*) from steps").fetchone() == (sum(LENGTHS) + 8,)
 
 
-@pytest.mark.parametrize(
-    ("query", "read_only"),
-    [
-        ("SELECT count(*) FROM steps", False),
-        ("SELECT count(*) FROM steps", True),
-        ("SELECT count(run.name) FROM episodes", True),
-    ],
-)
-def test_a_dropped_store_leaves_no_connection(store: el.EpisodeStore, query: str, read_only: bool) -> None:
-    """What DuckDB holds for a connection does not hold the connection, with its threads and memory."""
-    own = el.open(store.url)
+@pytest.mark.parametrize("query", ["SELECT count(*) FROM steps", "SELECT count(run.name) FROM episodes"])
+@pytest.mark.parametrize(("remote", "read_only"), [(False, False), (False, True), (True, False)])
+def test_a_dropped_store_leaves_no_connection(
+    store: el.EpisodeStore, query: str, remote: bool, read_only: bool
+) -> None:
+    """Dropping a store frees its DuckDB connections, with their threads and memory."""
+    url, options = store.url, shared_server().storage_options() if remote else None
+    if remote:
+        store.copy(url := new_url(), storage_options=options)
+    own = el.open(url, storage_options=options)
     own.query(query, read_only=read_only)
     session = own._queries.session(read_only=read_only)
     connections = [weakref.ref(each) for each in session._connections.values()]

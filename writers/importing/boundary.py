@@ -180,8 +180,8 @@ def reading(place: Any, problem: str = "cannot be read") -> Iterator[None]:
         raise
     except Exception as error:
         check_access(place, error, problem)
-        path = isinstance(place, os.PathLike)
-        if path and isinstance(error, FileNotFoundError) and not os.path.lexists(place):
+        is_path = isinstance(place, os.PathLike)
+        if is_path and isinstance(error, FileNotFoundError) and not os.path.lexists(place):
             raise DatasetError(
                 f"{place} is missing. Check the path; of a dataset, get a whole copy, or leave out what "
                 "needs the file with on_error='skip' (--skip-errors)."
