@@ -204,7 +204,11 @@ def _mean(values: np.ndarray, weights: np.ndarray | None) -> float:
 
 
 def _deviation(values: np.ndarray, mean: float, weights: np.ndarray | None) -> float:
-    """Return the standard deviation of float64 numbers, which are overwritten."""
+    """Return the standard deviation of float64 numbers, which ascend and are overwritten."""
+    if np.isinf(values[-1] - values[0]):
+        # Distances between finite numbers may be too large for a float64; those of their halves are not.
+        values /= 2
+        return 2 * _deviation(values, mean / 2, weights)
     values -= mean
     # Their squares may be too large or too small for a float64.
     peak = max(-values[0], values[-1])
@@ -223,8 +227,10 @@ def _quantile(count: int, value_at: Callable[[int], float], probability: float) 
     below = int(place)
     low, high = float(value_at(below)), float(value_at(min(below + 1, count - 1)))
     part = place - below
-    # Not by their difference, which may be too large for a float64, or NaN.
-    return low if low == high or not part else low * (1 - part) + high * part
+    if low == high or not part:
+        return low
+    # Not by their difference, which may be too large for a float64, or NaN; rounding can lead out of the two.
+    return min(max(low * (1 - part) + high * part, low), high)
 
 
 def _measured_in_parts(source: ColumnSource, column: Column, quantiles: Sequence[float]) -> list[ColumnStats]:

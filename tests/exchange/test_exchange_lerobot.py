@@ -194,7 +194,7 @@ VIDEO_FILE = "videos/chunk-000/observation.images.top/episode_000001.mp4"
     [
         (lambda folder: truncate(folder / DATA_FILE), r"episode_000001\.parquet cannot be read"),
         (lambda folder: truncate(folder / VIDEO_FILE), r"episode_000001\.mp4"),
-        (lambda folder: (folder / VIDEO_FILE).unlink(), r"episode_000001\.mp4 cannot be decoded"),
+        (lambda folder: (folder / VIDEO_FILE).unlink(), r"episode_000001\.mp4 is missing"),
         (
             lambda folder: change_rows(folder / DATA_FILE, "frame_index", [7]),
             r"episode_000001\.parquet, row 0: frame_index is 7; expected 0",

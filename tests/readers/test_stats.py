@@ -17,7 +17,7 @@ import gymnasium as gym
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -125,11 +125,14 @@ numbers = st.one_of(
     st.floats(width=64),
     st.floats(-1e3, 1e3),
     st.floats(1e9, 1e9 + 1),
-    st.sampled_from([0.0, 1e308, -1e308, 5e-324]),
+    st.sampled_from([0.0, 1e308, -1e308, 1.7e308, 5e-324]),
 )
 
 
 @given(arrays.arrays(np.float64, st.integers(0, 40), elements=numbers), st.floats(0, 1))
+@example(np.array([5e-324, 0.0]), 0.5)
+@example(np.array([1.7e308, -1e308, -1e308]), 0.5)
+@example(np.array([1e308, np.nextafter(1e308, 0)]), 0.1)
 def test_numbers_are_those_of_exact_arithmetic(values: np.ndarray, probability: float) -> None:
     """Whatever their size: mean and deviation to rounding, quantiles between the right values."""
     count, nan, mean, std, low, high, quantile = measuring._numbers(values.copy(), [probability])
@@ -154,7 +157,8 @@ def test_numbers_are_those_of_exact_arithmetic(values: np.ndarray, probability: 
     variance = float(
         sum((value - middle) ** 2 for value in exact) / len(exact) / (Fraction(largest) or 1) ** 2
     )
-    assert abs(std / (largest or 1) - math.sqrt(variance)) <= 1e-14 * math.sqrt(variance) + 1e-22 + 2e-16
+    spread = Fraction(math.sqrt(variance)) * (Fraction(largest) or 1)
+    assert abs(Fraction(std) - spread) <= spread / 10**14 + Fraction(largest) * Fraction(2e-16) + smallest / 2
 
 
 @pytest.mark.parametrize(
