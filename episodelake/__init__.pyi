@@ -32,8 +32,7 @@ from .readers.loading.units import Deltas, NSteps, Transitions
 from .readers.loading.windows import Episodes, Windows, unpadded
 from .readers.measures.quality import normalized_score
 from .replay_buffer.buffer import ReplayBuffer
-from .store.agents import AgentGroup
-from .store.dynamic.values import OpaqueValue
+from .rollouts.declaration import Rollouts
 from .store.environments.codecs import register_artifact_codec
 from .store.errors import EpisodelakeError
 from .store.frames import Video
@@ -41,11 +40,9 @@ from .store.spaces import Codec, register_codec
 from .writers.collecting.actor import Policy, PolicyOutput
 from .writers.collecting.collect import collect
 from .writers.episodes.episode_writer import EpisodeWriter
-from .writers.episodes.team_writer import TeamWriter
 
 __all__ = [
     "AgentEpisode",
-    "AgentGroup",
     "Batches",
     "Cache",
     "Cast",
@@ -70,7 +67,6 @@ __all__ = [
     "NSteps",
     "Normalize",
     "OneHot",
-    "OpaqueValue",
     "Output",
     "Policy",
     "PolicyOutput",
@@ -79,9 +75,9 @@ __all__ = [
     "RenameKeys",
     "ReplayBuffer",
     "ReturnToGo",
+    "Rollouts",
     "SelectKeys",
     "Shard",
-    "TeamWriter",
     "ToTensor",
     "TorchModule",
     "Transitions",

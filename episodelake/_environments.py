@@ -43,7 +43,7 @@ def spaces_of_agents(
 def renewed(manifest: Manifest) -> Manifest:
     """Return the identity of a new store with the contents of another one."""
     fresh = Manifest.new(manifest.observation_space, manifest.action_space, manifest.reward_shape)
-    return replace(fresh, groups=manifest.groups, encodings=manifest.encodings)
+    return replace(fresh, groups=manifest.groups, encodings=manifest.encodings, rollouts=manifest.rollouts)
 
 
 def checked_reward_shape(shape: object) -> tuple[int, ...]:

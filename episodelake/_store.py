@@ -58,6 +58,7 @@ def create(
         path: a folder that does not exist yet, or is empty; or a URL of an object store: `s3://`, `gs://`,
             `az://`; or `memory://name`, which ends with the process.
         env: take the spaces from this environment; if it is one of PettingZoo, those of its possible agents.
+            `Rollouts(...)` for a store of rollouts of language agents, see docs/rollouts.md.
             An id, a spec or a function without arguments makes one, which is closed again. Spaces of classes
             that derive from Gymnasium's are stored as those, which the card notes under `space_classes`.
         observation_space, action_space: the spaces of every episode; they override the environment's.
@@ -83,9 +84,20 @@ def create(
             several were; the card is not plain JSON.
         StoreAccessError: the directory cannot be written.
     """
+    from .rollouts.declaration import Rollouts
     from .writers.recorders.choice import made
     from .writers.recorders.env_checks import reward_shape as found_reward_shape
 
+    rollouts: Mapping[str, Any] | None = None
+    if isinstance(env, Rollouts):
+        given = {"observation_space": observation_space, "action_space": action_space, "agents": agents}
+        others = [
+            name for name, value in {**given, "reward_shape": reward_shape}.items() if value is not None
+        ]
+        if others:
+            raise InvalidArgumentError(f"Rollouts decides the spaces; leave out {', '.join(others)}.")
+        observation_space, action_space = env.observation_space, env.action_space
+        rollouts, env = env.to_json(), None
     with made(env) as own:
         shape = checked_reward_shape(found_reward_shape(own) if reward_shape is None else reward_shape)
         parts = spaces_of_agents(own, agents)
@@ -99,7 +111,7 @@ def create(
             manifest = Manifest.of_agents(groups, shape)
         else:
             spaces = spaces_of(own, observation_space, action_space)
-            manifest, parts = Manifest.new(*spaces, shape), {"": spaces}
+            manifest, parts = Manifest.new(*spaces, shape, rollouts=rollouts), {"": spaces}
         notes = base_notes(parts)
     if encodings is not None:
         manifest = with_encodings(manifest, encodings)

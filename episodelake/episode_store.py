@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from .readers.loading.priorities import Prioritized
     from .readers.verification.inspection import VerifyReport
     from .replay_buffer.buffer import ReplayBuffer
+    from .rollouts.rollout import Rollout
     from .store.common.compatibility import AutoresetMode
     from .store.environments.records import SavedEnvironment
     from .store.rewrite.compaction import CompactReport
@@ -74,6 +75,22 @@ class EpisodeView(ReadView["EpisodeView"]):
 
     def _view(self, context: ReadContext) -> EpisodeView:
         return EpisodeView(context)
+
+    def rollout(self, key: int | str) -> Rollout:
+        """Return a rollout of a store that was created with `Rollouts`, by position or id as for `view[key]`.
+
+        Raises:
+            EpisodeNotFoundError: there is no such position or id in this view.
+            InvalidArgumentError: its episodes are no rollouts.
+        """
+        from .rollouts.rollout import Rollout
+
+        if self.context.snapshot.manifest.rollouts is None:
+            raise InvalidArgumentError(
+                "The episodes of this store are no rollouts.",
+                hint="A store of rollouts is made by episodelake.create(path, episodelake.Rollouts()).",
+            )
+        return Rollout(self[key])
 
     def copy(
         self,
@@ -394,6 +411,8 @@ class EpisodeStore(EpisodeView):
     ) -> EpisodeWriter:
         """Return a writer that needs no environment; see `EpisodeWriter` and `SessionOptions`.
 
+        That of a store of rollouts is a `types.RolloutWriter`.
+
         Args:
             run, metadata, env, on_duplicate, options: see `EpisodeWriter`.
             buffer: a `ReplayBuffer` of this store, which shows each step as soon as it is appended. Such a
@@ -409,7 +428,10 @@ class EpisodeStore(EpisodeView):
 
         if buffer is not None:
             buffer.check_store(self.handle)
-        writer = EpisodeWriter(
+        kind = EpisodeWriter
+        if self.handle.manifest.rollouts is not None:
+            from .rollouts.writing import RolloutWriter as kind
+        writer = kind(
             self,
             run=run,
             metadata=metadata,

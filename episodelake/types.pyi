@@ -21,7 +21,12 @@ from .readers.pictures.video import EpisodeVideo
 from .readers.replaying.comparison import Difference
 from .readers.replaying.replay import ReplayReport
 from .readers.verification.inspection import Fault, VerifyReport
+from .rollouts.rollout import Branch, Rollout
+from .rollouts.tokens import MessageTokens
+from .rollouts.writing import OpenRollout, RolloutWriter
+from .store.agents import AgentGroup
 from .store.common.progress import Progress
+from .store.dynamic.values import OpaqueValue
 from .store.environments.records import SavedEnvironment
 from .store.frames import EncodedFrames
 from .store.recovery.recovery import RecoveredRun
@@ -33,7 +38,7 @@ from .writers.collecting.display import CollectProgress
 from .writers.collecting.loop import CollectStep
 from .writers.collecting.stats import CollectStats, WorkerReport
 from .writers.episodes.episode_writer import OpenEpisode, ReopenedEpisode
-from .writers.episodes.team_writer import OpenTeam
+from .writers.episodes.team_writer import OpenTeam, TeamWriter
 from .writers.recorders.callbacks import EpisodeSummary, StepData
 from .writers.recorders.pettingzoo_recorders import AECRecorder, ParallelRecorder
 from .writers.recorders.pool_recorder import PoolRecorder
@@ -44,7 +49,9 @@ from .writers.session.journal import SessionKeywords, SessionOptions
 
 __all__ = [
     "AECRecorder",
+    "AgentGroup",
     "Artifacts",
+    "Branch",
     "ChartNumbers",
     "CollectProgress",
     "CollectStats",
@@ -70,8 +77,11 @@ __all__ = [
     "Lake",
     "MapReport",
     "MergeReport",
+    "MessageTokens",
     "MixedLoader",
+    "OpaqueValue",
     "OpenEpisode",
+    "OpenRollout",
     "OpenTeam",
     "ParallelRecorder",
     "Parameters",
@@ -83,6 +93,8 @@ __all__ = [
     "RecoveredRun",
     "ReopenedEpisode",
     "ReplayReport",
+    "Rollout",
+    "RolloutWriter",
     "SavedEnvironment",
     "SessionKeywords",
     "SessionOptions",
@@ -90,6 +102,7 @@ __all__ = [
     "SqlCondition",
     "Stats",
     "StepData",
+    "TeamWriter",
     "Units",
     "VacuumReport",
     "VectorRecorder",

@@ -60,6 +60,7 @@ class Manifest:
         reward_shape: () for a scalar reward, (k,) for k objectives.
         groups: the agents of a multi-agent store, by their spaces; else empty.
         encodings: how new frames of a column are encoded, by column.
+        rollouts: of a store of rollouts of language agents, the tokenizer and so on; None for others.
     """
 
     store_id: str
@@ -69,6 +70,7 @@ class Manifest:
     reward_shape: tuple[int, ...]
     groups: tuple[AgentGroup, ...] = ()
     encodings: Mapping[str, Video] = field(default_factory=dict)
+    rollouts: Mapping[str, Any] | None = None
 
     @property
     def format_version(self) -> int:
@@ -77,12 +79,16 @@ class Manifest:
 
     @staticmethod
     def new(
-        observation_space: gymnasium.Space, action_space: gymnasium.Space, reward_shape: tuple[int, ...]
+        observation_space: gymnasium.Space,
+        action_space: gymnasium.Space,
+        reward_shape: tuple[int, ...],
+        *,
+        rollouts: Mapping[str, Any] | None = None,
     ) -> Manifest:
         """Return the identity of a store that is about to be created."""
         now = datetime.now(UTC).isoformat(timespec="seconds")
         spaces = plain_space(observation_space), plain_space(action_space)
-        return Manifest(uuid.uuid4().hex, now, *spaces, reward_shape)
+        return Manifest(uuid.uuid4().hex, now, *spaces, reward_shape, rollouts=rollouts)
 
     @staticmethod
     def of_agents(groups: tuple[AgentGroup, ...], reward_shape: tuple[int, ...]) -> Manifest:
@@ -104,6 +110,8 @@ class Manifest:
             held = {"spaces": {root: space_to_json(space) for root, space in spaces.items()}}
         if self.encodings:
             held["encodings"] = {column: each.to_json() for column, each in self.encodings.items()}
+        if self.rollouts is not None:
+            held["rollouts"] = dict(self.rollouts)
         return {
             "format": self.format_version,
             "store_id": self.store_id,
@@ -214,6 +222,14 @@ def check_same_spaces(expected: Manifest, other: Manifest, *, at: Any, source: s
             f"The reward shape {source} is {other.reward_shape}; the store {at} has {expected.reward_shape}. "
             "Use a store of the same shape."
         )
+    if expected.rollouts != other.rollouts:
+        own, given = (
+            "no rollouts" if each is None else f"rollouts of {dict(each) or 'no tokenizer'}"
+            for each in (expected.rollouts, other.rollouts)
+        )
+        raise SpaceMismatchError(
+            f"The store {at} has {own}; {source} there are {given}. Use a store of the same declaration."
+        )
     lacking = sorted(set(other.encodings) - set(expected.encodings))
     if lacking:
         raise SpaceMismatchError(
@@ -293,9 +309,11 @@ def read_manifest(layout: Layout) -> Manifest:
         if not isinstance(described, dict):
             raise TypeError(f"encodings is a {type(described).__name__}, not an object")
         encodings = {str(column): Video.from_json(each) for column, each in described.items()}
-        manifest = Manifest(
-            str(content["store_id"]), str(content["created_at"]), *spaces, shape, groups, encodings
-        )
+        rollouts = content.get("rollouts")
+        if not isinstance(rollouts, dict | None):
+            raise TypeError(f"rollouts is a {type(rollouts).__name__}, not an object")
+        identity = str(content["store_id"]), str(content["created_at"])
+        manifest = Manifest(*identity, *spaces, shape, groups, encodings, rollouts)
         check_encodings(manifest)
         return manifest
     except (KeyError, TypeError, ValueError) as error:

@@ -68,7 +68,7 @@ def plain(value: Any) -> Any:
             return Array(name, value.shape, tuple(value.ravel().tolist()))
         case np.generic():
             return value.item()
-        case el.OpaqueValue():
+        case el.types.OpaqueValue():
             return ("an object", value.type_name, value.text)
         case dict():
             return {plain(key): plain(item) for key, item in value.items()}

@@ -21,6 +21,7 @@ from ..corruption import steps_places
 from ..frames import collect_episodes, episodes_frame
 from .frame_function import FrameFunction
 from .macros import FRAME_AT, TRANSITIONS, WITH_NEXT, Macro, macros_of, statements, with_following
+from .rollout_views import rollout_views
 from .sources import Sources, close_at_exit, run_interruptible
 from .text import is_whole, literal
 
@@ -187,6 +188,9 @@ def add_steps(
             TRANSITIONS: f"SELECT * FROM {STEPS} WHERE terminated IS NOT NULL",
             WITH_NEXT: f"SELECT * FROM ({following}) {choice} WHERE terminated IS NOT NULL",
         }
+        if snapshot.manifest.rollouts is not None:
+            tables = (snapshot.shown_schema(table).names for table in (STEPS, EPISODES))
+            bodies.update(rollout_views(*tables))
         for name, body in bodies.items():
             sources.create_view(name, body)
     except StoreUnavailableError:

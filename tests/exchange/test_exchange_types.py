@@ -316,7 +316,7 @@ def test_a_table_of_any_types_comes_in_exactly_or_not_at_all(
 
 def check_value(value: Any, true: Any) -> None:
     """Compare a value with that of pyarrow; what has no type of ours is opaque, and says so."""
-    if isinstance(value, el.OpaqueValue):
+    if isinstance(value, el.types.OpaqueValue):
         assert not isinstance(true, decimal.Decimal) or value.text == repr(true)
     elif isinstance(true, dict):
         assert set(value or {}) <= set(true)
@@ -349,7 +349,7 @@ def test_times_that_python_does_not_have_are_opaque(tmp_path: Path, kind: pa.Dat
         writer.write_episodes(table, last_observation="missing")
     when = store.refresh()[0].infos[0]["when"]
     when = when["x"] if isinstance(when, dict) else when
-    assert isinstance(when, el.OpaqueValue) and when.text
+    assert isinstance(when, el.types.OpaqueValue) and when.text
 
 
 @settings(max_examples=examples(60), deadline=None)

@@ -353,7 +353,7 @@ def check(values: Mapping[str, Any], many: int | None = None) -> None:
         own = number if many is None else number[row]
         vector = nest[row]["vector"] if isinstance(nest, list) else nest["vector"]
         vector = vector if many is None or isinstance(nest, list) else vector[row]
-        assert not isinstance(own, np.ndarray | el.OpaqueValue) or own.dtype == np.float32, own
+        assert not isinstance(own, np.ndarray | el.types.OpaqueValue) or own.dtype == np.float32, own
         assert float(own) == float(NUMBER)
         assert isinstance(vector, np.ndarray) and vector.tolist() == VECTOR.tolist()
 

@@ -500,6 +500,10 @@ DOORS: dict[str, Room] = {
         rooms="exchange training",
         core="readers.blocks store.agents store.common.foreign_arrays writers.recorders.vector_values",
     ),
+    "rollouts": Room(
+        modules="rollouts",
+        core="",
+    ),
     "terminal": Room(
         modules="terminal",
         core="",

@@ -259,7 +259,7 @@ def test_a_refused_begin_leaves_no_trace(store: el.EpisodeStore) -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [10**5000, -(10**5000), el.OpaqueValue("a.B", "<b>"), np.complex64(1j)],
+    [10**5000, -(10**5000), el.types.OpaqueValue("a.B", "<b>"), np.complex64(1j)],
     ids=["large", "small", "opaque", "complex"],
 )
 def test_values_that_json_cannot_say_come_back(store: el.EpisodeStore, value: Any) -> None:

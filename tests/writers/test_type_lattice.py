@@ -544,7 +544,7 @@ def test_times_and_spans_of_time_come_back(tmp_path: Path) -> None:
         assert type(shown[0].metadata["pandas"]) is timedelta
     fine = {"a": pandas.Timedelta(5, "ns"), "b": np.timedelta64(5, "ns"), "c": np.timedelta64(5, "M")}
     record(store, [fine], seals=False, runs=False)
-    assert {type(value) for value in store.refresh()[-1].infos[0].values()} == {el.OpaqueValue}
+    assert {type(value) for value in store.refresh()[-1].infos[0].values()} == {el.types.OpaqueValue}
 
 
 def test_moments_of_numpy_are_moments(tmp_path: Path) -> None:
@@ -564,7 +564,7 @@ def test_moments_of_numpy_are_moments(tmp_path: Path) -> None:
     at = datetime(2026, 1, 2, 3)
     found = store[0].infos[0]
     assert (found.pop("ns"), found.pop("ms"), found.pop("day")) == (at, at, date(2026, 1, 2))
-    assert {key: type(value) for key, value in found.items()} == dict.fromkeys(found, el.OpaqueValue)
+    assert {key: type(value) for key, value in found.items()} == dict.fromkeys(found, el.types.OpaqueValue)
     assert found["fine"].text == repr(nanoseconds) and len(found) == 4
     assert store.query('select max("info.ns") from steps').item() == at.replace(tzinfo=UTC)
 

@@ -24,11 +24,11 @@ from ray.rllib.core.columns import Columns
 from ray.rllib.env.vector.vector_multi_agent_env import VectorMultiAgentEnv
 from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
 
-from ... import EpisodeStore, TeamWriter
+from ... import EpisodeStore
 from ...errors import RecorderStateError
 from ...plugin import freeze_value
 from ...store.agents import find_group
-from ...types import OpenTeam, SessionKeywords
+from ...types import OpenTeam, SessionKeywords, TeamWriter
 from ...writers.recorders.vector_values import InfoChoice
 
 #: The policy value with an action before RLlib clipped or rescaled it.

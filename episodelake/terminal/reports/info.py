@@ -11,9 +11,10 @@ from typing import Any
 
 import polars as pl
 
-from ... import AgentGroup, EpisodeStore
+from ... import EpisodeStore
 from ...errors import CorruptStoreError
 from ...plugin import Journals, Layout, RunEnv, TableSize, counted, size_text
+from ...types import AgentGroup
 from ..output.cells import Amount, number_text
 from ..output.page import Page
 from .open_store import Explored, live_message

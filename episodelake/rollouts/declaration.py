@@ -1,0 +1,70 @@
+"""`Rollouts`: the declaration of a store whose episodes are rollouts of language agents.
+
+A message is a step. Its observation is the number of the message that it continues, -1 at the beginning; its
+action is 1 if the model sampled it. See docs/rollouts.md and docs/decisions/176-rollouts.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from gymnasium import spaces
+
+from ..errors import InvalidArgumentError
+
+#: Messages of a rollout, at most.
+MOST_MESSAGES = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Rollouts:
+    """A store of rollouts, for `create`: `el.create("grpo", el.Rollouts(tokenizer="Qwen/Qwen3-8B"))`.
+
+    Nothing is downloaded: both values are kept as they are, so that readers know what token ids mean.
+
+    Args:
+        tokenizer: the name of the tokenizer of all token ids; None if the rollouts have none.
+        tokenizer_hash: a hash of its files, in the form that you like.
+        vocabulary: how many token ids it has; ids beyond are refused. None if it is not known.
+
+    Raises:
+        InvalidArgumentError: a name is no text, or the vocabulary is no positive number.
+    """
+
+    tokenizer: str | None = None
+    tokenizer_hash: str | None = None
+    vocabulary: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("tokenizer", "tokenizer_hash"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, str) or not value):
+                raise InvalidArgumentError(f"Rollouts({name}={value!r:.100}): expected a text, or None.")
+        size = self.vocabulary
+        if size is not None and (isinstance(size, bool) or not isinstance(size, int) or not 0 < size < 2**31):
+            raise InvalidArgumentError(
+                f"Rollouts(vocabulary={size!r:.100}): expected the number of token ids, from 1 to 2147483647."
+            )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the entry `rollouts` of `store.json`."""
+        return {each.name: value for each in fields(self) if (value := getattr(self, each.name)) is not None}
+
+    @staticmethod
+    def of(declared: Mapping[str, Any]) -> Rollouts:
+        """Return the declaration that the entry `rollouts` of `store.json` has."""
+        known = {each.name for each in fields(Rollouts)}
+        # Later versions may declare more.
+        return Rollouts(**{name: value for name, value in declared.items() if name in known})
+
+    @property
+    def observation_space(self) -> spaces.Discrete:
+        """The number of the message that a message continues, from -1 on."""
+        return spaces.Discrete(MOST_MESSAGES + 1, start=-1)
+
+    @property
+    def action_space(self) -> spaces.Discrete:
+        """1 where the model sampled the message, 0 where it was given."""
+        return spaces.Discrete(2)

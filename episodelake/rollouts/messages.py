@@ -1,0 +1,113 @@
+"""A message of a rollout as own columns of its step, and back.
+
+A message is a mapping in OpenAI's form: `role`, `content`, and what the role needs. Parts that queries ask
+for have columns of their own; whatever does not fit one exactly is in `rest`, so that reading gives back an
+equal mapping.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import InvalidArgumentError
+from ..plugin import dump_json, freeze_value, load_json
+
+ROLE, CONTENT, PARTS, REST = "role", "content", "parts", "rest"
+#: Texts of a message that have a column of the same name, and the key of the message.
+_TEXTS = {
+    CONTENT: "content",
+    "name": "name",
+    "reasoning": "reasoning_content",
+    "tool_call_id": "tool_call_id",
+}
+TOOL_IDS, TOOL_NAMES, TOOL_ARGUMENTS = "tool_ids", "tool_names", "tool_arguments"
+
+
+def columns_of(message: Any, place: str) -> dict[str, Any]:
+    """Return the columns of a message; what it lacks is absent.
+
+    Args:
+        message: a mapping with a text `role`.
+        place: names the message in errors, such as "message 3".
+
+    Raises:
+        InvalidArgumentError: it is no mapping, or its role is no text.
+    """
+    if not isinstance(message, Mapping):
+        raise InvalidArgumentError(
+            f"{place} is {type(message).__name__}; expected a mapping such as "
+            "{'role': 'user', 'content': 'Hello'}."
+        )
+    role = message.get("role")
+    if not isinstance(role, str):
+        keys = ", ".join(map(repr, message)) or "nothing"
+        raise InvalidArgumentError(f"{place}: role is {role!r:.100}; expected a text. It has {keys:.300}.")
+    rest = dict(message)
+    del rest["role"]
+    columns: dict[str, Any] = {ROLE: role}
+    for column, key in _TEXTS.items():
+        if isinstance(rest.get(key), str):
+            columns[column] = rest.pop(key)
+    if isinstance(rest.get("content"), list):
+        columns[PARTS] = _json(rest.pop("content"), place, "content")
+    calls = rest.get("tool_calls")
+    if isinstance(calls, list) and calls:
+        if all(map(_is_plain, calls)):
+            del rest["tool_calls"]
+            columns[TOOL_IDS] = [call["id"] for call in calls]
+            columns[TOOL_ARGUMENTS] = [call["function"]["arguments"] for call in calls]
+        names = list(map(_name_of, calls))
+        if None not in names:
+            columns[TOOL_NAMES] = names
+    if rest:
+        columns[REST] = _json(rest, place, "a value")
+    return columns
+
+
+def message_of(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the message that `columns_of` gave these columns; further columns are passed over."""
+    message: dict[str, Any] = {"role": columns[ROLE]}
+    for column, key in _TEXTS.items():
+        if columns.get(column) is not None:
+            message[key] = columns[column]
+    if columns.get(PARTS) is not None:
+        message["content"] = load_json(columns[PARTS], "The content of a message")
+    if columns.get(TOOL_IDS) is not None:
+        calls = zip(columns[TOOL_IDS], columns[TOOL_NAMES], columns[TOOL_ARGUMENTS], strict=True)
+        message["tool_calls"] = [
+            {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
+            for id, name, arguments in calls
+        ]
+    if columns.get(REST) is not None:
+        message |= load_json(columns[REST], "The rest of a message")
+    return message
+
+
+def _json(value: Any, place: str, name: str) -> str:
+    try:
+        return dump_json(freeze_value(value))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidArgumentError(f"{place}: {name} cannot be kept: {error}") from error
+
+
+def _is_plain(call: Any) -> bool:
+    """Return whether a tool call has exactly the keys of OpenAI's form, all of them texts."""
+    if not isinstance(call, Mapping) or set(call) != {"id", "type", "function"} or call["type"] != "function":
+        return False
+    function = call["function"]
+    return (
+        isinstance(call["id"], str)
+        and isinstance(function, Mapping)
+        and set(function) == {"name", "arguments"}
+        and all(isinstance(value, str) for value in function.values())
+    )
+
+
+def _name_of(call: Any) -> str | None:
+    """Return the name of a called tool: also where the call has another form than OpenAI's."""
+    if not isinstance(call, Mapping):
+        return None
+    function = call.get("function", call)
+    name = function.get("name") if isinstance(function, Mapping) else None
+    return name if isinstance(name, str) else None

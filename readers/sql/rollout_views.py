@@ -1,0 +1,109 @@
+"""Views of stores of rollouts: `messages`, `rollouts` and `tokens`, on top of `steps` and `episodes`.
+
+A column that no rollout of the store has yet is NULL in them, so that queries do not depend on the data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from .text import quote
+
+MESSAGES, ROLLOUTS, TOKENS = "messages", "rollouts", "tokens"
+#: Own columns of steps, in the order of `messages`.
+_OF_MESSAGE = {
+    "role": "VARCHAR",
+    "content": "VARCHAR",
+    "parts": "VARCHAR",
+    "name": "VARCHAR",
+    "reasoning": "VARCHAR",
+    "tool_call_id": "VARCHAR",
+    "tool_ids": "VARCHAR[]",
+    "tool_names": "VARCHAR[]",
+    "tool_arguments": "VARCHAR[]",
+    "rest": "VARCHAR",
+    "time": "DOUBLE",
+    "tokens": "INTEGER[]",
+    "token_mask": "BOOLEAN[]",
+    "logprobs": "FLOAT[]",
+    "reference_logprobs": "FLOAT[]",
+    "advantages": "FLOAT[]",
+    "loss_weights": "FLOAT[]",
+    "token_rewards": "FLOAT[]",
+}
+_NUMBERS = ("logprobs", "reference_logprobs", "advantages", "loss_weights", "token_rewards")
+#: Metadata of episodes, in the order of `rollouts`.
+_OF_ROLLOUT = {
+    "group": "VARCHAR",
+    "sample": "BIGINT",
+    "task": "VARCHAR",
+    "policy_version": "BIGINT",
+    "stop_reason": "VARCHAR",
+    "error": "VARCHAR",
+    "advantage": "DOUBLE",
+}
+_METADATA = "metadata."
+
+
+def rollout_views(steps: Collection[str], episodes: Collection[str]) -> Mapping[str, str]:
+    """Return the queries of the views by name, each after those that it reads.
+
+    Args:
+        steps, episodes: the columns of the two tables.
+    """
+    shown = [_column(name, name, kind, steps) for name, kind in _OF_MESSAGE.items() if name != "content"]
+    # Without a step that has a role there is no message yet.
+    there, sampled = ("role IS NOT NULL", "role = 'assistant'") if "role" in steps else ("false", "false")
+    messages = (
+        f"SELECT episode_id, t AS message, observation AS parent, coalesce(action = 1, {sampled}) AS "
+        f"sampled, {_content(steps)} AS content, reward, {', '.join(shown)} FROM steps WHERE {there}"
+    )
+    facts = ", ".join(
+        _column(f"{_METADATA}{name}", name, kind, episodes) for name, kind in _OF_ROLLOUT.items()
+    )
+    further = "".join(
+        f", {quote(name)} AS {quote(name.removeprefix(_METADATA))}"
+        for name in episodes
+        if name.startswith(_METADATA) and name.removeprefix(_METADATA) not in _OF_ROLLOUT
+    )
+    rollouts = (
+        f"SELECT episode_id, run_id, episode_return AS reward, {facts}, terminated, truncated, end_reason, "
+        f"length AS messages, started_at, ended_at{further} FROM episodes"
+    )
+    return {MESSAGES: messages, ROLLOUTS: rollouts, TOKENS: _TOKENS}
+
+
+def _column(column: str, name: str, kind: str, there: Collection[str]) -> str:
+    value = quote(column) if column in there else f"NULL::{kind}"
+    return f"{value} AS {quote(name)}"
+
+
+def _content(steps: Collection[str]) -> str:
+    """Return the text of a message; of one in parts, its texts, one after the other."""
+    plain = "content" if "content" in steps else "NULL::VARCHAR"
+    if "parts" not in steps:
+        return plain
+    texts = "array_to_string(json_extract_string(parts, '$[*].text'), '')"
+    return f"coalesce({plain}, {texts})"
+
+
+_SINGLE = [name[:-1] for name in _NUMBERS]
+_KEYS, _PLACE = "episode_id, message", 'unnest(range(len(tokens))) AS "position", unnest(tokens) AS token'
+#: Where all tokens of a message are sampled or none, there are as many numbers as tokens, or none. Otherwise
+#: the sampled tokens are counted, and the k-th has number k: lists beside unnested tokens would be copied for
+#: each token.
+_TOKENS = f"""
+SELECT {_KEYS}, {_PLACE}, unnest(list_transform(tokens, lambda _: message_sampled)) AS sampled,
+    {", ".join(f"unnest({name}) AS {one}" for name, one in zip(_NUMBERS, _SINGLE, strict=True))}
+FROM (SELECT *, sampled AS message_sampled FROM messages) WHERE tokens IS NOT NULL AND token_mask IS NULL
+UNION ALL
+SELECT {_KEYS}, "position", token, sampled, {", ".join(_SINGLE)}
+FROM (
+    SELECT *, CASE WHEN sampled THEN count(*) FILTER (WHERE sampled) OVER
+        (PARTITION BY {_KEYS} ORDER BY "position") END AS number
+    FROM (SELECT {_KEYS}, {_PLACE}, unnest(token_mask) AS sampled FROM messages WHERE token_mask IS NOT NULL)
+) LEFT JOIN (
+    SELECT {_KEYS}, unnest(range(1, len(tokens) + 1)) AS number,
+        {", ".join(f"unnest({name}) AS {one}" for name, one in zip(_NUMBERS, _SINGLE, strict=True))}
+    FROM messages WHERE token_mask IS NOT NULL
+) USING ({_KEYS}, number)"""
