@@ -19,7 +19,7 @@ TOKENS, MASK, LOGPROBS = "tokens", "mask", "logprobs"
 #: The own column of the mask; batches have a `mask` of their own.
 TOKEN_MASK = "token_mask"
 #: Columns with a number for each sampled token.
-PER_SAMPLED = (LOGPROBS, "reference_logprobs", "advantages", "loss_weights", "token_rewards")
+PER_SAMPLED: tuple[str, ...] = (LOGPROBS, "reference_logprobs", "advantages", "loss_weights", "token_rewards")
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def _pieces(
     after them, and tokens at the end to the last message.
     """
     stops = np.zeros(len(sampled), np.int64)
-    for begin, end, at in zip(edges[::2], edges[1::2], np.flatnonzero(sampled), strict=True):
+    for begin, end, at in zip(edges[::2], edges[1::2], np.flatnonzero(sampled).tolist(), strict=True):
         stops[at] = end
         if at and not sampled[at - 1]:
             stops[at - 1] = begin
