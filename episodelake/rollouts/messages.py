@@ -14,6 +14,9 @@ from ..errors import InvalidArgumentError
 from ..plugin import dump_json, freeze_value, load_json
 
 ROLE, CONTENT, PARTS, REST = "role", "content", "parts", "rest"
+#: Whether the model sampled the message, where its role does not say so. The action says it as well, but the
+#: last message of a rollout that was cut has no action.
+SAMPLED = "sampled"
 #: Texts of a message that have a column of the same name, and the key of the message.
 _TEXTS = {
     CONTENT: "content",
@@ -111,3 +114,8 @@ def _name_of(call: Any) -> str | None:
     function = call.get("function", call)
     name = function.get("name") if isinstance(function, Mapping) else None
     return name if isinstance(name, str) else None
+
+
+def is_models(role: str) -> bool:
+    """Return whether the model sampled a message of this role, unless the writer says otherwise."""
+    return role == "assistant"

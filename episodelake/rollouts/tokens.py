@@ -1,8 +1,8 @@
 """Token ids of a rollout and the numbers that belong to them, message by message.
 
 Of every message a store keeps the ids that it adds to the context (`tokens`, int32), which of them the model
-sampled (`token_mask`, left out where that is all or none of them), and for each sampled id a log-probability
-and so on (float32).
+sampled (`token_mask`, left out where it is that of the message: all ids if the model sampled it, else none),
+and for each sampled id a log-probability and so on (float32).
 """
 
 from __future__ import annotations
@@ -36,10 +36,13 @@ class MessageTokens:
     mask: np.ndarray
     numbers: Mapping[str, np.ndarray]
 
-    def columns(self) -> dict[str, Any]:
-        """Return the own columns of the message's step."""
-        uniform = not len(self.mask) or self.mask.all() or not self.mask.any()
-        mask = {} if uniform else {TOKEN_MASK: self.mask.tolist()}
+    def columns(self, *, sampled: bool) -> dict[str, Any]:
+        """Return the own columns of the message's step.
+
+        Args:
+            sampled: whether the model sampled the message.
+        """
+        mask = {} if (self.mask == sampled).all() else {TOKEN_MASK: self.mask.tolist()}
         return {TOKENS: self.tokens, **mask, **self.numbers}
 
     @property

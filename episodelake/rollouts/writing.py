@@ -13,7 +13,7 @@ from .. import EpisodeWriter
 from ..errors import InvalidArgumentError, RecorderStateError
 from ..types import EpisodeRow, OpenEpisode
 from .declaration import Rollouts
-from .messages import ROLE, columns_of
+from .messages import ROLE, SAMPLED, columns_of, is_models
 from .tokens import MASK, PER_SAMPLED, MessageTokens, TokenArguments, checked
 
 #: Metadata of a rollout with a meaning, in the order of the view `rollouts`.
@@ -150,7 +150,7 @@ class RolloutWriter(EpisodeWriter):
             raise InvalidArgumentError("The rollout has no message; expected at least one.")
         count = len(rows)
         if sampled is None:
-            own = [row[ROLE] == "assistant" for row in rows]
+            own = [is_models(row[ROLE]) for row in rows]
         else:
             own = [bool(each) for each in _of_length("sampled", sampled, count)]
         above = _parents(parents, count)
@@ -163,8 +163,8 @@ class RolloutWriter(EpisodeWriter):
         )
         cut = TokenArguments(tokens, mask, numbers).by_message(own, self.vocabulary)
         moments = [None] * count if times is None else _of_length("times", times, count)
-        for row, piece, moment in zip(rows, cut, moments, strict=True):
-            row.update(_further(piece, moment))
+        for row, *further in zip(rows, own, cut, moments, strict=True):
+            row.update(_further(row[ROLE], *further))
         return self.write_episode(
             observations=np.array([*above, -1]),
             actions=np.array(own, np.int64),
@@ -258,7 +258,7 @@ class OpenRollout:
         """
         place = f"message {self._count}"
         row = columns_of(message, place)
-        own = row[ROLE] == "assistant" if sampled is None else bool(sampled)
+        own = is_models(row[ROLE]) if sampled is None else bool(sampled)
         above = self._count - 1 if parent is None else int(parent)
         if not -1 <= above < self._count:
             raise InvalidArgumentError(
@@ -269,7 +269,7 @@ class OpenRollout:
         if tokens is None and any(values is not None for values in numbers.values()):
             raise InvalidArgumentError(f"{place}: numbers of tokens came without tokens.")
         piece = None if tokens is None else checked(tokens, numbers, own, self._writer.vocabulary, place)
-        row.update(_further(piece, time))
+        row.update(_further(row[ROLE], own, piece, time))
         worth = _finite("reward", reward)
         if self._open is None and not self._skipped:
             # Only a rollout with a message is an episode.
@@ -332,8 +332,10 @@ def _names(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return list(dict.fromkeys(name for row in rows for name in row))
 
 
-def _further(piece: MessageTokens | None, moment: float | None) -> dict[str, Any]:
-    columns: dict[str, Any] = {} if piece is None else piece.columns()
+def _further(role: str, sampled: bool, piece: MessageTokens | None, moment: float | None) -> dict[str, Any]:
+    columns: dict[str, Any] = {} if piece is None else piece.columns(sampled=sampled)
+    if sampled != is_models(role):
+        columns[SAMPLED] = sampled
     return columns if moment is None else {**columns, "time": _finite("times", moment)}
 
 
