@@ -14,7 +14,7 @@ from ..errors import InvalidArgumentError, RecorderStateError
 from ..types import EpisodeRow, OpenEpisode
 from .declaration import Rollouts
 from .messages import ROLE, SAMPLED, columns_of, is_models
-from .tokens import MASK, PER_SAMPLED, MessageTokens, TokenArguments, checked
+from .tokens import MASK, PER_SAMPLED, MessageTokens, TokenArguments, checked, is_array
 
 #: Metadata of a rollout with a meaning, in the order of the view `rollouts`.
 FACTS = ("group", "sample", "task", "policy_version", "stop_reason", "error", "advantage")
@@ -128,7 +128,7 @@ class RolloutWriter(EpisodeWriter):
                 no earlier message, ids are out of range, or a number is NaN; nothing was recorded.
             RecorderStateError: the writer is closed.
         """
-        if isinstance(advantages, int | float | np.number):
+        if advantages is not None and not is_array(advantages):
             advantage, advantages = _finite("advantages", advantages), None
         else:
             advantage = None
@@ -161,7 +161,9 @@ class RolloutWriter(EpisodeWriter):
                 strict=True,
             )
         )
-        cut = TokenArguments(tokens, mask, numbers).by_message(own, self.vocabulary)
+        cut = TokenArguments(tokens, mask, numbers).by_message(
+            own, self.vocabulary, line=above == list(range(-1, count - 1))
+        )
         moments = [None] * count if times is None else _of_length("times", times, count)
         for row, *further in zip(rows, own, cut, moments, strict=True):
             row.update(_further(row[ROLE], *further))

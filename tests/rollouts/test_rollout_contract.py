@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -87,3 +88,99 @@ def test_a_cut_rollout_keeps_who_sampled_its_last_message(
     assert rollout.sampled == [False, own] and rollout.tokens[1].mask.tolist() == [own, own]
     assert rollout.branches[0].mask.tolist() == [False, own, own]
     check_views(store)
+
+
+CHAIN = [USER, MODEL, USER]
+
+
+@pytest.mark.parametrize("ids", [lambda: [[1, 2], [3, 4], [5, 6]], lambda: ((1, 2), (3, 4), (5, 6))])
+@pytest.mark.parametrize("library", ["list", "numpy", "object", "torch", "torches", "uint64"])
+def test_tokens_by_message_come_from_any_library(
+    store: el.EpisodeStore, ids: Callable[[], Any], library: str
+) -> None:
+    """One array with a row for each message is such a list, also where it has as many rows as columns."""
+    torch = pytest.importorskip("torch")
+    plain = ids()
+    boxed = np.empty(3, object)
+    boxed[:] = [list(each) for each in plain]
+    tokens = {
+        "list": plain,
+        "numpy": np.array(plain),
+        "object": boxed,
+        "torch": torch.tensor(plain),
+        "torches": [torch.tensor(each) for each in plain],
+        "uint64": np.array(plain, np.uint64),
+    }[library]
+    rollout = written(store, CHAIN, tokens=tokens)
+    assert [piece.tokens.tolist() for piece in rollout.tokens] == [[1, 2], [3, 4], [5, 6]]
+    check_views(store)
+
+
+@pytest.mark.parametrize("library", [list, np.array, tuple])
+@pytest.mark.parametrize("numbers", [[-1.5], [None, -1.5, None], [np.nan, -1.5, np.nan]])
+def test_a_flat_array_as_long_as_the_rollout_stays_one(
+    store: el.EpisodeStore, library: Callable[..., Any], numbers: list[Any]
+) -> None:
+    """Three ids of three messages are no list by message; what unsampled tokens have does not matter."""
+    rollout = written(
+        store, CHAIN, tokens=library([1, 2, 3]), mask=library([0, 1, 0]), logprobs=library(numbers)
+    )
+    assert [piece.tokens.tolist() for piece in rollout.tokens] == [[1], [2], [3]]
+    assert rollout.tokens[1].numbers["logprobs"].tolist() == [-1.5]
+    check_views(store)
+
+
+@pytest.mark.parametrize("make", ["bfloat16", "grad", "half", "scalars"])
+def test_numbers_of_tensors_of_any_type_are_kept(store: el.EpisodeStore, make: str) -> None:
+    """A training step hands over what it has: other floats, or tensors with a gradient."""
+    torch = pytest.importorskip("torch")
+    given = torch.tensor([-0.5, -torch.inf], requires_grad=make == "grad")
+    given = {"bfloat16": given.bfloat16(), "half": given.half(), "scalars": list(given)}.get(make, given)
+    rollout = written(store, CHAIN, tokens=[None, [1, 2], None], logprobs=[None, given, None])
+    assert rollout.branches[0].logprobs.tolist() == [-0.5, -np.inf]
+
+
+@pytest.mark.parametrize("advantage", [0.5, np.float32(0.5), np.array(0.5), "torch"])
+def test_one_advantage_is_that_of_the_rollout(store: el.EpisodeStore, advantage: Any) -> None:
+    """A scalar of any library."""
+    if advantage == "torch":
+        advantage = pytest.importorskip("torch").tensor(0.5)
+    assert written(store, CHAIN, advantages=advantage).metadata == {"advantage": 0.5}
+
+
+ONE = [None, [5], None]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"tokens": [[1], [2]]}, "tokens has 2 entries, and there are 3 messages"),
+        ({"tokens": [[1], [2, 3]]}, "tokens has 2 entries, and there are 3 messages"),
+        ({"tokens": np.arange(9).reshape(1, 9)}, "tokens has 1 entries, and there are 3 messages"),
+        ({"tokens": [[[1], [2, 3]], [1], None]}, "message 0: tokens is"),
+        ({"tokens": ["ab", "c", "d"]}, "no mask|tokens have the type"),
+        ({"tokens": [None, [2**64], None]}, "message 1: tokens have the type object"),
+        ({"tokens": [None, [True], None]}, "message 1: tokens have the type bool"),
+        (
+            {"tokens": [None, np.array([2**63], np.uint64), None]},
+            "token id 9223372036854775808 is out of range",
+        ),
+        ({"tokens": [None, np.ma.array([1], mask=[True]), None]}, "message 1: tokens has masked elements"),
+        ({"tokens": ONE, "logprobs": [None, ["x"], None]}, "message 1: logprobs has the type <U1"),
+        ({"tokens": ONE, "logprobs": [None, [1j], None]}, "message 1: logprobs has the type complex"),
+        ({"tokens": ONE, "logprobs": [None, [object()], None]}, "message 1: logprobs has the type object"),
+        ({"tokens": ONE, "logprobs": [None, [None], None]}, "message 1: logprobs has"),
+        ({"tokens": ONE, "logprobs": [None, [-1e300], None]}, "finite number that float32 cannot hold"),
+        ({"tokens": ONE, "logprobs": [None, np.ma.array([1.0], mask=[True]), None]}, "masked elements"),
+        ({"tokens": [1, 2, 3, 4], "mask": [0, 1, 0, 0], "parents": [-1, 0, 0]}, "the rollout has branches"),
+        ({"tokens": [1, 2, 3, 4], "mask": [0, 1, 0, 0], "logprobs": [None, [1], None]}, "logprobs"),
+        ({"advantages": "high"}, "advantages is 'high'"),
+    ],
+)
+def test_tokens_that_do_not_fit_are_refused(
+    store: el.EpisodeStore, arguments: dict[str, Any], message: str
+) -> None:
+    """The error names the message and the argument; nothing is recorded."""
+    with store.writer() as writer, pytest.raises(el.errors.InvalidArgumentError, match=message):
+        writer.write_rollout(CHAIN, **arguments)
+    assert len(store.refresh()) == 0
