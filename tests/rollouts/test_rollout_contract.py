@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import episodelake as el
+from effort import examples
 
 USER, MODEL = {"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}
 
@@ -29,7 +33,7 @@ def written(store: el.EpisodeStore, messages: Any, **arguments: Any) -> el.types
 
 def check_views(store: el.EpisodeStore) -> None:
     """Compare the views `messages` and `tokens` with plain loops over all rollouts."""
-    reader = el.open(store.url)
+    reader = store.refresh()
     messages, tokens = [], []
     for at in range(len(reader)):
         rollout = reader.rollout(at)
@@ -184,3 +188,131 @@ def test_tokens_that_do_not_fit_are_refused(
     with store.writer() as writer, pytest.raises(el.errors.InvalidArgumentError, match=message):
         writer.write_rollout(CHAIN, **arguments)
     assert len(store.refresh()) == 0
+
+
+class Dumped:
+    """What looks like an object of pydantic."""
+
+    def model_dump(self) -> dict[str, Any]:
+        """The mapping of it."""
+        return dict(MODEL)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Dumped(),
+        {**MODEL, "tool_calls": [Dumped()]},
+        {**MODEL, "content": [{"type": "text", "text": Dumped()}]},
+        {**MODEL, "content": object()},
+        {**MODEL, "further": {Dumped: 1}},
+        {**MODEL, "content": eval("[" * 80 + "]" * 80)},
+    ],
+)
+def test_objects_of_which_only_a_text_would_be_left_are_refused(store: el.EpisodeStore, message: Any) -> None:
+    """A client's objects are no mappings: to store their printed form would lose the message silently."""
+    with store.writer() as writer:
+        with pytest.raises(el.errors.InvalidArgumentError, match="message 1") as refused:
+            writer.write_rollout([USER, message])
+        growing = writer.begin_rollout()
+        growing.append(USER)
+        with pytest.raises(el.errors.InvalidArgumentError, match="message 1"):
+            growing.append(message)
+        growing.discard()
+    assert "model_dump" in str(refused.value)
+    assert len(store.refresh()) == 0
+
+
+#: Keys that columns, views, SQL or JSON could take for their own.
+KEYS = [
+    "a.b",
+    "a",
+    "",
+    "$int",
+    "$dict",
+    "Role",
+    "CONTENT",
+    "é",
+    "\ud800",
+    "reasoning",
+    "parts",
+    "tokens",
+    "rest",
+]
+CALLS: list[Any] = [
+    [],
+    None,
+    "call",
+    [None],
+    [{"id": "a", "type": "function", "function": {"name": "f", "arguments": {"a": 1}}}],
+    [{"type": "function", "function": {"name": "f", "arguments": "{}"}}],
+    [{"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}, "index": 0}],
+    [{"id": "\udcff", "type": "function", "function": {"name": "\ud800", "arguments": "\x00"}}],
+    [{"id": None, "type": "function", "function": {"name": "f", "arguments": ""}}, {"name": "g"}],
+]
+
+
+@pytest.mark.parametrize(
+    "content", [None, "", [], 5, 1e400, {"a": 1}, (1, "x"), b"\xff", [{"$": []}], "\x00\ud800"]
+)
+def test_content_of_any_type_comes_back(store: el.EpisodeStore, content: Any) -> None:
+    """Also beside messages without content, in one rollout and written message by message."""
+    messages = [
+        USER,
+        {"role": "assistant", "content": content},
+        {"role": ""},
+        {"role": "Ü", "content": content},
+    ]
+    assert written(store, messages).messages == messages
+    with store.writer() as writer:
+        growing = writer.begin_rollout()
+        for each in messages:
+            growing.append(each)
+        growing.end()
+    assert el.open(store.url).rollout(1).messages == messages
+    check_views(store)
+
+
+@pytest.mark.parametrize("calls", CALLS)
+def test_tool_calls_of_any_form_come_back(store: el.EpisodeStore, calls: Any) -> None:
+    """Those of OpenAI's form have columns, all others come back as well."""
+    messages = [
+        {**MODEL, "tool_calls": calls},
+        {"role": "tool", "tool_call_id": None, "content": "x", "name": 5},
+    ]
+    assert written(store, messages).messages == messages
+    check_views(store)
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.text(st.characters(), max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(KEYS) | st.text(st.characters(), max_size=3), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+MESSAGE_KEYS = ["content", "name", "reasoning_content", "tool_call_id", "tool_calls", *KEYS]
+ANY_MESSAGE = st.builds(
+    lambda role, rest: {**rest, "role": role},
+    st.sampled_from(["user", "assistant", "tool", ""]),
+    st.dictionaries(st.sampled_from(MESSAGE_KEYS), JSON | st.sampled_from(CALLS), max_size=6),
+)
+
+
+@pytest.mark.further
+@settings(max_examples=examples(30))
+@given(st.lists(st.lists(ANY_MESSAGE, min_size=1, max_size=4), min_size=1, max_size=6))
+def test_any_messages_come_back(rollouts: list[list[dict[str, Any]]]) -> None:
+    """Random values under every key, in one store; the views show all of them."""
+    store = el.create(f"memory://any-{uuid.uuid4().hex}", el.Rollouts())
+    with store.writer() as writer:
+        for messages in rollouts:
+            writer.write_rollout(messages)
+    reader = store.refresh()
+    assert [reader.rollout(at).messages for at in range(len(reader))] == rollouts
+    check_views(store)
