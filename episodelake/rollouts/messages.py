@@ -49,6 +49,8 @@ def columns_of(message: Any, place: str) -> dict[str, Any]:
     if not isinstance(role, str):
         keys = ", ".join(map(repr, message)) or "nothing"
         raise InvalidArgumentError(f"{place}: role is {role!r:.100}; expected a text. It has {keys:.300}.")
+    if not is_unicode(role):
+        raise InvalidArgumentError(f"{place}: role is {role!r:.100}, which no column can hold as text.")
     rest = dict(message)
     del rest["role"]
     columns: dict[str, Any] = {ROLE: role}
@@ -141,3 +143,8 @@ def _name_of(call: Any) -> str | None:
 def is_models(role: str) -> bool:
     """Return whether the model sampled a message of this role, unless the writer says otherwise."""
     return role == "assistant"
+
+
+def is_unicode(text: str) -> bool:
+    """Return whether a column can hold a text: it has no lone surrogates."""
+    return not any("\ud800" <= each <= "\udfff" for each in text)

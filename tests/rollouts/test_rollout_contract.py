@@ -316,3 +316,10 @@ def test_any_messages_come_back(rollouts: list[list[dict[str, Any]]]) -> None:
     reader = store.refresh()
     assert [reader.rollout(at).messages for at in range(len(reader))] == rollouts
     check_views(store)
+
+
+def test_a_role_that_is_no_unicode_is_refused(store: el.EpisodeStore) -> None:
+    """No column can hold it, and the view `messages` has no row without a role."""
+    with store.writer() as writer, pytest.raises(el.errors.InvalidArgumentError, match="message 1: role is"):
+        writer.write_rollout([USER, {"role": "\ud800", "content": ""}])
+    assert len(store.refresh()) == 0
