@@ -323,3 +323,88 @@ def test_a_role_that_is_no_unicode_is_refused(store: el.EpisodeStore) -> None:
     with store.writer() as writer, pytest.raises(el.errors.InvalidArgumentError, match="message 1: role is"):
         writer.write_rollout([USER, {"role": "\ud800", "content": ""}])
     assert len(store.refresh()) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"messages": 5}, "messages is int; expected a list"),
+        ({"messages": USER}, "messages is dict; expected a list"),
+        ({"parents": 5}, "parents is int"),
+        ({"parents": [-1, 0.7, 1]}, r"parents\[1\] is 0.7"),
+        ({"parents": [-1, "0", 1]}, r"parents\[1\] is '0'"),
+        ({"parents": [-1, np.nan, 1]}, r"parents\[1\] is nan"),
+        ({"parents": [-1, False, 1]}, r"parents\[1\] is False"),
+        ({"parents": {-1, 0, 1}}, "parents is set"),
+        ({"sampled": 5}, "sampled is int"),
+        ({"sampled": ["no", "yes", "no"]}, r"sampled\[0\] is 'no'"),
+        ({"sampled": [0, 0.5, 0]}, r"sampled\[1\] is 0.5"),
+        ({"sampled": [0, [1], 0]}, r"sampled\[1\] is \[1\]"),
+        ({"times": 5}, "times is int"),
+        ({"times": ["1.0", 2, 3]}, "times is '1.0'"),
+        ({"times": [10**400, 2, 3]}, "times is 1"),
+        ({"rewards": "1.5"}, "rewards is '1.5'"),
+        ({"rewards": 10**400}, "rewards is 1"),
+        ({"rewards": [1, 2]}, r"rewards is \[1, 2\]"),
+        ({"rewards": {"a": None}}, r"rewards\['a'\] is None"),
+        ({"rewards": {"a": 1e308, "b": 1e308}}, "the sum of rewards is inf"),
+        ({"rewards": {"a": 1e200}, "weights": {"a": 1e200}}, "the sum of rewards is inf"),
+        (
+            {"rewards": {"a": 1e200, "b": -1e200}, "weights": {"a": 1e200, "b": 1e200}},
+            "the sum of rewards is inf",
+        ),
+        ({"rewards": {1: 1.0, "1": 2.0}}, "rewards has the name 1"),
+        ({"rewards": {"a": 1}, "weights": [1]}, r"weights is \[1\]"),
+        ({"weights": {"a": 1}}, "weights names a; rewards has no names"),
+        ({"rewards": 1.0, "weights": {"a": 1}}, "weights names a; rewards has no names"),
+        ({"metadata": [1]}, r"metadata is \[1\]"),
+        ({"metadata": "abc"}, "metadata is 'abc'"),
+        ({"metadata": {"policy_version": 3}}, "metadata has policy_version"),
+        ({"group": 5}, "group is 5; expected a text"),
+        ({"task": 5}, "task is 5; expected a text"),
+        ({"stop_reason": 5}, "stop_reason is 5; expected a text"),
+        ({"sample": "x"}, "sample='x'"),
+        ({"sample": 1.5}, "sample=1.5"),
+        ({"policy_version": "v1"}, "policy_version='v1'"),
+        ({"policy_version": 2**70}, "policy_version=1180591620717411303424"),
+    ],
+)
+def test_facts_of_another_type_are_refused(
+    store: el.EpisodeStore, arguments: dict[str, Any], message: str
+) -> None:
+    """No value is taken for another one, and each fact has one type in all rollouts; nothing is recorded."""
+    with store.writer() as writer, pytest.raises(el.errors.InvalidArgumentError, match=message):
+        writer.write_rollout(**{"messages": CHAIN, **arguments})
+    assert len(store.refresh()) == 0
+
+
+@pytest.mark.parametrize(
+    ("rewards", "reward"),
+    [({}, 0.0), (True, 1.0), ({"a": True, "b": np.float32(0.5)}, 1.5), (np.array(2.0), 2.0), ({"": 1}, 1.0)],
+)
+def test_rewards_of_any_number_type_count(store: el.EpisodeStore, rewards: Any, reward: float) -> None:
+    """A verifier says True; numpy's numbers and arrays without a shape are numbers."""
+    assert written(store, CHAIN, rewards=rewards).reward == reward
+
+
+def test_names_of_rewards_are_kept_apart(store: el.EpisodeStore) -> None:
+    """Names with dots, other cases of a name, and names that no column can have."""
+    rewards = {"a.b": 1.0, "a": 2.0, "A": 4.0, "": 8.0, "\ud800": 16.0}
+    rollout = written(store, CHAIN, rewards=rewards, weights=dict.fromkeys(rewards, 0.5))
+    assert rollout.reward == 15.5 and rollout.metadata["rewards"] == rewards
+    assert rollout.metadata["weights"] == dict.fromkeys(rewards, 0.5)
+
+
+def test_an_error_may_be_an_exception(store: el.EpisodeStore) -> None:
+    """It is kept as text, which the view shows."""
+    written(store, CHAIN, error=TimeoutError("no answer"))
+    rows = el.open(store.url).query("SELECT error FROM rollouts").rows()
+    assert rows == [("TimeoutError: no answer",)]
+
+
+@pytest.mark.parametrize(
+    "sampled", [[0, 1, 0], [None, True, None], np.array([False, True, False]), [0.0, 1.0, 0]]
+)
+def test_sampled_flags_have_any_number_type(store: el.EpisodeStore, sampled: Any) -> None:
+    """None leaves a message to its role."""
+    assert written(store, CHAIN, sampled=sampled).sampled == [False, True, False]
