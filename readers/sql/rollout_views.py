@@ -55,9 +55,11 @@ def rollout_views(steps: Collection[str], episodes: Collection[str]) -> Mapping[
     """
     shown = [_column(name, name, kind, steps) for name, kind in _OF_MESSAGE.items() if name != "content"]
     # Without a step that has a role there is no message yet.
-    there, sampled = ("role IS NOT NULL", "role = 'assistant'") if "role" in steps else ("false", "false")
+    there, models = ("role IS NOT NULL", "role = 'assistant'") if "role" in steps else ("false", "false")
+    # The last message of a rollout that was cut has no action yet.
+    said = "steps.sampled" if "sampled" in steps else "NULL"
     messages = (
-        f"SELECT episode_id, t AS message, observation AS parent, coalesce(action = 1, {sampled}) AS "
+        f"SELECT episode_id, t AS message, observation AS parent, coalesce(action = 1, {said}, {models}) AS "
         f"sampled, {_content(steps)} AS content, reward, {', '.join(shown)} FROM steps WHERE {there}"
     )
     facts = ", ".join(
