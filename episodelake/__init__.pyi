@@ -33,6 +33,7 @@ from .readers.loading.windows import Episodes, Windows, unpadded
 from .readers.measures.quality import normalized_score
 from .replay_buffer.buffer import ReplayBuffer
 from .rollouts.declaration import Rollouts
+from .rollouts.packing import Packed, Padded
 from .store.environments.codecs import register_artifact_codec
 from .store.errors import EpisodelakeError
 from .store.frames import Video
@@ -68,6 +69,8 @@ __all__ = [
     "Normalize",
     "OneHot",
     "Output",
+    "Packed",
+    "Padded",
     "Policy",
     "PolicyOutput",
     "Prioritized",

@@ -83,13 +83,10 @@ class EpisodeView(ReadView["EpisodeView"]):
             EpisodeNotFoundError: there is no such position or id in this view.
             InvalidArgumentError: its episodes are no rollouts.
         """
+        from .rollouts.declaration import check_rollouts
         from .rollouts.rollout import Rollout
 
-        if self.context.snapshot.manifest.rollouts is None:
-            raise InvalidArgumentError(
-                "The episodes of this store are no rollouts.",
-                hint="A store of rollouts is made by episodelake.create(path, episodelake.Rollouts()).",
-            )
+        check_rollouts(self.context.snapshot.manifest.rollouts)
         return Rollout(self[key])
 
     def copy(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 import zlib
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -49,6 +50,18 @@ _MEASURED = 4
 _MIXED = 4
 #: Episodes whose steps are marked at a time.
 _EPISODES, _NUMBER = 1 << 14, "_number"
+
+
+class FedUnits(Units):
+    """A kind of unit that is not cut from the steps of episodes, but makes its loader itself."""
+
+    @abstractmethod
+    def loader(self, context: ReadContext, config: LoaderConfig) -> Loader:
+        """Return a loader of the episodes of one version of a store.
+
+        Raises:
+            InvalidArgumentError: an argument does not go with these units.
+        """
 
 
 def chosen_episodes(
@@ -123,6 +136,8 @@ def unit_counts(
 
 def loader_of(context: ReadContext, config: LoaderConfig) -> Loader:
     """Make a loader of the episodes of one version of a store."""
+    if isinstance(config.units, FedUnits):
+        return config.units.loader(context, config)
     snapshot = context.snapshot
     config, selection, teams = chosen_episodes(context, config)
     index = selection.index
@@ -407,6 +422,11 @@ def _check_followable(follow: Follow, config: LoaderConfig) -> None:
             f"follow={follow!r}: expected el.Follow(refresh_seconds=..., newest_steps=..., ...), or None."
         )
     config.check_no_prefetch("follows a store")
+    if isinstance(config.units, FedUnits):
+        raise InvalidArgumentError(
+            f"A loader of {config.units} cannot follow a store. Leave follow out, and make a loader of the "
+            "newest version from time to time: store.refresh().loader(...)."
+        )
     if config.transitions is not None:
         raise InvalidArgumentError(
             "transitions=... chooses among the steps of one version, but a store that is followed gets more. "

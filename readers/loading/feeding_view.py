@@ -55,7 +55,7 @@ class FeedingView(ContextView):
         Args:
             batch_size: units of a batch; `Batches` also drops the last batch and makes batches ahead.
             units: the kind of unit: `Transitions()` (the default), `NSteps(5)`, `Windows(64)`, `Deltas(...)`
-                or `Episodes()`.
+                or `Episodes()`; of rollouts `Packed(8192)` or `Padded(4096)` for their tokens.
             columns: keys of a batch; None for the default keys of the kind of unit. A part of a Dict or Tuple
                 space is a key too (`observation.camera`), and so is what came with the next observation
                 (`next_info.cost`, `next_policy.value`), a column of texts, and a column of episodes
