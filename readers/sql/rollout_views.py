@@ -43,6 +43,8 @@ _OF_ROLLOUT = {
     "advantage": "DOUBLE",
 }
 _METADATA = "metadata."
+#: A rollout that was cut ends with a message that has no action yet.
+_MESSAGE_COUNT = "length + CASE WHEN terminated OR truncated THEN 0 ELSE 1 END"
 
 
 def rollout_views(steps: Collection[str], episodes: Collection[str]) -> Mapping[str, str]:
@@ -70,7 +72,7 @@ def rollout_views(steps: Collection[str], episodes: Collection[str]) -> Mapping[
     )
     rollouts = (
         f"SELECT episode_id, run_id, episode_return AS reward, {facts}, terminated, truncated, end_reason, "
-        f"length AS messages, started_at, ended_at{further} FROM episodes"
+        f"{_MESSAGE_COUNT} AS messages, started_at, ended_at{further} FROM episodes"
     )
     return {MESSAGES: messages, ROLLOUTS: rollouts, TOKENS: _TOKENS}
 

@@ -408,3 +408,15 @@ def test_an_error_may_be_an_exception(store: el.EpisodeStore) -> None:
 def test_sampled_flags_have_any_number_type(store: el.EpisodeStore, sampled: Any) -> None:
     """None leaves a message to its role."""
     assert written(store, CHAIN, sampled=sampled).sampled == [False, True, False]
+
+
+def test_the_view_counts_the_messages_of_cut_rollouts(store: el.EpisodeStore) -> None:
+    """Their last message has no action, and is no step yet."""
+    with store.writer() as writer:
+        writer.write_rollout(CHAIN)
+        writer.write_rollout(CHAIN, truncated=True)
+        growing = writer.begin_rollout()
+        for each in CHAIN:
+            growing.append(each)
+    rows = store.refresh().query("SELECT messages FROM rollouts").rows()
+    assert rows == [(3,), (3,), (3,)]
