@@ -45,7 +45,8 @@ class RolloutFacts:
         known = {name: _fact(name, value) for name, value in facts.items() if value is not None}
         if not isinstance(metadata, Mapping | None):
             raise InvalidArgumentError(f"metadata is {metadata!r:.100}; expected a mapping.")
-        taken = sorted({*FACTS, "rewards", "weights"} & set(metadata or {}))
+        # Columns know no case: a key "Group" would take the column of the group.
+        taken = [str(key) for key in metadata or {} if str(key).lower() in (*FACTS, "rewards", "weights")]
         if taken:
             raise InvalidArgumentError(
                 f"metadata has {', '.join(taken)}, which are arguments of their own. Give them there."

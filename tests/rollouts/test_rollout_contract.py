@@ -360,6 +360,10 @@ def test_a_role_that_is_no_unicode_is_refused(store: el.EpisodeStore) -> None:
         ({"metadata": [1]}, r"metadata is \[1\]"),
         ({"metadata": "abc"}, "metadata is 'abc'"),
         ({"metadata": {"policy_version": 3}}, "metadata has policy_version"),
+        (
+            {"metadata": {"GROUP": "x", "Rewards": 1, "k": 2}, "group": "g"},
+            "metadata has GROUP, Rewards, which",
+        ),
         ({"group": 5}, "group is 5; expected a text"),
         ({"task": 5}, "task is 5; expected a text"),
         ({"stop_reason": 5}, "stop_reason is 5; expected a text"),
@@ -420,3 +424,14 @@ def test_the_view_counts_the_messages_of_cut_rollouts(store: el.EpisodeStore) ->
             growing.append(each)
     rows = store.refresh().query("SELECT messages FROM rollouts").rows()
     assert rows == [(3,), (3,), (3,)]
+
+
+def test_metadata_with_names_of_the_view_keeps_its_full_name(store: el.EpisodeStore) -> None:
+    """SQL knows no case, and would number equal names in the order of the columns."""
+    metadata = {"messages": 5, "Reward": 7, "RUN_ID": "x", "episode_id": "y", "a.b": 1, "a": {"b": 2}, "": 3}
+    rollout = written(store, CHAIN, metadata=metadata, group="g")
+    assert rollout.metadata == {**metadata, "group": "g"}
+    (row,) = el.open(store.url).query("SELECT * FROM rollouts").to_dicts()
+    assert (row["messages"], row["reward"], row["group"]) == (3, 0.0, "g")
+    own = ("metadata.messages", "metadata.Reward", "metadata.RUN_ID", "metadata.episode_id")
+    assert [row[name] for name in own] == [5, 7, "x", "y"]
