@@ -435,3 +435,60 @@ def test_metadata_with_names_of_the_view_keeps_its_full_name(store: el.EpisodeSt
     assert (row["messages"], row["reward"], row["group"]) == (3, 0.0, "g")
     own = ("metadata.messages", "metadata.Reward", "metadata.RUN_ID", "metadata.episode_id")
     assert [row[name] for name in own] == [5, 7, "x", "y"]
+
+
+@pytest.mark.parametrize(
+    "over", ["end", "discard", "empty end", "empty discard", "skipped end", "skipped discard"]
+)
+def test_nothing_follows_the_end_of_a_rollout(store: el.EpisodeStore, over: str) -> None:
+    """Also of one without messages, and of one whose source key the store has."""
+    with store.writer() as writer:
+        writer.write_rollout(CHAIN, source_key="k")
+    with store.writer(on_duplicate="skip") as writer:
+        growing = writer.begin_rollout(source_key="k" if "skipped" in over else None)
+        if "empty" not in over:
+            growing.append(USER)
+        if over == "empty end":
+            with pytest.raises(el.errors.RecorderStateError, match="no message"):
+                growing.end()
+        else:
+            row = growing.end() if "end" in over else growing.discard()
+            assert (row is not None) == (over == "end")
+        for call in (lambda: growing.append(USER), growing.end, growing.discard):
+            with pytest.raises(el.errors.RecorderStateError, match="ended"):
+                call()
+    assert len(store.refresh()) == (2 if over == "end" else 1)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"metadata": {"x": np.ma.array([1.0], mask=[True])}},
+        {"metadata": {"group": "other"}},
+        {"rewards": float("nan")},
+        {"rewards": 1e308},
+        {"truncated": "no"},
+    ],
+)
+def test_an_end_that_fails_can_be_repeated(store: el.EpisodeStore, arguments: dict[str, Any]) -> None:
+    """The rollout is still open, and grows."""
+    with store.writer() as writer:
+        growing = writer.begin_rollout(group="g")
+        growing.append(USER, reward=1e308)
+        with pytest.raises((el.errors.InvalidArgumentError, el.errors.SpaceMismatchError)):
+            growing.end(**arguments)
+        growing.append(MODEL)
+        growing.end(rewards=2.0)
+    rollout = el.open(store.url).rollout(0)
+    assert rollout.messages == [USER, MODEL] and rollout.metadata == {"group": "g"}
+
+
+def test_metadata_is_that_of_the_beginning(store: el.EpisodeStore) -> None:
+    """Later changes of the caller's mapping do not reach what is recorded."""
+    metadata = {"usage": {"tokens": [1]}}
+    with store.writer() as writer:
+        growing = writer.begin_rollout(metadata=metadata)
+        metadata["usage"]["tokens"].append(2)
+        growing.append(USER)
+        growing.end()
+    assert el.open(store.url).rollout(0).metadata == {"usage": {"tokens": [1]}}
