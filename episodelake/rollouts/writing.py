@@ -12,7 +12,7 @@ import numpy as np
 
 from .. import EpisodeWriter
 from ..errors import InvalidArgumentError, RecorderStateError
-from ..plugin import whole_number
+from ..plugin import freeze_value, whole_number
 from ..types import EpisodeRow, OpenEpisode
 from .declaration import Rollouts
 from .messages import ROLE, SAMPLED, columns_of, is_models
@@ -45,7 +45,8 @@ class RolloutFacts:
         known = {name: _fact(name, value) for name, value in facts.items() if value is not None}
         if not isinstance(metadata, Mapping | None):
             raise InvalidArgumentError(f"metadata is {metadata!r:.100}; expected a mapping.")
-        taken = sorted({*FACTS, "rewards", "weights"} & set(metadata or {}))
+        # Columns know no case: a key "Group" would take the column of the group.
+        taken = [str(key) for key in metadata or {} if str(key).lower() in (*FACTS, "rewards", "weights")]
         if taken:
             raise InvalidArgumentError(
                 f"metadata has {', '.join(taken)}, which are arguments of their own. Give them there."
@@ -62,7 +63,7 @@ class RolloutFacts:
         else:
             reward = _finite("rewards", rewards)
         split = {**({"rewards": named} if named else {}), **({"weights": factors} if factors else {})}
-        return RolloutFacts({**(metadata or {}), **known, **split}, reward)
+        return RolloutFacts(freeze_value({**(metadata or {}), **known, **split}), reward)
 
 
 class RolloutWriter(EpisodeWriter):
@@ -224,6 +225,7 @@ class OpenRollout:
         self._source_key = source_key
         self._open: OpenEpisode | None = None
         self._skipped = False
+        self._over = False
         self._count = 0
         #: Of the last message, whose row is complete when the next one comes.
         self._sampled, self._reward = False, 0.0
@@ -263,6 +265,7 @@ class OpenRollout:
             InvalidArgumentError: a value does not fit; nothing of the message was recorded.
             RecorderStateError: the rollout has ended.
         """
+        self._check_open()
         place = f"message {self._count}"
         row = columns_of(message, place)
         own = _own("sampled", sampled, row[ROLE])
@@ -313,12 +316,17 @@ class OpenRollout:
         facts = RolloutFacts.of(
             rewards, weights, metadata, stop_reason=stop_reason, error=error, advantage=advantage
         )
-        if self._skipped:
-            return None
         if self._open is None:
-            raise RecorderStateError("The rollout has no message: nothing was stored.")
-        reward = self._reward + facts.reward
-        self._open.append(int(self._sampled), reward, -1, not truncated, truncated)
+            self._check_open()
+            self._over = True
+            if not self._skipped:
+                raise RecorderStateError("The rollout has no message: nothing was stored.")
+            return None
+        if not self._over:
+            # A call that failed later may be repeated.
+            reward = _finite("the sum of rewards", self._reward + facts.reward)
+            self._open.append(int(self._sampled), reward, -1, not truncated, truncated)
+            self._over = True
         return self._open.end(dict(facts.metadata))
 
     def discard(self) -> None:
@@ -327,8 +335,15 @@ class OpenRollout:
         Raises:
             RecorderStateError: it has ended already, or the writer is closed.
         """
-        if self._open is not None:
+        if self._open is None:
+            self._check_open()
+        else:
             self._open.discard()
+        self._over = True
+
+    def _check_open(self) -> None:
+        if self._over:
+            raise RecorderStateError("The rollout has ended: begin a new one before the next message.")
 
 
 def _names(rows: Sequence[Mapping[str, Any]]) -> list[str]:

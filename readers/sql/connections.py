@@ -189,8 +189,10 @@ def add_steps(
             WITH_NEXT: f"SELECT * FROM ({following}) {choice} WHERE terminated IS NOT NULL",
         }
         if snapshot.manifest.rollouts is not None:
-            tables = (snapshot.shown_schema(table).names for table in (STEPS, EPISODES))
-            bodies.update(rollout_views(*tables))
+            # An annotation of steps may have the name, and not the type, of a part of messages.
+            annotated = {each.name for each in snapshot.annotation_files.annotations.values()}
+            recorded = set(snapshot.filled_schema(STEPS).names) - annotated
+            bodies.update(rollout_views(recorded, snapshot.shown_schema(EPISODES).names))
         for name, body in bodies.items():
             sources.create_view(name, body)
     except StoreUnavailableError:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -360,6 +363,10 @@ def test_a_role_that_is_no_unicode_is_refused(store: el.EpisodeStore) -> None:
         ({"metadata": [1]}, r"metadata is \[1\]"),
         ({"metadata": "abc"}, "metadata is 'abc'"),
         ({"metadata": {"policy_version": 3}}, "metadata has policy_version"),
+        (
+            {"metadata": {"GROUP": "x", "Rewards": 1, "k": 2}, "group": "g"},
+            "metadata has GROUP, Rewards, which",
+        ),
         ({"group": 5}, "group is 5; expected a text"),
         ({"task": 5}, "task is 5; expected a text"),
         ({"stop_reason": 5}, "stop_reason is 5; expected a text"),
@@ -408,3 +415,219 @@ def test_an_error_may_be_an_exception(store: el.EpisodeStore) -> None:
 def test_sampled_flags_have_any_number_type(store: el.EpisodeStore, sampled: Any) -> None:
     """None leaves a message to its role."""
     assert written(store, CHAIN, sampled=sampled).sampled == [False, True, False]
+
+
+def test_the_view_counts_the_messages_of_cut_rollouts(store: el.EpisodeStore) -> None:
+    """Their last message has no action, and is no step yet."""
+    with store.writer() as writer:
+        writer.write_rollout(CHAIN)
+        writer.write_rollout(CHAIN, truncated=True)
+        growing = writer.begin_rollout()
+        for each in CHAIN:
+            growing.append(each)
+    rows = store.refresh().query("SELECT messages FROM rollouts").rows()
+    assert rows == [(3,), (3,), (3,)]
+
+
+def test_metadata_with_names_of_the_view_keeps_its_full_name(store: el.EpisodeStore) -> None:
+    """SQL knows no case, and would number equal names in the order of the columns."""
+    metadata = {"messages": 5, "Reward": 7, "RUN_ID": "x", "episode_id": "y", "a.b": 1, "a": {"b": 2}, "": 3}
+    rollout = written(store, CHAIN, metadata=metadata, group="g")
+    assert rollout.metadata == {**metadata, "group": "g"}
+    (row,) = el.open(store.url).query("SELECT * FROM rollouts").to_dicts()
+    assert (row["messages"], row["reward"], row["group"]) == (3, 0.0, "g")
+    own = ("metadata.messages", "metadata.Reward", "metadata.RUN_ID", "metadata.episode_id")
+    assert [row[name] for name in own] == [5, 7, "x", "y"]
+
+
+@pytest.mark.parametrize(
+    "over", ["end", "discard", "empty end", "empty discard", "skipped end", "skipped discard"]
+)
+def test_nothing_follows_the_end_of_a_rollout(store: el.EpisodeStore, over: str) -> None:
+    """Also of one without messages, and of one whose source key the store has."""
+    with store.writer() as writer:
+        writer.write_rollout(CHAIN, source_key="k")
+    with store.writer(on_duplicate="skip") as writer:
+        growing = writer.begin_rollout(source_key="k" if "skipped" in over else None)
+        if "empty" not in over:
+            growing.append(USER)
+        if over == "empty end":
+            with pytest.raises(el.errors.RecorderStateError, match="no message"):
+                growing.end()
+        else:
+            row = growing.end() if "end" in over else growing.discard()
+            assert (row is not None) == (over == "end")
+        for call in (lambda: growing.append(USER), growing.end, growing.discard):
+            with pytest.raises(el.errors.RecorderStateError, match="ended"):
+                call()
+    assert len(store.refresh()) == (2 if over == "end" else 1)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"metadata": {"x": np.ma.array([1.0], mask=[True])}},
+        {"metadata": {"group": "other"}},
+        {"rewards": float("nan")},
+        {"rewards": 1e308},
+        {"truncated": "no"},
+    ],
+)
+def test_an_end_that_fails_can_be_repeated(store: el.EpisodeStore, arguments: dict[str, Any]) -> None:
+    """The rollout is still open, and grows."""
+    with store.writer() as writer:
+        growing = writer.begin_rollout(group="g")
+        growing.append(USER, reward=1e308)
+        with pytest.raises((el.errors.InvalidArgumentError, el.errors.SpaceMismatchError)):
+            growing.end(**arguments)
+        growing.append(MODEL)
+        growing.end(rewards=2.0)
+    rollout = el.open(store.url).rollout(0)
+    assert rollout.messages == [USER, MODEL] and rollout.metadata == {"group": "g"}
+
+
+def test_metadata_is_that_of_the_beginning(store: el.EpisodeStore) -> None:
+    """Later changes of the caller's mapping do not reach what is recorded."""
+    metadata = {"usage": {"tokens": [1]}}
+    with store.writer() as writer:
+        growing = writer.begin_rollout(metadata=metadata)
+        metadata["usage"]["tokens"].append(2)
+        growing.append(USER)
+        growing.end()
+    assert el.open(store.url).rollout(0).metadata == {"usage": {"tokens": [1]}}
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("advantages", [0.5, 0.6]),
+        ("parts", ["not JSON", "["]),
+        ("sampled", [True, False]),
+        ("Message", [7, 7]),
+    ],
+)
+def test_annotations_with_names_of_messages_leave_the_views_alone(
+    store: el.EpisodeStore, name: str, values: list[Any]
+) -> None:
+    """They are columns of steps, of any type; the parts of messages are what was written."""
+    written(store, [USER, MODEL], tokens=[[1], [2, 3]])
+    annotated = el.open(store.url)
+    ids = [annotated[0].id] * 2
+    annotated.annotate(pl.DataFrame({"episode_id": ids, "t": [0, 1], name: values}), on=("episode_id", "t"))
+    check_views(store)
+    rows = el.open(store.url).query(f'SELECT "{name}" FROM steps ORDER BY t LIMIT 2').rows()
+    assert rows == [(value,) for value in values]
+
+
+def test_columns_of_the_views_do_not_depend_on_the_data(store: el.EpisodeStore) -> None:
+    """An empty version, one without tokens and one with all of them have the same columns and types."""
+    full = [*CHAIN, {"role": "tool", "tool_call_id": "i", "content": [], "name": "n", "zz": 1}]
+    full[1] = {**MODEL, "reasoning_content": "r", "tool_calls": CALLS[6], "name": "x"}
+    full[2] = {
+        **MODEL,
+        "tool_calls": [{"id": "i", "type": "function", "function": {"name": "n", "arguments": ""}}],
+    }
+    names = ("logprobs", "reference_logprobs", "advantages", "loss_weights", "token_rewards")
+    numbers: Any = {name: [None, [1], [1, 2], None] for name in names}
+    tokens: Any = {"tokens": [[1, 2], [3, 4], [5, 6], []], "mask": [None, [0, 1], None, None]}
+    with store.writer() as writer:
+        writer.write_rollout(CHAIN)
+        writer.seal()
+        facts: Any = {
+            "group": "g",
+            "sample": 1,
+            "task": "t",
+            "policy_version": 2,
+            "stop_reason": "s",
+            "error": "e",
+        }
+        writer.write_rollout(full, **tokens, **numbers, **facts, times=[1, 2, 3, 4])
+        writer.write_rollout(CHAIN, advantages=0.5)
+    newest = el.open(store.url)
+    assert newest.version >= 2
+    for view in ("messages", "rollouts", "tokens"):
+        schemas = [
+            newest.query(f"SELECT * FROM {view} LIMIT 0").schema
+            if version is None
+            else el.open(store.url, version=version).query(f"SELECT * FROM {view} LIMIT 0").schema
+            for version in (0, 1, None)
+        ]
+        assert schemas[0] == schemas[1] == schemas[2]
+    check_views(store)
+
+
+def filled(url: Any) -> el.EpisodeStore:
+    """A store with rollouts of all kinds: with tokens, masks and branches, without, failed, and cut."""
+    store = el.create(url, el.Rollouts(tokenizer="t"))
+    with store.writer() as writer:
+        for at in range(4):
+            tokens: Any = [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
+            writer.write_rollout(
+                [USER, {**MODEL, "n": at}, USER],
+                tokens=tokens,
+                logprobs=[None, [-1, -2, -at], None],
+                rewards=at,
+            )
+        writer.write_rollout([USER, MODEL, MODEL], parents=[-1, 0, 0], tokens=[[1], [2, 3], None])
+        writer.write_rollout([MODEL], tokens=[5, 6], mask=[0, 1], error="x", truncated=True)
+        growing = writer.begin_rollout(group="cut")
+        growing.append(USER)
+        growing.append({**USER, "n": 9}, sampled=True, tokens=[7, 8], logprobs=[-1, -2])
+    return el.open(store.url)
+
+
+def contents(view: Any) -> list[Any]:
+    """Everything that the rollouts of a view hold, in its order."""
+    rollouts = [view.rollout(at) for at in range(len(view))]
+    return [(each.messages, each.parents, each.sampled, str(each.tokens), each.reward) for each in rollouts]
+
+
+@pytest.mark.parametrize("place", ["folder", "memory", "objects"])
+def test_rollouts_stay_equal_wherever_they_go(tmp_path: Path, place: str) -> None:
+    """Filters, orders, copies, merges, compaction, deletion and publishing keep them, and the views."""
+    if place == "objects":
+        from conformance import ObjectBackend
+        from object_server import shared_server
+
+        backend = ObjectBackend(shared_server())
+        store = filled(tmp_path / "first").copy(backend.url, storage_options=backend.storage_options)
+    else:
+        store = filled(tmp_path / "s" if place == "folder" else f"memory://{uuid.uuid4().hex}")
+    expected = contents(store)
+    check_views(store)
+    assert contents(store.filter("episode_return > 1")) == expected[2:4]
+    assert contents(store.sort("episode_return", descending=True))[:3] == expected[3:0:-1]
+    assert contents(store[-1:]) == expected[-1:]
+    assert store[4:6].query("SELECT count(*) FROM messages").item() == 4
+    copied = store.copy(tmp_path / "copied", encodings=None)
+    assert contents(copied) == expected
+    check_views(copied)
+    merged = el.create(tmp_path / "merged", el.Rollouts(tokenizer="t"))
+    el.merge([store, copied], merged)
+    check_views(merged)
+    assert len(merged.refresh()) in (7, 14)
+    store.compact()
+    store.publish(tmp_path / "published", tag="v1")
+    pulled = el.pull(tmp_path / "published", tmp_path / "pulled")
+    assert contents(pulled) == expected
+    check_views(pulled)
+    store.delete("episode_return > 1")
+    assert contents(store.refresh()) == expected[:2] + expected[4:]
+    check_views(store)
+
+
+@pytest.mark.further
+def test_programs_that_look_at_stores_take_rollouts(tmp_path: Path) -> None:
+    """The terminal, health, quality and the report, on an empty store and on one with all kinds."""
+    empty = el.create(tmp_path / "empty", el.Rollouts())
+    for store in (empty, filled(tmp_path / "filled")):
+        store.health()
+        store.report(tmp_path / "report.html")
+        commands = [["info"], ["ls"], ["health"], ["stats"], ["verify"], ["head", "steps"]]
+        commands += [["sql", f"SELECT * FROM {view}"] for view in ("messages", "rollouts", "tokens")]
+        commands += [["show", "0"], ["show", "-1"]] if len(store) else []
+        for name, *further in commands:
+            call = [sys.executable, "-m", "episodelake", name, str(store.url), *further]
+            ended = subprocess.run(call, capture_output=True, text=True, timeout=300)
+            assert "Traceback" not in ended.stderr, (name, ended.stderr)
+            assert ended.returncode in ((0, 1) if name == "health" else (0,)), (name, ended.stderr)
