@@ -114,8 +114,8 @@ class SequenceUnits(FedUnits):
         wrong = [name for name, is_given in given.items() if is_given]
         if wrong:
             raise InvalidArgumentError(
-                f"{' and '.join(f'{name}=...' for name in wrong)} does not go with {self}, which holds the "
-                "tokens of whole rollouts in memory and gives each branch once an epoch.",
+                f"{wrong[0]}=... does not go with {self}, which holds the tokens of whole rollouts in memory "
+                "and gives each branch once an epoch.",
                 hint="Leave it out, and choose rollouts with filter(...), such as "
                 "store.filter('\"metadata.group\" = ...').",
             )
