@@ -28,25 +28,28 @@ class Rollouts:
         tokenizer: the name of the tokenizer of all token ids; None if the rollouts have none.
         tokenizer_hash: a hash of its files, in the form that you like.
         vocabulary: how many token ids it has; ids beyond are refused. None if it is not known.
+        context: the most tokens of a sequence that the model takes, for `store.health()`.
 
     Raises:
-        InvalidArgumentError: a name is no text, or the vocabulary is no positive number.
+        InvalidArgumentError: a name is no text, or a number is not positive.
     """
 
     tokenizer: str | None = None
     tokenizer_hash: str | None = None
     vocabulary: int | None = None
+    context: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("tokenizer", "tokenizer_hash"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, str) or not value):
                 raise InvalidArgumentError(f"Rollouts({name}={value!r:.100}): expected a text, or None.")
-        size = self.vocabulary
-        if size is not None and (isinstance(size, bool) or not isinstance(size, int) or not 0 < size < 2**31):
-            raise InvalidArgumentError(
-                f"Rollouts(vocabulary={size!r:.100}): expected the number of token ids, from 1 to 2147483647."
-            )
+        for name in ("vocabulary", "context"):
+            size = getattr(self, name)
+            if size is not None and (type(size) is not int or not 0 < size < 2**31):
+                raise InvalidArgumentError(
+                    f"Rollouts({name}={size!r:.100}): expected a number of tokens from 1 to 2147483647."
+                )
 
     def to_json(self) -> dict[str, Any]:
         """Return the entry `rollouts` of `store.json`."""

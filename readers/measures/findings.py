@@ -38,6 +38,12 @@ KINDS = {
     "cut": "ended by the recorder, not by the environment",
     "interrupted": "recovered from a writer that died",
     "gap": "numbers of its run are missing before it: deleted, discarded or not ended yet",
+    "lengths": "a mask or numbers of tokens that are not as many as the tokens",
+    "vocabulary": "token ids beyond the vocabulary of the store",
+    "context": "a branch with more tokens than the context that the store declares",
+    "empty_message": "a sampled message without text, tool calls and tokens",
+    "equal_rewards": "a group of rollouts whose rewards are all equal, which gives no gradient",
+    "duplicate_prompt": "the prompt of a rollout of another group",
     "unsealed": "a run whose writer died and whose journal waits for recovery",
 }
 #: An outlier is so many times the span from the 5 % to the 95 % quantile beyond that span.

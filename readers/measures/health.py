@@ -16,6 +16,7 @@ from ..context import ContextView, ReadContext
 from ..formatting import counted
 from ..frames import collect_episodes, episodes_frame
 from .findings import KINDS, Finding, StepScan, far, finding, length_limits, outlying
+from .rollout_findings import rollout_findings
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +117,7 @@ class HealthReport:
 #: The kinds that make an episode stand out, the worst first.
 _WORST = (
     *("nan", "infinite", "outlier", "missing_observation", "interrupted", "cut", "saturated", "constant"),
-    "duplicate",
+    *("duplicate", "lengths", "vocabulary", "context", "empty_message"),
 )
 
 
@@ -168,7 +169,12 @@ def health(
     findings = [*_episode_findings(context, rows), *_unsealed(context)]
     if len(rows):
         with progress_meter(progress, "Checking", "episodes") as report:
-            findings += StepScan(context, len(rows)).findings(report)
+            if context.snapshot.manifest.rollouts is None:
+                findings += StepScan(context, len(rows)).findings(report)
+            else:
+                # The space of a rollout's observations is the number of a message: equal in most of them.
+                findings += rollout_findings(context, rows["episode_id"])
+                report(len(rows), len(rows))
     kinds = list(KINDS)
     kept = sorted(
         (each for each in findings if each.kind not in ignore), key=lambda each: kinds.index(each.kind)

@@ -21,7 +21,7 @@ from ..corruption import steps_places
 from ..frames import collect_episodes, episodes_frame
 from .frame_function import FrameFunction
 from .macros import FRAME_AT, TRANSITIONS, WITH_NEXT, Macro, macros_of, statements, with_following
-from .rollout_views import rollout_views
+from .rollout_views import rollout_macros, rollout_views
 from .sources import Sources, close_at_exit, run_interruptible
 from .text import is_whole, literal
 
@@ -256,7 +256,8 @@ def macros_for(snapshot: Snapshot, position_of: str = "") -> tuple[Macro, ...]:
         position_of: see `Macro.at`.
     """
     if snapshot not in _macros:
-        _macros[snapshot] = macros_of(snapshot.schema, step_columns(snapshot))
+        macros = macros_of(snapshot.schema, step_columns(snapshot))
+        _macros[snapshot] = macros if snapshot.manifest.rollouts is None else (*macros, *rollout_macros())
     return tuple(macro.at(position_of) for macro in _macros[snapshot])
 
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from ...store.layout import EPISODES
+from .macros import Macro
 from .text import quote
 
 MESSAGES, ROLLOUTS, TOKENS = "messages", "rollouts", "tokens"
@@ -53,9 +55,11 @@ def rollout_views(steps: Collection[str], episodes: Collection[str]) -> Mapping[
     """
     shown = [_column(name, name, kind, steps) for name, kind in _OF_MESSAGE.items() if name != "content"]
     # Without a step that has a role there is no message yet.
-    there, sampled = ("role IS NOT NULL", "role = 'assistant'") if "role" in steps else ("false", "false")
+    there, models = ("role IS NOT NULL", "role = 'assistant'") if "role" in steps else ("false", "false")
+    # The last message of a rollout that was cut has no action yet.
+    said = "steps.sampled" if "sampled" in steps else "NULL"
     messages = (
-        f"SELECT episode_id, t AS message, observation AS parent, coalesce(action = 1, {sampled}) AS "
+        f"SELECT episode_id, t AS message, observation AS parent, coalesce(action = 1, {said}, {models}) AS "
         f"sampled, {_content(steps)} AS content, reward, {', '.join(shown)} FROM steps WHERE {there}"
     )
     facts = ", ".join(
@@ -71,6 +75,37 @@ def rollout_views(steps: Collection[str], episodes: Collection[str]) -> Mapping[
         f"length AS messages, started_at, ended_at{further} FROM episodes"
     )
     return {MESSAGES: messages, ROLLOUTS: rollouts, TOKENS: _TOKENS}
+
+
+def rollout_macros() -> list[Macro]:
+    """Return the macros of a store of rollouts."""
+    reads = frozenset({EPISODES})
+    return [
+        Macro("pass_at_k", "_k, threshold := 1.0", _PASS_AT_K, reads=reads),
+        Macro("group_advantages", "epsilon := 1e-6", _GROUP_ADVANTAGES, reads=reads),
+    ]
+
+
+#: The unbiased estimate of Chen et al. (2021), Evaluating Large Language Models Trained on Code, section 2.1:
+#: 1 - C(n - c, k) / C(n, k) for n samples of which c are right. NULL where there are fewer than k.
+_PASS_AT_K = """
+SELECT "group", samples, correct, CASE WHEN samples < _k THEN NULL WHEN correct = 0 THEN 0.0
+    WHEN samples - correct < _k THEN 1.0
+    ELSE 1 - list_product(list_transform(range(samples - correct + 1, samples + 1), lambda i: 1 - _k / i))
+    END AS pass_at_k
+FROM (
+    SELECT "group", count(*) AS samples, count(*) FILTER (WHERE reward >= threshold) AS correct
+    FROM rollouts WHERE "group" IS NOT NULL GROUP BY "group"
+)"""
+#: As GRPO has them, Shao et al. (2024), DeepSeekMath, section 4.1.2; with the deviation of a sample.
+_GROUP_ADVANTAGES = """
+SELECT episode_id, "group", reward, group_mean, group_std,
+    (reward - group_mean) / (coalesce(group_std, 0) + epsilon) AS group_advantage
+FROM (
+    SELECT episode_id, "group", reward, avg(reward) OVER (PARTITION BY "group") AS group_mean,
+        stddev_samp(reward) OVER (PARTITION BY "group") AS group_std
+    FROM rollouts WHERE "group" IS NOT NULL
+)"""
 
 
 def _column(column: str, name: str, kind: str, there: Collection[str]) -> str:

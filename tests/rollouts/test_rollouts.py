@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -188,3 +189,28 @@ def test_stores_of_rollouts_stay_such(store: el.EpisodeStore, tmp_path: Path) ->
     with pytest.raises(el.errors.InvalidArgumentError, match="no rollouts"):
         plain.rollout(0)
     assert not hasattr(plain.writer(), "write_rollout")
+
+
+def test_macros_compare_the_samples_of_a_group(store: el.EpisodeStore) -> None:
+    """`pass_at_k` is the mean over all choices of k samples, `group_advantages` what plain numpy gives."""
+    rewards = {"a": [1.0, 0.0, 0.0, 2.0, 0.5], "b": [0.0, 0.0], "c": [1.0]}
+    with store.writer() as writer:
+        for group, values in rewards.items():
+            for value in values:
+                writer.write_rollout(MESSAGES, group=group, rewards=value)
+        writer.write_rollout(MESSAGES, rewards=1.0)
+    reader = el.open(store.url)
+    for k in (1, 2, 3, 5):
+        rows = reader.query(f'SELECT * FROM pass_at_k({k}) ORDER BY "group"').to_dicts()
+        for row, values in zip(rows, rewards.values(), strict=True):
+            chosen = [any(each >= 1 for each in some) for some in itertools.combinations(values, k)]
+            assert row["pass_at_k"] == (pytest.approx(np.mean(chosen)) if chosen else None)
+    half = reader.query("SELECT correct FROM pass_at_k(1, threshold := 0.5) WHERE \"group\" = 'a'").item()
+    assert half == 3
+    rows = reader.query('SELECT * FROM group_advantages() ORDER BY "group", episode_id').to_dicts()
+    expected = [
+        (each - np.mean(values)) / ((np.std(values, ddof=1) if values[1:] else 0) + 1e-6)
+        for values in rewards.values()
+        for each in values
+    ]
+    np.testing.assert_allclose([row["group_advantage"] for row in rows], expected)
