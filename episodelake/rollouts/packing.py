@@ -29,7 +29,8 @@ from ..readers.loading.orders import Order, Shuffled
 from ..readers.loading.outputs import JaxOutput, NumpyOutput
 from ..readers.loading.units import Batch, Units
 from .declaration import check_rollouts
-from .sequences import IDS, SAMPLED, Messages, Sequences, TokenArrays, numbers_in
+from .messages import SAMPLED
+from .sequences import IDS, Messages, Sequences, TokenArrays, numbers_in
 from .tokens import PER_SAMPLED
 
 INPUT_IDS, POSITION_IDS, LOSS_MASK = "input_ids", "position_ids", "loss_mask"

@@ -143,7 +143,7 @@ def test_an_epoch_has_each_branch_once(
     store = stored(rollouts)
     expected = plain_sequences(store, n, too_long)
     if not expected:
-        with pytest.raises(el.errors.InvalidArgumentError, match="has tokens|There is no episode"):
+        with pytest.raises(el.errors.InvalidArgumentError, match=r"has tokens|There is no episode"):
             store.loader(units=el.Packed(n))
         return
     packed = el.Packed(n, too_long=too_long)
