@@ -29,7 +29,8 @@ from ..readers.loading.orders import Order, Shuffled
 from ..readers.loading.outputs import JaxOutput, NumpyOutput
 from ..readers.loading.units import Batch, Units
 from .declaration import check_rollouts
-from .sequences import IDS, SAMPLED, Messages, Sequences, TokenArrays, numbers_in
+from .messages import SAMPLED
+from .sequences import IDS, Messages, Sequences, TokenArrays, numbers_in
 from .tokens import PER_SAMPLED
 
 INPUT_IDS, POSITION_IDS, LOSS_MASK = "input_ids", "position_ids", "loss_mask"
@@ -114,8 +115,8 @@ class SequenceUnits(FedUnits):
         wrong = [name for name, is_given in given.items() if is_given]
         if wrong:
             raise InvalidArgumentError(
-                f"{' and '.join(f'{name}=...' for name in wrong)} does not go with {self}, which holds the "
-                "tokens of whole rollouts in memory and gives each branch once an epoch.",
+                f"{wrong[0]}=... does not go with {self}, which holds the tokens of whole rollouts in memory "
+                "and gives each branch once an epoch.",
                 hint="Leave it out, and choose rollouts with filter(...), such as "
                 "store.filter('\"metadata.group\" = ...').",
             )

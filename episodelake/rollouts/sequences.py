@@ -20,10 +20,10 @@ from ..errors import InvalidArgumentError
 from ..plugin import ReadContext, ReadView, collected, values_of
 from ..plugin.columns import ACTION, OBSERVATION
 from ..readers.columns.step_arrays import SharedColumns, share
-from .messages import ROLE
+from .messages import ROLE, SAMPLED
 from .tokens import PER_SAMPLED, TOKEN_MASK, TOKENS
 
-IDS, SAMPLED, ADVANTAGES = "ids", "sampled", "advantages"
+IDS, ADVANTAGES = "ids", "advantages"
 #: The fact of a rollout that stands in where its tokens have no advantages.
 _ADVANTAGE = "metadata.advantage"
 
@@ -102,13 +102,14 @@ class Messages:
         firsts = np.repeat(np.cumsum(counts) - counts, counts)
         present = view.steps.collect_schema().names()
         lists = {name: kind for name, kind in _LISTS.items() if name in (*numbers, TOKENS, TOKEN_MASK)}
-        kinds = {ROLE: pl.String(), **lists}
+        kinds = {ROLE: pl.String(), SAMPLED: pl.Boolean(), **lists}
         missing = [pl.lit(None, kind).alias(name) for name, kind in kinds.items() if name not in present]
-        own = pl.coalesce(pl.col(ACTION) == 1, pl.col(ROLE) == "assistant", False).alias(SAMPLED)
+        # The last message of a rollout that was cut has no action.
+        own = pl.coalesce(pl.col(ACTION) == 1, pl.col(SAMPLED), pl.col(ROLE) == "assistant", False)
         rows = collected(
             view.steps.with_columns(missing).select(
                 pl.col(OBSERVATION).fill_null(-1),
-                own,
+                own.alias(SAMPLED),
                 *(pl.col(name).cast(kind) for name, kind in lists.items()),
             )
         )
