@@ -22,6 +22,8 @@ _TEXTS = {
     "tool_call_id": "tool_call_id",
 }
 TOOL_IDS, TOOL_NAMES, TOOL_ARGUMENTS = "tool_ids", "tool_names", "tool_arguments"
+#: All own columns of a message.
+COLUMNS = (ROLE, *_TEXTS, PARTS, TOOL_IDS, TOOL_NAMES, TOOL_ARGUMENTS, REST)
 
 
 def columns_of(message: Any, place: str) -> dict[str, Any]:

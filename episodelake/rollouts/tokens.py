@@ -20,6 +20,8 @@ TOKENS, MASK, LOGPROBS = "tokens", "mask", "logprobs"
 TOKEN_MASK = "token_mask"
 #: Columns with a number for each sampled token.
 PER_SAMPLED = (LOGPROBS, "reference_logprobs", "advantages", "loss_weights", "token_rewards")
+#: All own columns of tokens, and the time of a message.
+TOKEN_COLUMNS = (TOKENS, TOKEN_MASK, *PER_SAMPLED, "time")
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,10 @@ class TokenArguments:
                         f"tokens has an entry for each of the {len(sampled)} messages, {name} does not. Give "
                         "both as one array, or both as lists with an entry for each message."
                     )
+            for name, values in given.items():
+                for at, tokens in enumerate(self.tokens):
+                    if tokens is None and values[at] is not None:
+                        raise InvalidArgumentError(f"message {at}: {name} came without tokens.")
             return [
                 None
                 if tokens is None
@@ -139,7 +145,7 @@ def _pieces(
     after them, and tokens at the end to the last message.
     """
     stops = np.zeros(len(sampled), np.int64)
-    for begin, end, at in zip(edges[::2], edges[1::2], np.flatnonzero(sampled), strict=True):
+    for begin, end, at in zip(edges[::2], edges[1::2], np.flatnonzero(sampled).tolist(), strict=True):
         stops[at] = end
         if at and not sampled[at - 1]:
             stops[at - 1] = begin

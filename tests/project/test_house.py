@@ -502,6 +502,7 @@ DOORS: dict[str, Room] = {
     ),
     "rollouts": Room(
         modules="rollouts",
+        rooms="exchange",
         core="",
     ),
     "terminal": Room(
