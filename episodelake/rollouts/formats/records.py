@@ -18,6 +18,7 @@ from ...plugin import (
     ForeignDataset,
     ForeignEpisode,
     Part,
+    check_bytes,
     dump_json,
     freeze_value,
     reading,
@@ -25,13 +26,16 @@ from ...plugin import (
 from ...plugin.files import is_file, is_folder
 from ...writers.importing.boundary import Files, bounded_line
 from ..declaration import Rollouts
-from ..steps import rollout_steps
+from ..steps import FACTS, rollout_steps
 
 #: Keys of a JSON file are looked for in its first bytes.
 _HEAD_BYTES = 64 << 10
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]:]', re.DOTALL)
 #: What the report of an import says of columns.
 _MAPPING = {"observation": "the message that each message continues", "action": "whether it was sampled"}
+
+#: Metadata with a meaning of their own, which other keys of a source must not take.
+RESERVED = frozenset({*FACTS, "rewards", "weights", "source_key", "source_digest"})
 
 #: The arguments of `rollout_steps` for one rollout; None if it has no message.
 Arguments = Mapping[str, Any] | None
@@ -191,6 +195,17 @@ def parsed(line: bytes, place: str) -> Any:
         raise DatasetError(f"{place} is no JSON: {error.msg} at character {error.pos}.{cut}") from error
     except (RecursionError, ValueError) as error:  # integers of thousands of digits
         raise DatasetError(f"{place} cannot be read: {type(error).__name__}: {error!s:.200}.") from error
+
+
+def bounded_text(path: Path) -> bytes:
+    """Return the content of a file.
+
+    Raises:
+        DatasetError: it is larger than the limit of this import, or cannot be read.
+    """
+    with reading(path):
+        check_bytes(str(path), path.stat().st_size)
+        return path.read_bytes()
 
 
 def mapping_at(content: Any, key: str, place: str) -> Mapping[str, Any]:
