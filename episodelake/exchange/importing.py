@@ -385,6 +385,13 @@ def _check_target(target: EpisodeStore, dataset: ForeignDataset) -> None:
             f"{target.url} is a store of several agents, and the episodes of {dataset.source} have one. "
             "Import them into a store of their own."
         )
+    own = target.handle.manifest.rollouts
+    if (own is None) != (dataset.rollouts is None):
+        kinds = "no rollouts" if own is None else "rollouts", "no rollouts" if own is not None else "rollouts"
+        raise SpaceMismatchError(
+            f"{target.url} is a store of {kinds[0]}, and the episodes of {dataset.source} are {kinds[1]}. "
+            "Import them into a store of their own."
+        )
     if schema.reward_shape != dataset.reward_shape:
         raise SpaceMismatchError(
             f"The rewards of {dataset.source} have the shape {dataset.reward_shape}; {target.url} has "
@@ -403,6 +410,7 @@ def _spaces_of(target: EpisodeStore | None, dataset: ForeignDataset) -> Iterator
     wanted = target.observation_space, target.action_space
     dataset.observation_space, dataset.action_space = wanted
     dataset.encodings = target.handle.manifest.encodings
+    dataset.rollouts = target.handle.manifest.rollouts
     try:
         yield
     except SpaceMismatchError as error:

@@ -27,6 +27,8 @@ _TEXTS = {
 }
 _DUMP = "A message of pydantic becomes a mapping by message.model_dump(exclude_none=True)."
 TOOL_IDS, TOOL_NAMES, TOOL_ARGUMENTS = "tool_ids", "tool_names", "tool_arguments"
+#: All own columns of a message.
+COLUMNS = (ROLE, *_TEXTS, PARTS, TOOL_IDS, TOOL_NAMES, TOOL_ARGUMENTS, REST)
 
 
 def columns_of(message: Any, place: str) -> dict[str, Any]:

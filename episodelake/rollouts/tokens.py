@@ -21,6 +21,8 @@ TOKENS, MASK, LOGPROBS = "tokens", "mask", "logprobs"
 TOKEN_MASK = "token_mask"
 #: Columns with a number for each sampled token.
 PER_SAMPLED: tuple[str, ...] = (LOGPROBS, "reference_logprobs", "advantages", "loss_weights", "token_rewards")
+#: All own columns of tokens, and the time of a message.
+TOKEN_COLUMNS = (TOKENS, TOKEN_MASK, *PER_SAMPLED, "time")
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,9 @@ class TokenArguments:
                     f"tokens has an entry for each of the {len(sampled)} messages, {name} does not. Give "
                     "both as one array, or both as lists with an entry for each message."
                 )
+            for at, (ids, own) in enumerate(zip(tokens, values, strict=True)):
+                if ids is None and own is not None:
+                    raise InvalidArgumentError(f"message {at}: {name} came without tokens.")
         return [
             None
             if ids is None

@@ -502,7 +502,7 @@ DOORS: dict[str, Room] = {
     ),
     "rollouts": Room(
         modules="rollouts",
-        rooms="training",
+        rooms="exchange training",
         core="",
     ),
     "terminal": Room(

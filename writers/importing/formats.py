@@ -228,6 +228,8 @@ class ForeignDataset(ABC):
             the importer sets it from the format and the source.
         observation_space, action_space: of every episode.
         reward_shape: () for scalar rewards.
+        rollouts: of a dataset of rollouts of language agents, what its store declares as `Rollouts`; the
+            importer sets it to that of a store that is there.
         encodings: how a new store encodes frames, by column; of a store that is there, its own.
         card: the card of a new store.
         mapping: for the report, columns of ours and where they come from.
@@ -240,6 +242,7 @@ class ForeignDataset(ABC):
     observation_space: gymnasium.Space
     action_space: gymnasium.Space
     reward_shape: tuple[int, ...] = ()
+    rollouts: Mapping[str, Any] | None = None
     source: str = "The source"
     count: int | None = None
 
