@@ -81,7 +81,7 @@ class EpisodeView(ReadView["EpisodeView"]):
 
         Raises:
             EpisodeNotFoundError: there is no such position or id in this view.
-            InvalidArgumentError: its episodes are no rollouts.
+            InvalidArgumentError: its episodes are no rollouts, or the key is that of several.
         """
         from .rollouts.rollout import Rollout
 
@@ -90,7 +90,10 @@ class EpisodeView(ReadView["EpisodeView"]):
                 "The episodes of this store are no rollouts.",
                 hint="A store of rollouts is made by episodelake.create(path, episodelake.Rollouts()).",
             )
-        return Rollout(self[key])
+        episode = self[key]
+        if isinstance(episode, EpisodeView):
+            raise InvalidArgumentError(f"{key!r:.100} is no single rollout; expected a position or an id.")
+        return Rollout(episode)
 
     def copy(
         self,
