@@ -258,7 +258,9 @@ def _by_message(name: str, values: Any, count: int) -> Sequence[Any] | None:
 
 def is_array(value: Any) -> bool:
     """Return whether a value is an array or a list, and no number or text."""
-    return isinstance(value, list | tuple) or bool(getattr(value, "ndim", 0))
+    if isinstance(value, Sequence):
+        return not isinstance(value, str | bytes)
+    return bool(getattr(value, "ndim", hasattr(value, "__array__")))
 
 
 def _array(name: str, values: Any, place: str) -> np.ndarray:

@@ -132,7 +132,10 @@ def _content(steps: Collection[str]) -> str:
     plain = "content" if "content" in steps else "NULL::VARCHAR"
     if "parts" not in steps:
         return plain
-    texts = "array_to_string(json_extract_string(parts, '$[*].text'), '')"
+    # Parts with lone surrogates are no JSON for SQL.
+    texts = (
+        "CASE WHEN json_valid(parts) THEN array_to_string(json_extract_string(parts, '$[*].text'), '') END"
+    )
     return f"coalesce({plain}, {texts})"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import uuid
@@ -9,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
 import polars as pl
 import pytest
@@ -17,6 +19,7 @@ from hypothesis import strategies as st
 
 import episodelake as el
 from effort import examples
+from episodelake.rollouts.tokens import PER_SAMPLED
 
 USER, MODEL = {"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}
 
@@ -53,6 +56,7 @@ def check_views(store: el.EpisodeStore) -> None:
                 ]
                 tokens.append((at, number, position, int(token), bool(flag), *numbers))
     order = {each.id: at for at, each in enumerate(reader)}
+    reader.query("SELECT * FROM messages, rollouts")
     rows = reader.query("SELECT episode_id, message, role, parent, sampled, tokens IS NOT NULL FROM messages")
     assert sorted((order[row[0]], *row[1:]) for row in rows.rows()) == messages
     rows = reader.query(
@@ -101,7 +105,9 @@ CHAIN = [USER, MODEL, USER]
 
 
 @pytest.mark.parametrize("ids", [lambda: [[1, 2], [3, 4], [5, 6]], lambda: ((1, 2), (3, 4), (5, 6))])
-@pytest.mark.parametrize("library", ["list", "numpy", "object", "torch", "torches", "uint64"])
+@pytest.mark.parametrize(
+    "library", ["list", "numpy", "object", "torch", "torches", "uint64", "series", "ranges"]
+)
 def test_tokens_by_message_come_from_any_library(
     store: el.EpisodeStore, ids: Callable[[], Any], library: str
 ) -> None:
@@ -117,6 +123,8 @@ def test_tokens_by_message_come_from_any_library(
         "torch": torch.tensor(plain),
         "torches": [torch.tensor(each) for each in plain],
         "uint64": np.array(plain, np.uint64),
+        "series": [pl.Series(each) for each in plain],
+        "ranges": [range(each[0], each[1] + 1) for each in plain],
     }[library]
     rollout = written(store, CHAIN, tokens=tokens)
     assert [piece.tokens.tolist() for piece in rollout.tokens] == [[1, 2], [3, 4], [5, 6]]
@@ -631,3 +639,91 @@ def test_programs_that_look_at_stores_take_rollouts(tmp_path: Path) -> None:
             ended = subprocess.run(call, capture_output=True, text=True, timeout=300)
             assert "Traceback" not in ended.stderr, (name, ended.stderr)
             assert ended.returncode in ((0, 1) if name == "health" else (0,)), (name, ended.stderr)
+
+
+def test_texts_that_are_no_unicode_fail_no_query(store: el.EpisodeStore) -> None:
+    """Parts with a lone surrogate are no JSON for SQL: only their own content is NULL."""
+    parts = [{"type": "text", "text": "a\ud800"}, {"type": "text", "text": "b"}]
+    others: list[Any] = [["x"], [{"text": None}, {"text": "y"}, 7, {"type": "image"}], [{"text": "é\x00"}]]
+    messages = [{"role": "user", "content": content} for content in ("\ud800", parts, *others, "z")]
+    assert written(store, messages).messages == messages
+    rows = el.open(store.url).query("SELECT content FROM messages ORDER BY message").rows()
+    assert [row[0] for row in rows] == [None, None, "", "y", "é\x00", "z"]
+
+
+def test_a_rollout_is_one_episode(store: el.EpisodeStore) -> None:
+    """Slices and lists give views, of which none is a rollout."""
+    written(store, CHAIN)
+    view: Any = el.open(store.url)
+    for key in (slice(0, 1), [0], None, 1.5):
+        with pytest.raises(el.errors.EpisodelakeError):
+            view.rollout(key)
+    assert view.rollout(np.int64(0)).id == view.rollout(view[0].id).id
+
+
+def test_arrays_are_copied_when_they_are_given(store: el.EpisodeStore) -> None:
+    """Buffers that a training loop uses again do not change what was appended."""
+    ids, numbers = np.array([1, 2]), np.array([-1, -2], np.float32)
+    message = {"role": "user", "content": ["x"]}
+    with store.writer() as writer:
+        growing = writer.begin_rollout()
+        growing.append(message)
+        growing.append(MODEL, tokens=ids, logprobs=numbers)
+        message["content"], ids[:], numbers[:] = ["y"], 9, 9
+        growing.end()
+    rollout = el.open(store.url).rollout(0)
+    assert rollout.messages[0]["content"] == ["x"]
+    assert rollout.branches[0].tokens.tolist() == [1, 2] and rollout.branches[0].logprobs.tolist() == [-1, -2]
+
+
+def test_numbers_are_kept_bit_for_bit(store: el.EpisodeStore) -> None:
+    """Negative zero, denormal and infinite numbers, in the rollout, in SQL and in the files."""
+    bits = [0, 2**31, 1, 2**31 + 1, 0x7F7FFFFF, 0xFF7FFFFF, 0x7F800000, 0xFF800000, 0xBDCCCCCD]
+    given = np.array(bits, np.uint32).view(np.float32)
+    columns = {name: [None, given, None] for name in PER_SAMPLED}
+    rollout = written(store, CHAIN, tokens=[None, range(len(bits)), None], **columns)
+    reader = el.open(store.url)
+    for name in PER_SAMPLED:
+        assert rollout.tokens[1].numbers[name].view(np.uint32).tolist() == bits
+        shown = reader.query(f'SELECT {name[:-1]} FROM tokens ORDER BY "position"').to_series()
+        assert shown.to_numpy().view(np.uint32).tolist() == bits
+    (file,) = (Path(str(store.url)) / "steps").rglob("*.parquet")
+    (row,) = duckdb.sql(f"SELECT logprobs FROM '{file}' WHERE tokens IS NOT NULL").fetchall()
+    assert np.array(row[0], np.float32).view(np.uint32).tolist() == bits
+
+
+def test_a_killed_process_keeps_what_it_flushed(store: el.EpisodeStore) -> None:
+    """Of several open rollouts; a discarded one stays discarded."""
+    program = """
+import os, signal, sys, time
+import episodelake as el
+writer = el.open(sys.argv[1]).writer(flush_seconds=0.05)
+one, two, dropped = (writer.begin_rollout(group=group) for group in "abc")
+for at in range(4):
+    one.append({"role": "user", "content": str(at)}, tokens=[at])
+    two.append({"role": "user", "content": [at]}, sampled=True, tokens=[at, at], logprobs=[-1, -2])
+    dropped.append({"role": "user", "content": "dropped"})
+dropped.discard()
+writer.flush()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    killed = subprocess.run([sys.executable, "-c", program, str(store.url)], capture_output=True, timeout=300)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    el.recover(store.url)
+    reader = el.open(store.url)
+    rollouts = {each.metadata["group"]: each for each in map(reader.rollout, range(len(reader)))}
+    assert sorted(rollouts) == ["a", "b"]
+    assert [each["content"] for each in rollouts["a"].messages] == ["0", "1", "2", "3"]
+    assert rollouts["b"].sampled == [True] * 4
+    assert rollouts["b"].branches[0].logprobs.tolist() == [-1, -2] * 4
+    check_views(store)
+
+
+@pytest.mark.further
+def test_huge_texts_come_back(store: el.EpisodeStore) -> None:
+    """Ten million characters as text and as a part."""
+    text = "é" * 10_000_000
+    messages = [{"role": "user", "content": text}, {**MODEL, "content": [{"type": "text", "text": text}]}]
+    assert written(store, messages).messages == messages
+    rows = el.open(store.url).query("SELECT length(content) FROM messages").rows()
+    assert rows == [(10_000_000,), (10_000_000,)]
