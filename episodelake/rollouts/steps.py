@@ -105,14 +105,14 @@ def rollout_steps(
     moments = [None] * count if times is None else _of_length("times", times, count)
     for row, piece, moment in zip(rows, cut, moments, strict=True):
         row.update(further(piece, moment))
-    names = dict.fromkeys(name for row in rows for name in row)
     return {
         "observations": np.array([*above, -1]),
         "actions": np.array(own, np.int64),
         "rewards": [0.0] * (count - 1) + [whole.reward],
         "terminations": not truncated,
         "truncations": truncated,
-        "extra": {name: [row.get(name) for row in (*rows, {})] for name in names},
+        # Only the last step has no message.
+        "extra": [*rows, None],
         "metadata": whole.metadata,
     }
 

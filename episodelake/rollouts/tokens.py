@@ -41,7 +41,7 @@ class MessageTokens:
     def columns(self) -> dict[str, Any]:
         """Return the own columns of the message's step."""
         uniform = not len(self.mask) or self.mask.all() or not self.mask.any()
-        mask = {} if uniform else {TOKEN_MASK: self.mask.tolist()}
+        mask = {} if uniform else {TOKEN_MASK: self.mask}
         return {TOKENS: self.tokens, **mask, **self.numbers}
 
     @property
