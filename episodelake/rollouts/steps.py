@@ -114,14 +114,14 @@ def rollout_steps(
     moments = [None] * count if times is None else _of_length("times", times, count)
     for row, *others in zip(rows, own, cut, moments, strict=True):
         row.update(further(row[ROLE], *others))
-    names = dict.fromkeys(name for row in rows for name in row)
     return {
         "observations": np.array([*above, -1]),
         "actions": np.array(own, np.int64),
         "rewards": [0.0] * (count - 1) + [whole.reward],
         "terminations": not truncated,
         "truncations": truncated,
-        "extra": {name: [row.get(name) for row in (*rows, {})] for name in names},
+        # Only the last step has no message.
+        "extra": [*rows, None],
         "metadata": whole.metadata,
     }
 

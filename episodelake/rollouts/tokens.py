@@ -45,7 +45,7 @@ class MessageTokens:
         Args:
             sampled: whether the model sampled the message.
         """
-        mask = {} if (self.mask == sampled).all() else {TOKEN_MASK: self.mask.tolist()}
+        mask = {} if (self.mask == sampled).all() else {TOKEN_MASK: self.mask}
         return {TOKENS: self.tokens, **mask, **self.numbers}
 
     @property

@@ -466,7 +466,7 @@ def test_a_trajectory_of_atif_is_a_rollout(tmp_path: Path) -> None:
 
 
 def test_a_trial_of_harbor_has_rewards(tmp_path: Path) -> None:
-    """Rewards come from the result, else from the verifier's files; the one named `reward` counts."""
+    """Rewards come from the result, else from the verifier's files; a single file has no neighbours."""
     result = {
         "task_name": "fix-it",
         "trial_name": "fix-it__1",
@@ -482,6 +482,8 @@ def test_a_trial_of_harbor_has_rewards(tmp_path: Path) -> None:
     by_name = {each.metadata["source_key"].split("/")[1]: each for each in map(store.rollout, range(4))}
     rewards = {name: rollout.reward for name, rollout in by_name.items()}
     assert rewards == {"one": 1.0, "two": 0.75, "three": 0.75, "zero": 0.0}
+    alone = el.import_dataset(tmp_path / "job" / "one" / "agent" / "trajectory.json", tmp_path / "alone")
+    assert alone.episodes == 1 and el.open(tmp_path / "alone").rollout(0).reward == 0
     one = by_name["one"].metadata
     assert (one["task"], one["error"]) == ("fix-it", "Timeout: 300 s")
     assert one["rewards"] == {"reward": 1.0, "tests": 0.5} and one["weights"] == {"tests": 0.0}

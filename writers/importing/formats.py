@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from os import PathLike
@@ -153,7 +153,7 @@ class ForeignEpisode:
     truncations: Any
     infos: Any = None
     policy: Mapping[str, Any] | None = None
-    extra: Mapping[str, Any] | None = None
+    extra: Sequence[Mapping[str, Any] | None] | Mapping[str, Any] | None = None
     seed: int | None = None
     options: Mapping[str, Any] | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)

@@ -27,7 +27,7 @@ from typing import Any
 
 from ...errors import DatasetError
 from ...plugin import Format, Losses, Match
-from ...plugin.files import is_file
+from ...plugin.files import is_file, is_folder
 from ..steps import FACTS
 from .records import (
     Arguments,
@@ -47,6 +47,8 @@ from .records import (
 )
 
 NAME = "trajectory.json"
+#: In a folder of its own, a trial, a job with trials, or a folder of jobs.
+_PATTERNS = (NAME, *(f"{outer}agent/{NAME}" for outer in ("", "*/", "*/*/")))
 VERSIONS = tuple(f"ATIF-v1.{minor}" for minor in range(9))
 #: Metadata with JSON.
 KEPT = "atif"
@@ -68,7 +70,7 @@ _LOST_REWRITTEN = "tokens of a step whose prompt does not continue the steps bef
 
 
 def _detect(source: Any) -> Match:
-    files = files_of(source, NAME)
+    files = files_of(source, *_PATTERNS)
     if not files:
         return Match(f"it has no {NAME}", 2, related=False)
     if {"schema_version", "agent", "steps"} <= first_keys(files[0]) or _states_atif(files[0]):
@@ -84,7 +86,8 @@ def _states_atif(path: Path) -> bool:
 class _Dataset(RolloutDataset):
     def __init__(self, source: Any) -> None:
         super().__init__()
-        self._files, self._base = files_of(source, NAME), base_of(source)
+        self._files, self._base = files_of(source, *_PATTERNS), base_of(source)
+        self._in_folder = isinstance(source, str | Path) and is_folder(source)
         self.count = len(self._files)
         if not self._files:
             raise DatasetError(f"{source} has no {NAME}.")
@@ -92,7 +95,9 @@ class _Dataset(RolloutDataset):
     def records(self) -> Iterator[Record]:
         for path in self._files:
             key = path.relative_to(self._base).as_posix()
-            yield Record(str(path), key, partial(_read, path, self.losses))
+            # The other files of a trial belong to the source only if its folder does.
+            inside = self._in_folder and path.parent.name == "agent" and path.parent != self._base
+            yield Record(str(path), key, partial(_read, path, inside, self.losses))
 
 
 FORMAT = Format(
@@ -105,10 +110,10 @@ FORMAT = Format(
 )
 
 
-def _read(path: Path, losses: Losses) -> Arguments:
+def _read(path: Path, in_trial: bool, losses: Losses) -> Arguments:
     trajectory = object_of(parsed(bounded_text(path), str(path)), str(path))
     arguments = dict(trajectory_arguments(trajectory, str(path), losses))
-    if path.parent.name == "agent" and "facts" not in arguments:
+    if in_trial and "facts" not in arguments:
         facts, metadata, rewards = _trial(path.parent.parent)
         arguments["facts"] = facts
         arguments["metadata"] = {**arguments["metadata"], **metadata}

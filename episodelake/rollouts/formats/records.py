@@ -101,7 +101,7 @@ class RolloutDataset(ForeignDataset):
             raise DatasetError(f"{record.place}: {error}") from error
 
 
-def files_of(source: Any, pattern: str) -> list[Path]:
+def files_of(source: Any, *patterns: str) -> list[Path]:
     """Return the files of a source: itself, those of a list, or those of a folder that match a pattern.
 
     Numbers in names count as numbers, so that step 10 comes after step 9.
@@ -112,7 +112,7 @@ def files_of(source: Any, pattern: str) -> list[Path]:
         return []
     path = Path(source)
     if is_folder(path):
-        found = (each for each in path.rglob(pattern) if is_file(each))
+        found = {each for pattern in patterns for each in path.glob(pattern) if is_file(each)}
         return sorted(found, key=lambda each: _natural(each.relative_to(path)))
     return [path] if is_file(path) else []
 

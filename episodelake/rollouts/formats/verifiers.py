@@ -55,7 +55,7 @@ _COMPUTED = "num_"
 
 
 def _detect(source: Any) -> Match:
-    files = files_of(source, PATTERN)
+    files = files_of(source, f"**/{PATTERN}")
     if not files:
         return Match(f"it has no {PATTERN}", 2, related=False)
     keys = first_keys(files[0])
@@ -67,7 +67,7 @@ def _detect(source: Any) -> Match:
 class _Dataset(RolloutDataset):
     def __init__(self, source: Any) -> None:
         super().__init__()
-        self._files, self._base = files_of(source, PATTERN), base_of(source)
+        self._files, self._base = files_of(source, f"**/{PATTERN}"), base_of(source)
         if not self._files:
             raise DatasetError(f"{source} has no {PATTERN}.")
 
@@ -279,8 +279,9 @@ def from_verifiers(message: Any) -> Any:
     if not isinstance(message, Mapping):
         return message
     made = {name: value for name, value in message.items() if value is not None or name == "content"}
-    if isinstance(made.get("tool_calls"), list):
-        made["tool_calls"] = [_call_from_verifiers(call) for call in made["tool_calls"]]
+    calls = made.get("tool_calls")
+    if isinstance(calls, list):
+        made["tool_calls"] = list(map(_call_from_verifiers, calls))
     return made
 
 
