@@ -13,6 +13,7 @@ import zlib
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal, NoReturn
 
 import numpy as np
@@ -217,9 +218,9 @@ class SequenceFeed(Feed):
 
     def take(self, epoch: int, places: ShardSlice, counts: Iterator[int]) -> Iterator[Batch]:
         """See `Feed`."""
-        first = 0
+        first, every = 0, places.wrapped(0, places.count)
         for count in counts:
-            yield self.gather(self.chosen(epoch, places.wrapped(first, first + count)))
+            yield self.gather(self.chosen(epoch, every[first : first + count]))
             first += count
 
     @abstractmethod
@@ -235,29 +236,34 @@ class SequenceFeed(Feed):
         spans = self.sequences.spans(some)
         starts, stops = self.sequences.starts[spans], self.sequences.stops[spans]
         lengths = self.sequences.lengths[some]
-        bounds = list(zip(starts.tolist(), stops.tolist(), strict=True))
-        whole = np.int64 if self.making.wide else np.int32
+        # Copies of slices are several times faster than a gather by index.
+        bounds = list(map(slice, starts.tolist(), stops.tolist()))
 
         def taken(name: str, dtype: Any = None) -> np.ndarray:
-            values = self.arrays.columns[name]
-            return np.concatenate([values[start:stop] for start, stop in bounds], dtype=dtype)
+            return np.concatenate(list(map(self.arrays.columns[name].__getitem__, bounds)), dtype=dtype)
 
         def loss_mask() -> np.ndarray:
-            mask, first = taken(SAMPLED), self.sequences.first[spans]
-            return mask if first.all() else mask & np.repeat(first, stops - starts)
+            mask = taken(SAMPLED)
+            if self.sequences.shared:
+                mask &= np.repeat(self.sequences.first[spans], stops - starts)
+            return mask
 
         def positions() -> np.ndarray:
-            numbers = np.arange(lengths.max(), dtype=whole)
-            return np.concatenate([numbers[:length] for length in lengths.tolist()])
+            return np.concatenate([self._numbers[:length] for length in lengths.tolist()])
 
         return {
-            INPUT_IDS: lambda: taken(IDS, whole),
+            INPUT_IDS: lambda: taken(IDS, self._numbers.dtype),
             POSITION_IDS: positions,
             LOSS_MASK: loss_mask,
             **{name: lambda name=name: taken(name) for name in PER_SAMPLED},
             SEQUENCE_LENGTHS: lambda: lengths.astype(np.int32),
             EPISODE: lambda: self.sequences.rollouts[some],
         }
+
+    @cached_property
+    def _numbers(self) -> np.ndarray:
+        """The positions of the longest sequence, of the type that ids have in batches."""
+        return np.arange(self.sequences.lengths.max(), dtype=np.int64 if self.making.wide else np.int32)
 
 
 @dataclass(frozen=True)

@@ -270,6 +270,11 @@ class Sequences:
         reached = np.concatenate([[0], np.cumsum(self.stops - self.starts)])
         return np.diff(reached[self.edges])
 
+    @cached_property
+    def shared(self) -> bool:
+        """Whether sequences share tokens."""
+        return not self.first.all()
+
     def pieces(self, length: int, *, all_pieces: bool) -> Sequences:
         """Return the same, those of more tokens cut into pieces of `length`; else only the first piece."""
         if not len(self) or self.lengths.max() <= length:
@@ -297,6 +302,8 @@ class Sequences:
 
     def spans(self, some: np.ndarray) -> np.ndarray:
         """Return the numbers of the spans of some sequences, in order; int64."""
+        if len(self) == len(self.starts):
+            return some
         begins = self.edges[some]
         counts = self.edges[some + 1] - begins
         return np.arange(counts.sum()) + np.repeat(begins - np.cumsum(counts) + counts, counts)
