@@ -489,7 +489,7 @@ DOORS: dict[str, Room] = {
     ),
     "look": Room(
         modules="explorer readers.charts readers.pictures _exploring",
-        core="readers.blocks readers.filters",
+        core="readers.blocks",
     ),
     "lakes": Room(
         modules="lakes publishing",
