@@ -276,9 +276,8 @@ class Snapshot:
 
     def segments_of(self, positions: np.ndarray) -> frozenset[str]:
         """Return the names of the steps files that hold the episodes at some positions."""
-        return frozenset(
-            self.pointers.segments[index] for index in np.unique(self.pointers.segment[positions])
-        )
+        chosen = np.unique(self.pointers.segment[positions])
+        return frozenset(self.pointers.segments[index] for index in chosen)
 
     def segment_path(self, name: str) -> Place:
         """Return the steps file of a segment."""
@@ -406,11 +405,14 @@ class Snapshot:
             )
         return self._groups[table]
 
+    def listed_places(self, table: str) -> list[Place]:
+        """Return the files of a table that this snapshot shows, as its log lists them."""
+        return [self._place(table, file.name) for file in self._files(table)]
+
     def places(
         self, table: str, files: Sequence[TableFile] | None = None, *, pages: bool = False
     ) -> list[Place]:
-        """Return the files of a table that this snapshot shows, their footers checked: engines do not do
-        that.
+        """Return the files of a table, their footers checked: engines do not do that.
 
         Args:
             files, pages: only these, None for all; and compare their pages with their checksums, too.
@@ -465,10 +467,9 @@ class Snapshot:
         schema = self.filled_schema(table)
         if table != STEPS:
             return schema
-        added = self.annotation_files.annotations.values()
-        names = {annotation.name for annotation in added}
-        kept = [column for column in schema if column.name not in names]
-        return pa.schema([*kept, *(pa.field(annotation.name, annotation.type) for annotation in added)])
+        added = self.annotation_files.annotations
+        kept = [column for column in schema if column.name not in added]
+        return pa.schema([*kept, *(pa.field(each.name, each.type) for each in added.values())])
 
     def check_retained(self) -> None:
         """Make sure that the files of this version are still there.

@@ -32,7 +32,6 @@ from ..plugin import (
 )
 from ..plugin.files import Place
 from ..readers.sql.sources import Sources
-from ..store.tables.table_files import FileGroup
 
 STORE, STORES = "store", "stores"
 #: Names of annotations that a lake shows with `own_` in front: `store`, and what would then have two columns.
@@ -128,13 +127,10 @@ class LakeSnapshot(Snapshot):
             self._parts[table] = list(parts.values())
         return self._parts[table]
 
-    def groups(self, table: str) -> tuple[FileGroup, ...]:
-        """Return the files of a table by their columns; a lake has no steps."""
-        if table not in ("episodes", "runs"):
-            return ()
-        return tuple(
-            FileGroup(tuple(part.places), frozenset(part.schema.names)) for part in self.parts(table)
-        )
+    def listed_places(self, table: str) -> list[Place]:
+        """Return the files of a table; a lake has no steps."""
+        parts = self.parts(table) if table in ("episodes", "runs") else []
+        return [place for part in parts for place in part.places]
 
     def table_schema(self, table: str) -> pa.Schema:
         """Return all columns that the files of a table have in a plan, for checks of their pages."""

@@ -493,7 +493,7 @@ DOORS: dict[str, Room] = {
     ),
     "lakes": Room(
         modules="lakes publishing",
-        core="readers.sql.sources store.rewrite.fixed_copy store.tables.table_files",
+        core="readers.sql.sources store.rewrite.fixed_copy",
     ),
     "integrations": Room(
         modules="integrations",
