@@ -482,7 +482,7 @@ DOORS: dict[str, Room] = {
         modules="exchange readers.exporting store.common.exchange writers.importing",
         core="""
             store.common.arguments store.common.foreign_arrays store.dynamic store.dynamic.logical_types
-            store.spaces.arrow store.spaces.coerce store.tables.annotation_files
+            store.spaces.coerce store.tables.annotation_files
             writers.episodes.arrow_episodes writers.episodes.source_keys writers.session.environment
             writers.session.run
         """,
