@@ -483,8 +483,7 @@ DOORS: dict[str, Room] = {
         core="""
             store.common.arguments store.common.foreign_arrays store.dynamic store.dynamic.logical_types
             store.spaces.coerce store.tables.annotation_files
-            writers.episodes.arrow_episodes writers.episodes.source_keys writers.session.environment
-            writers.session.run
+            writers.episodes.source_keys writers.session.environment writers.session.run
         """,
     ),
     "look": Room(
