@@ -482,8 +482,7 @@ DOORS: dict[str, Room] = {
         modules="exchange readers.exporting store.common.exchange writers.importing",
         core="""
             store.common.arguments store.common.foreign_arrays store.dynamic store.dynamic.logical_types
-            store.spaces.coerce store.tables.annotation_files
-            writers.episodes.source_keys writers.session.environment writers.session.run
+            store.tables.annotation_files
         """,
     ),
     "look": Room(

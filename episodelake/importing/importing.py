@@ -44,8 +44,8 @@ from ..writers.importing.formats import (
     chosen_format,
     installed_dataset,
 )
-from ..writers.importing.importer import OnChanged, OnError, read_part, source_identity, write_loaded
-from .import_staging import Target, empty_store, import_staged
+from .importer import OnChanged, OnError, read_part, source_identity, write_loaded
+from .staging import Target, empty_store, import_staged
 
 _PREVIEWED_ROWS = 5
 

@@ -15,15 +15,16 @@ from urllib.parse import quote
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...store.common.progress import Progress
-from ...store.dynamic.column_groups import METADATA
-from ...store.errors import DatasetError, EpisodelakeError
-from ...store.names import EPISODE, SOURCE_DIGEST, SOURCE_KEY
-from ..episodes.episode_writer import EpisodeWriter
-from ..episodes.source_keys import Source
-from .boundary import Files
+from .. import EpisodeWriter
+from ..errors import DatasetError, EpisodelakeError
+from ..plugin import ForeignDataset, ForeignEpisode, ForeignTable, Part
+from ..plugin.columns import EPISODE, METADATA
+from ..store.names import SOURCE_DIGEST, SOURCE_KEY
+from ..types import Progress
+from ..writers.episodes.source_keys import Source
+from ..writers.importing.boundary import Files
+from ..writers.importing.formats import guard_limits
 from .digests import content_digest, table_digests
-from .formats import ForeignDataset, ForeignEpisode, ForeignTable, Part, guard_limits
 
 OnError = Literal["raise", "skip"]
 OnChanged = Literal["error", "keep", "replace"]
