@@ -1,6 +1,7 @@
 """The names of `episodelake.plugin.columns`, for type checkers; `columns.py` loads them on first use."""
 
 from ..store.dynamic.column_groups import EXTRA, INFO, METADATA, POLICY, ColumnGroup
+from ..store.dynamic.logical_types import LogicalType, with_kind
 from ..store.names import (
     ACTION,
     EPISODE,
@@ -23,6 +24,7 @@ __all__ = [
     "EPISODE",
     "EXTRA",
     "INFO",
+    "LogicalType",
     "METADATA",
     "OBSERVATION",
     "POLICY",
@@ -36,4 +38,5 @@ __all__ = [
     "is_observation",
     "next_name",
     "unescape",
+    "with_kind",
 ]

@@ -481,13 +481,11 @@ DOORS: dict[str, Room] = {
     "exchange": Room(
         modules="exchange readers.exporting store.common.exchange writers.importing",
         core="""
-            store.common.arguments store.common.foreign_arrays store.dynamic store.dynamic.logical_types
-            store.tables.annotation_files
+            store.common.arguments store.common.foreign_arrays store.tables.annotation_files
         """,
     ),
     "look": Room(
         modules="explorer readers.charts readers.pictures _exploring",
-        core="readers.blocks",
     ),
     "lakes": Room(
         modules="lakes publishing",
