@@ -481,7 +481,7 @@ DOORS: dict[str, Room] = {
     "exchange": Room(
         modules="exchange readers.exporting store.common.exchange writers.importing",
         core="""
-            store.common.arguments store.common.foreign_arrays store.tables.annotation_files
+            store.common.arguments store.common.foreign_arrays
         """,
     ),
     "look": Room(
