@@ -24,7 +24,6 @@ from ..plugin import (
     ImportOptions,
     Layout,
     Losses,
-    check_free,
     collected,
     flag,
     one_of,
@@ -32,7 +31,7 @@ from ..plugin import (
     reading,
     space_to_json,
 )
-from ..plugin.files import exists, is_file, real_path, refuse_unused
+from ..plugin.files import check_free, exists, is_file, real_path, refuse_unused
 from ..store.common.arguments import naming_arguments
 from ..store.spaces.coerce import Cast
 from ..types import Progress

@@ -20,7 +20,7 @@ from ..readers.replaying.rendering import RenderedFrames
 from ..readers.replaying.run_envs import RunEnv
 from ..readers.sql.session import QuerySession
 from ..readers.sql.sources import sql_type
-from ..readers.sql.text import literal, quote, run_keys
+from ..readers.sql.text import literal, quote
 from ..readers.tasks import Address
 from ..readers.unsealed import JournalFollower, Unsealed, UnsealedEpisode
 from ..readers.view import ReadView
@@ -30,11 +30,9 @@ from ..store.common.exchange import Losses
 from ..store.common.optional_packages import require
 from ..store.common.progress import progress_meter
 from ..store.common.warn import warn_caller
-from ..store.creation import check_free
 from ..store.dynamic.values import dump_json, freeze_value, load_json
 from ..store.journal.run_journal import Journals
 from ..store.layout import Layout
-from ..store.manifest import check_outside_stores, read_manifest, store_at
 from ..store.schema import StepSchema
 from ..store.snapshot import Snapshot
 from ..store.spaces import SpaceCodec, space_from_json, space_to_json
@@ -100,8 +98,6 @@ __all__ = [
     "Unsealed",
     "UnsealedEpisode",
     "check_bytes",
-    "check_free",
-    "check_outside_stores",
     "check_unpickled",
     "collected",
     "counted",
@@ -123,10 +119,8 @@ __all__ = [
     "positive_number",
     "progress_meter",
     "quote",
-    "read_manifest",
     "reading",
     "require",
-    "run_keys",
     "serve_explorer",
     "size_text",
     "slice_batch",
@@ -134,7 +128,6 @@ __all__ = [
     "space_to_json",
     "sql_type",
     "stack",
-    "store_at",
     "suggest",
     "tree_format",
     "values_of",
