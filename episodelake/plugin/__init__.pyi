@@ -25,8 +25,9 @@ from ..readers.tasks import Address
 from ..readers.unsealed import JournalFollower, Unsealed, UnsealedEpisode
 from ..readers.view import ReadView
 from ..store.card import CardEntries
-from ..store.common.arguments import flag, one_of, positive_number, suggest, whole_number
+from ..store.common.arguments import flag, one_of, positive_number, refuse_mask, suggest, whole_number
 from ..store.common.exchange import Losses
+from ..store.common.foreign_arrays import to_numpy
 from ..store.common.optional_packages import require
 from ..store.common.progress import progress_meter
 from ..store.common.warn import warn_caller
@@ -120,6 +121,7 @@ __all__ = [
     "progress_meter",
     "quote",
     "reading",
+    "refuse_mask",
     "require",
     "serve_explorer",
     "size_text",
@@ -129,6 +131,7 @@ __all__ = [
     "sql_type",
     "stack",
     "suggest",
+    "to_numpy",
     "tree_format",
     "values_of",
     "warn_caller",

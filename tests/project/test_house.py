@@ -480,9 +480,6 @@ class Room(NamedTuple):
 DOORS: dict[str, Room] = {
     "exchange": Room(
         modules="exchange readers.exporting store.common.exchange writers.importing",
-        core="""
-            store.common.arguments store.common.foreign_arrays
-        """,
     ),
     "look": Room(
         modules="explorer readers.charts readers.pictures _exploring",
@@ -494,7 +491,7 @@ DOORS: dict[str, Room] = {
     "integrations": Room(
         modules="integrations",
         rooms="exchange training",
-        core="readers.blocks store.agents store.common.foreign_arrays writers.recorders.vector_values",
+        core="readers.blocks store.agents writers.recorders.vector_values",
     ),
     "terminal": Room(
         modules="terminal",
