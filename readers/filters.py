@@ -29,7 +29,7 @@ from .sql.beside import exact_text, refuse_rounded
 from .sql.connections import add_macros, add_steps, check_frame_function, check_has_steps, macros_for
 from .sql.macros import TRANSITIONS, WITH_NEXT
 from .sql.session import QuerySession, check_text, plain_parameters
-from .sql.sources import Sources, run_interruptible
+from .sql.sources import SqlSources, run_interruptible
 from .sql.text import RUN, named_words, names_run_keys, run_keys
 
 _CHOSEN = "_chosen"
@@ -61,7 +61,7 @@ def positions_where(snapshot: Snapshot, candidates: np.ndarray | None, asked: Sq
     connection = _idle.get(snapshot, {}).pop(os.getpid(), None) if reusable else None
     sources = None
     if connection is None:
-        sources = Sources(snapshot, segments, spill=False)
+        sources = SqlSources(snapshot, segments, spill=False)
         connection = sources.connection
 
     def fulfilling() -> np.ndarray:
@@ -99,7 +99,7 @@ def positions_where(snapshot: Snapshot, candidates: np.ndarray | None, asked: Sq
 
 
 def _confined_views(
-    snapshot: Snapshot, sources: Sources, candidates: np.ndarray | None, words: frozenset[str] | None
+    snapshot: Snapshot, sources: SqlSources, candidates: np.ndarray | None, words: frozenset[str] | None
 ) -> None:
     """Create what a condition may see, and close the connection off from everything else.
 
@@ -143,7 +143,7 @@ def _fulfilling(
     condition = exact_text([snapshot], "The filter", condition, parameters, condition=True)
     rows = f"_positioned AS {EPISODES}"
     if names_run_keys(condition):
-        rows = f"({Sources.with_run(snapshot, 'FROM _positioned', f'FROM {RUNS}')}) AS {EPISODES}"
+        rows = f"({SqlSources.with_run(snapshot, 'FROM _positioned', f'FROM {RUNS}')}) AS {EPISODES}"
     result = connection.execute(f"SELECT ({condition}\n) AS kind FROM {rows} LIMIT 0", parameters)
     kind = str(result.description[0][1]) if result.description else ""
     if kind != "BOOLEAN":

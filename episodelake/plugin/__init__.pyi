@@ -19,7 +19,7 @@ from ..readers.measures.table_size import TableSize
 from ..readers.replaying.rendering import RenderedFrames
 from ..readers.replaying.run_envs import RunEnv
 from ..readers.sql.session import QuerySession
-from ..readers.sql.sources import sql_type
+from ..readers.sql.sources import SqlSources, sql_type
 from ..readers.sql.text import literal, quote
 from ..readers.tasks import Address
 from ..readers.unsealed import JournalFollower, Unsealed, UnsealedEpisode
@@ -93,6 +93,7 @@ __all__ = [
     "RunEnv",
     "Snapshot",
     "SpaceCodec",
+    "SqlSources",
     "StepSchema",
     "TableSize",
     "TreeLayout",

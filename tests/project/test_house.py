@@ -486,7 +486,7 @@ DOORS: dict[str, Room] = {
     ),
     "lakes": Room(
         modules="lakes publishing",
-        core="readers.sql.sources store.rewrite.fixed_copy",
+        core="store.rewrite.fixed_copy",
     ),
     "integrations": Room(
         modules="integrations",
