@@ -34,6 +34,7 @@ from ..store.common.warn import warn_caller
 from ..store.dynamic.values import dump_json, freeze_value, load_json
 from ..store.journal.run_journal import Journals
 from ..store.layout import Layout
+from ..store.rewrite.fixed_copy import write_fixed_copy
 from ..store.schema import StepSchema
 from ..store.snapshot import Snapshot
 from ..store.spaces import SpaceCodec, space_from_json, space_to_json
@@ -137,4 +138,5 @@ __all__ = [
     "values_of",
     "warn_caller",
     "whole_number",
+    "write_fixed_copy",
 ]

@@ -486,7 +486,6 @@ DOORS: dict[str, Room] = {
     ),
     "lakes": Room(
         modules="lakes publishing",
-        core="store.rewrite.fixed_copy",
     ),
     "integrations": Room(
         modules="integrations",
