@@ -55,6 +55,7 @@ from ..writers.importing.formats import (
 from ..writers.importing.grouped_trees import GroupedTree
 from ..writers.importing.joined import tree_format
 from ..writers.importing.layouts import TreeLayout
+from ..writers.recorders.vector_values import InfoChoice
 from . import columns as columns
 from . import engines as engines
 from . import files as files
@@ -79,6 +80,7 @@ __all__ = [
     "GrowingEpisode",
     "Holds",
     "ImportOptions",
+    "InfoChoice",
     "JournalFollower",
     "Journals",
     "LISTS",

@@ -490,7 +490,7 @@ DOORS: dict[str, Room] = {
     "integrations": Room(
         modules="integrations",
         rooms="exchange training",
-        core="readers.blocks writers.recorders.vector_values",
+        core="readers.blocks",
     ),
     "terminal": Room(
         modules="terminal",

@@ -26,9 +26,8 @@ from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
 
 from ... import AgentGroup, EpisodeStore, TeamWriter
 from ...errors import RecorderStateError
-from ...plugin import freeze_value
+from ...plugin import InfoChoice, freeze_value
 from ...types import OpenTeam, SessionKeywords
-from ...writers.recorders.vector_values import InfoChoice
 
 #: The policy value with an action before RLlib clipped or rescaled it.
 SAMPLED_ACTION = "sampled_action"
