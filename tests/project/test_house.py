@@ -490,7 +490,6 @@ DOORS: dict[str, Room] = {
     "integrations": Room(
         modules="integrations",
         rooms="exchange training",
-        core="readers.blocks",
     ),
     "terminal": Room(
         modules="terminal",
