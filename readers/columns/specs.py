@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from ...store.common.arguments import suggest
 from ...store.common.compatibility import numpy_type
-from ...store.dynamic import logical_types as kinds
 from ...store.dynamic.column_groups import STEP_GROUPS
 from ...store.dynamic.columns import group_of
+from ...store.dynamic.logical_types import LogicalType, field_kind
 from ...store.dynamic.values import load_object
 from ...store.errors import CorruptStoreError, InvalidArgumentError
 from ...store.layout import STEPS
@@ -277,13 +277,13 @@ def text_fields(snapshot: Snapshot) -> dict[str, pa.Field]:
 
 def is_text_field(field: pa.Field) -> bool:
     """Return whether the values of a dynamic column are texts."""
-    kind = kinds.field_kind(field)
+    kind = field_kind(field)
     return pa.types.is_string(field.type) and kind in (None, "str")
 
 
 def _dynamic_type(field: pa.Field) -> tuple[np.dtype, tuple[int, ...]]:
-    kind = kinds.field_kind(field)
-    if kind is not None and (logical := kinds.LogicalType.of(kind)).form == "array":
+    logical = LogicalType.of_column(field)
+    if logical is not None and logical.form == "array":
         assert logical.dtype is not None
         return logical.dtype, logical.shape
     listed = pa.types.is_list(field.type)

@@ -31,7 +31,6 @@ from ...store.errors import (
 from ...store.files import exists, is_file, is_folder, names_in
 from ...store.frames import Video
 from ...store.names import ACTION, OBSERVATION
-from ..episodes.arrow_episodes import batches_of
 from .boundary import Files, check_access, check_not_empty, reading
 from .columns import numbered, numbered_columns
 
@@ -162,7 +161,7 @@ class ForeignEpisode:
 
 @dataclass(frozen=True)
 class ForeignTable:
-    """Many episodes as Arrow data, as `EpisodeWriter.write_episodes` takes them.
+    """Many episodes as tables, or data frames that export Arrow, with the columns of `write_episodes`.
 
     Attributes:
         steps: T+1 rows for each episode, with a column `episode`. The last observation is NULL where it is
@@ -279,7 +278,7 @@ class ForeignDataset(ABC):
         with reading(f"{part.name} of {self.source}"):
             loaded = part.load()
             if isinstance(loaded, ForeignTable):
-                steps = pa.Table.from_batches(batches_of(loaded.steps))
+                steps = pa.table(loaded.steps)
                 for space, root in ((self.observation_space, OBSERVATION), (self.action_space, ACTION)):
                     steps = numbered_columns(space, root, steps)
                 return replace(loaded, steps=steps)

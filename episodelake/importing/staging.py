@@ -35,9 +35,9 @@ from ..plugin.files import afterwards, exists, is_visible, rename_durably, visib
 from ..store.spaces.coerce import Cast
 from ..types import Progress
 from ..writers.episodes.source_keys import Source, committed_sources
-from ..writers.importing.importer import Imported, OnChanged, OnError, SourceChangedError, import_episodes
 from ..writers.session.environment import stated_spec
 from ..writers.session.run import recover_unclosed
+from .importer import Imported, OnChanged, OnError, SourceChangedError, import_episodes
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,6 @@ from ..plugin import (
     ImportOptions,
     Layout,
     Losses,
-    check_free,
     collected,
     flag,
     one_of,
@@ -32,7 +31,7 @@ from ..plugin import (
     reading,
     space_to_json,
 )
-from ..plugin.files import exists, is_file, real_path, refuse_unused
+from ..plugin.files import check_free, exists, is_file, real_path, refuse_unused
 from ..store.common.arguments import naming_arguments
 from ..store.spaces.coerce import Cast
 from ..types import Progress
@@ -44,8 +43,8 @@ from ..writers.importing.formats import (
     chosen_format,
     installed_dataset,
 )
-from ..writers.importing.importer import OnChanged, OnError, read_part, source_identity, write_loaded
-from .import_staging import Target, empty_store, import_staged
+from .importer import OnChanged, OnError, read_part, source_identity, write_loaded
+from .staging import Target, empty_store, import_staged
 
 _PREVIEWED_ROWS = 5
 
