@@ -188,9 +188,6 @@ def add_steps(
             TRANSITIONS: f"SELECT * FROM {STEPS} WHERE terminated IS NOT NULL",
             WITH_NEXT: f"SELECT * FROM ({following}) {choice} WHERE terminated IS NOT NULL",
         }
-        if snapshot.manifest.rollouts is not None:
-            tables = (snapshot.shown_schema(table).names for table in (STEPS, EPISODES))
-            bodies.update(rollout_views(*tables))
         for name, body in bodies.items():
             sources.create_view(name, body)
     except StoreUnavailableError:
@@ -201,6 +198,10 @@ def add_steps(
             _refused[connection] = error
         _add_unreadable(sources, str(error))
         macros = tuple(macro for macro in macros if STEPS not in macro.reads)
+    if snapshot.manifest.rollouts is not None:
+        tables = (snapshot.shown_schema(table).names for table in (STEPS, EPISODES))
+        for name, body in rollout_views(*tables).items():
+            sources.create_view(name, body)
     _pending[connection] = dict(statements(macros))
     _frame_functions[connection] = FrameFunction(context)
 

@@ -506,6 +506,7 @@ DOORS: dict[str, Room] = {
     ),
     "terminal": Room(
         modules="terminal",
+        rooms="rollouts",
         core="",
     ),
     "collecting": Room(
