@@ -31,7 +31,7 @@ def make_rollouts(path: Path) -> None:
     with store.writer(run="talk") as writer:
         for number in range(6):
             version, sample = divmod(number, 3)
-            writer.write_rollout(  # type: ignore[attr-defined]
+            writer.write_rollout(
                 MESSAGES,
                 parents=PARENTS,
                 tokens=[None, [1, 2], [3, 4, 5], None, [6], list(range(40)), [7]],

@@ -489,6 +489,7 @@ DOORS: dict[str, Room] = {
     ),
     "look": Room(
         modules="explorer readers.charts readers.pictures _exploring",
+        rooms="rollouts",
         core="readers.blocks readers.filters",
     ),
     "lakes": Room(
