@@ -14,6 +14,7 @@ from gymnasium import spaces
 
 import episodelake as el
 from maintenance_stores import make_awkward_store
+from rollout_stores import make_rollouts
 
 DATA = Path(__file__).parent / "data"
 
@@ -134,6 +135,7 @@ MAKERS: dict[str, Callable[[Path], None]] = {
     "objectives": _objectives,
     "images": _images,
     "odd": _odd,
+    "rollouts": make_rollouts,
     "empty": _empty,
     "empty agents": _empty_agents,
 }

@@ -188,11 +188,6 @@ def add_steps(
             TRANSITIONS: f"SELECT * FROM {STEPS} WHERE terminated IS NOT NULL",
             WITH_NEXT: f"SELECT * FROM ({following}) {choice} WHERE terminated IS NOT NULL",
         }
-        if snapshot.manifest.rollouts is not None:
-            # An annotation of steps may have the name, and not the type, of a part of messages.
-            annotated = {each.name for each in snapshot.annotation_files.annotations.values()}
-            recorded = set(snapshot.filled_schema(STEPS).names) - annotated
-            bodies.update(rollout_views(recorded, snapshot.shown_schema(EPISODES).names))
         for name, body in bodies.items():
             sources.create_view(name, body)
     except StoreUnavailableError:
@@ -203,6 +198,12 @@ def add_steps(
             _refused[connection] = error
         _add_unreadable(sources, str(error))
         macros = tuple(macro for macro in macros if STEPS not in macro.reads)
+    if snapshot.manifest.rollouts is not None:
+        # An annotation of steps may have the name, and not the type, of a part of messages.
+        annotated = {each.name for each in snapshot.annotation_files.annotations.values()}
+        recorded = set(snapshot.filled_schema(STEPS).names) - annotated
+        for name, body in rollout_views(recorded, snapshot.shown_schema(EPISODES).names).items():
+            sources.create_view(name, body)
     _pending[connection] = dict(statements(macros))
     _frame_functions[connection] = FrameFunction(context)
 

@@ -483,6 +483,7 @@ DOORS: dict[str, Room] = {
     ),
     "look": Room(
         modules="explorer readers.charts readers.pictures _exploring",
+        rooms="rollouts",
     ),
     "lakes": Room(
         modules="lakes publishing",
@@ -498,6 +499,7 @@ DOORS: dict[str, Room] = {
     ),
     "terminal": Room(
         modules="terminal",
+        rooms="rollouts",
         core="",
     ),
     "collecting": Room(
