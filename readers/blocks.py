@@ -241,14 +241,20 @@ class Block:
             of_transitions: leave out the last row of each episode.
         """
         if codec.root not in self._decoded:
-            names = [field.name for field in codec.fields]
-            self.load([*names, "terminated"] if of_transitions else names)
-            arrays = [_single(self._column(name)) for name in names]
-            valid = self.stepped if of_transitions else self.observed(codec)
-            if valid is not None:
-                arrays = [without_nulls(array, valid) for array in arrays]
+            arrays = self._valid_cells(codec, of_transitions=of_transitions)
             self._keep(self._decoded, codec.root, codec.decode(arrays))
         return self._decoded[codec.root]
+
+    def columns_of(self, codec: SpaceCodec, *, of_transitions: bool) -> Any:
+        """Return the same as `SpaceCodec.decode_columns` has it, decoded each time."""
+        return codec.decode_columns(self._valid_cells(codec, of_transitions=of_transitions))
+
+    def _valid_cells(self, codec: SpaceCodec, *, of_transitions: bool) -> list[pa.Array | pa.ChunkedArray]:
+        names = [field.name for field in codec.fields]
+        self.load([*names, "terminated"] if of_transitions else names)
+        arrays = [_single(self._column(name)) for name in names]
+        valid = self.stepped if of_transitions else self.observed(codec)
+        return arrays if valid is None else [without_nulls(array, valid) for array in arrays]
 
     def frames_at(self, leaf: FixedNode, start: int, rows: np.ndarray) -> np.ndarray:
         """Return frames of some rows; of encoded ones, what these need is decoded.

@@ -75,7 +75,7 @@ def choose_loaded(snapshot: Snapshot, selection: Selection, names: Sequence[str]
         InvalidArgumentError: see `choose_columns`; or an episode's metadata has a value of another kind.
     """
     make = partial(_make, snapshot, selection.positions)
-    return choose_columns(snapshot, selection, names, _columns(snapshot, make))
+    return choose_columns(snapshot, selection, names, _columns(snapshot, make), ragged=True)
 
 
 def choose_followed(snapshot: Snapshot, selection: Selection, names: Sequence[str]) -> tuple[Column, ...]:

@@ -166,7 +166,12 @@ class EpisodeColumns:
 
 
 def choose_columns(
-    snapshot: Snapshot, selection: Selection, names: Sequence[str], episodes: EpisodeColumns | None = None
+    snapshot: Snapshot,
+    selection: Selection,
+    names: Sequence[str],
+    episodes: EpisodeColumns | None = None,
+    *,
+    ragged: bool = False,
 ) -> tuple[Column, ...]:
     """Return the columns of some names.
 
@@ -175,22 +180,25 @@ def choose_columns(
         selection: the episodes whose rows are read.
         names: of columns.
         episodes: further columns, for names that no column of steps has; None for numbers of steps alone.
+        ragged: also columns whose rows differ in length.
 
     Raises:
         InvalidArgumentError: there is no such column (the message names those that are), or its values are
             not arrays of one shape.
     """
-    return tuple(_choose(snapshot, selection, name, episodes) for name in dict.fromkeys(names))
+    return tuple(_choose(snapshot, selection, name, episodes, ragged=ragged) for name in dict.fromkeys(names))
 
 
-def _choose(snapshot: Snapshot, selection: Selection, name: str, episodes: EpisodeColumns | None) -> Column:
+def _choose(
+    snapshot: Snapshot, selection: Selection, name: str, episodes: EpisodeColumns | None, *, ragged: bool
+) -> Column:
     schema = selection.schema
     codecs = {OBSERVATION: schema.observation, ACTION: schema.action, REWARD: schema.reward}
     if name in codecs:
-        return SpaceColumn.of(name, codecs[name])
+        return SpaceColumn.of(name, codecs[name], ragged=ragged)
     part = codecs[name.partition(".")[0]].part(f"{schema.prefix}{name}") if name.startswith(_PARTED) else None
     if part is not None:
-        return SpaceColumn.of(name, part)
+        return SpaceColumn.of(name, part, ragged=ragged)
     if name == OBSERVATION_PRESENT:
         return ObservedColumn.of(schema.observation)
     if name in FLAGS:
