@@ -64,7 +64,7 @@ def moved(leaf: torch.Tensor | np.ndarray, device: torch.device) -> torch.Tensor
         piece = _Piece.of(leaf)
         assert piece is not None
         return piece.moved(leaf, device)
-    if leaf.is_nested:
+    if isinstance(leaf, torch.Tensor) and leaf.is_nested:
         parts = (moved(part, device) for part in (leaf.values(), leaf.offsets()))
         return torch.nested.nested_tensor_from_jagged(*parts)
     pinned = leaf.device.type == "cpu" and needs_pinning(device)
