@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
@@ -40,12 +40,14 @@ class Column(ABC):
         template: its arrays with no rows: dtypes and shapes.
         fields: the columns of steps files that it is made from.
         of_transitions: whether an episode's last row has no value.
+        value_bytes: about how many bytes the values of a row take, where rows differ in length.
     """
 
     name: str
     template: Tree
     fields: tuple[str, ...]
     of_transitions: bool
+    value_bytes: float = field(default=0, kw_only=True)
 
     def facts(self, snapshot: Snapshot, pointers: Pointers) -> dict[str, Any]:
         """Return the values that a cache tells columns apart by, beside the rows; JSON can hold them."""
@@ -62,7 +64,19 @@ class Column(ABC):
     @property
     def row_bytes(self) -> int:
         """About how many bytes a row takes in memory."""
-        return row_bytes(self.template)
+        return row_bytes(self.template) + math.ceil(self.value_bytes)
+
+    @property
+    def is_ragged(self) -> bool:
+        """Whether rows differ in length, in some part at least."""
+        return any(isinstance(leaf, Ragged) for _, leaf in leaves(self.template))
+
+    def measured(self, files: Sequence[SegmentFile]) -> Column:
+        """Return the column with the sizes of values in some files, at least one, by their footers."""
+        rows = max(1, sum(int(file.starts[-1]) for file in files))
+        ragged = [part for part in self.parts if part.is_ragged]
+        total = sum(_stored_bytes(part, file) for part in ragged for file in files)
+        return replace(self, value_bytes=total / rows) if ragged else self
 
     @property
     def parts(self) -> tuple[Column, ...]:
@@ -216,18 +230,18 @@ class EncodedColumn(SpaceColumn):
             column.name, column.template, column.fields, column.of_transitions, column.codec, own, sizes
         )
 
-    def measured(self, files: Sequence[SegmentFile]) -> EncodedColumn:
-        """Return the column with the sizes of frames in some files, at least one, by their footers."""
+    def measured(self, files: Sequence[SegmentFile]) -> Column:
+        """See `Column`; also the sizes of frames."""
         rows = max(1, sum(int(file.starts[-1]) for file in files))
         sizes = (sum(file.stored_bytes(each.name) for file in files) / rows for each in self.video)
-        return replace(self, frame_bytes=tuple(sizes))
+        return replace(super().measured(files), frame_bytes=tuple(sizes))
 
     @property
     def row_bytes(self) -> int:
         """See `Column`."""
         raw = sum(each.image.size for each in self.video)
         # The place of each cell is kept beside it.
-        return row_bytes(self.template) - raw + math.ceil(sum(self.frame_bytes)) + 8 * len(self.video)
+        return super().row_bytes - raw + math.ceil(sum(self.frame_bytes)) + 8 * len(self.video)
 
     def empty(self, new: Callable[[np.ndarray], np.ndarray], rows: int) -> Tree:
         """See `Column`."""
@@ -301,6 +315,17 @@ def _space_template(codec: SpaceCodec, *, ragged: bool) -> Tree:
                 "columns=[...], or read episode by episode."
             )
     return template
+
+
+def _stored_bytes(column: Column, file: SegmentFile) -> int:
+    """Return about how many bytes the values of a column in a file take in memory."""
+    total = 0
+    # One column of the file for each leaf; further ones, such as the flags, come after these.
+    for name, (_, leaf) in zip(column.fields, leaves(column.template), strict=False):
+        count, stored = file.stored_values(name)
+        # Of texts and frames, bytes, a file counts only how many there are.
+        total += stored if leaf.dtype == np.uint8 else count * leaf.dtype.itemsize
+    return total
 
 
 def _innermost(leaf: Any) -> Any:

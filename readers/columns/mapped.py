@@ -146,11 +146,6 @@ class ColumnFile:
         """Its name in the cache."""
         return hashlib.sha256(json.dumps(self.facts, sort_keys=True).encode()).hexdigest()[:40]
 
-    @property
-    def is_ragged(self) -> bool:
-        """Whether the size of the file depends on the values."""
-        return _is_ragged(self.column)
-
     def size(self, ragged: Tree) -> int:
         """Return the bytes of all leaves, at least 1: an empty file cannot be mapped.
 
@@ -213,10 +208,6 @@ class _PackedLeaves:
         if own is not None:
             array[...] = own
         return array
-
-
-def _is_ragged(column: Column) -> bool:
-    return any(isinstance(leaf, Ragged) for _, leaf in leaves(column.template))
 
 
 def _selection(source: ColumnSource) -> str:
@@ -314,9 +305,9 @@ def _build(
         columns: list[Column] = []
         for file in missing:
             arrays = file.arrays(contents[file.key], ragged[file.key])
-            own = file.column.divided(arrays) if file.is_ragged else [(file.column, arrays)]
+            own = file.column.divided(arrays) if file.column.is_ragged else [(file.column, arrays)]
             for column, part in own:
-                if not _is_ragged(column):
+                if not column.is_ragged:
                     columns.append(column)
                     into[column.name] = part
         read_arrays(replace(source, columns=tuple(columns)), into)
@@ -327,12 +318,12 @@ def _build(
 
 def _ragged_leaves(source: ColumnSource, column: Column) -> Tree:
     """Return the leaves of a column whose rows differ in length, decoded; None for others."""
-    if not _is_ragged(column):
+    if not column.is_ragged:
         return map_leaves(lambda leaf: None, column.template)
-    own = tuple(part for part in column.parts if _is_ragged(part))
+    own = tuple(part for part in column.parts if part.is_ragged)
     arrays = read_arrays(replace(source, columns=own)).columns
     parts = (
-        arrays[part.name] if _is_ragged(part) else map_leaves(lambda leaf: None, part.template)
+        arrays[part.name] if part.is_ragged else map_leaves(lambda leaf: None, part.template)
         for part in column.parts
     )
     return column.composed(list(parts))
