@@ -78,7 +78,7 @@ class Column(ABC):
         total = sum(_stored_bytes(part, file) for part in ragged for file in files)
         return replace(self, value_bytes=total / rows) if ragged else self
 
-    @property
+    @cached_property
     def parts(self) -> tuple[Column, ...]:
         """A column for each part that is no Dict or Tuple."""
         return (self,)

@@ -171,7 +171,7 @@ class Ragged:
             start, stop, _ = key.indices(len(self))
             return self._between(start, max(start, stop), (max(stop - start, 0), *self.leading[1:]))
         if isinstance(key, int | np.integer):
-            number = int(key) + len(self) * (key < 0)
+            number = int(key) if key >= 0 else int(key) + len(self)
             if not 0 <= number < len(self):
                 raise IndexError(f"There is no row {key}; there are {len(self)}.")
             if len(self.leading) == 1:

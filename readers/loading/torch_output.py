@@ -65,8 +65,8 @@ def moved(leaf: torch.Tensor | np.ndarray, device: torch.device) -> torch.Tensor
         assert piece is not None
         return piece.moved(leaf, device)
     if isinstance(leaf, torch.Tensor) and leaf.is_nested:
-        parts = (moved(part, device) for part in (leaf.values(), leaf.offsets()))
-        return torch.nested.nested_tensor_from_jagged(*parts)
+        values, offsets = (moved(part, device) for part in _parts(leaf))
+        return torch.nested.nested_tensor_from_jagged(values, offsets)
     pinned = leaf.device.type == "cpu" and needs_pinning(device)
     return (leaf.pin_memory() if pinned else leaf).to(device, non_blocking=pinned)
 
@@ -207,7 +207,11 @@ def _nested(rows: Ragged, converted: Callable[[np.ndarray], torch.Tensor]) -> to
 
 def _apart(leaf: torch.Tensor) -> Tree:
     """Return a tensor, or the values and offsets of a nested one, under a key that no space has."""
-    return {Ragged: (leaf.values(), leaf.offsets())} if leaf.is_nested else leaf
+    return {Ragged: _parts(leaf)} if leaf.is_nested else leaf
+
+
+def _parts(nested: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    return nested.values(), nested.offsets()
 
 
 def _together(tree: Tree) -> Tree:
