@@ -30,8 +30,6 @@ from ..context import ContextView
 from .column_stats import ColumnStats, Stats, StatsCache, cache_key
 
 _CHANNELS = (1, 3, 4)
-#: Ends the name of the statistics of lengths.
-LENGTH_SUFFIX = ".length"
 #: Pixels are counted so many at a time, since numpy widens them to 64 bits on the way.
 _AT_ONCE = 1 << 20
 
@@ -153,7 +151,7 @@ def _measured_leaf(
     rows = int(np.count_nonzero(present))
     return [
         replace(measured, rows=rows, absent=len(present) - rows),
-        _measured(f"{name}{LENGTH_SUFFIX}", leaf.lengths, present, quantiles),
+        _measured(f"len({name})", leaf.lengths, present, quantiles),
     ]
 
 
@@ -311,7 +309,7 @@ def stats(
     of a column holds for parts of nested ones too, which stand under their dotted names.
 
     A named column whose rows differ in length (Sequence, Text and Graph spaces, lists) has statistics of all
-    its values together, in UTF-8 bytes for texts, and under its name with `.length` those of the lengths.
+    its values together, in UTF-8 bytes for texts, and under `len(name)` those of the lengths.
 
     Args:
         columns: names; None for observations, actions, rewards and all columns of infos, policy and users

@@ -342,8 +342,12 @@ def test_transforms(store: el.EpisodeStore) -> None:
         store.loader(4, transforms=[el.FrameStack(2, "observation.words")])
     with pytest.raises(el.errors.InvalidArgumentError, match="no fixed shape"):
         store.replay_buffer(10)
-    with pytest.raises(el.errors.InvalidArgumentError, match="no fixed shape"):
+    with pytest.raises(el.errors.InvalidArgumentError, match=r"rows differ in length.*store.refresh\(\)"):
         next(iter(store.loader(4, follow=el.Follow())))
+    torch = pytest.importorskip("torch")
+    module = el.TorchModule(torch.nn.Identity(), ["action"], "same")
+    with pytest.raises(el.errors.InvalidArgumentError, match=r"one shape.*'action' differ.*ragged='padded'"):
+        next(iter(store.loader(4, output="torch", columns=["action"], transforms=[module])))
 
 
 def test_streams_count_values(store: el.EpisodeStore) -> None:

@@ -436,14 +436,17 @@ def test_columns_without_one_shape_are_left_out_unless_asked_for(tmp_path: Path,
     names = ["observation.words", "observation.said", "info.hits"]
     for _ in range(2):  # measured, and kept
         stats = store.stats(names, cache_folder=folder)
-        assert list(stats) == [each for name in names for each in (name, f"{name}.length")]
-        words, lengths = stats["observation.words"], stats["observation.words.length"]
+        assert list(stats) == [each for name in names for each in (name, f"len({name})")]
+        words, lengths = stats["observation.words"], stats["len(observation.words)"]
         assert words.mean.tolist() == [1, 2] and words.count.tolist() == [3, 3] and words.rows == 3
         assert words.minimum.tolist() == [-1, 0] and words.dtype == "float32"
         assert (lengths.minimum, lengths.maximum, lengths.mean) == (0, 2, 1) and lengths.count == 3
-        assert stats["observation.said.length"].maximum == 3
-        hits = stats["info.hits.length"]
+        assert stats["len(observation.said)"].maximum == 3
+        hits = stats["len(info.hits)"]
         assert (hits.rows, hits.absent, hits.mean, stats["info.hits"].mean) == (2, 1, 2, 2.5)
+    normalize = el.Normalize.from_stats(stats, ["observation.words"], "range")
+    (batch,) = store.loader(9, columns=["observation.words"], transforms=[normalize])
+    assert batch["observation.words"].values.tolist() == [[0, 0], [1, 1]]
     with pytest.raises(el.errors.InvalidArgumentError, match=r"'observation.one' are no arrays"):
         store.stats(["observation"], cache_folder=folder)
 
