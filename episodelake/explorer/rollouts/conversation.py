@@ -11,12 +11,12 @@ import numpy as np
 import polars as pl
 from nicegui import background_tasks, run, ui
 
-from .. import Episode
-from ..errors import EpisodelakeError
-from ..plugin import counted
-from ..rollouts.turns import Turn, departures, reward_parts, turns_of
-from ..types import Rollout
-from .moments import text_of
+from ... import Episode
+from ...errors import EpisodelakeError
+from ...plugin import counted
+from ...rollouts.turns import Turn, departures, reward_parts, turns_of
+from ...types import Rollout
+from ..moments import text_of
 
 #: Characters of a text, and cells of tokens, that are shown unasked.
 _LONGEST, _MOST_TOKENS = 2_000, 1_000

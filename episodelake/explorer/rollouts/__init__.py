@@ -1,0 +1,1 @@
+"""A rollout of a language agent on the page, as a conversation."""
