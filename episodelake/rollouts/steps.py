@@ -112,8 +112,8 @@ def rollout_steps(
         own, vocabulary, line=above == list(range(-1, count - 1))
     )
     moments = [None] * count if times is None else _of_length("times", times, count)
-    for row, *others in zip(rows, own, cut, moments, strict=True):
-        row.update(further(row[ROLE], *others))
+    for row, flag, piece, moment in zip(rows, own, cut, moments, strict=True):
+        row.update(further(row[ROLE], flag, piece, moment))
     return {
         "observations": np.array([*above, -1]),
         "actions": np.array(own, np.int64),

@@ -110,16 +110,18 @@ class TokenArguments:
                     "entry for each message."
                 )
             return self._cut(given, sampled, vocabulary)
-        parts = {name: _by_message(name, values, len(sampled)) for name, values in given.items()}
-        for name, values in parts.items():
-            if values is None:
+        parts: dict[str, Sequence[Any]] = {}
+        for name, values in given.items():
+            listed = _by_message(name, values, len(sampled))
+            if listed is None:
                 raise InvalidArgumentError(
                     f"tokens has an entry for each of the {len(sampled)} messages, {name} does not. Give "
                     "both as one array, or both as lists with an entry for each message."
                 )
-            for at, (ids, own) in enumerate(zip(tokens, values, strict=True)):
+            for at, (ids, own) in enumerate(zip(tokens, listed, strict=True)):
                 if ids is None and own is not None:
                     raise InvalidArgumentError(f"message {at}: {name} came without tokens.")
+            parts[name] = listed
         return [
             None
             if ids is None
