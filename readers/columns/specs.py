@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -196,11 +197,24 @@ def choose_columns(
         InvalidArgumentError: there is no such column (the message names those that are), or its values are
             not arrays of one shape.
     """
-    return tuple(_choose(snapshot, selection, name, episodes, ragged=ragged) for name in dict.fromkeys(names))
+    known = cache(partial(_known_fields, snapshot, selection, texts=episodes is not None))
+    return tuple(
+        _choose(snapshot, selection, name, known, episodes, ragged=ragged) for name in dict.fromkeys(names)
+    )
+
+
+def _known_fields(snapshot: Snapshot, selection: Selection, *, texts: bool) -> dict[str, pa.Field]:
+    return _dynamic_fields_of(snapshot, selection) | (text_fields(snapshot) if texts else {})
 
 
 def _choose(
-    snapshot: Snapshot, selection: Selection, name: str, episodes: EpisodeColumns | None, *, ragged: bool
+    snapshot: Snapshot,
+    selection: Selection,
+    name: str,
+    known: Callable[[], dict[str, pa.Field]],
+    episodes: EpisodeColumns | None,
+    *,
+    ragged: bool,
 ) -> Column:
     schema = selection.schema
     codecs = {OBSERVATION: schema.observation, ACTION: schema.action, REWARD: schema.reward}
@@ -213,15 +227,18 @@ def _choose(
         return ObservedColumn.of(schema.observation)
     if name in FLAGS:
         return FlagColumn(name, np.zeros(0, bool), tuple(dict.fromkeys((name, FLAGS[0]))), True)
-    return _choose_dynamic(snapshot, selection, name, episodes, ragged=ragged)
+    return _choose_dynamic(snapshot, selection, name, known(), episodes, ragged=ragged)
 
 
 def _choose_dynamic(
-    snapshot: Snapshot, selection: Selection, name: str, episodes: EpisodeColumns | None, *, ragged: bool
+    snapshot: Snapshot,
+    selection: Selection,
+    name: str,
+    known: dict[str, pa.Field],
+    episodes: EpisodeColumns | None,
+    *,
+    ragged: bool,
 ) -> Column:
-    known = _dynamic_fields_of(snapshot, selection)
-    if episodes is not None:
-        known |= text_fields(snapshot)
     base = name.removesuffix(PRESENT)
     field = known.get(name) or known.get(base)
     if field is None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -36,11 +38,19 @@ def worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, World
         }
 
 
+@pytest.fixture(scope="module")
+def spawned() -> Iterator[ProcessPoolExecutor]:
+    """A process that imports the library itself."""
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        yield pool
+
+
 class TestTransitions(LoaderContract):
     """Single transitions."""
 
     kind = Kind(el.Transitions())
     thorough = True
+    in_workers = True
 
 
 class TestNSteps(LoaderContract):
@@ -78,6 +88,7 @@ class TestEpisodes(LoaderContract):
 
     kind = Kind(el.Episodes())
     thorough = True
+    in_workers = True
 
     def test_batches_are_split_into_episodes(self, world: World, tmp_path: Path) -> None:
         """`unpadded` gives each as long as it is, without a mask."""
@@ -116,6 +127,7 @@ class TestJoint(LoaderContract):
     """All agents of a group side by side."""
 
     kind = Kind(el.Transitions(), ("tank_0", "tank_1"), (("group", "tank"), ("joint", True)), "", "several")
+    in_workers = True
 
 
 class TestJointWindows(LoaderContract):
