@@ -489,7 +489,7 @@ DOORS: dict[str, Room] = {
     ),
     "integrations": Room(
         modules="integrations",
-        rooms="exchange training",
+        rooms="exchange",
     ),
     "terminal": Room(
         modules="terminal",
