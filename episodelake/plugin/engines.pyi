@@ -1,6 +1,7 @@
 """The names of `episodelake.plugin.engines`, for type checkers; `engines.py` loads them on first use."""
 
 from ..importing.importing import import_part
+from ..readers.columns.tree import leaves
 from ..readers.loading.feeding import unit_counts
 from ..store.rewrite.merging import merge_stores
 from ..store.staging import staging
@@ -14,6 +15,7 @@ __all__ = [
     "Worker",
     "WorkerPool",
     "import_part",
+    "leaves",
     "merge_stores",
     "staging",
     "unit_counts",

@@ -44,7 +44,7 @@ def _map_one(function: Callable[[Any], Any], tree: Tree) -> Tree:
 
 
 def leaves(tree: Tree, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield each leaf with its dotted name, in order."""
+    """Yield each array of a nest, such as a batch of a loader, with its dotted name."""
     if isinstance(tree, dict | tuple):
         parts = tree.items() if isinstance(tree, dict) else enumerate(tree)
         for key, part in parts:

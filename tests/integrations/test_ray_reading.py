@@ -332,8 +332,10 @@ def test_bad_arguments_are_refused_before_anything_runs(store: el.EpisodeStore, 
     path, refused = path_of(store), el.errors.InvalidArgumentError
     with pytest.raises(refused, match=r"no column 'rewards' of steps\. Did you mean reward\?"):
         read_steps(path, ["rewards"])
-    with pytest.raises(refused, match="expected a list of names"):
+    with pytest.raises(refused, match=r"columns='reward': expected a list of names"):
         read_steps(path, "reward")
+    with pytest.raises(refused, match=r"steps='reward': expected a list of names"):
+        read_episodes(path, steps="reward")
     with pytest.raises(refused, match=r"no option 'colums'\. There are"):
         read_steps(path, colums=["t"])
     with pytest.raises(refused, match="override_num_blocks"):

@@ -460,21 +460,17 @@ def test_no_folder_is_a_wall_of_files() -> None:
 
 
 class Room(NamedTuple):
-    """A part of the library that stands on the core, and what it still takes beside its door.
-
-    All are names with spaces between them.
+    """A part of the library that takes from the core only public names and those of `episodelake.plugin`.
 
     Attributes:
-        modules: below these it lies.
-        rooms: others that it may import.
-        core: modules of the core from which it takes names that are neither public nor those of
-            `episodelake.plugin`. These are debts: a module goes with its last name, and none is added.
-            None: the room is a floor, which takes from the core below it freely.
+        modules: below these it lies; names with spaces between them.
+        rooms: others that it may import, as such names.
+        floor: whether it takes from the core below it freely.
     """
 
     modules: str
     rooms: str = ""
-    core: str | None = ""
+    floor: bool = False
 
 
 DOORS: dict[str, Room] = {
@@ -490,25 +486,23 @@ DOORS: dict[str, Room] = {
     ),
     "integrations": Room(
         modules="integrations",
-        rooms="exchange training",
+        rooms="exchange",
     ),
     "rollouts": Room(
         modules="rollouts",
         rooms="exchange training",
-        core="",
     ),
     "terminal": Room(
         modules="terminal",
         rooms="rollouts",
-        core="",
     ),
     "collecting": Room(
         modules="writers.collecting",
-        core=None,
+        floor=True,
     ),
     "training": Room(
         modules="readers.columns readers.loading replay_buffer",
-        core=None,
+        floor=True,
     ),
 }
 
@@ -536,20 +530,19 @@ def taken(room: str, module: str, is_package: bool, source: str) -> Iterator[tup
             continue
         if room_of(target) not in (None, room):
             yield str(room_of(target)), target
-        elif room_of(target) is None and DOORS[room].core is not None:
+        elif room_of(target) is None and not DOORS[room].floor:
             yield target.removeprefix("episodelake.").rpartition(".")[0], target
 
 
 def test_rooms_have_one_door() -> None:
-    """Rooms import public names, those of `episodelake.plugin`, their own, and what their debts name."""
+    """Rooms import public names, those of `episodelake.plugin`, their own, and those of rooms they may."""
     used: dict[str, set[str]] = {name: set() for name in DOORS}
     for module, path in library_modules():
         if (room := room_of(module)) is not None:
             found = taken(room, module, path.name == "__init__.py", path.read_text("utf-8"))
             used[room] |= {source for source, _ in found}
-    declared = {name: {*room.rooms.split(), *(room.core or "").split()} for name, room in DOORS.items()}
-    assert {name: new for name in DOORS if (new := used[name] - declared[name])} == {}
-    assert {name: paid for name in DOORS if (paid := declared[name] - used[name])} == {}
+    declared = {name: {*room.rooms.split()} for name, room in DOORS.items()}
+    assert used == declared
 
 
 #: Longer modules; the list may only shrink. Each method of a store is a docstring and a call.

@@ -10,7 +10,7 @@ version and reads its episodes with the public API, so its values are those of a
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from os import PathLike, fspath
@@ -180,6 +180,17 @@ def check_path(path: str | PathLike[str]) -> None:
         )
     if fspath(path).startswith("memory://"):
         raise InvalidArgumentError(f"{path!r} is in the memory of this process, which no task of Ray sees.")
+
+
+def check_names(argument: str, names: Any) -> None:
+    """Refuse what is no list of names.
+
+    Raises:
+        InvalidArgumentError: it is something else, such as a single name outside a list.
+    """
+    listed = isinstance(names, Collection) and not isinstance(names, str)
+    if not listed or not all(isinstance(name, str) for name in names):
+        raise InvalidArgumentError(f"{argument}={names!r:.200}: expected a list of names.")
 
 
 def check_columns(columns: Sequence[str], known: Sequence[str], of: str) -> None:

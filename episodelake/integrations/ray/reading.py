@@ -23,12 +23,9 @@ from ... import open as open_store
 from ...errors import InvalidArgumentError
 from ...plugin import Address, FixedNode, collected, iterate_blocks, plain_table
 from ...plugin.columns import ACTION, EPISODE, METADATA, OBSERVATION, REWARD
-from ...plugin.engines import unit_counts
-from ...readers.columns.selection import select
-from ...readers.columns.specs import check_names
-from ...readers.columns.tree import leaves
+from ...plugin.engines import leaves, unit_counts
 from ...types import Units
-from .datasource import BLOCK_BYTES, Reading, check_columns, check_path, dataset_of
+from .datasource import BLOCK_BYTES, Reading, check_columns, check_names, check_path, dataset_of
 
 #: About how many bytes a cell takes whose size is known only when it is read.
 _CELL_BYTES = 16
@@ -114,18 +111,13 @@ def _fixed_leaves(view: EpisodeView) -> dict[str, FixedNode]:
 
 def _row_counts(view: EpisodeView, last: bool) -> np.ndarray:
     """Return the number of steps of each episode, or of its transitions; int64, shape (E,)."""
-    snapshot, positions = view.context.snapshot, view.positions
-    rows = snapshot.pointers.row_count[positions]
+    snapshot = view.context.snapshot
+    rows = snapshot.pointers.row_count[view.positions]
     if last:
         return rows
     if not snapshot.schema.groups:
         return rows - 1
-    counts = np.zeros(len(rows), np.int64)
-    for group in snapshot.schema.groups:
-        index = select(snapshot, positions, group=group.name).index
-        if index.numbers is not None:
-            np.add.at(counts, index.numbers, index.lengths)
-    return counts
+    return collected(view.episodes.select(pl.col("agent_lengths").list.sum())).to_series().to_numpy()
 
 
 def _episode_rows(
@@ -260,7 +252,7 @@ def read_episodes(
     """
     view, address = _view(path, where, version, storage_options)
     names = _checked(columns, view.episodes.collect_schema().names(), "episodes")
-    check_names(steps)
+    check_names("steps", steps)
     sizes, counts = dict.fromkeys(names, _CELL_BYTES), np.ones(len(view), np.int64)
     if steps:
         options = {"units": Episodes(), "columns": [*dict.fromkeys([*steps, LENGTH])], "agent": agent}
@@ -331,6 +323,6 @@ def _view(
 def _checked(columns: Sequence[str] | None, known: Sequence[str], of: str) -> tuple[str, ...]:
     if columns is None:
         return tuple(known)
-    check_names(columns)
+    check_names("columns", columns)
     check_columns(columns, known, of)
     return tuple(dict.fromkeys(columns))

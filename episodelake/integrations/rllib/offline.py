@@ -17,10 +17,9 @@ from ray.rllib.offline.offline_data import OfflineData
 from ... import EpisodeView
 from ... import open as open_store
 from ...errors import InvalidArgumentError
-from ...plugin import Address, collected, flag, suggest, warn_caller
+from ...plugin import Address, collected, counted, flag, suggest, warn_caller
 from ...plugin.columns import POLICY
 from ...plugin.files import options_of, refuse_unused
-from ...readers.loading.config import left_out
 from .offline_episodes import (
     OWN_COLUMNS,
     REPLACEABLE,
@@ -155,7 +154,11 @@ def _view(path: str, where: Any, arguments: dict[str, Any]) -> EpisodeView:
         )
     missing = view.context.snapshot.missing_at(view.positions)
     if missing is not None and (count := int(missing.sum())):
-        warn_caller(f"{left_out('RLlib', count, int(kept.sum()) + count)} A learner bootstraps there.")
+        warn_caller(
+            f"RLlib leaves out {count} of {int(kept.sum()) + count} transitions, with their rewards: the "
+            f"last of {counted(count, 'episode')} whose last observation is missing. A learner bootstraps "
+            "there."
+        )
     return view[:]
 
 
