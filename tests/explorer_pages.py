@@ -247,7 +247,7 @@ class Visit:
             box.click()
             expect(box).to_be_checked()
 
-    def lists(self, amount: int) -> None:
+    def lists(self, amount: object) -> None:
         """Wait until the list has so many episodes."""
         expect(self.count).to_contain_text(re.compile(rf"of {amount}(?!\d)"))
 
