@@ -204,6 +204,9 @@ def _kept_encoded(
 def _array_feed(source: ColumnSource, config: LoaderConfig, order: Order, unit_index: UnitIndex) -> ArrayFeed:
     """Read the columns into memory, or map them from a cache folder."""
     cache, rule = config.cache, config.prioritized
+    if any(column.is_ragged for column in source.columns):
+        # How many rows are decoded at a time depends on their size.
+        source = replace(source, columns=_measured(source))
     if cache.kind == "memory":
         arrays = read_arrays(source)
     else:

@@ -144,8 +144,8 @@ def test_steps_are_what_was_written(tmp_path: Path, kind: str) -> None:
         assert all(equal(units_read[name], expected[name]) for name in expected)
 
 
-def test_ragged_values_are_lists_of_steps_and_refused_of_units(tmp_path: Path) -> None:
-    """A space without a fixed shape comes as it is stored; tensors of it are refused before anything runs."""
+def test_ragged_values_are_lists(tmp_path: Path) -> None:
+    """A space without a fixed shape comes as it is stored in steps, and as lists in episodes and units."""
     from episodelake.integrations.ray import read_episodes, read_steps, read_units
 
     ragged = spaces.Sequence(spaces.Box(-1, 1, (2,), np.float32), stack=True)
@@ -154,9 +154,19 @@ def test_ragged_values_are_lists_of_steps_and_refused_of_units(tmp_path: Path) -
     expected = store.transitions.collect().to_dicts()
     for name in ("action", "observation"):
         assert [plain(row[name]) for row in found] == [row[name] for row in expected]
-    for read in (read_episodes, read_units):
-        with pytest.raises(el.errors.EpisodelakeError, match=r"observation|action"):
-            read(tmp_path / "s")
+    steps = [pair for episode in store for pair in zip(episode.observations, episode.actions, strict=False)]
+    for units in (None, el.Windows(1)):
+        rows = read_units(tmp_path / "s", units).take_all()
+        assert len(rows) == len(steps)
+        for row, (seen, said) in zip(rows, steps, strict=True):
+            own, text = (row[name] if units is None else row[name][0] for name in ("observation", "action"))
+            assert [plain(pair) for pair in own] == np.asarray(seen).tolist()
+            assert bytes(text).decode() == said
+    rows = read_episodes(tmp_path / "s", ["episode_id"], steps=["observation", "action"]).take_all()
+    for row, episode in zip(rows, store, strict=True):
+        seen = [[plain(pair) for pair in each] for each in row["observation"]]
+        assert seen == [np.asarray(each).tolist() for each in episode.observations]
+        assert [bytes(each).decode() for each in row["action"]] == list(episode.actions)
 
 
 def test_all_columns_of_steps_and_episodes_are_those_of_the_view(store: el.EpisodeStore) -> None:

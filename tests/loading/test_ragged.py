@@ -74,7 +74,7 @@ def ragged_store(path: Any, lengths: list[int], seed: int = 0) -> el.EpisodeStor
     store = el.create(path, observation_space=SEEN, action_space=WORDS)
     with store.writer() as writer:
         for number, length in enumerate(lengths):
-            episode = writer.begin(seen(), info())
+            episode = writer.begin(seen(), info() if number else {"hits": rng.integers(9, size=2)})
             for t in range(length):
                 episode.append(words(), 1.0, seen(), terminated=t == length - 1, info=info())
             if number % 2:

@@ -479,9 +479,15 @@ def test_values_that_no_batch_holds_are_no_damage(store: el.EpisodeStore) -> Non
     assert np.nanmax(next(iter(loaders["cost"]))["info.cost"]) == 2
     add(cost="none", scan=np.ones(4))
     for name, text in (("cost", "different kinds, such as 'none'"), ("scan", "an array of 4 values")):
-        for call in (loaders[name].refresh, lambda name=name: store.loader(8, columns=[f"info.{name}"])):
-            with pytest.raises(el.errors.InvalidArgumentError, match=f"'info.{name}'.*({text}|lengths)"):
+        again = following(store, columns=[f"info.{name}"])
+        for call in (loaders[name].refresh, lambda again=again: next(iter(again))):
+            refused = f"'info.{name}'.*({text}|rows differ in length)"
+            with pytest.raises(el.errors.InvalidArgumentError, match=refused):
                 call()
+    with pytest.raises(el.errors.InvalidArgumentError, match="different kinds, such as 'none'"):
+        store.loader(8, columns=["info.cost"])
+    (batch,) = store.loader(999, columns=["info.scan"])
+    assert batch["info.scan"].lengths.tolist()[-3:] == [3, 3, 4]
     (batch,) = store.loader(999, columns=["info.cost_present"])
     assert batch["info.cost_present"].tolist()[-3:] == [True, True, False]
 

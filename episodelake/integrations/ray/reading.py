@@ -24,7 +24,7 @@ from ...errors import InvalidArgumentError
 from ...plugin import Address, FixedNode, collected, iterate_blocks, plain_table
 from ...plugin.columns import ACTION, EPISODE, METADATA, OBSERVATION, REWARD
 from ...plugin.engines import leaves, unit_counts
-from ...types import Units
+from ...types import Ragged, Units
 from .datasource import BLOCK_BYTES, Reading, check_columns, check_names, check_path, dataset_of
 
 #: About how many bytes a cell takes whose size is known only when it is read.
@@ -136,9 +136,21 @@ def _episode_rows(
         table = table.take(pa.array([part[EPISODE] for part in parts], pa.int64()))
         for name in columns:
             if name not in names:
-                values = ArrowVariableShapedTensorArray.from_numpy([part[name] for part in parts])
-                table = table.append_column(name, values)
+                table = table.append_column(name, _of_episodes([part[name] for part in parts]))
     yield table.select(columns) if columns else pa.table({_NO_COLUMN: pa.nulls(len(table))})
+
+
+def _of_episodes(values: Sequence[Any]) -> pa.Array:
+    """Return a key of some episodes as tensors; as lists of lists where rows differ in length."""
+    if not values or not isinstance(values[0], Ragged):
+        return ArrowVariableShapedTensorArray.from_numpy(values)
+    offsets = np.concatenate([[0], np.cumsum([len(rows) for rows in values])])
+    return Ragged(Ragged.joined(values), offsets).to_arrow()
+
+
+def _of_units(values: Any) -> pa.Array:
+    """Return a key of some units as tensors, or as lists."""
+    return values.to_arrow() if isinstance(values, Ragged) else ArrowTensorArray.from_numpy(values)
 
 
 def _within(name: str, key: str) -> bool:
@@ -154,7 +166,7 @@ def _unit_rows(
         rows = dict(leaves(batch))
         if EPISODE in rows:
             rows[EPISODE] += first
-        chosen = {name: ArrowTensorArray.from_numpy(rows[name]) for name in columns}
+        chosen = {name: _of_units(rows[name]) for name in columns}
         yield pa.table(chosen or {_NO_COLUMN: pa.nulls(len(next(iter(rows.values()))))})
 
 
@@ -235,6 +247,7 @@ def read_episodes(
     """Read episodes, one row each: their columns in `store.episodes`, and their steps as tensors.
 
     Of an episode of T transitions, observations have the shape (T + 1, ...) and everything else (T, ...).
+    Where rows differ in length they are lists, with a list for each row.
     Rows come in the order of the store. With steps, these are the episodes of a loader: one without two
     observations, and one without the agent, is left out.
 
@@ -281,9 +294,9 @@ def read_units(
 ) -> Dataset:
     """Read units for learners, one row each: what `store.loader(units=units)` puts into batches.
 
-    Parts of a Dict or Tuple space are columns of their own, `observation.camera`. Rows come in the order of
-    the store. For a learner, mix them with `random_shuffle()` or `iter_torch_batches(
-    local_shuffle_buffer_size=...)`, and give each worker its part with `streaming_split`.
+    Parts of a Dict or Tuple space are columns of their own, `observation.camera`; what differs in length is a
+    list. Rows come in the order of the store. For a learner, mix them with `random_shuffle()` or
+    `iter_torch_batches(local_shuffle_buffer_size=...)`, and give each worker its part with `streaming_split`.
 
     Args:
         path, where, version, storage_options, read_options: as for `read_steps`.
