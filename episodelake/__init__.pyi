@@ -8,9 +8,9 @@ from ._store import create, merge, recover
 from ._store import open_store as open
 from .episode_store import EpisodeStore, EpisodeView
 from .exchange import formats
-from .exchange.importing import import_dataset
 from .exchange.table.mapping import FILE, ColumnMapping
 from .exchange.video_files import frames_of
+from .importing.importing import import_dataset
 from .lakes.open_lake import lake
 from .lakes.pulling import preview, pull
 from .publishing.publishing import published

@@ -15,6 +15,7 @@ from ..errors import EpisodelakeError
 from ..readers.charts.signals import signal_columns
 from .camera_video import VideoMoment
 from .charts import episode_spec
+from .conversation import ConversationView, is_rollout, rollout_facts
 from .moments import (
     FrameSource,
     Moment,
@@ -62,6 +63,18 @@ class PaneOwner(Protocol):
         """Show the current step once more: a pane shows something else now."""
         ...
 
+    def jump(self, t: int) -> None:
+        """Move to a step."""
+        ...
+
+    def samples_beside(self, episode: Episode) -> dict[str, str]:
+        """Return the other rollouts of an episode's group: what to call each, by its id."""
+        ...
+
+    def open_beside(self, episode_id: str) -> None:
+        """Show an episode beside the first one."""
+        ...
+
 
 class EpisodePane:
     """One episode.
@@ -79,16 +92,21 @@ class EpisodePane:
         self.state = player.state_of(episode.id) or ""
         self._agent: str | None = None
         self._cameras: list[tuple[FrameSource, ui.element, ui.label]] = []
+        self._conversation: ConversationView | None = None
         self._left = False
         with ui.element("section").classes(f"card episode {name}").mark(f"episode-{name}") as self._place:
             self._heading()
             self._problem = note("problem").mark("episode-problem")
             try:
                 self._figures()
-                self._now()
-                self._signals()
+                if is_rollout(episode):
+                    self._converse()
+                else:
+                    self._now()
+                    self._signals()
                 self._rest()
-                self._look_for_frames()
+                if self._conversation is None:
+                    self._look_for_frames()
             except EpisodelakeError as error:
                 self.show_problem(str(error))
 
@@ -129,12 +147,14 @@ class EpisodePane:
 
     def _show_figures(self) -> None:
         episode = self.episode
+        rollout = is_rollout(episode)
         figures = {
-            "return": text_of(episode.episode_return, 40),
-            "steps": text_of(episode.length),
+            "reward" if rollout else "return": text_of(episode.episode_return, 40),
+            "messages" if rollout else "steps": text_of(episode.length),
             "end": self.state or episode.end_reason,
-            "seed": "\N{EN DASH}" if episode.seed is None else str(episode.seed),
         }
+        if not rollout:
+            figures["seed"] = "\N{EN DASH}" if episode.seed is None else str(episode.seed)
         self._figure_place.clear()
         with self._figure_place:
             for name, value in figures.items():
@@ -155,6 +175,17 @@ class EpisodePane:
                 self._frame_note = note().style("white-space: normal; max-width: 300px")
             self._render.set_visibility(False)
             self._facts = ui.html("", sanitize=False).mark("facts")
+
+    def _converse(self) -> None:
+        """Lay out a rollout in place of frames, values and signals."""
+        ui.html(facts_list(rollout_facts(self.episode)), sanitize=False).mark("rollout-facts")
+        self._conversation = ConversationView(
+            self.episode,
+            self.player.samples_beside(self.episode),
+            self.player.open_beside,
+            self.player.jump,
+            self.show_problem,
+        )
 
     def _signals(self) -> None:
         known = ["reward", "action", "observation", "info", "policy", *signal_columns(self._shown)]
@@ -188,6 +219,9 @@ class EpisodePane:
         if self._left:
             return
         here = min(t, self.length)
+        if self._conversation is not None:
+            self._conversation.point_at(here)
+            return
         self._drawing.point_at(here)
         try:
             moment = await run.io_bound(moment_of, self._shown, here)
@@ -315,6 +349,10 @@ class EpisodePane:
         self.episode, self.state = episode, self.player.state_of(episode.id) or ""
         if before == (self.state, episode.length):
             return False
+        if self._conversation is not None:
+            self._show_figures()
+            self._conversation.show(episode)
+            return True
         sources = frame_sources(self._shown, replayed=False)
         if len(sources) == len(self._cameras):
             # A video of a sealed episode stays as it is.

@@ -10,6 +10,7 @@ from nicegui import background_tasks, run, ui
 
 from .. import Episode
 from ..errors import EpisodelakeError
+from .conversation import is_rollout, samples_of
 from .episode_pane import EpisodePane
 from .moments import rate_of
 from .widgets import PageOwner, icon_button, note
@@ -149,7 +150,8 @@ class Player:
         self.t, self._drawn = min(t, self.longest), None
         self._slider.set_value(self.t)
         if episodes:
-            self._pace.rate = rate_of(episodes[0], self.page.shown.fps)
+            talk = is_rollout(episodes[0])
+            self._pace.rate = 1.0 if talk else rate_of(episodes[0], self.page.shown.fps)
         self._wake()
         self._renew_thumbnails()
 
@@ -182,6 +184,14 @@ class Player:
                 image = ui.element("img")
                 image.props["src"], image.props["alt"] = url, ""
                 image.on("click", partial(self.jump, t))
+
+    def samples_beside(self, episode: Episode) -> dict[str, str]:
+        """Return the other rollouts of an episode's group: what to call each, by its id."""
+        return samples_of(self.page.shown.episodes.frame, episode)
+
+    def open_beside(self, episode_id: str) -> None:
+        """Show an episode beside the first one."""
+        self.page.open_episode(episode_id, beside=True)
 
     @property
     def longest(self) -> int:

@@ -27,6 +27,8 @@ _TEXTS = {
 }
 _DUMP = "A message of pydantic becomes a mapping by message.model_dump(exclude_none=True)."
 TOOL_IDS, TOOL_NAMES, TOOL_ARGUMENTS = "tool_ids", "tool_names", "tool_arguments"
+#: All own columns of a message.
+COLUMNS = (ROLE, *_TEXTS, PARTS, TOOL_IDS, TOOL_NAMES, TOOL_ARGUMENTS, REST)
 
 
 def columns_of(message: Any, place: str) -> dict[str, Any]:
@@ -65,7 +67,7 @@ def columns_of(message: Any, place: str) -> dict[str, Any]:
             del rest["tool_calls"]
             columns[TOOL_IDS] = [call["id"] for call in calls]
             columns[TOOL_ARGUMENTS] = [call["function"]["arguments"] for call in calls]
-        names = list(map(_name_of, calls))
+        names = list(map(name_of, calls))
         if None not in names:
             columns[TOOL_NAMES] = names
     if rest:
@@ -131,7 +133,7 @@ def _is_plain(call: Any) -> bool:
     )
 
 
-def _name_of(call: Any) -> str | None:
+def name_of(call: Any) -> str | None:
     """Return the name of a called tool: also where the call has another form than OpenAI's."""
     if not isinstance(call, Mapping):
         return None

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from .. import Episode
+from ..errors import CorruptStoreError
 from .messages import ROLE, SAMPLED, is_models, message_of
 from .tokens import PER_SAMPLED, MessageTokens
 
@@ -87,8 +88,19 @@ class Rollout:
 
     @cached_property
     def parents(self) -> list[int]:
-        """For each message the number of the message that it continues; -1 for none."""
-        return np.asarray(self.episode.observations)[: len(self._rows)].tolist()
+        """For each message the number of the message that it continues; -1 for none.
+
+        Raises:
+            CorruptStoreError: that is no earlier message, as only other writers can have stored it.
+        """
+        parents = np.asarray(self.episode.observations)[: len(self._rows)].tolist()
+        for number, parent in enumerate(parents):
+            if not -1 <= parent < number:
+                raise CorruptStoreError(
+                    f"Message {number} of the rollout {self.id!r} continues message {parent}; expected an "
+                    "earlier one, or -1 for none."
+                )
+        return parents
 
     @cached_property
     def sampled(self) -> list[bool]:
@@ -112,18 +124,24 @@ class Rollout:
         return [MessageTokens.of(row, sampled=own) for row, own in zip(self._rows, self.sampled, strict=True)]
 
     @cached_property
-    def branches(self) -> list[Branch]:
-        """Its branches in the order of their last messages; one if no message is continued twice."""
+    def paths(self) -> list[tuple[int, ...]]:
+        """The numbers of the messages of each branch."""
         continued = set(self.parents)
-        seen: set[int] = set()
-        made = []
-        for leaf in range(len(self._rows)):
-            if leaf in continued:
-                continue
+        found = []
+        for leaf in sorted(set(range(len(self._rows))) - continued):
             path = [leaf]
             while self.parents[path[-1]] >= 0:
                 path.append(self.parents[path[-1]])
-            made.append(self._branch(tuple(reversed(path)), seen))
+            found.append(tuple(reversed(path)))
+        return found
+
+    @cached_property
+    def branches(self) -> list[Branch]:
+        """Its branches in the order of their last messages; one if no message is continued twice."""
+        seen: set[int] = set()
+        made = []
+        for path in self.paths:
+            made.append(self._branch(path, seen))
             seen.update(path)
         return made
 

@@ -21,6 +21,8 @@ TOKENS, MASK, LOGPROBS = "tokens", "mask", "logprobs"
 TOKEN_MASK = "token_mask"
 #: Columns with a number for each sampled token.
 PER_SAMPLED: tuple[str, ...] = (LOGPROBS, "reference_logprobs", "advantages", "loss_weights", "token_rewards")
+#: All own columns of tokens, and the time of a message.
+TOKEN_COLUMNS = (TOKENS, TOKEN_MASK, *PER_SAMPLED, "time")
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class MessageTokens:
         Args:
             sampled: whether the model sampled the message.
         """
-        mask = {} if (self.mask == sampled).all() else {TOKEN_MASK: self.mask.tolist()}
+        mask = {} if (self.mask == sampled).all() else {TOKEN_MASK: self.mask}
         return {TOKENS: self.tokens, **mask, **self.numbers}
 
     @property
@@ -115,6 +117,9 @@ class TokenArguments:
                     f"tokens has an entry for each of the {len(sampled)} messages, {name} does not. Give "
                     "both as one array, or both as lists with an entry for each message."
                 )
+            for at, (ids, own) in enumerate(zip(tokens, values, strict=True)):
+                if ids is None and own is not None:
+                    raise InvalidArgumentError(f"message {at}: {name} came without tokens.")
         return [
             None
             if ids is None
@@ -253,7 +258,9 @@ def _by_message(name: str, values: Any, count: int) -> Sequence[Any] | None:
 
 def is_array(value: Any) -> bool:
     """Return whether a value is an array or a list, and no number or text."""
-    return isinstance(value, list | tuple) or bool(getattr(value, "ndim", 0))
+    if isinstance(value, Sequence):
+        return not isinstance(value, str | bytes)
+    return bool(getattr(value, "ndim", hasattr(value, "__array__")))
 
 
 def _array(name: str, values: Any, place: str) -> np.ndarray:

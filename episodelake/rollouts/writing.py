@@ -2,67 +2,16 @@
 
 from __future__ import annotations
 
-import math
-import operator
-from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Any
-
-import numpy as np
 
 from .. import EpisodeWriter
 from ..errors import InvalidArgumentError, RecorderStateError
-from ..plugin import whole_number
 from ..types import EpisodeRow, OpenEpisode
 from .declaration import Rollouts
-from .messages import ROLE, SAMPLED, columns_of, is_models
-from .tokens import MASK, PER_SAMPLED, MessageTokens, TokenArguments, checked, is_array
-
-#: Metadata of a rollout with a meaning, in the order of the view `rollouts`.
-FACTS = ("group", "sample", "task", "policy_version", "stop_reason", "error", "advantage")
-
-
-@dataclass(frozen=True)
-class RolloutFacts:
-    """Facts of a rollout as a whole.
-
-    Attributes:
-        metadata: the episode's metadata.
-        reward: the rollout's reward; 0 if there is none.
-    """
-
-    metadata: Mapping[str, Any]
-    reward: float
-
-    @staticmethod
-    def of(
-        rewards: Mapping[str, float] | float | None,
-        weights: Mapping[str, float] | None,
-        metadata: Mapping[str, Any] | None,
-        **facts: Any,
-    ) -> RolloutFacts:
-        """Return the facts that `write_rollout` was given; see there for the errors."""
-        known = {name: _fact(name, value) for name, value in facts.items() if value is not None}
-        if not isinstance(metadata, Mapping | None):
-            raise InvalidArgumentError(f"metadata is {metadata!r:.100}; expected a mapping.")
-        taken = sorted({*FACTS, "rewards", "weights"} & set(metadata or {}))
-        if taken:
-            raise InvalidArgumentError(
-                f"metadata has {', '.join(taken)}, which are arguments of their own. Give them there."
-            )
-        named = _named("rewards", rewards) if isinstance(rewards, Mapping) else {}
-        factors = {} if weights is None else _named("weights", weights)
-        unknown = sorted(set(factors) - set(named))
-        if unknown:
-            raise InvalidArgumentError(
-                f"weights names {', '.join(unknown)}; rewards has {', '.join(named) or 'no names'}."
-            )
-        if rewards is None or isinstance(rewards, Mapping):
-            reward = _sum(value * factors.get(name, 1.0) for name, value in named.items())
-        else:
-            reward = _finite("rewards", rewards)
-        split = {**({"rewards": named} if named else {}), **({"weights": factors} if factors else {})}
-        return RolloutFacts({**(metadata or {}), **known, **split}, reward)
+from .messages import ROLE, columns_of
+from .steps import RolloutFacts, finite, further, is_sampled, parent_of, rollout_steps
+from .tokens import MASK, PER_SAMPLED, checked
 
 
 class RolloutWriter(EpisodeWriter):
@@ -132,56 +81,35 @@ class RolloutWriter(EpisodeWriter):
                 no earlier message, ids are out of range, or a number is NaN; nothing was recorded.
             RecorderStateError: the writer is closed.
         """
-        if advantages is not None and not is_array(advantages):
-            advantage, advantages = _finite("advantages", advantages), None
-        else:
-            advantage = None
-        facts = RolloutFacts.of(
-            rewards,
-            weights,
-            metadata,
-            group=group,
-            sample=sample,
-            task=task,
-            policy_version=policy_version,
-            stop_reason=stop_reason,
-            error=error,
-            advantage=advantage,
+        arguments = rollout_steps(
+            messages,
+            vocabulary=self.vocabulary,
+            parents=parents,
+            sampled=sampled,
+            times=times,
+            tokens=tokens,
+            mask=mask,
+            numbers={
+                "logprobs": logprobs,
+                "reference_logprobs": reference_logprobs,
+                "advantages": advantages,
+                "loss_weights": loss_weights,
+                "token_rewards": token_rewards,
+            },
+            rewards=rewards,
+            weights=weights,
+            facts={
+                "group": group,
+                "sample": sample,
+                "task": task,
+                "policy_version": policy_version,
+                "stop_reason": stop_reason,
+                "error": error,
+            },
+            truncated=truncated,
+            metadata=metadata,
         )
-        given = _listed("messages", messages)
-        rows = [columns_of(message, f"message {at}") for at, message in enumerate(given)]
-        if not rows:
-            raise InvalidArgumentError("The rollout has no message; expected at least one.")
-        count = len(rows)
-        flags = [None] * count if sampled is None else _of_length("sampled", sampled, count)
-        own = [
-            _own(f"sampled[{at}]", flag, row[ROLE])
-            for at, (flag, row) in enumerate(zip(flags, rows, strict=True))
-        ]
-        above = _parents(parents, count)
-        numbers = dict(
-            zip(
-                PER_SAMPLED,
-                (logprobs, reference_logprobs, advantages, loss_weights, token_rewards),
-                strict=True,
-            )
-        )
-        cut = TokenArguments(tokens, mask, numbers).by_message(
-            own, self.vocabulary, line=above == list(range(-1, count - 1))
-        )
-        moments = [None] * count if times is None else _of_length("times", times, count)
-        for row, *further in zip(rows, own, cut, moments, strict=True):
-            row.update(_further(row[ROLE], *further))
-        return self.write_episode(
-            observations=np.array([*above, -1]),
-            actions=np.array(own, np.int64),
-            rewards=[0.0] * (count - 1) + [facts.reward],
-            terminations=not truncated,
-            truncations=truncated,
-            extra={name: [row.get(name) for row in (*rows, {})] for name in _names(rows)},
-            source_key=source_key,
-            metadata=facts.metadata,
-        )
+        return self.write_episode(**arguments, source_key=source_key)
 
     def begin_rollout(
         self,
@@ -224,6 +152,7 @@ class OpenRollout:
         self._source_key = source_key
         self._open: OpenEpisode | None = None
         self._skipped = False
+        self._over = False
         self._count = 0
         #: Of the last message, whose row is complete when the next one comes.
         self._sampled, self._reward = False, 0.0
@@ -263,17 +192,18 @@ class OpenRollout:
             InvalidArgumentError: a value does not fit; nothing of the message was recorded.
             RecorderStateError: the rollout has ended.
         """
+        self._check_open()
         place = f"message {self._count}"
         row = columns_of(message, place)
-        own = _own("sampled", sampled, row[ROLE])
-        above = self._count - 1 if parent is None else _parent("parent", parent, self._count)
+        own = is_sampled("sampled", sampled, row[ROLE])
+        above = self._count - 1 if parent is None else parent_of("parent", parent, self._count)
         given = (logprobs, reference_logprobs, advantages, loss_weights, token_rewards)
         numbers = {MASK: mask, **dict(zip(PER_SAMPLED, given, strict=True))}
         if tokens is None and any(values is not None for values in numbers.values()):
             raise InvalidArgumentError(f"{place}: numbers of tokens came without tokens.")
         piece = None if tokens is None else checked(tokens, numbers, own, self._writer.vocabulary, place)
-        row.update(_further(row[ROLE], own, piece, time))
-        worth = _finite("reward", reward)
+        row.update(further(row[ROLE], own, piece, time))
+        worth = finite("reward", reward)
         if self._open is None and not self._skipped:
             # Only a rollout with a message is an episode.
             self._open = self._writer.begin(
@@ -313,12 +243,17 @@ class OpenRollout:
         facts = RolloutFacts.of(
             rewards, weights, metadata, stop_reason=stop_reason, error=error, advantage=advantage
         )
-        if self._skipped:
-            return None
         if self._open is None:
-            raise RecorderStateError("The rollout has no message: nothing was stored.")
-        reward = self._reward + facts.reward
-        self._open.append(int(self._sampled), reward, -1, not truncated, truncated)
+            self._check_open()
+            self._over = True
+            if not self._skipped:
+                raise RecorderStateError("The rollout has no message: nothing was stored.")
+            return None
+        if not self._over:
+            # A call that failed later may be repeated.
+            reward = finite("the sum of rewards", self._reward + facts.reward)
+            self._open.append(int(self._sampled), reward, -1, not truncated, truncated)
+            self._over = True
         return self._open.end(dict(facts.metadata))
 
     def discard(self) -> None:
@@ -327,103 +262,12 @@ class OpenRollout:
         Raises:
             RecorderStateError: it has ended already, or the writer is closed.
         """
-        if self._open is not None:
+        if self._open is None:
+            self._check_open()
+        else:
             self._open.discard()
+        self._over = True
 
-
-def _names(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    return list(dict.fromkeys(name for row in rows for name in row))
-
-
-def _further(role: str, sampled: bool, piece: MessageTokens | None, moment: float | None) -> dict[str, Any]:
-    columns: dict[str, Any] = {} if piece is None else piece.columns(sampled=sampled)
-    if sampled != is_models(role):
-        columns[SAMPLED] = sampled
-    return columns if moment is None else {**columns, "time": _finite("times", moment)}
-
-
-def _of_length(name: str, values: Any, count: int) -> list[Any]:
-    listed = _listed(name, values)
-    if len(listed) != count:
-        raise InvalidArgumentError(f"{name} has {len(listed)} entries, and there are {count} messages.")
-    return listed
-
-
-def _listed(name: str, values: Any) -> list[Any]:
-    """Return the entries of anything that has them in an order."""
-    if not isinstance(values, Iterable) or isinstance(values, str | bytes | Mapping | Set):
-        raise InvalidArgumentError(f"{name} is {type(values).__name__}; expected a list.")
-    return list(values)
-
-
-def _parents(parents: Sequence[int] | None, count: int) -> list[int]:
-    if parents is None:
-        return list(range(-1, count - 1))
-    listed = enumerate(_of_length("parents", parents, count))
-    return [-1 if parent is None else _parent(f"parents[{at}]", parent, at) for at, parent in listed]
-
-
-def _parent(name: str, value: Any, at: int) -> int:
-    """Return the number of the message that message `at` continues."""
-    try:
-        if not isinstance(value, bool | np.bool_) and -1 <= operator.index(value) < at:
-            return operator.index(value)
-    except TypeError:  # no whole number
-        pass
-    raise InvalidArgumentError(
-        f"{name} is {value!r:.100}; expected the number of an earlier message, or -1 for none."
-    )
-
-
-def _own(name: str, value: Any, role: str) -> bool:
-    """Return whether the model sampled a message."""
-    if value is None:
-        return is_models(role)
-    plain = value.item() if np.ndim(value) == 0 and hasattr(value, "item") else value
-    if isinstance(plain, bool | int | float) and plain in (0, 1):
-        return bool(plain)
-    raise InvalidArgumentError(f"{name} is {value!r:.100}; expected True or False.")
-
-
-def _fact(name: str, value: Any) -> Any:
-    """Return a fact of the type that its column in the view `rollouts` has.
-
-    A column of several types would show only some of them.
-    """
-    if name == "error":
-        return f"{type(value).__name__}: {value}" if isinstance(value, BaseException) else value
-    if name == "advantage":
-        return _finite(name, value)
-    if name in ("sample", "policy_version"):
-        return whole_number(name, value, -(2**63), 2**63 - 1)
-    if not isinstance(value, str):
-        raise InvalidArgumentError(f"{name} is {value!r:.100}; expected a text.")
-    return value
-
-
-def _named(name: str, values: Any) -> dict[str, float]:
-    """Return numbers by name."""
-    if not isinstance(values, Mapping):
-        raise InvalidArgumentError(f"{name} is {values!r:.100}; expected a mapping of names to numbers.")
-    for each in values:
-        if not isinstance(each, str):
-            raise InvalidArgumentError(f"{name} has the name {each!r:.100}; expected texts.")
-    return {str(each): _finite(f"{name}[{each!r}]", value) for each, value in values.items()}
-
-
-def _sum(parts: Iterable[float]) -> float:
-    try:
-        total = math.fsum(parts)
-    except (OverflowError, ValueError):  # too large, or infinite products
-        total = math.inf
-    return _finite("the sum of rewards", total)
-
-
-def _finite(name: str, value: Any) -> float:
-    try:
-        number = math.nan if isinstance(value, str | bytes) else float(value)
-    except (TypeError, ValueError, OverflowError, RuntimeError):
-        number = math.nan
-    if not math.isfinite(number):
-        raise InvalidArgumentError(f"{name} is {value!r:.100}; expected a finite number.")
-    return number
+    def _check_open(self) -> None:
+        if self._over:
+            raise RecorderStateError("The rollout has ended: begin a new one before the next message.")

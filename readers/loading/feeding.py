@@ -237,18 +237,19 @@ def _stream_feed(
 
 
 def _measured(source: ColumnSource) -> tuple[Column, ...]:
-    """Return the columns with the sizes of encoded frames as the largest files of the episodes have them."""
+    """Return the columns with the sizes of encoded frames, and of rows that differ in length, as the largest
+    files of the episodes have them.
+    """
+    sized = [column for column in source.columns if isinstance(column, EncodedColumn) or column.is_ragged]
     # Of several agents, the rows of others have no frames.
-    if source.selection.agents or not any(isinstance(column, EncodedColumn) for column in source.columns):
+    sized = [column for column in sized if column.is_ragged or not source.selection.agents]
+    if not sized:
         return source.columns
     pointers = source.selection.pointers
     rows = np.bincount(pointers.segment, pointers.row_count, len(pointers.segments))
     largest = [number for number in np.argsort(-rows, kind="stable")[:_MEASURED].tolist() if rows[number]]
     files = [source.blocks.file(pointers.segments[number]) for number in largest]
-    return tuple(
-        column.measured(files) if files and isinstance(column, EncodedColumn) else column
-        for column in source.columns
-    )
+    return tuple(column.measured(files) if files and column in sized else column for column in source.columns)
 
 
 def _warn_unmixed(source: ColumnSource, config: LoaderConfig, group_rows: int) -> None:

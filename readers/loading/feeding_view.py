@@ -70,7 +70,8 @@ class FeedingView(ContextView):
                 for each episode (episodes by weight), or `Prioritized` (units by priority).
             transforms: applied in turn; first those of whole episodes (`ReturnToGo`, `GAE`, `Relabel`,
                 `FrameStack`), whose columns every batch has, then those of batches, last `TorchModule`.
-            output: "numpy" arrays, "torch" tensors, "jax" arrays or a "tensordict"; `Output` for a device.
+            output: "numpy" arrays, "torch" tensors, "jax" arrays or a "tensordict"; `Output` for a device,
+                and for the form of values that differ in length.
             cache: where the columns are: "memory", "mmap" or "stream"; `Cache` for a folder and limits.
             shard: (rank, world), one of `world` disjoint shares of equal length; "distributed" for this
                 process's share in torch.distributed; `Shard` for units that do not divide by `world`.

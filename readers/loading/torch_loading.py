@@ -35,7 +35,7 @@ def torch_output(output: BatchOutput) -> TorchOutput:
         InvalidArgumentError: the loader yields something else.
     """
     if isinstance(output, NumpyOutput):
-        return TorchOutput()
+        return TorchOutput(ragged=output.ragged)
     if not isinstance(output, TorchOutput):
         raise InvalidArgumentError(
             "torch's DataLoader hands out tensors. Make the loader with output='torch' or 'tensordict'."

@@ -25,6 +25,7 @@ from ..context import Parameters, ReadContext
 from ..corruption import check_readable, name_damaged, steps_places
 from .connections import add_macros, check_frame_function, check_has_steps, connect, macros_for
 from .macros import TRANSITIONS, WITH_NEXT
+from .rollout_views import MESSAGES, TOKENS
 from .sources import run_interruptible
 from .text import (
     element_zero,
@@ -131,6 +132,8 @@ def _tables_read(snapshot: Snapshot, text: str) -> tuple[str, ...]:
     """Return the tables whose files a query may have read; a name put together in it, it may miss."""
     reading = {macro.name for macro in macros_for(snapshot) if STEPS in macro.reads}
     reading |= {STEPS, TRANSITIONS, WITH_NEXT, "query", "query_table"}
+    if snapshot.manifest.rollouts is not None:
+        reading |= {MESSAGES, TOKENS}
     return (RUNS, EPISODES) if named_words(text).isdisjoint(reading) else TABLES
 
 

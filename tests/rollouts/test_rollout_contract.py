@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import episodelake as el
 from effort import examples
+from episodelake.rollouts.tokens import PER_SAMPLED
 
 USER, MODEL = {"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}
 
@@ -50,6 +56,7 @@ def check_views(store: el.EpisodeStore) -> None:
                 ]
                 tokens.append((at, number, position, int(token), bool(flag), *numbers))
     order = {each.id: at for at, each in enumerate(reader)}
+    reader.query("SELECT * FROM messages, rollouts")
     rows = reader.query("SELECT episode_id, message, role, parent, sampled, tokens IS NOT NULL FROM messages")
     assert sorted((order[row[0]], *row[1:]) for row in rows.rows()) == messages
     rows = reader.query(
@@ -98,7 +105,9 @@ CHAIN = [USER, MODEL, USER]
 
 
 @pytest.mark.parametrize("ids", [lambda: [[1, 2], [3, 4], [5, 6]], lambda: ((1, 2), (3, 4), (5, 6))])
-@pytest.mark.parametrize("library", ["list", "numpy", "object", "torch", "torches", "uint64"])
+@pytest.mark.parametrize(
+    "library", ["list", "numpy", "object", "torch", "torches", "uint64", "series", "ranges"]
+)
 def test_tokens_by_message_come_from_any_library(
     store: el.EpisodeStore, ids: Callable[[], Any], library: str
 ) -> None:
@@ -114,6 +123,8 @@ def test_tokens_by_message_come_from_any_library(
         "torch": torch.tensor(plain),
         "torches": [torch.tensor(each) for each in plain],
         "uint64": np.array(plain, np.uint64),
+        "series": [pl.Series(each) for each in plain],
+        "ranges": [range(each[0], each[1] + 1) for each in plain],
     }[library]
     rollout = written(store, CHAIN, tokens=tokens)
     assert [piece.tokens.tolist() for piece in rollout.tokens] == [[1, 2], [3, 4], [5, 6]]
@@ -360,6 +371,10 @@ def test_a_role_that_is_no_unicode_is_refused(store: el.EpisodeStore) -> None:
         ({"metadata": [1]}, r"metadata is \[1\]"),
         ({"metadata": "abc"}, "metadata is 'abc'"),
         ({"metadata": {"policy_version": 3}}, "metadata has policy_version"),
+        (
+            {"metadata": {"GROUP": "x", "Rewards": 1, "k": 2}, "group": "g"},
+            "metadata has GROUP, Rewards, which",
+        ),
         ({"group": 5}, "group is 5; expected a text"),
         ({"task": 5}, "task is 5; expected a text"),
         ({"stop_reason": 5}, "stop_reason is 5; expected a text"),
@@ -408,3 +423,307 @@ def test_an_error_may_be_an_exception(store: el.EpisodeStore) -> None:
 def test_sampled_flags_have_any_number_type(store: el.EpisodeStore, sampled: Any) -> None:
     """None leaves a message to its role."""
     assert written(store, CHAIN, sampled=sampled).sampled == [False, True, False]
+
+
+def test_the_view_counts_the_messages_of_cut_rollouts(store: el.EpisodeStore) -> None:
+    """Their last message has no action, and is no step yet."""
+    with store.writer() as writer:
+        writer.write_rollout(CHAIN)
+        writer.write_rollout(CHAIN, truncated=True)
+        growing = writer.begin_rollout()
+        for each in CHAIN:
+            growing.append(each)
+    rows = store.refresh().query("SELECT messages FROM rollouts").rows()
+    assert rows == [(3,), (3,), (3,)]
+
+
+def test_metadata_with_names_of_the_view_keeps_its_full_name(store: el.EpisodeStore) -> None:
+    """SQL knows no case, and would number equal names in the order of the columns."""
+    metadata = {"messages": 5, "Reward": 7, "RUN_ID": "x", "episode_id": "y", "a.b": 1, "a": {"b": 2}, "": 3}
+    rollout = written(store, CHAIN, metadata=metadata, group="g")
+    assert rollout.metadata == {**metadata, "group": "g"}
+    (row,) = el.open(store.url).query("SELECT * FROM rollouts").to_dicts()
+    assert (row["messages"], row["reward"], row["group"]) == (3, 0.0, "g")
+    own = ("metadata.messages", "metadata.Reward", "metadata.RUN_ID", "metadata.episode_id")
+    assert [row[name] for name in own] == [5, 7, "x", "y"]
+
+
+@pytest.mark.parametrize(
+    "over", ["end", "discard", "empty end", "empty discard", "skipped end", "skipped discard"]
+)
+def test_nothing_follows_the_end_of_a_rollout(store: el.EpisodeStore, over: str) -> None:
+    """Also of one without messages, and of one whose source key the store has."""
+    with store.writer() as writer:
+        writer.write_rollout(CHAIN, source_key="k")
+    with store.writer(on_duplicate="skip") as writer:
+        growing = writer.begin_rollout(source_key="k" if "skipped" in over else None)
+        if "empty" not in over:
+            growing.append(USER)
+        if over == "empty end":
+            with pytest.raises(el.errors.RecorderStateError, match="no message"):
+                growing.end()
+        else:
+            row = growing.end() if "end" in over else growing.discard()
+            assert (row is not None) == (over == "end")
+        for call in (lambda: growing.append(USER), growing.end, growing.discard):
+            with pytest.raises(el.errors.RecorderStateError, match="ended"):
+                call()
+    assert len(store.refresh()) == (2 if over == "end" else 1)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"metadata": {"x": np.ma.array([1.0], mask=[True])}},
+        {"metadata": {"group": "other"}},
+        {"rewards": float("nan")},
+        {"rewards": 1e308},
+        {"truncated": "no"},
+    ],
+)
+def test_an_end_that_fails_can_be_repeated(store: el.EpisodeStore, arguments: dict[str, Any]) -> None:
+    """The rollout is still open, and grows."""
+    with store.writer() as writer:
+        growing = writer.begin_rollout(group="g")
+        growing.append(USER, reward=1e308)
+        with pytest.raises((el.errors.InvalidArgumentError, el.errors.SpaceMismatchError)):
+            growing.end(**arguments)
+        growing.append(MODEL)
+        growing.end(rewards=2.0)
+    rollout = el.open(store.url).rollout(0)
+    assert rollout.messages == [USER, MODEL] and rollout.metadata == {"group": "g"}
+
+
+def test_metadata_is_that_of_the_beginning(store: el.EpisodeStore) -> None:
+    """Later changes of the caller's mapping do not reach what is recorded."""
+    metadata = {"usage": {"tokens": [1]}}
+    with store.writer() as writer:
+        growing = writer.begin_rollout(metadata=metadata)
+        metadata["usage"]["tokens"].append(2)
+        growing.append(USER)
+        growing.end()
+    assert el.open(store.url).rollout(0).metadata == {"usage": {"tokens": [1]}}
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("advantages", [0.5, 0.6]),
+        ("parts", ["not JSON", "["]),
+        ("sampled", [True, False]),
+        ("Message", [7, 7]),
+    ],
+)
+def test_annotations_with_names_of_messages_leave_the_views_alone(
+    store: el.EpisodeStore, name: str, values: list[Any]
+) -> None:
+    """They are columns of steps, of any type; the parts of messages are what was written."""
+    written(store, [USER, MODEL], tokens=[[1], [2, 3]])
+    annotated = el.open(store.url)
+    ids = [annotated[0].id] * 2
+    annotated.annotate(pl.DataFrame({"episode_id": ids, "t": [0, 1], name: values}), on=("episode_id", "t"))
+    check_views(store)
+    rows = el.open(store.url).query(f'SELECT "{name}" FROM steps ORDER BY t LIMIT 2').rows()
+    assert rows == [(value,) for value in values]
+
+
+def test_columns_of_the_views_do_not_depend_on_the_data(store: el.EpisodeStore) -> None:
+    """An empty version, one without tokens and one with all of them have the same columns and types."""
+    full = [*CHAIN, {"role": "tool", "tool_call_id": "i", "content": [], "name": "n", "zz": 1}]
+    full[1] = {**MODEL, "reasoning_content": "r", "tool_calls": CALLS[6], "name": "x"}
+    full[2] = {
+        **MODEL,
+        "tool_calls": [{"id": "i", "type": "function", "function": {"name": "n", "arguments": ""}}],
+    }
+    names = ("logprobs", "reference_logprobs", "advantages", "loss_weights", "token_rewards")
+    numbers: Any = {name: [None, [1], [1, 2], None] for name in names}
+    tokens: Any = {"tokens": [[1, 2], [3, 4], [5, 6], []], "mask": [None, [0, 1], None, None]}
+    with store.writer() as writer:
+        writer.write_rollout(CHAIN)
+        writer.seal()
+        facts: Any = {
+            "group": "g",
+            "sample": 1,
+            "task": "t",
+            "policy_version": 2,
+            "stop_reason": "s",
+            "error": "e",
+        }
+        writer.write_rollout(full, **tokens, **numbers, **facts, times=[1, 2, 3, 4])
+        writer.write_rollout(CHAIN, advantages=0.5)
+    newest = el.open(store.url)
+    assert newest.version >= 2
+    for view in ("messages", "rollouts", "tokens"):
+        schemas = [
+            newest.query(f"SELECT * FROM {view} LIMIT 0").schema
+            if version is None
+            else el.open(store.url, version=version).query(f"SELECT * FROM {view} LIMIT 0").schema
+            for version in (0, 1, None)
+        ]
+        assert schemas[0] == schemas[1] == schemas[2]
+    check_views(store)
+
+
+def filled(url: Any) -> el.EpisodeStore:
+    """A store with rollouts of all kinds: with tokens, masks and branches, without, failed, and cut."""
+    store = el.create(url, el.Rollouts(tokenizer="t"))
+    with store.writer() as writer:
+        for at in range(4):
+            tokens: Any = [[1, 2, 3], [4, 5, 6], [7, 8, 9]]
+            writer.write_rollout(
+                [USER, {**MODEL, "n": at}, USER],
+                tokens=tokens,
+                logprobs=[None, [-1, -2, -at], None],
+                rewards=at,
+            )
+        writer.write_rollout([USER, MODEL, MODEL], parents=[-1, 0, 0], tokens=[[1], [2, 3], None])
+        writer.write_rollout([MODEL], tokens=[5, 6], mask=[0, 1], error="x", truncated=True)
+        growing = writer.begin_rollout(group="cut")
+        growing.append(USER)
+        growing.append({**USER, "n": 9}, sampled=True, tokens=[7, 8], logprobs=[-1, -2])
+    return el.open(store.url)
+
+
+def contents(view: Any) -> list[Any]:
+    """Everything that the rollouts of a view hold, in its order."""
+    rollouts = [view.rollout(at) for at in range(len(view))]
+    return [(each.messages, each.parents, each.sampled, str(each.tokens), each.reward) for each in rollouts]
+
+
+@pytest.mark.parametrize("place", ["folder", "memory", "objects"])
+def test_rollouts_stay_equal_wherever_they_go(tmp_path: Path, place: str) -> None:
+    """Filters, orders, copies, merges, compaction, deletion and publishing keep them, and the views."""
+    if place == "objects":
+        from conformance import ObjectBackend
+        from object_server import shared_server
+
+        backend = ObjectBackend(shared_server())
+        store = filled(tmp_path / "first").copy(backend.url, storage_options=backend.storage_options)
+    else:
+        store = filled(tmp_path / "s" if place == "folder" else f"memory://{uuid.uuid4().hex}")
+    expected = contents(store)
+    check_views(store)
+    assert contents(store.filter("episode_return > 1")) == expected[2:4]
+    assert contents(store.sort("episode_return", descending=True))[:3] == expected[3:0:-1]
+    assert contents(store[-1:]) == expected[-1:]
+    assert store[4:6].query("SELECT count(*) FROM messages").item() == 4
+    copied = store.copy(tmp_path / "copied", encodings=None)
+    assert contents(copied) == expected
+    check_views(copied)
+    merged = el.create(tmp_path / "merged", el.Rollouts(tokenizer="t"))
+    el.merge([store, copied], merged)
+    check_views(merged)
+    assert len(merged.refresh()) in (7, 14)
+    store.compact()
+    store.publish(tmp_path / "published", tag="v1")
+    pulled = el.pull(tmp_path / "published", tmp_path / "pulled")
+    assert contents(pulled) == expected
+    check_views(pulled)
+    store.delete("episode_return > 1")
+    assert contents(store.refresh()) == expected[:2] + expected[4:]
+    check_views(store)
+
+
+@pytest.mark.further
+def test_programs_that_look_at_stores_take_rollouts(tmp_path: Path) -> None:
+    """The terminal, health, quality and the report, on an empty store and on one with all kinds."""
+    empty = el.create(tmp_path / "empty", el.Rollouts())
+    for store in (empty, filled(tmp_path / "filled")):
+        store.health()
+        store.report(tmp_path / "report.html")
+        commands = [["info"], ["ls"], ["health"], ["stats"], ["verify"], ["head", "steps"]]
+        commands += [["sql", f"SELECT * FROM {view}"] for view in ("messages", "rollouts", "tokens")]
+        commands += [["show", "0"], ["show", "-1"]] if len(store) else []
+        for name, *further in commands:
+            call = [sys.executable, "-m", "episodelake", name, str(store.url), *further]
+            ended = subprocess.run(call, capture_output=True, text=True, timeout=300)
+            assert "Traceback" not in ended.stderr, (name, ended.stderr)
+            assert ended.returncode in ((0, 1) if name == "health" else (0,)), (name, ended.stderr)
+
+
+def test_texts_that_are_no_unicode_fail_no_query(store: el.EpisodeStore) -> None:
+    """Parts with a lone surrogate are no JSON for SQL: only their own content is NULL."""
+    parts = [{"type": "text", "text": "a\ud800"}, {"type": "text", "text": "b"}]
+    others: list[Any] = [["x"], [{"text": None}, {"text": "y"}, 7, {"type": "image"}], [{"text": "é\x00"}]]
+    messages = [{"role": "user", "content": content} for content in ("\ud800", parts, *others, "z")]
+    assert written(store, messages).messages == messages
+    rows = el.open(store.url).query("SELECT content FROM messages ORDER BY message").rows()
+    assert [row[0] for row in rows] == [None, None, "", "y", "é\x00", "z"]
+
+
+def test_a_rollout_is_one_episode(store: el.EpisodeStore) -> None:
+    """Slices and lists give views, of which none is a rollout."""
+    written(store, CHAIN)
+    view: Any = el.open(store.url)
+    for key in (slice(0, 1), [0], None, 1.5):
+        with pytest.raises(el.errors.EpisodelakeError):
+            view.rollout(key)
+    assert view.rollout(np.int64(0)).id == view.rollout(view[0].id).id
+
+
+def test_arrays_are_copied_when_they_are_given(store: el.EpisodeStore) -> None:
+    """Buffers that a training loop uses again do not change what was appended."""
+    ids, numbers = np.array([1, 2]), np.array([-1, -2], np.float32)
+    message = {"role": "user", "content": ["x"]}
+    with store.writer() as writer:
+        growing = writer.begin_rollout()
+        growing.append(message)
+        growing.append(MODEL, tokens=ids, logprobs=numbers)
+        message["content"], ids[:], numbers[:] = ["y"], 9, 9
+        growing.end()
+    rollout = el.open(store.url).rollout(0)
+    assert rollout.messages[0]["content"] == ["x"]
+    assert rollout.branches[0].tokens.tolist() == [1, 2] and rollout.branches[0].logprobs.tolist() == [-1, -2]
+
+
+def test_numbers_are_kept_bit_for_bit(store: el.EpisodeStore) -> None:
+    """Negative zero, denormal and infinite numbers, in the rollout, in SQL and in the files."""
+    bits = [0, 2**31, 1, 2**31 + 1, 0x7F7FFFFF, 0xFF7FFFFF, 0x7F800000, 0xFF800000, 0xBDCCCCCD]
+    given = np.array(bits, np.uint32).view(np.float32)
+    columns = {name: [None, given, None] for name in PER_SAMPLED}
+    rollout = written(store, CHAIN, tokens=[None, range(len(bits)), None], **columns)
+    reader = el.open(store.url)
+    for name in PER_SAMPLED:
+        assert rollout.tokens[1].numbers[name].view(np.uint32).tolist() == bits
+        shown = reader.query(f'SELECT {name[:-1]} FROM tokens ORDER BY "position"').to_series()
+        assert shown.to_numpy().view(np.uint32).tolist() == bits
+    (file,) = (Path(str(store.url)) / "steps").rglob("*.parquet")
+    (row,) = duckdb.sql(f"SELECT logprobs FROM '{file}' WHERE tokens IS NOT NULL").fetchall()
+    assert np.array(row[0], np.float32).view(np.uint32).tolist() == bits
+
+
+def test_a_killed_process_keeps_what_it_flushed(store: el.EpisodeStore) -> None:
+    """Of several open rollouts; a discarded one stays discarded."""
+    program = """
+import os, signal, sys, time
+import episodelake as el
+writer = el.open(sys.argv[1]).writer(flush_seconds=0.05)
+one, two, dropped = (writer.begin_rollout(group=group) for group in "abc")
+for at in range(4):
+    one.append({"role": "user", "content": str(at)}, tokens=[at])
+    two.append({"role": "user", "content": [at]}, sampled=True, tokens=[at, at], logprobs=[-1, -2])
+    dropped.append({"role": "user", "content": "dropped"})
+dropped.discard()
+writer.flush()
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    killed = subprocess.run([sys.executable, "-c", program, str(store.url)], capture_output=True, timeout=300)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    el.recover(store.url)
+    reader = el.open(store.url)
+    rollouts = {each.metadata["group"]: each for each in map(reader.rollout, range(len(reader)))}
+    assert sorted(rollouts) == ["a", "b"]
+    assert [each["content"] for each in rollouts["a"].messages] == ["0", "1", "2", "3"]
+    assert rollouts["b"].sampled == [True] * 4
+    assert rollouts["b"].branches[0].logprobs.tolist() == [-1, -2] * 4
+    check_views(store)
+
+
+@pytest.mark.further
+def test_huge_texts_come_back(store: el.EpisodeStore) -> None:
+    """Ten million characters as text and as a part."""
+    text = "é" * 10_000_000
+    messages = [{"role": "user", "content": text}, {**MODEL, "content": [{"type": "text", "text": text}]}]
+    assert written(store, messages).messages == messages
+    rows = el.open(store.url).query("SELECT length(content) FROM messages").rows()
+    assert rows == [(10_000_000,), (10_000_000,)]

@@ -159,11 +159,13 @@ def show(
         str | None, typer.Option(metavar="NAME", help="With --frames: the images of this column.")
     ] = None,
     trust: Trust = False,
+    whole: Annotated[bool, typer.Option("--all", help="Of a rollout: long messages as a whole.")] = False,
     storage: StorageOptions = None,
 ) -> Report:
     """Show one episode, or write its frames to a file.
 
-    A summary, its first and last rows, and a line for reward, action and each observation.
+    A summary, its first and last rows, and a line for reward, action and each observation; a rollout as a
+    conversation.
 
     Frames are those of image observations, or else those of a replay in the environment of its run.
     """
@@ -179,7 +181,7 @@ def show(
     look, _ = explored(path, storage, lambda opened: EpisodeLook.of(opened, find_episode(opened, key, agent)))
     error = str(look.lost) if look.lost else ""
     report = episode_report(look, agent)
-    return Report(report, lambda page, value: write_episode(page, look, value), error=error)
+    return Report(report, lambda page, value: write_episode(page, look, value, whole), error=error)
 
 
 @command(

@@ -17,9 +17,9 @@ import pyarrow as pa
 
 NULL = "NULL"
 _BYTES = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))}
-#: Characters that reverse the direction of a line, break it, or are invisible.
+#: Characters that reverse the direction of a line, break it, are invisible, or have no form in UTF-8.
 _UNSEEN = (0x00AD, 0x061C, 0x180E, 0x200B, 0x200E, 0x200F, *range(0x2028, 0x202F), *range(0x2060, 0x2070))
-_UNSEEN += (0xFEFF, *range(0xFFF9, 0xFFFC), *range(0xE0000, 0xE0080))
+_UNSEEN += (*range(0xD800, 0xE000), 0xFEFF, *range(0xFFF9, 0xFFFC), *range(0xE0000, 0xE0080))
 #: Escapes of these characters, as in JSON and Python.
 SPELLED = {code: f"\\u{code:04x}" if code < 1 << 16 else f"\\U{code:08x}" for code in _UNSEEN}
 _CONTROLS = _BYTES | SPELLED | {ord("\t"): "\\t", ord("\n"): "\\n", ord("\r"): "\\r"}

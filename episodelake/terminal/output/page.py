@@ -73,12 +73,12 @@ class Page:
         else:
             self.raw(clean(text))
 
-    def heading(self, text: str) -> None:
+    def heading(self, text: str, color: str = "cyan") -> None:
         """Begin a section; a line is left free above it."""
         if self._begun:
             self.line()
         if self.is_terminal:
-            self._print(Rule(Text(clean(text), "bold cyan"), align="left", style="cyan"))
+            self._print(Rule(Text(clean(text), f"bold {color}"), align="left", style=color))
         else:
             self.raw(f"== {clean(text)} ==")
 
@@ -160,6 +160,15 @@ class Page:
     def size(self, size: int) -> Amount:
         """Return a number of bytes as text."""
         return Amount(size_text(size) if self.is_terminal else f"{size} bytes")
+
+    def block(self, text: str, style: str = "") -> None:
+        """Write a text of several lines, indented, so that none of them passes for a heading."""
+        lines = [clean(line) for line in text.replace("\r\n", "\n").expandtabs(4).split("\n")]
+        if self.is_terminal:
+            self._print(Padding(Text("\n".join(lines), style), (0, 0, 0, INDENT)), width=self.width)
+            return
+        for line in lines:
+            self.raw(" " * INDENT + line)
 
     def code(self, text: str, language: str) -> None:
         """Write code or SQL."""

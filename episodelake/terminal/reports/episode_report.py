@@ -35,6 +35,7 @@ from ..output.page import Page
 from ..output.sparkline import Line
 from ..result import Report
 from .open_store import Explored, explored
+from .rollout_report import Conversation
 
 END_ROWS = 3
 SIGNALS = 16
@@ -59,6 +60,7 @@ class EpisodeLook:
         ends: its first and last rows; None for several agents.
         run_metadata: the metadata of its run.
         lost: the error of its steps, if they cannot be read; there are then no signals and rows.
+        conversation: of a rollout, in place of signals and ends.
     """
 
     episode: Episode
@@ -67,6 +69,7 @@ class EpisodeLook:
     ends: pa.Table | None
     run_metadata: dict[str, Any]
     lost: CorruptStoreError | None = None
+    conversation: Conversation | None = None
 
     @staticmethod
     def of(opened: Explored, episode: Episode) -> EpisodeLook:
@@ -74,6 +77,9 @@ class EpisodeLook:
         position = opened.position(episode.position)
         metadata = _run_metadata(opened.store, episode)
         try:
+            if opened.store.handle.manifest.rollouts is not None:
+                conversation = Conversation.of(opened.store.rollout(episode.position))
+                return EpisodeLook(episode, position, [], None, metadata, conversation=conversation)
             # Signals first, whose reader checks the checksums that Polars ignores.
             signals = episode.signals([REWARD] if episode.agents else None)
             ends = None if isinstance(episode, MultiAgentEpisode) else _ends(opened.store, episode)
@@ -142,6 +148,7 @@ def episode_report(look: EpisodeLook, agent: str | None) -> dict[str, Any]:
         {"name": signal.name, "values": len(signal.values), **_figures(signal.values)}
         for signal in look.signals
     ]
+    conversation = {} if look.conversation is None else look.conversation.report()
     return {
         "episode_id": episode.id,
         "position": look.position,
@@ -151,6 +158,7 @@ def episode_report(look: EpisodeLook, agent: str | None) -> dict[str, Any]:
         "agent": agent,
         "agents": [] if look.lost else _agent_rows(episode),
         "signals": signals,
+        **conversation,
         "damaged": [str(look.lost)] if look.lost else [],
     }
 
@@ -178,9 +186,14 @@ def _figures(values: np.ndarray) -> dict[str, float | None]:
     }
 
 
-def write_episode(page: Page, look: EpisodeLook, report: Mapping[str, Any]) -> None:
-    """Write one episode: its summary, its first and last rows, and its signals as sparklines."""
+def write_episode(page: Page, look: EpisodeLook, report: Mapping[str, Any], whole: bool = False) -> None:
+    """Write one episode: its summary, its first and last rows, and its signals as sparklines; a rollout as a
+    conversation, on a terminal with long messages cut unless they are wanted `whole`.
+    """
     episode, signals, ends = look.episode, look.signals, look.ends
+    if look.conversation is not None:
+        look.conversation.write(page, report, whole=whole)
+        return
     page.pairs([(name.replace("_", " "), report[name]) for name in report if name not in _TABLES])
     if look.lost is not None:
         page.note("Its rows and signals cannot be read.")

@@ -1,6 +1,7 @@
 """`episodelake info`: the identity, contents, end reasons and sizes of a store.
 
-It reads a few columns of the episodes table and the footers of the other files; no step is decoded.
+It reads a few columns of the episodes table and the footers of the other files. No step is decoded, but for
+the number of tokens of a store of rollouts.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ from ...types import AgentGroup
 from ..output.cells import Amount, number_text
 from ..output.page import Page
 from .open_store import Explored, live_message
+from .rollout_report import rollout_figures
 from .store_figures import store_figures
 
 RUNS_SHOWN = 10
+POLICIES_SHOWN = 20
 
 
 def info_of(opened: Explored) -> dict[str, Any]:
@@ -31,6 +34,7 @@ def info_of(opened: Explored) -> dict[str, Any]:
     sizes = [TableSize.of(snapshot, table) for table in ("steps", "episodes")]
     files, size = _on_disk(store.handle.layout)
     card, lost = _card_of(store)
+    rollouts, uncounted = rollout_figures(store)
     return {
         "store": store.id,
         "path": store.url,
@@ -48,12 +52,13 @@ def info_of(opened: Explored) -> dict[str, Any]:
         "spaces": _spaces_report(store),
         "environments": _environments(store),
         "agents": figures.agents,
+        "rollouts": rollouts,
         "runs": figures.runs,
         "columns": [column for each in sizes for column in each.columns],
         "sizes_are_exact": all(each.exact for each in sizes),
         **_journals(store.handle.layout),
         "card": card,
-        "damaged": [*opened.damaged, *lost, *(error for each in sizes for error in each.damaged)],
+        "damaged": [*opened.damaged, *lost, *uncounted, *(error for each in sizes for error in each.damaged)],
     }
 
 
@@ -106,13 +111,20 @@ def _environment(run: RunEnv) -> str:
 def write_info(page: Page, report: Mapping[str, Any]) -> None:
     """Write the report for people, or as plain text for a pipe."""
     page.pairs(
-        [*_identity(report), *_amounts(page, report), *_space_pairs(report["spaces"]), *_card(page, report)]
+        [
+            *_identity(report),
+            *_amounts(page, report),
+            *(_space_pairs(report["spaces"]) if report["rollouts"] is None else []),
+            *_card(page, report),
+        ]
     )
     page.heading("End reasons")
     page.table([{"end_reason": name, "episodes": count} for name, count in report["end_reasons"].items()])
     if report["agents"]:
         page.heading("Agents")
         page.frame(pl.DataFrame(report["agents"], infer_schema_length=None))
+    if report["rollouts"] and report["rollouts"]["policy_versions"]:
+        _write_policies(page, report["rollouts"]["policy_versions"])
     if report["runs"]:
         _write_runs(page, report["runs"])
     page.heading("Columns of steps")
@@ -138,8 +150,22 @@ def _amounts(page: Page, report: Mapping[str, Any]) -> list[tuple[str, object]]:
         )
     if report["lengths"]:
         pairs.append(("lengths", _spread_text(report["lengths"])))
+    pairs += _rollout_pairs(report["rollouts"] or {})
     pairs += [("environment", text) for text in report["environments"]]
     return [*pairs, *_journal_pairs(report)]
+
+
+def _rollout_pairs(figures: Mapping[str, Any]) -> list[tuple[str, object]]:
+    names = ("tokenizer", "vocabulary", "context", "groups", "messages", "tokens", "sampled_tokens")
+    return [(name.replace("_", " "), value) for name in names if (value := figures.get(name)) is not None]
+
+
+def _write_policies(page: Page, policies: list[dict[str, Any]]) -> None:
+    page.heading("Rewards by policy version")
+    shown = policies[-POLICIES_SHOWN:] if page.is_terminal else policies
+    page.table(shown, ("policy_version", "rollouts", "mean_reward"))
+    if len(policies) > len(shown):
+        page.note(f"{counted(len(policies) - len(shown), 'older version')} not shown; --json has all.")
 
 
 def _journal_pairs(report: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -1,0 +1,65 @@
+"""Rollouts in the explorer, in a real, headless Chromium: `make test-explorer`."""
+
+import re
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect, sync_playwright
+
+from explorer_pages import PAGE_PATIENCE, Visit, crowded, explored, launched, misplaced, unnamed
+from rollout_stores import make_rollouts
+
+pytestmark = pytest.mark.slow
+expect.set_options(timeout=PAGE_PATIENCE)
+
+
+def test_rollouts_are_conversations(tmp_path: Path) -> None:
+    """Messages, folded calls, branches and tints of one rollout; another sample of its group beside it; and
+    nothing of what strangers wrote runs or is fetched.
+    """
+    make_rollouts(tmp_path / "talk")
+    with (
+        explored(tmp_path / "talk", tmp_path / "out") as explorer,
+        sync_playwright() as playwright,
+        launched(playwright) as browser,
+    ):
+        page = browser.new_context(viewport={"width": 1500, "height": 1000}).new_page()
+        seen = Visit(page, explorer.origin)
+        page.goto(explorer.url)
+        page.get_by_role("tab", name="Episodes").click()
+        first, second = page.locator(".episode.first"), page.locator(".episode.second")
+        turns = first.locator(".turn")
+        expect(turns).to_have_count(5)
+        expect(first.locator(".facts").first).to_contain_text("0.2 \N{MULTIPLICATION SIGN} 0.5")
+        expect(turns.nth(3).locator(".turn-text")).to_contain_text("<img src=http://evil/x.png onerror=")
+        assert page.locator(".turns img").count() == 0
+        reasoning = turns.nth(4).locator("details", has_text="Reasoning")
+        expect(reasoning.locator(".turn-text")).to_be_hidden()
+        reasoning.locator("summary").click()
+        expect(reasoning.locator(".turn-text")).to_have_text("hm\nwell")
+        call = turns.nth(2).locator("details")
+        call.locator("summary").click()
+        expect(call).to_contain_text('"q": "a  b"')
+        tokens = turns.nth(2).locator(".tokens i")
+        expect(tokens).to_have_count(2)
+        expect(tokens.nth(1)).to_have_attribute("title", "token 5, log-probability -2, advantage 1")
+        colours = [each.evaluate("each => getComputedStyle(each).backgroundColor") for each in tokens.all()]
+        assert colours[0] != colours[1]
+        first.get_by_role("button", name="Tint: advantage").click()
+        expect(tokens.nth(1)).to_have_class("up")
+        first.get_by_role("tab", name="Branch 1, from 1").click()
+        expect(turns).to_have_count(4)
+        expect(page.locator(".timeline .t")).to_contain_text("t = 5 ")
+        expect(first.locator(".turn.current")).to_contain_text("other")
+        # Keys move between tabs while one has the focus.
+        turns.first.click()
+        page.keyboard.press("Home")
+        expect(first.locator(".turn.current")).to_contain_text("be brief")
+        assert unnamed(page) == [] and misplaced(page) == [] and crowded(page) == []
+        first.get_by_label("Compare with").click()
+        page.get_by_role("option", name=re.compile("sample 0, reward 0.1")).click()
+        expect(second.locator(".turn")).to_have_count(5)
+        expect(second.locator(".facts").nth(1)).to_contain_text("length")
+        page.locator(".facets .facet-row", has_text="p0").first.click()
+        expect(seen.count).to_contain_text("of 3")
+        assert seen.faults == []
