@@ -2,5 +2,5 @@
 
 `declaration.py` says what such a store has, `messages.py` and `tokens.py` turn a message into columns and
 back, `steps.py` makes an episode of a rollout, `writing.py` fills a store, `rollout.py` reads one rollout,
-and `formats/` has the formats of other tools.
+`sequences.py` and `packing.py` feed trainers, and `formats/` has the formats of other tools.
 """

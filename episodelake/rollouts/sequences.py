@@ -63,8 +63,11 @@ def numbers_in(context: ReadContext) -> list[str]:
     """Return the columns of `PER_SAMPLED` that a store of rollouts has."""
     view = ReadView(context)
     steps = view.steps.collect_schema().names()
-    facts = view.episodes.collect_schema().names()
-    return [name for name in PER_SAMPLED if name in steps or (name == ADVANTAGES and _ADVANTAGE in facts)]
+    return [name for name in PER_SAMPLED if name in steps or (name == ADVANTAGES and _has_advantage(view))]
+
+
+def _has_advantage(view: ReadView[Any]) -> bool:
+    return _ADVANTAGE in view.episodes.collect_schema().names()
 
 
 @dataclass(frozen=True)
@@ -96,8 +99,9 @@ class Messages:
                 sampled tokens.
         """
         view = ReadView(context)
-        lengths = collected(view.episodes.select("length"), context.snapshot)["length"].to_numpy()
-        counts = lengths.astype(np.int64) + 1
+        facts = ["length", *([_ADVANTAGE] if ADVANTAGES in numbers and _has_advantage(view) else [])]
+        episodes = collected(view.episodes.select(facts), context.snapshot)
+        counts = episodes["length"].to_numpy().astype(np.int64) + 1
         rollouts = np.repeat(np.arange(len(counts)), counts)
         firsts = np.repeat(np.cumsum(counts) - counts, counts)
         present = view.steps.collect_schema().names()
@@ -125,8 +129,9 @@ class Messages:
         reading = _Reading(rows, rollouts, firsts)
         columns = {IDS: reading.ids, SAMPLED: reading.sampled}
         columns |= {name: reading.numbers(name) for name in numbers}
-        if ADVANTAGES in columns:
-            reading.fill_advantages(columns[ADVANTAGES], view)
+        if _ADVANTAGE in facts:
+            whole = episodes[_ADVANTAGE].cast(pl.Float32).fill_null(0).to_numpy()
+            reading.fill_advantages(columns[ADVANTAGES], whole)
         return Messages(rollouts, parents, reading.edges, TokenArrays(columns))
 
     @property
@@ -169,24 +174,26 @@ class _Reading:
     """Lists of messages as flat arrays.
 
     Args:
-        rows: the columns of the messages.
+        rows: the columns of the messages; each is dropped once it was read.
         rollouts, firsts: int64, shape (M,): the rollout of each, and the first message of that.
     """
 
     def __init__(self, rows: pl.DataFrame, rollouts: np.ndarray, firsts: np.ndarray) -> None:
         self._rows, self._rollouts, self._firsts = rows, rollouts, firsts
-        self.ids, self._counts = _flat(rows[TOKENS])
+        self.ids, self._counts = _flat(rows.drop_in_place(TOKENS))
         self.edges = np.concatenate([[0], np.cumsum(self._counts)])
         self.sampled = np.repeat(rows[SAMPLED].to_numpy(), self._counts)
-        mask, sizes = _flat(rows[TOKEN_MASK])
+        mask, sizes = _flat(rows.drop_in_place(TOKEN_MASK))
         self._check(TOKEN_MASK, sizes, self._counts)
         self.sampled[np.repeat(sizes > 0, self._counts)] = mask
-        before = np.concatenate([[0], np.cumsum(self.sampled)])
-        self._sampled_counts = np.diff(before[self.edges])
+        reached = np.concatenate([[0], np.cumsum(mask)])
+        masked = np.diff(reached[np.concatenate([[0], np.cumsum(sizes)])])
+        self._sampled_counts = np.where(sizes > 0, masked, self._counts * rows[SAMPLED].to_numpy())
+        self._without_advantages = rows[ADVANTAGES].is_null() if ADVANTAGES in rows.columns else None
 
     def numbers(self, name: str) -> np.ndarray:
         """Return the numbers of a column, of shape (N,)."""
-        values, sizes = _flat(self._rows[name])
+        values, sizes = _flat(self._rows.drop_in_place(name))
         self._check(name, sizes, self._sampled_counts)
         if len(values) == len(self.ids):
             return values
@@ -194,17 +201,17 @@ class _Reading:
         spread[self.sampled & np.repeat(sizes > 0, self._counts)] = values
         return spread
 
-    def fill_advantages(self, advantages: np.ndarray, view: ReadView[Any]) -> None:
-        """Give the sampled tokens of messages without advantages that of their rollout."""
-        if _ADVANTAGE not in view.episodes.collect_schema().names():
-            return
-        facts = collected(view.episodes.select(pl.col(_ADVANTAGE).cast(pl.Float32)), view.context.snapshot)
-        whole = facts[_ADVANTAGE].fill_null(0.0).to_numpy()
-        lacking = self._rows[ADVANTAGES].is_null().to_numpy()
-        own = np.repeat(np.where(lacking, whole[self._rollouts], 0), self._counts)
-        fill = self.sampled & np.repeat(lacking, self._counts)
+    def fill_advantages(self, advantages: np.ndarray, whole: np.ndarray) -> None:
+        """Give the sampled tokens of messages without advantages that of their rollout.
+
+        Args:
+            advantages: of the tokens; changed.
+            whole: float32, shape (E,): that of each rollout.
+        """
+        assert self._without_advantages is not None
+        fill = self.sampled & np.repeat(self._without_advantages.to_numpy(), self._counts)
         if fill.any():
-            advantages[fill] = own[fill]
+            advantages[fill] = np.repeat(whole[self._rollouts], self._counts)[fill]
 
     def _check(self, name: str, sizes: np.ndarray, expected: np.ndarray) -> None:
         wrong = np.flatnonzero((sizes > 0) & (sizes != expected))

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import polars as pl
 
 from ..context import ReadContext
-from ..sql.session import QuerySession
 from .findings import KINDS, Finding, finding
 
 #: The ids of the rollouts that have the finding.
@@ -57,6 +56,8 @@ def rollout_findings(context: ReadContext, ids: pl.Series) -> Iterator[Finding]:
     Args:
         ids: of the episodes, in the order of the view.
     """
+    from ..sql.session import QuerySession
+
     session = QuerySession(context, read_only=False)
     declared = context.snapshot.manifest.rollouts or {}
     queries = dict(_QUERIES)

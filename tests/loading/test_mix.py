@@ -280,7 +280,7 @@ class CountedFeed:
 
     def __init__(self, feed: Any) -> None:
         self._feed = feed
-        self.units, self.length = feed.units, feed.length
+        self.units, self.epoch_length = feed.units, feed.epoch_length
         self.begun = 0
 
     def take(self, *arguments: Any) -> Any:

@@ -8,7 +8,7 @@ import pickle
 import subprocess
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -114,7 +114,7 @@ def unpadded(batch: Plain) -> list[Plain]:
     return made
 
 
-def comparable(sequences: Sequence[Plain], keys: Sequence[str]) -> list[Any]:
+def comparable(sequences: Sequence[Plain], keys: Iterable[str]) -> list[Any]:
     """Sequences as values that can be sorted and compared."""
     return [tuple(np.asarray(each[key]).tolist() for key in sorted(keys)) for each in sequences]
 
