@@ -38,7 +38,9 @@ def content_digest(episode: ForeignEpisode) -> str:
 
 
 def _add(digest: Any, value: Any) -> None:
-    if isinstance(value, np.ndarray) and value.dtype.kind != "O":
+    if type(value) in _PLAIN:  # most values
+        _add_content(digest, repr(value).encode(errors="surrogatepass"))
+    elif isinstance(value, np.ndarray) and value.dtype.kind != "O":
         kind = value.dtype if value.dtype.fields else _text_of(value.dtype)
         digest.update(f"a{kind}{value.shape}".encode())
         digest.update(np.ascontiguousarray(value).reshape(-1).view(np.uint8))
@@ -47,8 +49,7 @@ def _add(digest: Any, value: Any) -> None:
         for cell in value.cells:
             digest.update(b"%d:" % len(cell.as_buffer()))
             digest.update(cell.as_buffer())
-    # Asking for the type first saves what an abstract class takes to answer.
-    elif type(value) not in _PLAIN and isinstance(value, Mapping):
+    elif isinstance(value, Mapping):
         digest.update(b"m%d" % len(value))
         for key, part in value.items():
             _add(digest, key)
@@ -58,9 +59,14 @@ def _add(digest: Any, value: Any) -> None:
         for part in value:
             _add(digest, part)
     else:
-        content = value if isinstance(value, bytes) else repr(value).encode(errors="surrogatepass")
-        digest.update(b"p%d:" % len(content))
-        digest.update(content)
+        _add_content(
+            digest, value if isinstance(value, bytes) else repr(value).encode(errors="surrogatepass")
+        )
+
+
+def _add_content(digest: Any, content: bytes) -> None:
+    digest.update(b"p%d:" % len(content))
+    digest.update(content)
 
 
 def table_digests(steps: pa.Table, episodes: pa.Table) -> list[str]:

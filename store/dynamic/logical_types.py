@@ -136,9 +136,16 @@ def kind_of(value: Any) -> str | None:
         return scalar if _fits(scalar, value) else None
     if type(value) is list:
         return _list_kind(value)
-    if isinstance(value, np.ndarray) and value.dtype.name in _ARRAY_TYPES and value.dtype.isnative:
-        return _array_kind(value.dtype.name, value.shape)
+    if isinstance(value, np.ndarray) and value.dtype.isnative:
+        name = _name_of(value.dtype)
+        return _array_kind(name, value.shape) if name in _ARRAY_TYPES else None
     return None
+
+
+@lru_cache
+def _name_of(dtype: np.dtype) -> str:
+    """Return the name of a dtype, which numpy puts together anew each time."""
+    return dtype.name
 
 
 def _array_kind(dtype: str, shape: Sequence[int]) -> str:
@@ -401,7 +408,8 @@ def uniform_kind(values: Sequence[Any], types: set[type]) -> str | None:
     """
     types = types or set(map(type, values))
     if types == {np.ndarray}:
-        forms = {(value.dtype, value.shape) for value in values}
+        # Arrays of one axis have one kind, whatever their lengths.
+        forms = {(value.dtype, None if value.ndim == 1 else value.shape) for value in values}
         return kind_of(values[0]) if len(forms) == 1 else None
     scalars = {_SCALAR_OF_TYPE.get(own) for own in types}
     if len(scalars) != 1:
@@ -409,7 +417,7 @@ def uniform_kind(values: Sequence[Any], types: set[type]) -> str | None:
     (kind,) = scalars
     if kind == "int" and not (min(values) >= _SMALLEST and max(values) <= _LARGEST):
         return None
-    if kind == "str" and not all(map(str.isascii, values)):
+    if kind == "str" and not (all(map(str.isascii, values)) or all(map(has_utf8, values))):
         return None
     return kind
 

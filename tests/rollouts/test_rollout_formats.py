@@ -394,6 +394,31 @@ def test_branches_go_out_as_lines(tmp_path: Path) -> None:
     assert report.lost["tokens of messages"] == 3 and report.lost["time of messages"] == 3
 
 
+def test_groups_go_out_as_pairs(tmp_path: Path) -> None:
+    """The best and the worst of a group, after what they share; everything else counts as lost."""
+    store = el.create(tmp_path / "s", el.Rollouts())
+    given = [("a", 0.5), ("b", 1.0), ("a", 1.0), ("a", -1.0), ("a", 1.0), ("b", 1.0), (None, 2.0)]
+    with store.writer() as writer:
+        for at, (group, reward) in enumerate(given):
+            answer = {"role": "assistant", "content": str(at)}
+            writer.write_rollout([CONVERSATION[1], answer], group=group, rewards=reward)
+    report = store.refresh().export(tmp_path / "pairs.jsonl", format="messages", layout="pairs")
+    (pair,) = read_lines(tmp_path / "pairs.jsonl")
+    assert pair == {
+        "prompt": [CONVERSATION[1]],
+        "chosen": [{"role": "assistant", "content": "2"}],
+        "rejected": [{"role": "assistant", "content": "3"}],
+        "group": "a",
+        "score_chosen": 1.0,
+        "score_rejected": -1.0,
+    }
+    assert dict(report.lost) == {
+        "a rollout without a group": 1,
+        "a rollout that is neither the best nor the worst of its group": 2,
+        "a rollout of a group whose rewards are equal": 2,
+    }
+
+
 def trajectory(**others: Any) -> dict[str, Any]:
     """A trajectory in ATIF with tokens, whose prompts have the whole history."""
     return {

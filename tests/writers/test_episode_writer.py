@@ -267,7 +267,26 @@ WRONG_BULK: dict[str, dict[str, Any]] = {
     "extra too short": {"extra": {"x": np.zeros(4)}},
     "extra too long": {"extra": {"x": np.zeros(6)}},
     "extra of a number": {"extra": {"x": 1}},
+    "extra rows too short": {"extra": [{"x": 1}] * 4},
+    "extra of no mappings": {"extra": [1, 2, 3, 4, 5]},
+    "extra a number": {"extra": 3},
 }
+
+
+def test_each_step_may_have_own_columns_of_its_own(tmp_path: Path) -> None:
+    """A mapping for each step lacks what the step has not; taken names are refused."""
+    store = small_store(tmp_path)
+    rows = [{"x": 1, "y": None}, None, {"x": 3}, {}, {"z": "a"}]
+    with store.writer() as writer:
+        writer.write_episode(**whole(4, extra=rows))
+        with pytest.raises(el.errors.InvalidArgumentError, match="reward"):
+            writer.write_episode(**whole(4, extra=[None] * 4 + [{"reward": 1}]))
+    (stored,) = store.refresh()
+    assert {name: list(values) for name, values in stored.extra.items()} == {
+        "x": [1, None, 3, None, None],
+        "y": [None] * 5,
+        "z": [None, None, None, None, "a"],
+    }
 
 
 def test_a_wrong_whole_episode_is_refused_whole(tmp_path: Path) -> None:

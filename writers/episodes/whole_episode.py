@@ -98,12 +98,12 @@ class WholeEpisode:
     ) -> WholeEpisode:
         """Check the arguments of `EpisodeWriter.write_episode` that are about steps; see there."""
         last_missing = is_last_missing(schema, last_observation)
-        for row in (extra,) if isinstance(extra, Mapping | None) else extra:
-            if row:
-                schema.check_extra(row)
-        return WholeEpisode.of(
+        whole = WholeEpisode.of(
             schema, infos=infos, policy=policy, extra=extra, last_missing=last_missing, **arrays
         )
+        for row in (extra,) if isinstance(extra, Mapping) else whole.extras or ():
+            schema.check_extra(row or {})
+        return whole
 
     @staticmethod
     def of(

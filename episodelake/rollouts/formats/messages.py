@@ -6,14 +6,17 @@ which the model sampled those of the completion. Beside them `reward`, or `rewar
 the rollout, and `id` names it. Other keys are metadata: numbers, texts and objects of these under their own
 name, lists as JSON in `record`.
 
-An export writes a line for each branch, without tokens and times.
+An export writes a line for each branch, without tokens and times; or, with `layout="pairs"`, `prompt`,
+`chosen` and `rejected` for each group, as TRL's DPO takes them.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ...errors import DatasetError
-from ...plugin import Export, Format, Match, export_format, reading
+from ...plugin import Export, Format, Match, Option, export_format, reading
 from ...plugin.files import is_folder
 from ...writers.importing.boundary import Files, check_groups
 from ..tokens import TOKEN_COLUMNS
@@ -195,10 +198,19 @@ def _is_plain(value: Any) -> bool:
     return isinstance(value, str | int | float)
 
 
-@export_format("messages", holds=holds(*TOKEN_COLUMNS))
+@export_format(
+    "messages",
+    holds=holds(*TOKEN_COLUMNS),
+    layout=Option.choice(
+        "a line for each of conversations, the default, or of pairs, the best and the worst of a group",
+        "conversations",
+        "pairs",
+    ),
+)
 def write_messages(export: Export, target: Path) -> None:
-    """Write a line for each branch of a rollout."""
-    write_json_lines(target, _lines(export))
+    """Write a line for each branch of a rollout, or for each group."""
+    lines = _pairs(export) if export.options["layout"] == "pairs" else _lines(export)
+    write_json_lines(target, lines)
 
 
 def _lines(export: Export) -> Iterator[dict[str, Any]]:
@@ -222,3 +234,53 @@ def _lines(export: Export) -> Iterator[dict[str, Any]]:
                 if "id" in facts:
                     own["id"] = f"{facts['id']}.{number}"
             yield {_MESSAGES: branch.messages, **own}
+
+
+@dataclass
+class _Group:
+    """The best and the worst rollout of a group so far: rewards and messages, the first of equal ones."""
+
+    best: tuple[float, list[dict[str, Any]]]
+    worst: tuple[float, list[dict[str, Any]]]
+    count: int = 1
+
+    def add(self, reward: float, messages: list[dict[str, Any]]) -> None:
+        """Add a rollout."""
+        self.count += 1
+        if reward > self.best[0]:
+            self.best = reward, messages
+        if reward < self.worst[0]:
+            self.worst = reward, messages
+
+
+def _pairs(export: Export) -> Iterator[dict[str, Any]]:
+    """Yield a line for each group whose rewards differ, in the order of their first rollouts."""
+    groups: dict[str, _Group] = {}
+    losses = export.losses
+    for rollout, metadata in rollouts_of(export):
+        name, reward = metadata.get("group"), rollout.reward
+        if name is None:
+            losses.add("a rollout without a group")
+            continue
+        branches = rollout.branches
+        losses.add("a further branch of a rollout", len(branches) - 1)
+        messages = branches[0].messages
+        if name in groups:
+            groups[name].add(reward, messages)
+        else:
+            groups[name] = _Group((reward, messages), (reward, messages))
+    for name, group in groups.items():
+        if group.best[0] == group.worst[0]:
+            losses.add("a rollout of a group whose rewards are equal", group.count)
+            continue
+        losses.add("a rollout that is neither the best nor the worst of its group", group.count - 2)
+        (high, chosen), (low, rejected) = group.best, group.worst
+        shared = sum(takewhile(bool, (one == two for one, two in zip(chosen, rejected, strict=False))))
+        yield {
+            "prompt": chosen[:shared],
+            "chosen": chosen[shared:],
+            "rejected": rejected[shared:],
+            "group": name,
+            "score_chosen": high,
+            "score_rejected": low,
+        }
