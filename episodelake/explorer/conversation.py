@@ -43,7 +43,7 @@ def rollout_facts(episode: Episode) -> dict[str, dict[str, str]]:
     """Return the parts of a rollout's reward and its facts, as texts by title."""
     metadata = episode.metadata
     parts = {
-        text_of(part["name"]): text_of(part["value"])
+        text_of(part["name"], 40): text_of(part["value"])
         + ("" if part["weight"] == 1 else f" \N{MULTIPLICATION SIGN} {text_of(part['weight'])}")
         for part in reward_parts(metadata)
     }
