@@ -142,7 +142,9 @@ def draw_learning_curve(
     ]
     smoothed = f"; mean of {2 * smooth + 1} neighbouring stretches" if smooth else ""
     subtitle = [f"{counted(series.count, 'value')}; {_WORDS[band]}{smoothed}", *series.notes]
-    return finished(stacked(panels), f"{shown(what).capitalize()} over training by {title_of(series.by)}", subtitle)
+    return finished(
+        stacked(panels), f"{shown(what).capitalize()} over training by {title_of(series.by)}", subtitle
+    )
 
 
 def _panel(axes: Axes, legend: Any, rows: list[dict[str, Any]]) -> Any:
