@@ -15,7 +15,6 @@ from ..errors import EpisodelakeError
 from ..readers.charts.signals import signal_columns
 from .camera_video import VideoMoment
 from .charts import episode_spec
-from .conversation import ConversationView, is_rollout, rollout_facts
 from .moments import (
     FrameSource,
     Moment,
@@ -28,6 +27,8 @@ from .moments import (
     summary_of,
     text_of,
 )
+from .rollouts.conversation import is_rollout, rollout_facts
+from .rollouts.view import ConversationView
 from .widgets import Drawing, icon_button, note
 
 _SMALL = 128

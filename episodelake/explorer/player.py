@@ -10,9 +10,9 @@ from nicegui import background_tasks, run, ui
 
 from .. import Episode
 from ..errors import EpisodelakeError
-from .conversation import is_rollout, samples_of
 from .episode_pane import EpisodePane
 from .moments import rate_of
+from .rollouts.conversation import is_rollout, samples_of
 from .widgets import PageOwner, icon_button, note
 
 SPEEDS = (0.25, 0.5, 1, 2, 4, 8)

@@ -5,8 +5,8 @@ import html
 import pytest
 
 import episodelake as el
-from episodelake.explorer.conversation import conversation_html, rollout_facts, samples_of
 from episodelake.explorer.listing import Choice, EpisodeList
+from episodelake.explorer.rollouts.conversation import conversation_html, rollout_facts, samples_of
 from episodelake.rollouts.turns import turns_of
 from rollout_stores import HOSTILE, MESSAGES, make_rollouts
 
