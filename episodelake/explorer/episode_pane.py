@@ -27,7 +27,8 @@ from .moments import (
     summary_of,
     text_of,
 )
-from .rollouts.conversation import ConversationView, is_rollout, rollout_facts
+from .rollouts.conversation import is_rollout, rollout_facts
+from .rollouts.view import ConversationView
 from .widgets import Drawing, icon_button, note
 
 _SMALL = 128

@@ -13,7 +13,7 @@ from nicegui import run, ui
 
 from ..errors import EpisodelakeError
 from ..plugin import RunEnv, counted, literal, size_text
-from ..readers.charts.series import LENGTH, RETURN, RUN
+from ..readers.charts.series import LENGTH, POLICY, RETURN, RUN, numeric_columns, values_of_episodes
 from ..readers.charts.theme import END_COLORS
 from ..types import Finding
 from .charts import DISTRIBUTIONS, Curve, curve_spec, distribution_spec, interval_condition, to_extremes
@@ -33,6 +33,8 @@ _MOST_OUTLIERS = 12
 _SEVERE = ("nan", "infinite", "missing_observation", "interrupted", "unsealed")
 _OVER = {"episodes": "Episode", "steps": "Step", "time": "Time"}
 _WHAT = {RETURN: "Return", LENGTH: "Length"}
+#: More parts of a reward have no room.
+_MOST_VALUES = 8
 _BANDS = {"episodes": "All episodes", "runs": "Run by run"}
 
 
@@ -84,7 +86,7 @@ class OverviewPane:
                 self._by.props("outlined dense options-dense").classes("w-36").mark("curve-by")
                 self._toggles = {
                     name: ui.toggle(options, value=getattr(self.curve, name), on_change=self._changed)
-                    for name, options in (("what", _WHAT), ("over", _OVER), ("band", _BANDS))
+                    for name, options in self._options().items()
                 }
                 for name, toggle in self._toggles.items():
                     toggle.props("dense no-caps unelevated flat").mark(f"curve-{name}")
@@ -107,6 +109,13 @@ class OverviewPane:
             drawing, _ = self._places[name]
             interval = to_extremes(chosen["from"], drawing.specification, frame[column])
             await self.page.narrow(column_sql(column), interval_condition(column, interval))
+
+    def _options(self) -> dict[str, dict[str, str]]:
+        """Return what can be chosen for a curve: of rollouts also policy versions and parts of rewards."""
+        snapshot = self.page.shown.store.selection().snapshot
+        parts = {name: text_of(name, 30) for name in values_of_episodes(snapshot)[:_MOST_VALUES]}
+        policy = {"policy": "Policy version"} if POLICY in numeric_columns(snapshot) else {}
+        return {"what": parts | _WHAT, "over": _OVER | policy, "band": _BANDS}
 
     def _groups(self) -> list[str]:
         """Return what curves can be grouped by: all that has few values."""
@@ -278,6 +287,8 @@ class OverviewPane:
         """Show a newer version."""
         await self._follow_facts()
         self._by.set_options(self._groups(), value=self._by.value)
+        for name, options in self._options().items():
+            self._toggles[name].set_options(options, value=self._toggles[name].value)
         if time.monotonic() - self._drawn > _PAUSE:
             await self.draw()
 

@@ -122,7 +122,7 @@ Table = StrEnum("Table", "STEPS EPISODES RUNS TRANSITIONS")
 #: The charts of `plot`.
 Chart = StrEnum("Chart", "RETURNS LENGTHS HISTOGRAM LEARNING ACTIONS VISITATION")
 #: The quantities that the x axis of a chart may count.
-Over = StrEnum("Over", "EPISODES STEPS TIME")
+Over = StrEnum("Over", "EPISODES STEPS TIME POLICY")
 
 
 class LastObservation(StrEnum):

@@ -14,8 +14,8 @@ from ...store.common.arguments import one_of, whole_number
 from ..chart_session import ChartSession
 from ..context import ReadContext
 from ..formatting import counted
-from .series import LENGTH, OVER, PLACED, RETURN, Series, episode_series, place_values
-from .theme import HEIGHT, WIDTH
+from .series import OVER, PLACED, Series, episode_series, place_values, values_of_episodes
+from .theme import HEIGHT, WIDTH, shown
 
 if TYPE_CHECKING:
     from .chart import AnyChart
@@ -46,7 +46,7 @@ def learning_curves(
         "time" in ms), value, low and high (the band), episodes and runs (counts), ordered by the first three.
     """
     one_of("over", over, OVER)
-    one_of("what", what, (RETURN, LENGTH))
+    one_of("what", what, values_of_episodes(context.snapshot))
     one_of("band", band, BANDS)
     whole_number("smooth", smooth, 0, MOST_SMOOTH)
     with ChartSession(context, steps=False) as bench:
@@ -142,7 +142,9 @@ def draw_learning_curve(
     ]
     smoothed = f"; mean of {2 * smooth + 1} neighbouring stretches" if smooth else ""
     subtitle = [f"{counted(series.count, 'value')}; {_WORDS[band]}{smoothed}", *series.notes]
-    return finished(stacked(panels), f"{what.capitalize()} over training by {title_of(series.by)}", subtitle)
+    return finished(
+        stacked(panels), f"{shown(what).capitalize()} over training by {title_of(series.by)}", subtitle
+    )
 
 
 def _panel(axes: Axes, legend: Any, rows: list[dict[str, Any]]) -> Any:

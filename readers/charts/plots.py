@@ -37,7 +37,8 @@ class Plots:
         """Return the return of episodes over the course of their runs.
 
         Args:
-            over: what the x axis counts: "episodes" of the run, its "steps", or "time".
+            over: what the x axis counts: "episodes" of the run, its "steps", "time", or "policy": the
+                `metadata.policy_version` of rollouts.
             by: what gets a colour of its own: "run" (the default), "agent" (the default for several agents),
                 or a column of the tables episodes or runs, such as "end_reason" or "metadata.level"; a key of
                 the runs' metadata is "run.algo". The twelve with the most episodes are drawn.
@@ -67,7 +68,7 @@ class Plots:
 
         Args:
             over, by: as for `returns`; `by="run.algo"` puts the runs of an algorithm into one curve.
-            what: "return" or "length".
+            what: "return", "length", or a part of the reward of rollouts, such as "rewards.format".
             smooth: draw means of so many neighbouring stretches on each side, 0 to 50.
             band: "episodes": the line is the median of the episodes of a stretch, the band is from their 10 %
                 to their 90 % quantile. "runs": the line is the interquartile mean of the runs' medians, the

@@ -17,7 +17,7 @@ from ..sql.text import literal
 from .bins import Bins, count_bins
 from .chart import AnyChart, color_channel, finished, only, stacked, title_of, tooltip_of, values_of
 from .series import DRAWN, FITS, LARGEST, OVER, VALUED, WILD, Series, episode_series, means_over
-from .theme import HEIGHT, WIDTH
+from .theme import HEIGHT, WIDTH, shown
 
 MOST_POINTS = 2_000
 MOST_STRETCHES = 120
@@ -188,7 +188,7 @@ class Axes:
 
     def y(self, field: str) -> alt.Y:
         """Return the vertical channel of a field."""
-        title = _UNITS[self.what] + (f", {self.panel}" if self.panel else "")
+        title = _UNITS.get(self.what, shown(self.what)) + (f", {self.panel}" if self.panel else "")
         return alt.Y(f"{field}:Q", title=title, scale=self.shape.y(self.panel))
 
     @property

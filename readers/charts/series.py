@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
+
 from ...store.common.arguments import suggest
 from ...store.dynamic.column_groups import METADATA
 from ...store.errors import InvalidArgumentError, NothingToDrawError
@@ -40,12 +42,15 @@ OVER = {
     "episodes": ("number", "episode of its run (number)"),
     "steps": ("steps", "steps of its run so far"),
     "time": ("epoch_ms(ended_at)", "end of the episode (UTC)"),
+    "policy": ("policy", "policy version"),
 }
+#: Metadata of rollouts: what wrote them, and the parts of their rewards.
+POLICY, PARTS = "metadata.policy_version", "metadata.rewards."
 
 #: A run is called by its name where no other run has it, else by its id.
 _RUN = """(SELECT run_id, CASE WHEN name IS NULL OR count(*) OVER (PARTITION BY name) > 1
 THEN run_id ELSE name END AS run {label} FROM runs)"""
-_PLAIN = "episode_id, run_id, run, number, ended_at, length, end_reason, seed, steps"
+_PLAIN = "episode_id, run_id, run, number, ended_at, length, end_reason, seed, steps, policy"
 
 
 @dataclass(frozen=True)
@@ -53,7 +58,8 @@ class Series:
     """One value per episode (or agent, or objective) of a view, with what it belongs to.
 
     They stand in the view `DRAWN` of the bench: episode_id, run_id, run, number, ended_at, length,
-    end_reason, seed, steps (of its run, up to and with the episode), series, panel, value (finite).
+    end_reason, seed, steps (of its run, up to and with the episode), policy (version), series, panel, value
+    (finite).
 
     Attributes:
         by: the column, `RUN` or `AGENT` that defines the series.
@@ -79,7 +85,7 @@ def episode_series(bench: ChartSession, what: str, by: str | None, *, finished: 
 
     Args:
         bench: of the view.
-        what: `RETURN` or `LENGTH`.
+        what: `RETURN`, `LENGTH`, or one of `values_of_episodes`.
         by: see `Plots.returns`.
         finished: leave out episodes that the environment did not end, of runs with others; unless nothing is
             left to draw.
@@ -140,7 +146,7 @@ def value_episodes(bench: ChartSession, what: str, by: str, where: str = "true")
 
     Args:
         bench: of the view.
-        what: `RETURN` or `LENGTH`.
+        what: `RETURN`, `LENGTH`, or one of `values_of_episodes`.
         by: the column, `RUN` or `AGENT` that defines the series.
         where: a condition over the columns of `episodes` that `Series` has.
 
@@ -180,12 +186,17 @@ def place_values(bench: ChartSession, x: str, stretches: str) -> None:
         x: an expression over it: what is divided into stretches.
         stretches: an expression for how many; `n` is the number of values, `runs` that of their runs.
             NULL draws every value.
+
+    Raises:
+        NothingToDrawError: x is NULL everywhere.
     """
     place = f"least(floor((x - low) / greatest(high - low, 1) * {stretches}), {stretches} - 1)"
     bench.rows(
         f"CREATE OR REPLACE TEMP TABLE at_x AS SELECT episode_id, run_id, series, panel, value, {x} AS x "
-        f"FROM {DRAWN}"
+        f"FROM {DRAWN} WHERE x IS NOT NULL"
     )
+    if not bench.rows("SELECT 1 FROM at_x LIMIT 1"):
+        raise NothingToDrawError("There is nothing to draw: no episode has a metadata.policy_version.")
     bench.rows(
         f"CREATE OR REPLACE TEMP VIEW {PLACED} AS "
         f"SELECT at_x.*, coalesce({place}, x) AS place FROM at_x "
@@ -199,7 +210,8 @@ def _valued(snapshot: Snapshot, what: str, by: str) -> str:
     """Return a query for every value with its series and panel."""
     schema = snapshot.schema
     label, of_run = _labels(snapshot, by)
-    value = "episode_return" if what == RETURN else "length"
+    value = {RETURN: "episode_return", LENGTH: "length"}.get(what) or quote(f"{METADATA.prefix}{what}")
+    policy = quote(POLICY) if POLICY in numeric_columns(snapshot) else "NULL::DOUBLE"
     if by == AGENT:
         lanes = "agent_returns" if what == RETURN else "agent_lengths"
         series = f"unnest(agents) AS series, unnest({lanes}) AS amount"
@@ -207,7 +219,8 @@ def _valued(snapshot: Snapshot, what: str, by: str) -> str:
         series = f"{label} AS series, {value} AS amount"
     base = (
         "SELECT episode_id, episodes.run_id, run, number, ended_at, length, end_reason, seed, "
-        f"sum(length) OVER (PARTITION BY episodes.run_id ORDER BY number) AS steps, {series} "
+        f"sum(length) OVER (PARTITION BY episodes.run_id ORDER BY number) AS steps, {policy} AS policy, "
+        f"{series} "
         f"FROM episodes LEFT JOIN {_RUN.format(label=of_run)} AS runs_of USING (run_id)"
     )
     if what != RETURN or not schema.reward_shape:
@@ -217,6 +230,21 @@ def _valued(snapshot: Snapshot, what: str, by: str) -> str:
         f"amount[objective + 1]::DOUBLE AS value "
         f"FROM ({base}), range({schema.reward_shape[0]}) AS objectives(objective)"
     )
+
+
+def numeric_columns(snapshot: Snapshot) -> list[str]:
+    """Return the columns of numbers that episodes have."""
+    return [
+        field.name
+        for field in snapshot.episodes_schema
+        if pa.types.is_integer(field.type) or pa.types.is_floating(field.type)
+    ]
+
+
+def values_of_episodes(snapshot: Snapshot) -> list[str]:
+    """Return what a learning curve can show: `RETURN`, `LENGTH` and parts of rewards, as "rewards.format"."""
+    parts = [name for name in numeric_columns(snapshot) if name.startswith(PARTS)]
+    return [RETURN, LENGTH, *(name.removeprefix(METADATA.prefix) for name in parts)]
 
 
 def label_episodes(bench: ChartSession, by: str) -> tuple[tuple[str, ...], str]:

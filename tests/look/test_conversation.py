@@ -8,7 +8,7 @@ import episodelake as el
 from episodelake.explorer.listing import Choice, EpisodeList
 from episodelake.explorer.rollouts.conversation import conversation_html, rollout_facts, samples_of
 from episodelake.rollouts.turns import turns_of
-from rollout_stores import HOSTILE, make_rollouts
+from rollout_stores import HOSTILE, MESSAGES, make_rollouts
 
 
 @pytest.fixture(scope="module")
@@ -60,3 +60,22 @@ def test_facets_of_rollouts(store: el.EpisodeStore) -> None:
         for bar, total in enumerate(facet.totals.tolist()):
             kept = episodes.positions(Choice(chips=(facet.condition(bar, bar),)))
             assert len(kept) == total
+
+
+def test_curves_over_policy_versions(store: el.EpisodeStore) -> None:
+    """A learning curve has the median of each version, of the reward or of a part of it."""
+    for what, expected in (("return", 1.1), ("rewards.answer", 1.0), ("rewards.format", 0.2)):
+        chart = store.plot.learning_curve(over="policy", what=what).to_dict()
+        (rows,) = [rows for rows in chart["datasets"].values() if rows and "low" in rows[0]]
+        assert [(row["x"], round(row["value"], 9)) for row in rows] == [(0.0, expected), (1.0, expected)]
+    with pytest.raises(el.errors.InvalidArgumentError, match=r"'rewards\.format'"):
+        store.plot.learning_curve(what="rewards.absent")
+
+
+def test_other_stores_have_no_policy_versions() -> None:
+    """The error says what is missing."""
+    store = el.create("memory://no-policy", el.Rollouts())
+    with store.writer() as writer:
+        writer.write_rollout(MESSAGES)
+    with pytest.raises(el.errors.NothingToDrawError, match=r"metadata\.policy_version"):
+        store.refresh().plot.learning_curve(over="policy")

@@ -26,6 +26,10 @@ def test_rollouts_are_conversations(tmp_path: Path) -> None:
         page = browser.new_context(viewport={"width": 1500, "height": 1000}).new_page()
         seen = Visit(page, explorer.origin)
         page.goto(explorer.url)
+        for choice in ("Policy version", "rewards.answer"):
+            page.get_by_role("button", name=choice).click()
+        page.wait_for_url(re.compile("what=rewards.answer&over=policy"))
+        expect(seen.canvas(".part:has(.smoothing)")).to_be_visible()
         page.get_by_role("tab", name="Episodes").click()
         first, second = page.locator(".episode.first"), page.locator(".episode.second")
         turns = first.locator(".turn")

@@ -1,1 +1,1 @@
-"""A rollout of a language agent on the page, as a conversation."""
+"""Rollouts in the explorer: `view.py` is what the page shows, `conversation.py` its HTML."""
