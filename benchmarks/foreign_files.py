@@ -23,7 +23,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from episodelake.exchange.rlds.tfrecord import masked_crc
-from episodelake.readers.pictures.writing import video_encoding
+from episodelake.readers.pictures.writing import _encoding as video_encoding
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ import many_writers
 import opening
 import recording
 import recovery_speed
+import rollouts
 import sampling
 import scale
 import size
@@ -70,6 +71,7 @@ BENCHMARKS = {
     "vector-recording": vector_recording.run,
     "collecting": collecting.run,
     "sampling": sampling.run,
+    "rollouts": rollouts.run,
     "exchange": exchange.run,
     "exchange-peers": exchange_peers.run,
     "exchange-memory": exchange_memory.run,

@@ -8,9 +8,9 @@ from ._store import create, merge, recover
 from ._store import open_store as open
 from .episode_store import EpisodeStore, EpisodeView
 from .exchange import formats
-from .exchange.importing import import_dataset
 from .exchange.table.mapping import FILE, ColumnMapping
 from .exchange.video_files import frames_of
+from .importing.importing import import_dataset
 from .lakes.open_lake import lake
 from .lakes.pulling import preview, pull
 from .publishing.publishing import published
@@ -33,6 +33,7 @@ from .readers.loading.windows import Episodes, Windows, unpadded
 from .readers.measures.quality import normalized_score
 from .replay_buffer.buffer import ReplayBuffer
 from .rollouts.declaration import Rollouts
+from .rollouts.packing import Packed, Padded
 from .store.environments.codecs import register_artifact_codec
 from .store.errors import EpisodelakeError
 from .store.frames import Video
@@ -68,6 +69,8 @@ __all__ = [
     "Normalize",
     "OneHot",
     "Output",
+    "Packed",
+    "Padded",
     "Policy",
     "PolicyOutput",
     "Prioritized",

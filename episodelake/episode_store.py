@@ -81,16 +81,16 @@ class EpisodeView(ReadView["EpisodeView"]):
 
         Raises:
             EpisodeNotFoundError: there is no such position or id in this view.
-            InvalidArgumentError: its episodes are no rollouts.
+            InvalidArgumentError: its episodes are no rollouts, or the key is that of several.
         """
+        from .rollouts.declaration import check_rollouts
         from .rollouts.rollout import Rollout
 
-        if self.context.snapshot.manifest.rollouts is None:
-            raise InvalidArgumentError(
-                "The episodes of this store are no rollouts.",
-                hint="A store of rollouts is made by episodelake.create(path, episodelake.Rollouts()).",
-            )
-        return Rollout(self[key])
+        check_rollouts(self.context.snapshot.manifest.rollouts)
+        episode = self[key]
+        if isinstance(episode, EpisodeView):
+            raise InvalidArgumentError(f"{key!r:.100} is no single rollout; expected a position or an id.")
+        return Rollout(episode)
 
     def copy(
         self,

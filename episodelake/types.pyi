@@ -3,11 +3,12 @@
 from ._exploring import Explorer
 from ._mapping import MapReport
 from ._saved import Artifacts
-from .exchange.importing import ImportReport
+from .importing.importing import ImportReport
 from .lakes.lake import Lake
 from .publishing.report import PublishReport
 from .readers.charts.numbers import ChartNumbers
 from .readers.charts.signals import Signal
+from .readers.columns.ragged import Ragged
 from .readers.context import Parameters, SqlCondition
 from .readers.exporting.export import ExportReport
 from .readers.loading.feeding import FollowingLoader
@@ -89,6 +90,7 @@ __all__ = [
     "PrioritizedLoader",
     "Progress",
     "PublishReport",
+    "Ragged",
     "Recorder",
     "RecoveredRun",
     "ReopenedEpisode",

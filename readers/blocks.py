@@ -8,6 +8,7 @@ row groups that an episode lies in.
 from __future__ import annotations
 
 import os
+import re
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
@@ -30,6 +31,8 @@ from ..store.tables.annotation_files import StepAnnotation
 from ..store.tables.overflow import Overflow
 
 _OPEN_FILES = 64
+#: The end of a path in a Parquet schema, of values that are in lists.
+_LISTS = re.compile(r"(\.list\.(element|item))+$")
 #: Blocks that are kept for other episodes: so many, and as many bytes of what was read and decoded of them.
 _KEPT_BLOCKS, _KEPT_BYTES = 64, 256 << 20
 
@@ -49,14 +52,19 @@ class SegmentFile:
 
     def stored_bytes(self, column: str) -> int:
         """Return the bytes of a column's values by the footer, before their compression; 0 if it lacks it."""
+        return self.stored_values(column)[1]
+
+    def stored_values(self, column: str) -> tuple[int, int]:
+        """Return how many numbers or texts a column has, those in lists counted each, and their bytes."""
         metadata = self.parquet.metadata
         if column not in self.columns or not metadata.num_row_groups:
-            return 0
+            return 0, 0
         group = metadata.row_group(0)
-        number = next(i for i in range(metadata.num_columns) if group.column(i).path_in_schema == column)
-        return sum(
-            metadata.row_group(index).column(number).total_uncompressed_size
-            for index in range(metadata.num_row_groups)
+        paths = [group.column(i).path_in_schema for i in range(metadata.num_columns)]
+        number = next(i for i, path in enumerate(paths) if _LISTS.sub("", path) == column)
+        chunks = [metadata.row_group(i).column(number) for i in range(metadata.num_row_groups)]
+        return sum(chunk.num_values for chunk in chunks), sum(
+            chunk.total_uncompressed_size for chunk in chunks
         )
 
     def groups_of(self, row_start: int, row_count: int) -> range:
@@ -241,14 +249,20 @@ class Block:
             of_transitions: leave out the last row of each episode.
         """
         if codec.root not in self._decoded:
-            names = [field.name for field in codec.fields]
-            self.load([*names, "terminated"] if of_transitions else names)
-            arrays = [_single(self._column(name)) for name in names]
-            valid = self.stepped if of_transitions else self.observed(codec)
-            if valid is not None:
-                arrays = [without_nulls(array, valid) for array in arrays]
+            arrays = self._valid_cells(codec, of_transitions=of_transitions)
             self._keep(self._decoded, codec.root, codec.decode(arrays))
         return self._decoded[codec.root]
+
+    def columns_of(self, codec: SpaceCodec, *, of_transitions: bool) -> Any:
+        """Return the same as `SpaceCodec.decode_columns` has it, decoded each time."""
+        return codec.decode_columns(self._valid_cells(codec, of_transitions=of_transitions))
+
+    def _valid_cells(self, codec: SpaceCodec, *, of_transitions: bool) -> list[pa.Array | pa.ChunkedArray]:
+        names = [field.name for field in codec.fields]
+        self.load([*names, "terminated"] if of_transitions else names)
+        arrays = [_single(self._column(name)) for name in names]
+        valid = self.stepped if of_transitions else self.observed(codec)
+        return arrays if valid is None else [without_nulls(array, valid) for array in arrays]
 
     def frames_at(self, leaf: FixedNode, start: int, rows: np.ndarray) -> np.ndarray:
         """Return frames of some rows; of encoded ones, what these need is decoded.

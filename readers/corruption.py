@@ -156,7 +156,7 @@ def _check_overlooked(
 
 def table_places(snapshot: Snapshot, table: str, segments: frozenset[str] | None = None) -> list[Place]:
     """Return the files of a table; of the steps, those of some segments."""
-    places = [place for group in snapshot.groups(table) for place in group.places]
+    places = snapshot.listed_places(table)
     return [place for place in places if table != STEPS or segments is None or place.name in segments]
 
 

@@ -26,7 +26,6 @@ from ..store.schema import StepSchema
 from ..store.spaces import SpaceCodec
 from ..store.spaces.codec import slice_batch
 from ..store.spaces.flattening import check_flattened, flatten_values
-from ..store.tables.annotation_files import episode_annotations
 from .blocks import Block, BlockReader
 from .context import EpisodeRowReader
 
@@ -314,8 +313,7 @@ class EpisodeData:
     @cached_property
     def annotations(self) -> dict[str, Any]:
         """Columns that its row got later (see `EpisodeStore.annotate`), by name; None where NULL."""
-        columns = episode_annotations(self._rows.snapshot.episodes_schema)
-        return {column.name: self._value(column.name) for column in columns}
+        return {name: self._value(name) for name in self._rows.snapshot.episode_annotations}
 
     @cached_property
     def step_annotations(self) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from .sql.beside import exact_text, refuse_rounded
 from .sql.connections import add_macros, add_steps, check_frame_function, check_has_steps, macros_for
 from .sql.macros import TRANSITIONS, WITH_NEXT
 from .sql.session import QuerySession, check_text, plain_parameters
-from .sql.sources import Sources, run_interruptible
+from .sql.sources import SqlSources, run_interruptible
 from .sql.text import RUN, named_words, names_run_keys, run_keys
 
 _CHOSEN = "_chosen"
@@ -61,7 +61,7 @@ def positions_where(snapshot: Snapshot, candidates: np.ndarray | None, asked: Sq
     connection = _idle.get(snapshot, {}).pop(os.getpid(), None) if reusable else None
     sources = None
     if connection is None:
-        sources = Sources(snapshot, segments, spill=False)
+        sources = SqlSources(snapshot, segments, spill=False)
         connection = sources.connection
 
     def fulfilling() -> np.ndarray:
@@ -99,7 +99,7 @@ def positions_where(snapshot: Snapshot, candidates: np.ndarray | None, asked: Sq
 
 
 def _confined_views(
-    snapshot: Snapshot, sources: Sources, candidates: np.ndarray | None, words: frozenset[str] | None
+    snapshot: Snapshot, sources: SqlSources, candidates: np.ndarray | None, words: frozenset[str] | None
 ) -> None:
     """Create what a condition may see, and close the connection off from everything else.
 
@@ -143,7 +143,7 @@ def _fulfilling(
     condition = exact_text([snapshot], "The filter", condition, parameters, condition=True)
     rows = f"_positioned AS {EPISODES}"
     if names_run_keys(condition):
-        rows = f"({Sources.with_run(snapshot, 'FROM _positioned', f'FROM {RUNS}')}) AS {EPISODES}"
+        rows = f"({SqlSources.with_run(snapshot, 'FROM _positioned', f'FROM {RUNS}')}) AS {EPISODES}"
     result = connection.execute(f"SELECT ({condition}\n) AS kind FROM {rows} LIMIT 0", parameters)
     kind = str(result.description[0][1]) if result.description else ""
     if kind != "BOOLEAN":
@@ -329,12 +329,9 @@ def sort_episodes(
             f"{descending!r:.200}; expected one flag for all, or one for each."
         )
     values = [_values(context, key) for key in keys]
-    if len(values) == 1:
-        order = sorted_positions(values[0], bool(flags[0]))
-    else:
-        table = pl.DataFrame([value.alias(f"{_KEY}{number}") for number, value in enumerate(values)])
-        sorting = pl.arg_sort_by(table.columns, descending=flags, nulls_last=True, maintain_order=True)
-        order = table.select(sorting).to_series().to_numpy().astype(np.int64)
+    table = pl.DataFrame([value.alias(f"{_KEY}{number}") for number, value in enumerate(values)])
+    sorting = pl.arg_sort_by(table.columns, descending=flags, nulls_last=True, maintain_order=True)
+    order = table.select(sorting).to_series().to_numpy().astype(np.int64)
     return context.choose(order if context.positions is None else context.positions[order])
 
 
@@ -383,31 +380,3 @@ def _sql_values(context: ReadContext, text: str) -> pl.Series:
     snapshot = context.snapshot
     ids = collect_episodes(snapshot, episodes_frame(snapshot, context.positions).select("episode_id"))
     return ids.join(values, on="episode_id", how="left", maintain_order="left")[_KEY]
-
-
-def sorted_positions(column: pl.Series, descending: bool) -> np.ndarray:
-    """Positions, int64, in the order of a column: equal values by position, nulls last, NaN above numbers."""
-    kind = column.dtype
-    plain = kind.is_integer() or (kind.is_float() and not column.is_nan().any())
-    if plain and not column.null_count():
-        values = column.to_numpy()
-        if descending:
-            values = -values if kind.is_float() else ~values
-        return _sorted_numbers(values)
-    order = pl.arg_sort_by(_KEY, descending=descending, nulls_last=True, maintain_order=True)
-    return column.alias(_KEY).to_frame().select(order).to_series().to_numpy().astype(np.int64)
-
-
-def _sorted_numbers(values: np.ndarray) -> np.ndarray:
-    """Their positions from the lowest to the highest, equal ones by position.
-
-    numpy's unstable sort uses wide instructions: sorting twice takes half the time of one stable sort.
-    """
-    order = np.argsort(values)
-    ranked = values[order]
-    differs = np.zeros(len(order), np.int64)
-    differs[1:] = ranked[1:] != ranked[:-1]
-    groups = np.cumsum(differs) * len(order)
-    keys = groups + order
-    keys.sort()
-    return keys - groups

@@ -77,6 +77,42 @@ class AgentGroup:
         observation, action = space_from_json(content["observation"]), space_from_json(content["action"])
         return AgentGroup(name, tuple(agents), observation, action)
 
+    @staticmethod
+    def find(
+        groups: Sequence[AgentGroup],
+        agent: str,
+        observation_space: gymnasium.Space,
+        action_space: gymnasium.Space,
+    ) -> int:
+        """Return the index of the group that an agent belongs to, by its spaces.
+
+        Raises:
+            InvalidArgumentError: its name is no text.
+            SpaceMismatchError: its spaces are those of no group, or not those that it has in the store.
+        """
+        if not is_agent_name(agent):
+            raise InvalidArgumentError(
+                f"The agents of a store are named by text; the environment has {agent!r}."
+            )
+        pair = (observation_space, action_space)
+        for index, group in enumerate(groups):
+            if agent in group.agents:
+                if all(map(same_space, pair, (group.observation_space, group.action_space))):
+                    return index
+                raise SpaceMismatchError(
+                    f"The agent {agent!r} has the spaces {pair}; in the store it has "
+                    f"{(group.observation_space, group.action_space)}. Record into a store that was created "
+                    "with this environment."
+                )
+        for index, group in enumerate(groups):
+            if (group.observation_space, group.action_space) == pair:
+                return index
+        known = "; ".join(f"{g.name}: {(g.observation_space, g.action_space)}" for g in groups)
+        raise SpaceMismatchError(
+            f"The agent {agent!r} has the spaces {pair}, which no group of the store has. Groups: {known}. "
+            "Record into a store that was created with this environment."
+        )
+
 
 def is_agent_name(agent: object) -> bool:
     """Return whether a value can name an agent: text that UTF-8 can hold."""
@@ -135,40 +171,6 @@ def _group_names(groups: Sequence[Sequence[str]]) -> list[str]:
         used.add(chosen.casefold())
         names.append(chosen)
     return names
-
-
-def find_group(
-    groups: Sequence[AgentGroup],
-    agent: str,
-    observation_space: gymnasium.Space,
-    action_space: gymnasium.Space,
-) -> int:
-    """Return the index of the group that an agent belongs to, by its spaces.
-
-    Raises:
-        InvalidArgumentError: its name is no text.
-        SpaceMismatchError: its spaces are those of no group, or not those that it has in the store.
-    """
-    if not is_agent_name(agent):
-        raise InvalidArgumentError(f"The agents of a store are named by text; the environment has {agent!r}.")
-    pair = (observation_space, action_space)
-    for index, group in enumerate(groups):
-        if agent in group.agents:
-            if all(map(same_space, pair, (group.observation_space, group.action_space))):
-                return index
-            raise SpaceMismatchError(
-                f"The agent {agent!r} has the spaces {pair}; in the store it has "
-                f"{(group.observation_space, group.action_space)}. Record into a store that was created with "
-                "this environment."
-            )
-    for index, group in enumerate(groups):
-        if (group.observation_space, group.action_space) == pair:
-            return index
-    known = "; ".join(f"{g.name}: {(g.observation_space, g.action_space)}" for g in groups)
-    raise SpaceMismatchError(
-        f"The agent {agent!r} has the spaces {pair}, which no group of the store has. Groups: {known}. "
-        "Record into a store that was created with this environment."
-    )
 
 
 def joint_spaces(groups: Sequence[AgentGroup]) -> tuple[gymnasium.Space, gymnasium.Space]:

@@ -28,7 +28,7 @@ from .manifest import Manifest, read_card
 from .parquet.files import check_annotation_footer, check_listed, open_parquet, over_files, read_parquet
 from .parquet.page_checks import check_pages
 from .schema import LAST_OBSERVATION, MISSING, RUNS_SCHEMA, StepSchema, checked_schema
-from .tables.annotation_files import PROPERTY, AnnotationFiles, parse_annotations
+from .tables.annotation_files import PROPERTY, AnnotationFiles, episode_annotations, parse_annotations
 from .tables.overflow import Overflow, overflow_of
 from .tables.table_files import FileGroup, Pointers, read_pointers
 
@@ -150,8 +150,7 @@ class Snapshot:
         types: dict[str, pa.DataType] = {}
         for file in files:
             if not file.columns <= types.keys():
-                in_file = open_parquet(self.segment_path(file.name)).schema_arrow
-                types |= dict(zip(in_file.names, in_file.types, strict=True))
+                types |= {c.name: c.type for c in open_parquet(self.segment_path(file.name)).schema_arrow}
         return pa.schema([kinds.as_in_file(c, types.get(c.name, c.type)) for c in schema])
 
     @cached_property
@@ -171,8 +170,7 @@ class Snapshot:
             if name in file.columns:
                 import pyarrow.compute as pc
 
-                place = self.layout.table(EPISODES) / file.name
-                values = read_parquet(place, [name], rows=file.rows).column(0)
+                values = read_parquet(self._place(EPISODES, file.name), [name], rows=file.rows).column(0)
                 missing = pc.call_function("equal", [values.cast(LAST_OBSERVATION.type), pa.scalar(MISSING)])
                 missing_at[first : first + file.rows] = missing.fill_null(False).to_numpy()
             first += file.rows
@@ -207,6 +205,11 @@ class Snapshot:
         """The columns that were added to steps later, as of this version."""
         text = self._episodes.properties().get(PROPERTY)
         return AnnotationFiles(self.layout, parse_annotations(text, self.layout.root))
+
+    @property
+    def episode_annotations(self) -> list[str]:
+        """The names of the columns that were added to episodes later."""
+        return [column.name for column in episode_annotations(self.episodes_schema)]
 
     def last_segment(self, run_id: str) -> int:
         """Return the last segment of a run up to this version; -1 without one."""
@@ -276,9 +279,8 @@ class Snapshot:
 
     def segments_of(self, positions: np.ndarray) -> frozenset[str]:
         """Return the names of the steps files that hold the episodes at some positions."""
-        return frozenset(
-            self.pointers.segments[index] for index in np.unique(self.pointers.segment[positions])
-        )
+        chosen = np.unique(self.pointers.segment[positions])
+        return frozenset(self.pointers.segments[index] for index in chosen)
 
     def segment_path(self, name: str) -> Place:
         """Return the steps file of a segment."""
@@ -406,11 +408,14 @@ class Snapshot:
             )
         return self._groups[table]
 
+    def listed_places(self, table: str) -> list[Place]:
+        """Return the files of a table that this snapshot shows, as its log lists them."""
+        return [self._place(table, file.name) for file in self._files(table)]
+
     def places(
         self, table: str, files: Sequence[TableFile] | None = None, *, pages: bool = False
     ) -> list[Place]:
-        """Return the files of a table that this snapshot shows, their footers checked: engines do not do
-        that.
+        """Return the files of a table, their footers checked: engines do not do that.
 
         Args:
             files, pages: only these, None for all; and compare their pages with their checksums, too.
@@ -455,20 +460,17 @@ class Snapshot:
 
     def filled_schema(self, table: str) -> pa.Schema:
         """Return the columns of one of the three tables, those with overflow in the type that shows it."""
-        overflow, schema = self.overflow(table), self.table_schema(table)
-        return pa.schema(
-            [kinds.field(c.name, overflow[c.name].kind) if c.name in overflow else c for c in schema]
-        )
+        filled = {name: kinds.field(name, of.kind) for name, of in self.overflow(table).items()}
+        return pa.schema([filled.get(column.name, column) for column in self.table_schema(table)])
 
     def shown_schema(self, table: str) -> pa.Schema:
         """Return the columns as frames and queries show them, with those that annotations add to steps."""
         schema = self.filled_schema(table)
         if table != STEPS:
             return schema
-        added = self.annotation_files.annotations.values()
-        names = {annotation.name for annotation in added}
-        kept = [column for column in schema if column.name not in names]
-        return pa.schema([*kept, *(pa.field(annotation.name, annotation.type) for annotation in added)])
+        added = self.annotation_files.annotations
+        kept = [column for column in schema if column.name not in added]
+        return pa.schema([*kept, *(pa.field(each.name, each.type) for each in added.values())])
 
     def check_retained(self) -> None:
         """Make sure that the files of this version are still there.
@@ -476,8 +478,7 @@ class Snapshot:
         Raises:
             VersionNotFoundError: they were vacuumed.
         """
-        folder = self.layout.table(EPISODES)
-        there = {entry.name for entry in folder.entries()}
+        there = {entry.name for entry in self.layout.table(EPISODES).entries()}
         lost = self.annotation_files.missing_folders()
         if lost or not there.issuperset(file.name for file in self.episode_files):
             raise VersionNotFoundError(

@@ -3,6 +3,7 @@
 import base64
 import io
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -16,10 +17,10 @@ from urllib.parse import urlsplit
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete
 from PIL import Image
-from playwright.sync_api import Browser, Locator, Page, Playwright
+from playwright.sync_api import Browser, Locator, Page, Playwright, expect
 
 import episodelake as el
-from waiting import PATIENCE
+from waiting import PATIENCE, wait_until
 
 COMMAND = [sys.executable, "-c", "from episodelake.terminal.start import main; main()", "explore"]
 #: Milliseconds for one expectation; less than elsewhere, since a broken page disappoints many of them.
@@ -141,16 +142,16 @@ class Explorer:
         assert found is not None
         return found
 
-    def interrupt(self) -> tuple[int, str, str]:
-        """Press Ctrl-C; the exit status and what it still wrote."""
+    def interrupt(self) -> None:
+        """Press Ctrl-C, which ends the command with status 0 and without a trace."""
         self.process.send_signal(signal.SIGINT)
-        out, err = self.process.communicate(timeout=PATIENCE)
-        return self.process.returncode, out, err
+        _, errors = self.process.communicate(timeout=PATIENCE)
+        assert (self.process.returncode, "Traceback" in errors) == (0, False), errors
 
 
 @contextmanager
 def explored(store: Path, folder: Path, *options: str) -> Iterator[Explorer]:
-    """The command on a store, in a process of its own, on a free port."""
+    """The command on a store or a lake, in a process of its own, on a free port, until Ctrl-C."""
     folder.mkdir(exist_ok=True)
     command = [*COMMAND, str(store), "--no-browser", "--port", "0", *options]
     process = subprocess.Popen(
@@ -166,7 +167,10 @@ def explored(store: Path, folder: Path, *options: str) -> Iterator[Explorer]:
         lines = iter(process.stdout.readline, "")
         url = next((line.strip() for line in lines if line.startswith("http://")), None)
         assert url is not None, process.stderr.read()
-        yield Explorer(process, url, folder)
+        explorer = Explorer(process, url, folder)
+        yield explorer
+        if process.poll() is None:
+            explorer.interrupt()
     finally:
         process.kill()
         process.communicate(timeout=PATIENCE)
@@ -199,6 +203,12 @@ class Visit:
         if parts.scheme not in ("data", "blob") and parts.netloc != urlsplit(self.origin).netloc:
             self.faults.append(f"left this machine: {url}")
 
+    def copied(self) -> "Visit":
+        """Open the address of this tab in another one; what goes wrong there is noted here."""
+        other = self.page.context.new_page()
+        other.goto(self.page.url)
+        return Visit(other, self.origin, self.faults)
+
     def leave(self) -> None:
         """Close the page while its server is still there."""
         self.page.context.close()
@@ -230,6 +240,95 @@ class Visit:
         """Click a row, at its return."""
         self.rows.nth(index).locator("td").nth(3).click()
 
+    def tick(self, *rows: int) -> None:
+        """Tick rows of the list, one after another."""
+        for row in rows:
+            box = self.rows.nth(row).get_by_role("checkbox")
+            box.click()
+            expect(box).to_be_checked()
+
+    def lists(self, amount: int) -> None:
+        """Wait until the list has so many episodes."""
+        expect(self.count).to_contain_text(re.compile(rf"of {amount}(?!\d)"))
+
+    def opened(self, episode: el.Episode | str, pane: str = "first") -> None:
+        """Wait until an episode is open."""
+        wanted = episode if isinstance(episode, str) else episode.id
+        expect(self.page.locator(f".{pane} .episode-id")).to_have_text(wanted)
+
+    @property
+    def timeline(self) -> Locator:
+        """The step that is shown, beside the slider."""
+        return self.page.locator(".timeline .t")
+
+    def at(self, t: int, last: int) -> None:
+        """Wait until a step is shown."""
+        expect(self.timeline).to_have_text(f"t = {t} / {last}")
+
+    @property
+    def t(self) -> int:
+        """The step that is shown now."""
+        return int(self.timeline.inner_text().split()[2])
+
+    def fact(self, name: str, pane: str = "first") -> Locator:
+        """The text beside a name in a list of facts."""
+        return self.page.locator(f".{pane} dt:text-is('{name}') + dd")
+
+    def tab(self, name: str) -> None:
+        """Open a tab of the page."""
+        self.page.get_by_role("tab", name=name).click()
+
+    def button(self, name: str) -> Locator:
+        """The button of this very name."""
+        return self.page.get_by_role("button", name=name, exact=True)
+
+    def press(self, *keys: str) -> None:
+        """Press keys, one after another."""
+        for key in keys:
+            self.page.keyboard.press(key)
+
+    def choose(self, box: Locator, name: str) -> None:
+        """Choose an option of a list, which closes when the page behind it is drawn anew."""
+        option = self.page.get_by_role("option", name=name)
+
+        def offered() -> bool:
+            if not option.is_visible():
+                box.click()
+                self.page.wait_for_timeout(1000)
+            return option.is_visible()
+
+        wait_until(offered, f"the option {name}")
+        option.click()
+
+    def drag(self, part: Locator, *points: tuple[float, float]) -> None:
+        """Drag over a part of the page, and leave the button down.
+
+        Args:
+            part: what lies below the points.
+            points: shares of its width, and pixels from its top.
+        """
+        box = part.bounding_box()
+        assert box is not None
+        for number, (x, y) in enumerate(points):
+            self.page.mouse.move(box["x"] + box["width"] * x, box["y"] + y, steps=4 if number else 1)
+            if number == 0:
+                self.page.mouse.down()
+
+    def ask(self, query: str) -> None:
+        """Run a query."""
+        self.tab("SQL")
+        box = self.page.locator(".cm-content")
+        box.focus()  # Not by a click: completions may lie over it.
+        self.press("Control+A")
+        self.page.keyboard.insert_text(query)
+        expect(box).to_contain_text(query[:30])
+        self.button("Run").click()
+
+    def check(self) -> None:
+        """What is in view has names and an outline for screen readers, and nothing lies over anything."""
+        settle(self.page)
+        assert (unnamed(self.page), misplaced(self.page), crowded(self.page)) == ([], [], [])
+
     def filter(self, condition: str) -> None:
         """Type a condition and press Enter."""
         box = self.page.get_by_placeholder("SQL condition")
@@ -242,9 +341,17 @@ class Visit:
         """The canvas of a chart."""
         return self.page.locator(f"{place} canvas").first
 
-    def frame(self, pane: str) -> np.ndarray:
-        """The frame that is shown, pixel by pixel."""
-        return pixels(self.page.locator(f".{pane} img.frame"))
+    def shows(self, frame: np.ndarray, place: str = ".first img.frame") -> None:
+        """Wait until a frame is shown, pixel by pixel."""
+        wait_until(lambda: np.array_equal(pixels(self.page.locator(place)), frame), f"the frame in {place}")
+
+
+@contextmanager
+def redrawn(part: Locator) -> Iterator[None]:
+    """Wait at the end until a part of the page looks other than at the start."""
+    before = part.screenshot()
+    yield
+    wait_until(lambda: part.screenshot() != before, "another picture")
 
 
 def pixels(image: Locator) -> np.ndarray:
@@ -256,11 +363,7 @@ def pixels(image: Locator) -> np.ndarray:
 
 
 def unnamed(page: Page) -> list[str]:
-    """Buttons, boxes to tick and sliders in view that a screen reader has no name for, or that are tiny.
-
-    What grows as it opens is measured once it is open.
-    """
-    settle(page)
+    """Buttons, boxes to tick and sliders in view that a screen reader has no name for, or that are tiny."""
     return page.evaluate(
         """() => [...document.querySelectorAll("button, [role=button], [role=checkbox], [role=slider]")]
             .filter((each) => each.checkVisibility())

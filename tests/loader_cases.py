@@ -19,6 +19,7 @@ import polars as pl
 import episodelake as el
 import plain_loader as plain
 from episodelake.readers.columns.tree import leaves
+from episodelake.types import Ragged
 from loader_stores import World, halved, moved
 
 PLACES = ("episode", "t")
@@ -35,6 +36,11 @@ NUMBERS = (
         "next_policy.value",
     ),
     *("quality", "quality_present", "score", "score_present", "episode_return"),
+)
+#: Of a store of values of different lengths.
+RAGGED = (
+    *("end_reason", "observation.words", "next_observation.words"),
+    *("info.hits", "info.hits_present", "next_info.hits"),
 )
 TEXTS = ("info.said", "next_info.said", "info.said_present", "caption", "level", "run_id", "metadata.task")
 
@@ -118,6 +124,14 @@ BATCHES: dict[str, Any] = {
     "3": 3,
 }
 READERS = ("iterated", "pickled", "torch loader", "dataset")
+#: Outputs of values of different lengths.
+OUTPUTS: dict[str, Any] = {
+    "rows": "numpy",
+    "numpy padded": el.Output("numpy", ragged="padded"),
+    "torch padded": el.Output("torch", ragged="padded"),
+    "torch fixed": el.Output("torch", ragged=24),
+    "tensordict padded": el.Output("tensordict", ragged="padded"),
+}
 CONDITIONS: dict[str, Any] = {"": None, "text": "reward > 0", "next row": pl.col("next_info.battery") > 0.4}
 FACTORS: dict[str, Sequence[str]] = {
     "view": ("all", "backwards", "long", "odd", "early", "scattered"),
@@ -156,7 +170,8 @@ def clashes(chosen: Mapping[str, str]) -> bool:
         or (columns == "usual" and "stream" in cached and order == "shuffled")
         or (live and (get("batches") == "5 ahead" or get("reader") in ("torch loader", "dataset")))
         or (columns == "texts" and get("output") in ("tensordict", "jax"))
-        or (get("output") == "jax" and get("reader") in ("torch loader", "dataset"))
+        # Tensors have no rows within rows.
+        or (get("output") in ("jax", "rows") and get("reader") in ("torch loader", "dataset"))
         or (get("transforms") == "stacked" and columns in ("numbers", "texts"))
     )
 
@@ -293,6 +308,8 @@ class Case:
             seen = "info.turn" if kind.store == "turns" else "info.mask"
             of_agents = (*USUAL, seen, *more)
             names = (*(prefix + key for key in of_agents), *PLACES, *own, *number, *step)
+        elif kind.store == "ragged":
+            names = (*USUAL, *PLACES, *RAGGED, *own)
         elif self.transforms == "stacked":
             names = (*USUAL, *PLACES, *own)
         else:
@@ -314,7 +331,7 @@ class Case:
             "columns": None if self.columns == "usual" else self.keys,
             "seed": 3,
             "cache": caches[self.cache],
-            "output": self.output,
+            "output": OUTPUTS.get(self.output, self.output),
             "shard": SHARDS[self.shard],
             "transforms": TRANSFORMS[self.transforms][0],
             "transitions": CONDITIONS[self.condition],
@@ -366,12 +383,12 @@ class Case:
     def check(self, batch: Any, numbers: Sequence[int]) -> dict[str, Any]:
         """Fail unless a batch is that of some units; return it as numpy arrays, which share its memory."""
         expected = self.expected(numbers)
-        if self.output == "tensordict":
+        if self.output.startswith("tensordict"):
             assert tuple(batch.batch_size) == (len(numbers),)
             expected = without_tuples(expected)
         found = as_numpy(batch)
-        if self.output == "numpy" and self.reader in ("iterated", "pickled"):
-            assert all(isinstance(leaf, np.ndarray) for _, leaf in leaves(batch))
+        if self.output in ("numpy", "rows") and self.reader in ("iterated", "pickled"):
+            assert all(isinstance(leaf, np.ndarray | Ragged) for _, leaf in leaves(batch))
         plain.assert_same(found, expected)
         return found
 
@@ -436,7 +453,11 @@ def as_numpy(tree: Any) -> Any:
         return {key: as_numpy(part) for key, part in tree.items()}
     if isinstance(tree, dict):
         return {key: as_numpy(part) for key, part in tree.items()}
-    return tuple(map(as_numpy, tree)) if isinstance(tree, tuple) else np.asarray(tree)
+    if isinstance(tree, tuple):
+        return tuple(map(as_numpy, tree))
+    if getattr(tree, "is_nested", False):
+        return Ragged(tree.values().numpy(), tree.offsets().numpy())
+    return tree if isinstance(tree, Ragged) else np.asarray(tree)
 
 
 def without_tuples(tree: Any) -> Any:
@@ -449,6 +470,8 @@ def without_tuples(tree: Any) -> Any:
 def spoil(batch: Any) -> None:
     """Write other values into every array of a batch."""
     for name, leaf in leaves(batch):
+        while isinstance(leaf, Ragged):
+            leaf = leaf.values
         assert leaf.flags.writeable, f"{name} cannot be written to"
         leaf[...] = (
             np.char.add(leaf, "?") if leaf.dtype.kind == "U" else ~leaf if leaf.dtype == bool else leaf + 1

@@ -46,6 +46,11 @@ class LoaderContract:
     #: Whether outputs, readers, shards and views have all their values, or only a few.
     thorough: ClassVar[bool] = False
 
+    @property
+    def tensors(self) -> str:
+        """The output of workers."""
+        return "torch padded" if self.kind.store == "ragged" else "torch"
+
     @pytest.fixture
     def world(self, worlds: Mapping[str, World]) -> World:
         """The store that has the units."""
@@ -56,6 +61,11 @@ class LoaderContract:
         factors = dict(FACTORS) if self.thorough else {**FACTORS, **FEWER}
         if not self.kind.every or self.kind.agents:
             factors["condition"] = ("",)
+        if self.kind.store == "ragged":
+            factors["output"] = ("rows", "torch padded", "torch fixed")
+            factors["columns"] = ("usual", "numbers")
+            factors["transforms"] = ("none", "cast", "agents")
+            factors["condition"] = ("", "text") if self.kind.every else ("",)
         if self.kind.agents:
             factors["view"] = ("all", "backwards", "long")
             factors["order"] = ("sequential", "shuffled", "episodes")
@@ -264,7 +274,7 @@ class LoaderContract:
             view="backwards",
             order="shuffled",
             cache=cache,
-            output="torch",
+            output=self.tensors,
             shard="padded",
         )
         loader = case.loader().torch_loader(2)
@@ -289,7 +299,7 @@ class LoaderContract:
     def test_worker_processes_of_every_kind(self, world: World, tmp_path: Path) -> None:
         """Spawned or forked, kept or not, from every cache; a loader itself can be sent as well."""
         for cache, method, count in (("memory", "spawn", 3), ("mmap", "fork", 1), ("stream", "spawn", 2)):
-            case = Case(world, self.kind, tmp_path, order="shuffled", cache=cache, output="torch")
+            case = Case(world, self.kind, tmp_path, order="shuffled", cache=cache, output=self.tensors)
             with named(f"{case}, {method}"):
                 loader = case.loader().torch_loader(
                     count, persistent_workers=True, multiprocessing_context=method

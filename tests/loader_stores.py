@@ -209,6 +209,101 @@ def make_world(path: Path) -> World:
     )
 
 
+#: Every space whose values differ in length; the first part does not.
+RAGGED = gym.spaces.Dict(
+    number=gym.spaces.Discrete(9),
+    words=gym.spaces.Sequence(gym.spaces.Box(-1, 1, (2,), np.float32)),
+    said=gym.spaces.Text(7, min_length=0, charset="ab\u00e9\u6f22"),
+    deep=gym.spaces.Sequence(gym.spaces.Sequence(gym.spaces.Box(0, 255, (), np.uint8))),
+    parts=gym.spaces.Sequence(gym.spaces.Dict(one=gym.spaces.Discrete(3), two=gym.spaces.Text(3))),
+    graph=gym.spaces.Graph(gym.spaces.Box(-1, 1, (3,), np.float32), gym.spaces.Discrete(4)),
+)
+CHOICES = gym.spaces.Sequence(gym.spaces.Discrete(4), stack=True)
+HITS = plain.Row([], np.int64(0))
+
+
+class RaggedWorld(World):
+    """A store whose values differ in length."""
+
+    def episodes(self, name: str) -> list[plain.Rows]:
+        """See `World`."""
+        if name not in self.rows:
+            forms = {"observation": RAGGED, "action": CHOICES}
+            found = [
+                plain.episode_rows(
+                    number, episode, {"hits": HITS}, lambda key, value: plain.as_arrays(forms[key], value)
+                )
+                for number, episode in enumerate(self.views[name])
+            ]
+            plain.add_parts(found, "observation.words", lambda observation: observation["words"])
+            self.rows[name] = found
+        return self.rows[name]
+
+
+def _some(rng: np.random.Generator, space: gym.Space) -> Any:
+    """A value of a space, empty at times: Gymnasium samples no empty sequence of these."""
+    match space:
+        case gym.spaces.Dict():
+            return {key: _some(rng, part) for key, part in space.items()}
+        case gym.spaces.Sequence():
+            values = [_some(rng, space.feature_space) for _ in range(rng.integers(4))]
+            return np.array(values, space.feature_space.dtype) if space.stack else tuple(values)
+        case gym.spaces.Graph():
+            nodes, edges = rng.integers(4), rng.integers(3)
+            return (
+                space.sample(num_nodes=int(nodes), num_edges=int(edges))
+                if nodes
+                else space.sample(num_nodes=1)
+            )
+    return space.sample()
+
+
+def make_ragged_world(path: Path) -> World:
+    """The store of values of different lengths."""
+    store = el.create(path, observation_space=RAGGED, action_space=CHOICES)
+    RAGGED.seed(3), CHOICES.seed(4)
+    rng = np.random.default_rng(5)
+
+    def info() -> dict[str, Any]:
+        return {"hits": rng.integers(9, size=rng.integers(4))} if rng.random() < 0.7 else {}
+
+    for run in range(2):
+        with store.writer(run=f"run-{run}") as writer:
+            for number in range(7):
+                length = (2, 7, 5, 1, 3, 11, 4)[number] + run
+                episode = writer.begin(_some(rng, RAGGED), info())
+                for step in range(length):
+                    last = step == length - 1
+                    episode.append(
+                        _some(rng, CHOICES),
+                        float(rng.normal()),
+                        _some(rng, RAGGED),
+                        info=info(),
+                        terminated=last and number % 3 == 0,
+                        truncated=last and number % 3 == 1,
+                    )
+                episode.end()
+                if number == 3:
+                    writer.seal()
+    store.refresh()
+    store.delete(pl.col("episode_id") == store[4].id)
+    store.compact(order_by="length")
+    with store.writer(run="lacking") as writer:
+        for length in (3, 1, 6):
+            writer.write_episode(
+                observations=[_some(rng, RAGGED) for _ in range(length)],
+                actions=[_some(rng, CHOICES) for _ in range(length)],
+                rewards=rng.normal(size=length),
+                terminations=length == 3,
+                truncations=False,
+                last_observation="missing",
+            )
+    store.refresh()
+    whole = store.filter(~_LACKING)
+    views = {"all": whole, "backwards": whole[::-1], "long": whole.filter("length > 3"), "odd": whole[1::3]}
+    return RaggedWorld({**views, "early": whole[:4], "scattered": whole[::-2], "lacking": store[-6:]})
+
+
 def make_agent_world(path: Path, env_type: Any = environments.Comings) -> World:
     """A store of agents that come and go or take turns; some episodes are cut before all agents came."""
     turns = env_type is environments.Turns

@@ -4,7 +4,7 @@ Both run in processes of their own, started by this very file, so that a client 
 lock during a request cannot wait for itself. A process ends when its standard input closes, and so with the
 test run that started it, however that ends.
 
-    python object_server.py server          moto's server; prints its port
+    python object_server.py server KIND     the `small` server, `moto`'s, or moto's with users (`guarded`)
     python object_server.py proxy PORT      passes requests on to PORT, or does what rules say
 """
 
@@ -31,6 +31,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Literal
 
+import small_objects
 from waiting import PATIENCE, line_of
 
 Action = Literal[
@@ -121,14 +122,15 @@ class ObjectServer(Child):
     """An S3 server with one empty bucket, `BUCKET`, that asks nobody for credentials.
 
     Args:
-        guarded: check every signature, against one user whose keys are in `storage_options()`.
+        kind: `small` (see `small_objects`), `moto`, or `guarded`: moto checks every signature, against one
+            user whose keys are in `storage_options()`.
     """
 
-    def __init__(self, *, guarded: bool = False) -> None:
+    def __init__(self, kind: Literal["small", "moto", "guarded"] = "small") -> None:
         # The first four calls of `_admit` are free; all others are checked.
-        super().__init__("server", environment={GUARDED: "4"} if guarded else None)
+        super().__init__("server", kind, environment={GUARDED: "4"} if kind == "guarded" else None)
         self._keys: dict[str, str] = {}
-        if guarded:
+        if kind == "guarded":
             self._admit()
         else:
             self.request("PUT", f"/{BUCKET}")
@@ -291,16 +293,19 @@ class FaultyProxy(Child):
 # What runs in the processes
 
 
-def serve_objects() -> None:
-    """Run moto's server until standard input closes."""
-    from moto.server import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
-    from werkzeug.serving import make_server
+def serve_objects(kind: str) -> None:
+    """Run a server until standard input closes: the small one, moto's, or moto's with users."""
+    if kind == "small":
+        server: Any = small_objects.server(HOST)
+    else:
+        from moto.server import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
+        from werkzeug.serving import make_server
 
-    # A guarded server has users besides objects; finding out which of them is meant makes a request slow.
-    guarded = GUARDED in os.environ
-    application = DomainDispatcherApplication(create_backend_app) if guarded else create_backend_app("s3")
-    MotoRequestHandler.protocol_version = "HTTP/1.1"
-    server = make_server(HOST, 0, application, threaded=True, request_handler=MotoRequestHandler)
+        # A guarded server has users besides objects; finding out which of them is meant makes a request slow.
+        guarded = kind == "guarded"
+        application = DomainDispatcherApplication(create_backend_app) if guarded else create_backend_app("s3")
+        MotoRequestHandler.protocol_version = "HTTP/1.1"
+        server = make_server(HOST, 0, application, threaded=True, request_handler=MotoRequestHandler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print(server.server_address[1], flush=True)
     sys.stdin.read()
@@ -472,6 +477,6 @@ def _commands(faults: Faults) -> Iterator[str]:
 
 if __name__ == "__main__":
     if sys.argv[1] == "server":
-        serve_objects()
+        serve_objects(sys.argv[2])
     else:
         serve_faults(int(sys.argv[2]))

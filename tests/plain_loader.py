@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+from gymnasium import spaces
 
 import episodelake as el
 
@@ -51,6 +52,10 @@ def stacked(values: Sequence[Any]) -> Any:
         return {key: stacked([value[key] for value in values]) for key in values[0]}
     if isinstance(values[0], tuple):
         return tuple(stacked(parts) for parts in zip(*values, strict=True))
+    if isinstance(values[0], Row):
+        rows = np.empty(len(values), object)
+        rows[:] = values
+        return rows
     return np.stack(values)
 
 
@@ -58,30 +63,81 @@ def zeros(tree: Any) -> Any:
     """Zeros in the shape of a single, maybe nested value."""
     if isinstance(tree, Mapping):
         return {key: zeros(value) for key, value in tree.items()}
+    if isinstance(tree, Row):
+        return Row([], tree.like)
     return tuple(map(zeros, tree)) if isinstance(tree, tuple) else np.zeros_like(tree)
+
+
+# Values of different lengths
+
+
+@dataclass(eq=False)
+class Row:
+    """A value of any length: its items, which are arrays or rows again; and an item of the same kind."""
+
+    items: list[Any]
+    like: Any
+
+
+def as_arrays(space: Any, value: Any) -> Any:
+    """A value of a space without texts, tuples and graphs: `Row` where values differ in length."""
+    match space:
+        case spaces.Dict():
+            return {key: as_arrays(part, value[key]) for key, part in space.items()}
+        case spaces.Tuple():
+            return tuple(as_arrays(*pair) for pair in zip(space, value, strict=True))
+        case spaces.Text():
+            return Row(list(np.frombuffer(value.encode(), np.uint8)), np.uint8(0))
+        case spaces.Sequence():
+            return _row(space.feature_space, list(value))
+        case spaces.Graph():
+            parts = {"nodes": _row(space.node_space, list(value.nodes))}
+            if space.edge_space is not None:
+                parts["edges"] = _row(space.edge_space, list(() if value.edges is None else value.edges))
+            links = () if value.edge_links is None else value.edge_links
+            return {
+                **parts,
+                "edge_links": Row([link.astype(np.int32) for link in links], np.zeros(2, np.int32)),
+            }
+    return np.asarray(value, space.dtype)[()]
+
+
+def _row(space: Any, items: list[Any]) -> Any:
+    """Items of a space, as an array of each of its parts."""
+    if isinstance(space, spaces.Dict):
+        return {key: _row(part, [item[key] for item in items]) for key, part in space.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(_row(part, [item[number] for item in items]) for number, part in enumerate(space))
+    return Row([as_arrays(space, item) for item in items], zeros(as_arrays(space, space.sample())))
 
 
 # Rows
 
 
-def episode_rows(number: int, episode: Any, infos: Mapping[str, Any] = {}) -> Rows:
+def episode_rows(
+    number: int,
+    episode: Any,
+    infos: Mapping[str, Any] = {},
+    form: Callable[[str, Any], Any] = lambda name, value: value,
+) -> Rows:
     """The columns that every episode and every agent's part of one has.
 
     Args:
         number: of the episode in its view.
         episode: an episode, or an agent's part of one.
         infos: value that stands for an absent one, by the key of an info.
+        form: of an observation or an action in a batch.
     """
     length = episode.length
     rows = Rows(number, length, CODES[episode.end_reason], missing=not episode.has_last_observation)
-    seen = [at(episode.observations, t) for t in range(length + (not rows.missing))]
+    seen = [form("observation", at(episode.observations, t)) for t in range(length + (not rows.missing))]
     seen += [zeros(seen[0])] * rows.missing
     truncated = [
         episode.truncations[t] or (t == length - 1 and episode.end_reason != "terminated")
         for t in range(length)
     ]
     transitions = {
-        "action": [at(episode.actions, t) for t in range(length)],
+        "action": [form("action", at(episode.actions, t)) for t in range(length)],
         "reward": list(episode.rewards),
         "terminated": list(episode.terminations),
         "truncated": list(map(np.bool_, truncated)),
@@ -99,7 +155,12 @@ def episode_rows(number: int, episode: Any, infos: Mapping[str, Any] = {}) -> Ro
 def add_cells(rows: Rows, name: str, cells: Sequence[Any], absent: Any) -> None:
     """Add a column of values that may be None, and where there is one."""
     there = [*cells, *[None] * (rows.length + 1 - len(cells))]
-    rows.columns[name] = [absent if cell is None else np.asarray(cell, absent.dtype)[()] for cell in there]
+    if isinstance(absent, Row):
+        rows.columns[name] = [absent if cell is None else Row(list(cell), absent.like) for cell in there]
+    else:
+        rows.columns[name] = [
+            absent if cell is None else np.asarray(cell, absent.dtype)[()] for cell in there
+        ]
     if isinstance(absent, np.str_):
         rows.columns[name] = [np.str_("" if cell is None else cell) for cell in there]
     rows.columns[f"{name}_present"] = [np.bool_(cell is not None) for cell in there]
@@ -342,6 +403,8 @@ def assert_same(found: Any, expected: Any, name: str = "") -> None:
         assert len(found) == len(expected), name
         for number, (one, other) in enumerate(zip(found, expected, strict=True)):
             assert_same(one, other, f"{name}.{number}")
+    elif isinstance(expected, np.ndarray) and expected.dtype.hasobject:
+        _assert_rows(found, expected, name)
     else:
         expected = np.asarray(expected)
         assert np.shape(found) == expected.shape, f"{name}: {np.shape(found)} is not {expected.shape}"
@@ -352,3 +415,44 @@ def assert_same(found: Any, expected: Any, name: str = "") -> None:
         if not np.array_equal(found, expected, equal_nan=kind == "f"):
             tolerance = 1e-9 if expected.dtype == np.float64 else 0
             np.testing.assert_allclose(found, expected, rtol=tolerance, atol=tolerance / 100, err_msg=name)
+
+
+def _assert_rows(found: Any, expected: np.ndarray, name: str) -> None:
+    """Rows of different lengths, padded or not, are those of the plain loop."""
+    if isinstance(found, Mapping):
+        assert list(found) == ["values", "mask"], name
+        padded, mask = found["values"], found["mask"]
+        for place in np.ndindex(expected.shape):
+            _assert_padded(padded[place], mask[place], expected[place], name)
+        return
+    assert found.leading == expected.shape and len(found.offsets) == expected.size + 1, name
+    for place in np.ndindex(expected.shape):
+        row = expected[place]
+        # A unit is lengthened by zeros, in whose place rows are empty.
+        _assert_items(found[place], row.items if isinstance(row, Row) else [], name)
+        if isinstance(row, Row):
+            assert found.dtype == _innermost(row).dtype, name
+
+
+def _innermost(row: Row) -> Any:
+    return _innermost(row.like) if isinstance(row.like, Row) else row.like
+
+
+def _assert_items(found: Any, items: list[Any], name: str) -> None:
+    assert len(found) == len(items), f"{name}: {len(found)} values, not {len(items)}"
+    if items and isinstance(items[0], Row):
+        for one, other in zip(found, items, strict=True):
+            _assert_items(one, other.items, name)
+    elif items:
+        assert np.array_equal(found, np.stack(items)), f"{name}: {found} is not {items}"
+
+
+def _assert_padded(padded: np.ndarray, mask: np.ndarray, row: Any, name: str) -> None:
+    items = row.items if isinstance(row, Row) else []
+    count = len(items)
+    assert not mask[count:].any() and not padded[count:].any(), f"{name}: {padded}, {mask}"
+    if mask.ndim > 1:
+        for one, there, item in zip(padded, mask, items, strict=False):
+            _assert_padded(one, there, item, name)
+    elif count:
+        assert mask[:count].all() and np.array_equal(padded[:count], np.stack(items)), f"{name}: {padded}"

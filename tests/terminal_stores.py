@@ -128,6 +128,27 @@ def _odd(path: Path) -> None:
             )
 
 
+def make_small_store(path: Path) -> el.EpisodeStore:
+    """Three episodes of 2, 10 and 3 transitions: terminated, truncated and cut, each in a segment."""
+    box = spaces.Box(-10, 10, (2,), np.float32)
+    card = {"author": "Zoë"}
+    store = el.create(path, observation_space=box, action_space=spaces.Discrete(3), card=card)
+    with store.writer(run="first", metadata={"policy": "x"}) as writer:
+        for length, terminated, truncated in ((2, True, False), (10, False, True), (3, False, False)):
+            writer.write_episode(
+                observations=np.arange(2 * length + 2, dtype=np.float32).reshape(-1, 2) / 10,
+                actions=np.arange(length) % 3,
+                rewards=np.arange(length) / 2,
+                terminations=terminated,
+                truncations=truncated,
+                infos=[{"note": "tab\there" if t else "first\x1b[31m"} for t in range(length + 1)],
+                seed=length,
+                metadata={"length": length},
+            )
+            writer.seal()
+    return store.refresh()
+
+
 MAKERS: dict[str, Callable[[Path], None]] = {
     "cartpole": _cartpole,
     "awkward": _awkward,

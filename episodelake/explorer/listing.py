@@ -19,7 +19,6 @@ from .. import EpisodeStore, EpisodeView
 from ..errors import QueryError
 from ..plugin import collected, literal, quote
 from ..readers.charts.theme import END_COLORS, PALETTE, shown
-from ..readers.filters import sorted_positions
 from .facets import Facet, facet_of
 
 T = TypeVar("T")
@@ -235,13 +234,11 @@ class EpisodeList:
             return chosen[:: -1 if choice.descending else 1]
         if not self.sortable(choice.sort):
             raise QueryError(f"The list cannot be sorted by {choice.sort!r}, which holds lists.")
-        column, descending = self.frame[choice.sort], choice.descending
         if mask is not None and 2 * np.count_nonzero(mask) < len(mask):
             # Sooner sorted than all, whose order is kept.
-            chosen = np.flatnonzero(mask)
-            return chosen[sorted_positions(column.gather(chosen), descending)]
-        key = ("order", choice.sort, descending)
-        order = self.cached(key, lambda: sorted_positions(column, descending))
+            return positions_by(self.frame.filter(mask), choice.sort, choice.descending)
+        key = ("order", choice.sort, choice.descending)
+        order = self.cached(key, lambda: positions_by(self.frame, choice.sort, choice.descending))
         return order if mask is None else order[mask[order]]
 
     def mask(self, choice: Choice) -> np.ndarray | None:
@@ -304,6 +301,13 @@ class EpisodeList:
     def version(self) -> int:
         """The version that is shown."""
         return self.store.version
+
+
+def positions_by(frame: pl.DataFrame, column: str, descending: bool) -> np.ndarray:
+    """Positions of rows, int64, by a column: equal values by position, nulls last, NaN above numbers."""
+    rows = frame.select(POSITION, column)
+    ordered = rows.sort(column, descending=descending, nulls_last=True, maintain_order=True)
+    return ordered[POSITION].to_numpy().astype(np.int64)
 
 
 #: Beyond the palette its colours come again, nearer to white or to black by this share.

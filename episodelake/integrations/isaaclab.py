@@ -24,8 +24,7 @@ import numpy as np
 from .. import EpisodeStore, EpisodeWriter, create
 from ..errors import InvalidArgumentError
 from ..exchange.robomimic import open_demonstrations
-from ..plugin import ForeignDataset, ForeignEpisode, ImportOptions, Losses, require
-from ..store.common.foreign_arrays import as_array
+from ..plugin import ForeignDataset, ForeignEpisode, ImportOptions, Losses, require, to_numpy
 
 _ENV_NAME = "env_name"
 
@@ -185,4 +184,4 @@ def _arrays(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, np
         if isinstance(value, Mapping):
             yield from _arrays(value, f"{path}{name}/")
         else:
-            yield f"{path}{name}", as_array(value)
+            yield f"{path}{name}", np.asarray(to_numpy(value))

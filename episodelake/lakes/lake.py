@@ -14,8 +14,8 @@ import polars as pl
 from .. import EpisodeStore, create
 from .. import open as open_store
 from ..errors import CorruptStoreError, FormatVersionError, InvalidArgumentError, StoreNotFoundError
-from ..plugin import Layout, QuerySession, check_free, counted, flag, read_manifest, suggest
-from ..plugin.files import Place
+from ..plugin import Layout, QuerySession, counted, flag, suggest
+from ..plugin.files import Place, check_free, read_manifest
 from .listing import Entry, checked, lake_layout, look, stores_frame
 from .moving import delete, rename
 from .tables import LakeQueries, LakeSnapshot, lazy_table

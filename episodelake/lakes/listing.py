@@ -19,8 +19,8 @@ from ..errors import (
     StoreNotFoundError,
     StoreUnavailableError,
 )
-from ..plugin import Layout, QuerySession, RunEnv, Snapshot, read_manifest
-from ..plugin.files import Place, access_error, is_passing
+from ..plugin import Layout, QuerySession, RunEnv, Snapshot
+from ..plugin.files import Place, access_error, is_passing, read_manifest
 from .tables import STORE, LakeSnapshot, connect
 from .walk import mapping
 

@@ -11,8 +11,8 @@ from typing import Any, NoReturn
 from .. import EpisodeStore
 from .. import open as open_store
 from ..errors import InvalidArgumentError, StoreAccessError, StoreNotFoundError
-from ..plugin import Layout, store_at
-from ..plugin.files import LocalPlace, exists, is_folder
+from ..plugin import Layout
+from ..plugin.files import LocalPlace, exists, is_folder, store_at
 from ..publishing.contents import CHECKSUMS, is_needed_for_episodes
 from ..publishing.fetching import cached_version
 from ..publishing.hub import MAIN, SCHEME, Repository, datasets_of, is_organisation, refuse_options

@@ -25,14 +25,13 @@ from ..plugin import (
     QuerySession,
     ReadContext,
     Snapshot,
+    SqlSources,
     StepSchema,
     literal,
     quote,
     sql_type,
 )
 from ..plugin.files import Place
-from ..readers.sql.sources import Sources
-from ..store.tables.table_files import FileGroup
 
 STORE, STORES = "store", "stores"
 #: Names of annotations that a lake shows with `own_` in front: `store`, and what would then have two columns.
@@ -128,13 +127,10 @@ class LakeSnapshot(Snapshot):
             self._parts[table] = list(parts.values())
         return self._parts[table]
 
-    def groups(self, table: str) -> tuple[FileGroup, ...]:
-        """Return the files of a table by their columns; a lake has no steps."""
-        if table not in ("episodes", "runs"):
-            return ()
-        return tuple(
-            FileGroup(tuple(part.places), frozenset(part.schema.names)) for part in self.parts(table)
-        )
+    def listed_places(self, table: str) -> list[Place]:
+        """Return the files of a table; a lake has no steps."""
+        parts = self.parts(table) if table in ("episodes", "runs") else []
+        return [place for part in parts for place in part.places]
 
     def table_schema(self, table: str) -> pa.Schema:
         """Return all columns that the files of a table have in a plan, for checks of their pages."""
@@ -182,7 +178,7 @@ def _common_type(types: Collection[pa.DataType]) -> pa.DataType | None:
     return max(types, key=_NUMBERS.index) if whole else pa.float64()
 
 
-class LakeSources(Sources):
+class LakeSources(SqlSources):
     """A connection, and the SQL text that names the tables of a lake in it."""
 
     snapshot: LakeSnapshot
@@ -200,7 +196,7 @@ class LakeSources(Sources):
     def _read(self, part: Part, table: str, name: str) -> tuple[str, str]:
         """Return the name of a row's store, and what its files are in a query."""
         if part.own is not None:
-            own = Sources(part.own, confined=self.through_arrow, connection=self.connection)
+            own = SqlSources(part.own, confined=self.through_arrow, connection=self.connection)
             return literal(part.owners[0]), f"({own._table(table, name)})"
         for place in part.places:
             place.check_plain()
@@ -220,7 +216,7 @@ class LakeSources(Sources):
 def _column(shown: pa.Field, stored: pa.Field | None, store: str) -> str:
     """Return a column of some files as the lake shows it; `store` is the SQL text for a row's store."""
     if stored is None:
-        return Sources.null_column(shown)
+        return SqlSources.null_column(shown)
     value, name = f"_files.{quote(stored.name)}", quote(shown.name)
     if stored.type == shown.type:
         return f"{value} AS {name}"

@@ -19,22 +19,22 @@ from ..readers.measures.table_size import TableSize
 from ..readers.replaying.rendering import RenderedFrames
 from ..readers.replaying.run_envs import RunEnv
 from ..readers.sql.session import QuerySession
-from ..readers.sql.sources import sql_type
-from ..readers.sql.text import literal, quote, run_keys
+from ..readers.sql.sources import SqlSources, sql_type
+from ..readers.sql.text import literal, quote
 from ..readers.tasks import Address
 from ..readers.unsealed import JournalFollower, Unsealed, UnsealedEpisode
 from ..readers.view import ReadView
 from ..store.card import CardEntries
-from ..store.common.arguments import flag, one_of, positive_number, suggest, whole_number
+from ..store.common.arguments import flag, one_of, positive_number, refuse_mask, suggest, whole_number
 from ..store.common.exchange import Losses
+from ..store.common.foreign_arrays import to_numpy
 from ..store.common.optional_packages import require
 from ..store.common.progress import progress_meter
 from ..store.common.warn import warn_caller
-from ..store.creation import check_free
 from ..store.dynamic.values import dump_json, freeze_value, load_json
 from ..store.journal.run_journal import Journals
 from ..store.layout import Layout
-from ..store.manifest import check_outside_stores, read_manifest, store_at
+from ..store.rewrite.fixed_copy import write_fixed_copy
 from ..store.schema import StepSchema
 from ..store.snapshot import Snapshot
 from ..store.spaces import SpaceCodec, space_from_json, space_to_json
@@ -55,6 +55,7 @@ from ..writers.importing.formats import (
 from ..writers.importing.grouped_trees import GroupedTree
 from ..writers.importing.joined import tree_format
 from ..writers.importing.layouts import TreeLayout
+from ..writers.recorders.vector_values import InfoChoice
 from . import columns as columns
 from . import engines as engines
 from . import files as files
@@ -79,6 +80,7 @@ __all__ = [
     "GrowingEpisode",
     "Holds",
     "ImportOptions",
+    "InfoChoice",
     "JournalFollower",
     "Journals",
     "LISTS",
@@ -94,14 +96,13 @@ __all__ = [
     "RunEnv",
     "Snapshot",
     "SpaceCodec",
+    "SqlSources",
     "StepSchema",
     "TableSize",
     "TreeLayout",
     "Unsealed",
     "UnsealedEpisode",
     "check_bytes",
-    "check_free",
-    "check_outside_stores",
     "check_unpickled",
     "collected",
     "counted",
@@ -123,10 +124,9 @@ __all__ = [
     "positive_number",
     "progress_meter",
     "quote",
-    "read_manifest",
     "reading",
+    "refuse_mask",
     "require",
-    "run_keys",
     "serve_explorer",
     "size_text",
     "slice_batch",
@@ -134,10 +134,11 @@ __all__ = [
     "space_to_json",
     "sql_type",
     "stack",
-    "store_at",
     "suggest",
+    "to_numpy",
     "tree_format",
     "values_of",
     "warn_caller",
     "whole_number",
+    "write_fixed_copy",
 ]

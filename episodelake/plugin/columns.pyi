@@ -1,14 +1,13 @@
 """The names of `episodelake.plugin.columns`, for type checkers; `columns.py` loads them on first use."""
 
 from ..store.dynamic.column_groups import EXTRA, INFO, METADATA, POLICY, ColumnGroup
+from ..store.dynamic.logical_types import LogicalType, with_kind
 from ..store.names import (
     ACTION,
     EPISODE,
     OBSERVATION,
     RESERVED,
     REWARD,
-    SOURCE_DIGEST,
-    SOURCE_KEY,
     TERMINATED,
     TRUNCATED,
     check_name,
@@ -25,13 +24,12 @@ __all__ = [
     "EPISODE",
     "EXTRA",
     "INFO",
+    "LogicalType",
     "METADATA",
     "OBSERVATION",
     "POLICY",
     "RESERVED",
     "REWARD",
-    "SOURCE_DIGEST",
-    "SOURCE_KEY",
     "TERMINATED",
     "TRUNCATED",
     "check_name",
@@ -40,4 +38,5 @@ __all__ = [
     "is_observation",
     "next_name",
     "unescape",
+    "with_kind",
 ]

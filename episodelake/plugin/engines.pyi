@@ -1,6 +1,6 @@
 """The names of `episodelake.plugin.engines`, for type checkers; `engines.py` loads them on first use."""
 
-from ..exchange.importing import import_part
+from ..importing.importing import import_part
 from ..readers.loading.feeding import unit_counts
 from ..store.rewrite.merging import merge_stores
 from ..store.staging import staging

@@ -1,5 +1,6 @@
 """The names of `episodelake.plugin.files`, for type checkers; `files.py` loads them on first use."""
 
+from ..store.creation import check_free
 from ..store.files import (
     Place,
     access_class,
@@ -38,6 +39,7 @@ from ..store.files import (
 )
 from ..store.files.local import LocalPlace
 from ..store.files.locks import FileLock
+from ..store.manifest import check_outside_stores, read_manifest, store_at
 
 __all__ = [
     "FileLock",
@@ -46,6 +48,8 @@ __all__ = [
     "access_class",
     "access_error",
     "afterwards",
+    "check_free",
+    "check_outside_stores",
     "error_text",
     "exists",
     "file_state",
@@ -62,12 +66,14 @@ __all__ = [
     "names_in",
     "options_of",
     "read_file",
+    "read_manifest",
     "real_path",
     "refuse_unused",
     "remove_tree",
     "rename_durably",
     "replacing",
     "scratch",
+    "store_at",
     "sync_path",
     "syncing",
     "temporary_folder",

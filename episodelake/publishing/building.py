@@ -16,9 +16,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from ..plugin import Layout, ReadContext, ReadView, Snapshot, collected
+from ..plugin import Layout, ReadContext, ReadView, Snapshot, collected, write_fixed_copy
 from ..plugin.files import Place
-from ..store.rewrite.fixed_copy import write_fixed_copy
 from ..types import Progress
 from .contents import CHECKSUMS, README, Contents, digest_of, place_of
 from .readme import readme

@@ -22,11 +22,13 @@ from ..errors import (
     StoreExistsError,
     StoreNotFoundError,
 )
-from ..plugin import CacheFolder, Layout, check_free, check_outside_stores
+from ..plugin import CacheFolder, Layout
 from ..plugin.files import (
     FileLock,
     LocalPlace,
     Place,
+    check_free,
+    check_outside_stores,
     exists,
     is_file,
     is_link,

@@ -17,8 +17,8 @@ from ..errors import (
     StoreNotFoundError,
     VersionNotFoundError,
 )
-from ..plugin import Layout, check_outside_stores
-from ..plugin.files import LocalPlace, Place, afterwards, is_file, visible_step
+from ..plugin import Layout
+from ..plugin.files import LocalPlace, Place, afterwards, check_outside_stores, is_file, visible_step
 from .contents import CHECKSUMS, Contents, Source, digest_of, place_of
 from .hub import SCHEME, Repository
 

@@ -71,3 +71,19 @@ class Rollouts:
     def action_space(self) -> spaces.Discrete:
         """1 where the model sampled the message, 0 where it was given."""
         return spaces.Discrete(2)
+
+
+def check_rollouts(declared: Mapping[str, Any] | None) -> None:
+    """Refuse a store that is none of rollouts.
+
+    Args:
+        declared: the entry `rollouts` of its `store.json`; None if there is none.
+
+    Raises:
+        InvalidArgumentError: there is none.
+    """
+    if declared is None:
+        raise InvalidArgumentError(
+            "The episodes of this store are no rollouts.",
+            hint="A store of rollouts is made by episodelake.create(path, episodelake.Rollouts()).",
+        )

@@ -12,8 +12,12 @@ from typing import Any
 
 from ..errors import InvalidArgumentError
 from ..plugin import dump_json, freeze_value, load_json
+from ..types import OpaqueValue
 
 ROLE, CONTENT, PARTS, REST = "role", "content", "parts", "rest"
+#: Whether the model sampled the message, where its role does not say so. The action says it as well, but the
+#: last message of a rollout that was cut has no action.
+SAMPLED = "sampled"
 #: Texts of a message that have a column of the same name, and the key of the message.
 _TEXTS = {
     CONTENT: "content",
@@ -21,7 +25,10 @@ _TEXTS = {
     "reasoning": "reasoning_content",
     "tool_call_id": "tool_call_id",
 }
+_DUMP = "A message of pydantic becomes a mapping by message.model_dump(exclude_none=True)."
 TOOL_IDS, TOOL_NAMES, TOOL_ARGUMENTS = "tool_ids", "tool_names", "tool_arguments"
+#: All own columns of a message.
+COLUMNS = (ROLE, *_TEXTS, PARTS, TOOL_IDS, TOOL_NAMES, TOOL_ARGUMENTS, REST)
 
 
 def columns_of(message: Any, place: str) -> dict[str, Any]:
@@ -37,12 +44,15 @@ def columns_of(message: Any, place: str) -> dict[str, Any]:
     if not isinstance(message, Mapping):
         raise InvalidArgumentError(
             f"{place} is {type(message).__name__}; expected a mapping such as "
-            "{'role': 'user', 'content': 'Hello'}."
+            "{'role': 'user', 'content': 'Hello'}.",
+            hint=_DUMP if hasattr(message, "model_dump") else "",
         )
     role = message.get("role")
     if not isinstance(role, str):
         keys = ", ".join(map(repr, message)) or "nothing"
         raise InvalidArgumentError(f"{place}: role is {role!r:.100}; expected a text. It has {keys:.300}.")
+    if not is_unicode(role):
+        raise InvalidArgumentError(f"{place}: role is {role!r:.100}, which no column can hold as text.")
     rest = dict(message)
     del rest["role"]
     columns: dict[str, Any] = {ROLE: role}
@@ -86,9 +96,28 @@ def message_of(columns: Mapping[str, Any]) -> dict[str, Any]:
 
 def _json(value: Any, place: str, name: str) -> str:
     try:
-        return dump_json(freeze_value(value))
+        frozen = freeze_value(value)
+        text = dump_json(frozen)
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidArgumentError(f"{place}: {name} cannot be kept: {error}") from error
+    opaque = _opaque(frozen)
+    if opaque is not None:
+        raise InvalidArgumentError(
+            f"{place}: {name} has {opaque.text:.100}, which is no value of JSON, or is nested too deeply.",
+            hint=_DUMP,
+        )
+    return text
+
+
+def _opaque(frozen: Any) -> OpaqueValue | None:
+    """Return an object in a frozen value of which only the printed form is left; None if there is none."""
+    if isinstance(frozen, OpaqueValue):
+        return frozen
+    if isinstance(frozen, dict):
+        return _opaque([*frozen, *frozen.values()])
+    if isinstance(frozen, list | tuple | frozenset):
+        return next((found for each in frozen if (found := _opaque(each)) is not None), None)
+    return None
 
 
 def _is_plain(call: Any) -> bool:
@@ -111,3 +140,13 @@ def name_of(call: Any) -> str | None:
     function = call.get("function", call)
     name = function.get("name") if isinstance(function, Mapping) else None
     return name if isinstance(name, str) else None
+
+
+def is_models(role: str) -> bool:
+    """Return whether the model sampled a message of this role, unless the writer says otherwise."""
+    return role == "assistant"
+
+
+def is_unicode(text: str) -> bool:
+    """Return whether a column can hold a text: it has no lone surrogates."""
+    return not any("\ud800" <= each <= "\udfff" for each in text)

@@ -11,7 +11,7 @@ import numpy as np
 
 from .. import Episode
 from ..errors import CorruptStoreError
-from .messages import ROLE, message_of
+from .messages import ROLE, SAMPLED, is_models, message_of
 from .tokens import PER_SAMPLED, MessageTokens
 
 
@@ -107,7 +107,10 @@ class Rollout:
         """For each message whether the model sampled it."""
         actions = np.asarray(self.episode.actions).astype(bool).tolist()
         # An action follows the last message only at the end of the rollout.
-        later = [row[ROLE] == "assistant" for row in self._rows[len(actions) :]]
+        later = [
+            is_models(row[ROLE]) if row.get(SAMPLED) is None else row[SAMPLED]
+            for row in self._rows[len(actions) :]
+        ]
         return [*actions, *later][: len(self._rows)]
 
     @cached_property

@@ -1,8 +1,8 @@
 """Token ids of a rollout and the numbers that belong to them, message by message.
 
 Of every message a store keeps the ids that it adds to the context (`tokens`, int32), which of them the model
-sampled (`token_mask`, left out where that is all or none of them), and for each sampled id a log-probability
-and so on (float32).
+sampled (`token_mask`, left out where it is that of the message: all ids if the model sampled it, else none),
+and for each sampled id a log-probability and so on (float32).
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ from typing import Any
 import numpy as np
 
 from ..errors import InvalidArgumentError
+from ..plugin import freeze_value
 
 TOKENS, MASK, LOGPROBS = "tokens", "mask", "logprobs"
 #: The own column of the mask; batches have a `mask` of their own.
 TOKEN_MASK = "token_mask"
 #: Columns with a number for each sampled token.
-PER_SAMPLED = (LOGPROBS, "reference_logprobs", "advantages", "loss_weights", "token_rewards")
+PER_SAMPLED: tuple[str, ...] = (LOGPROBS, "reference_logprobs", "advantages", "loss_weights", "token_rewards")
+#: All own columns of tokens, and the time of a message.
+TOKEN_COLUMNS = (TOKENS, TOKEN_MASK, *PER_SAMPLED, "time")
 
 
 @dataclass(frozen=True)
@@ -36,10 +39,13 @@ class MessageTokens:
     mask: np.ndarray
     numbers: Mapping[str, np.ndarray]
 
-    def columns(self) -> dict[str, Any]:
-        """Return the own columns of the message's step."""
-        uniform = not len(self.mask) or self.mask.all() or not self.mask.any()
-        mask = {} if uniform else {TOKEN_MASK: self.mask.tolist()}
+    def columns(self, *, sampled: bool) -> dict[str, Any]:
+        """Return the own columns of the message's step.
+
+        Args:
+            sampled: whether the model sampled the message.
+        """
+        mask = {} if (self.mask == sampled).all() else {TOKEN_MASK: self.mask}
         return {TOKENS: self.tokens, **mask, **self.numbers}
 
     @property
@@ -76,12 +82,15 @@ class TokenArguments:
     mask: Any = None
     numbers: Mapping[str, Any] | None = None
 
-    def by_message(self, sampled: Sequence[bool], vocabulary: int | None) -> list[MessageTokens | None]:
+    def by_message(
+        self, sampled: Sequence[bool], vocabulary: int | None, *, line: bool
+    ) -> list[MessageTokens | None]:
         """Return the tokens of each message; None for those without.
 
         Args:
             sampled: whether the model sampled each message.
             vocabulary: how many ids there are; None if that is not known.
+            line: whether each message continues the one before.
 
         Raises:
             InvalidArgumentError: lengths do not go together, ids are no such numbers, or one array for all
@@ -93,22 +102,30 @@ class TokenArguments:
             if given:
                 raise InvalidArgumentError(f"{', '.join(given)} came without tokens.")
             return [None] * len(sampled)
-        if is_by_message(self.tokens, len(sampled)):
-            for name, values in given.items():
-                if not is_by_message(values, len(sampled)):
-                    raise InvalidArgumentError(
-                        f"tokens has an entry for each of the {len(sampled)} messages, {name} does not. Give "
-                        "both as one array, or both as lists with an entry for each message."
-                    )
-            return [
-                None
-                if tokens is None
-                else checked(
-                    tokens, {name: given[name][at] for name in given}, own, vocabulary, f"message {at}"
+        tokens = _by_message("tokens", self.tokens, len(sampled))
+        if tokens is None:
+            if not line:
+                raise InvalidArgumentError(
+                    "tokens is one array for all messages, and the rollout has branches. Give lists with an "
+                    "entry for each message."
                 )
-                for at, (tokens, own) in enumerate(zip(self.tokens, sampled, strict=True))
-            ]
-        return self._cut(given, sampled, vocabulary)
+            return self._cut(given, sampled, vocabulary)
+        parts = {name: _by_message(name, values, len(sampled)) for name, values in given.items()}
+        for name, values in parts.items():
+            if values is None:
+                raise InvalidArgumentError(
+                    f"tokens has an entry for each of the {len(sampled)} messages, {name} does not. Give "
+                    "both as one array, or both as lists with an entry for each message."
+                )
+            for at, (ids, own) in enumerate(zip(tokens, values, strict=True)):
+                if ids is None and own is not None:
+                    raise InvalidArgumentError(f"message {at}: {name} came without tokens.")
+        return [
+            None
+            if ids is None
+            else checked(ids, {name: parts[name][at] for name in parts}, own, vocabulary, f"message {at}")
+            for at, (ids, own) in enumerate(zip(tokens, sampled, strict=True))
+        ]
 
     def _cut(
         self, given: Mapping[str, Any], sampled: Sequence[bool], vocabulary: int | None
@@ -139,7 +156,7 @@ def _pieces(
     after them, and tokens at the end to the last message.
     """
     stops = np.zeros(len(sampled), np.int64)
-    for begin, end, at in zip(edges[::2], edges[1::2], np.flatnonzero(sampled), strict=True):
+    for begin, end, at in zip(edges[::2], edges[1::2], np.flatnonzero(sampled).tolist(), strict=True):
         stops[at] = end
         if at and not sampled[at - 1]:
             stops[at - 1] = begin
@@ -169,7 +186,7 @@ def checked(
     Raises:
         InvalidArgumentError: a length does not go with the tokens, an id is out of range, or a number is NaN.
     """
-    ids = np.asarray(tokens)
+    ids = _array("tokens", tokens, place)
     limit = vocabulary or 2**31
     if ids.ndim != 1 or (len(ids) and ids.dtype.kind not in "iu"):
         raise InvalidArgumentError(
@@ -191,7 +208,7 @@ def checked(
 
 
 def _mask(values: Any, count: int, place: str) -> np.ndarray:
-    mask = np.asarray(values)
+    mask = _array(MASK, values, place)
     if mask.shape != (count,):
         raise InvalidArgumentError(f"{place}: mask has shape {mask.shape}, and there are {count} tokens.")
     flags = mask.astype(bool)
@@ -201,25 +218,66 @@ def _mask(values: Any, count: int, place: str) -> np.ndarray:
 
 
 def _numbers(name: str, values: Any, mask: np.ndarray, sampled: int, place: str) -> np.ndarray:
-    numbers = np.asarray(values, np.float32)
-    if numbers.shape == mask.shape and len(mask) != sampled:
-        numbers = numbers[mask]
-    if numbers.shape != (sampled,):
+    given = _array(name, values, place)
+    if given.shape == mask.shape and len(mask) != sampled:
+        given = given[mask]
+    if given.shape != (sampled,):
         raise InvalidArgumentError(
-            f"{place}: {name} has shape {numbers.shape}; expected one number for each of the {sampled} "
+            f"{place}: {name} has shape {given.shape}; expected one number for each of the {sampled} "
             f"sampled tokens, or for each of all {len(mask)}."
         )
+    if given.dtype == object:
+        # A list with None for tokens that were not sampled.
+        given = _array(name, given.tolist(), place)
+    if sampled and given.dtype.kind not in "biuf":
+        raise InvalidArgumentError(f"{place}: {name} has the type {given.dtype}; expected numbers.")
+    with np.errstate(over="ignore"):
+        numbers = given.astype(np.float32)
+    if (np.isinf(numbers) & ~np.isinf(given)).any():
+        raise InvalidArgumentError(f"{place}: {name} has a finite number that float32 cannot hold.")
     if np.isnan(numbers).any():
         raise InvalidArgumentError(f"{place}: {name} has NaN for sampled token {np.isnan(numbers).argmax()}.")
     return numbers
 
 
-def is_by_message(values: Any, count: int) -> bool:
-    """Return whether an argument is a list with an entry, or None, for each of `count` messages."""
-    if isinstance(values, np.ndarray) and values.dtype != object:
-        return values.ndim == 2 and len(values) == count
-    return (
-        isinstance(values, Sequence)
-        and len(values) == count
-        and all(each is None or np.ndim(each) == 1 for each in values)
-    )
+def _by_message(name: str, values: Any, count: int) -> Sequence[Any] | None:
+    """Return the entries of a list that has an array, or None, for each message; None for one array.
+
+    Raises:
+        InvalidArgumentError: it has not an entry for each of `count` messages.
+    """
+    if not isinstance(values, list | tuple):
+        values = _array(name, values, "the rollout")
+        values = values if values.ndim == 2 else values.tolist() if values.dtype == object else ()
+    if not len(values) or not all(each is None or is_array(each) for each in values):
+        return None
+    if len(values) != count:
+        raise InvalidArgumentError(f"{name} has {len(values)} entries, and there are {count} messages.")
+    return values
+
+
+def is_array(value: Any) -> bool:
+    """Return whether a value is an array or a list, and no number or text."""
+    if isinstance(value, Sequence):
+        return not isinstance(value, str | bytes)
+    return bool(getattr(value, "ndim", hasattr(value, "__array__")))
+
+
+def _array(name: str, values: Any, place: str) -> np.ndarray:
+    """Return an array or list of any library as a numpy array.
+
+    Raises:
+        InvalidArgumentError: it has no shape, or masked elements.
+    """
+    if np.ma.is_masked(values):
+        raise InvalidArgumentError(f"{place}: {name} has masked elements. Leave them out.")
+    try:
+        try:
+            return np.asarray(values)
+        except (TypeError, RuntimeError):
+            # Tensors with a gradient, on a device, or of a type that numpy lacks.
+            return np.asarray(freeze_value(values))
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidArgumentError(
+            f"{place}: {name} is {values!r:.100}; expected numbers of shape (n,)."
+        ) from error

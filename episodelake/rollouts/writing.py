@@ -2,63 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from .. import EpisodeWriter
 from ..errors import InvalidArgumentError, RecorderStateError
 from ..types import EpisodeRow, OpenEpisode
 from .declaration import Rollouts
 from .messages import ROLE, columns_of
-from .tokens import MASK, PER_SAMPLED, MessageTokens, TokenArguments, checked
-
-#: Metadata of a rollout with a meaning, in the order of the view `rollouts`.
-FACTS = ("group", "sample", "task", "policy_version", "stop_reason", "error", "advantage")
-
-
-@dataclass(frozen=True)
-class RolloutFacts:
-    """Facts of a rollout as a whole.
-
-    Attributes:
-        metadata: the episode's metadata.
-        reward: the rollout's reward; 0 if there is none.
-    """
-
-    metadata: Mapping[str, Any]
-    reward: float
-
-    @staticmethod
-    def of(
-        rewards: Mapping[str, float] | float | None,
-        weights: Mapping[str, float] | None,
-        metadata: Mapping[str, Any] | None,
-        **facts: Any,
-    ) -> RolloutFacts:
-        """Return the facts that `write_rollout` was given; see there for the errors."""
-        known = {name: value for name, value in facts.items() if value is not None}
-        taken = sorted({*known, "rewards", "weights"} & set(metadata or {}))
-        if taken:
-            raise InvalidArgumentError(
-                f"metadata has {', '.join(taken)}, which are arguments of their own. Give them there."
-            )
-        parts = rewards if isinstance(rewards, Mapping) else {}
-        named = {str(name): _finite(f"rewards[{name!r}]", value) for name, value in parts.items()}
-        factors = {str(name): _finite(f"weights[{name!r}]", value) for name, value in (weights or {}).items()}
-        unknown = sorted(set(factors) - set(named))
-        if unknown:
-            raise InvalidArgumentError(
-                f"weights names {', '.join(unknown)}; rewards has {', '.join(named) or 'no names'}."
-            )
-        reward = math.fsum(value * factors.get(name, 1.0) for name, value in named.items())
-        if rewards is not None and not isinstance(rewards, Mapping):
-            reward = _finite("rewards", rewards)
-        split = {**({"rewards": named} if named else {}), **({"weights": factors} if factors else {})}
-        return RolloutFacts({**(metadata or {}), **known, **split}, reward)
+from .steps import RolloutFacts, finite, further, is_sampled, parent_of, rollout_steps
+from .tokens import MASK, PER_SAMPLED, checked
 
 
 class RolloutWriter(EpisodeWriter):
@@ -128,53 +81,35 @@ class RolloutWriter(EpisodeWriter):
                 no earlier message, ids are out of range, or a number is NaN; nothing was recorded.
             RecorderStateError: the writer is closed.
         """
-        if isinstance(advantages, int | float | np.number):
-            advantage, advantages = _finite("advantages", advantages), None
-        else:
-            advantage = None
-        facts = RolloutFacts.of(
-            rewards,
-            weights,
-            metadata,
-            group=group,
-            sample=sample,
-            task=task,
-            policy_version=policy_version,
-            stop_reason=stop_reason,
-            error=error,
-            advantage=advantage,
+        arguments = rollout_steps(
+            messages,
+            vocabulary=self.vocabulary,
+            parents=parents,
+            sampled=sampled,
+            times=times,
+            tokens=tokens,
+            mask=mask,
+            numbers={
+                "logprobs": logprobs,
+                "reference_logprobs": reference_logprobs,
+                "advantages": advantages,
+                "loss_weights": loss_weights,
+                "token_rewards": token_rewards,
+            },
+            rewards=rewards,
+            weights=weights,
+            facts={
+                "group": group,
+                "sample": sample,
+                "task": task,
+                "policy_version": policy_version,
+                "stop_reason": stop_reason,
+                "error": error,
+            },
+            truncated=truncated,
+            metadata=metadata,
         )
-        given = list(messages)
-        rows = [columns_of(message, f"message {at}") for at, message in enumerate(given)]
-        if not rows:
-            raise InvalidArgumentError("The rollout has no message; expected at least one.")
-        count = len(rows)
-        if sampled is None:
-            own = [row[ROLE] == "assistant" for row in rows]
-        else:
-            own = [bool(each) for each in _of_length("sampled", sampled, count)]
-        above = _parents(parents, count)
-        numbers = dict(
-            zip(
-                PER_SAMPLED,
-                (logprobs, reference_logprobs, advantages, loss_weights, token_rewards),
-                strict=True,
-            )
-        )
-        cut = TokenArguments(tokens, mask, numbers).by_message(own, self.vocabulary)
-        moments = [None] * count if times is None else _of_length("times", times, count)
-        for row, piece, moment in zip(rows, cut, moments, strict=True):
-            row.update(_further(piece, moment))
-        return self.write_episode(
-            observations=np.array([*above, -1]),
-            actions=np.array(own, np.int64),
-            rewards=[0.0] * (count - 1) + [facts.reward],
-            terminations=not truncated,
-            truncations=truncated,
-            extra={name: [row.get(name) for row in (*rows, {})] for name in _names(rows)},
-            source_key=source_key,
-            metadata=facts.metadata,
-        )
+        return self.write_episode(**arguments, source_key=source_key)
 
     def begin_rollout(
         self,
@@ -217,6 +152,7 @@ class OpenRollout:
         self._source_key = source_key
         self._open: OpenEpisode | None = None
         self._skipped = False
+        self._over = False
         self._count = 0
         #: Of the last message, whose row is complete when the next one comes.
         self._sampled, self._reward = False, 0.0
@@ -256,21 +192,18 @@ class OpenRollout:
             InvalidArgumentError: a value does not fit; nothing of the message was recorded.
             RecorderStateError: the rollout has ended.
         """
+        self._check_open()
         place = f"message {self._count}"
         row = columns_of(message, place)
-        own = row[ROLE] == "assistant" if sampled is None else bool(sampled)
-        above = self._count - 1 if parent is None else int(parent)
-        if not -1 <= above < self._count:
-            raise InvalidArgumentError(
-                f"parent is {parent}; expected the number of an earlier message, or -1 for none."
-            )
+        own = is_sampled("sampled", sampled, row[ROLE])
+        above = self._count - 1 if parent is None else parent_of("parent", parent, self._count)
         given = (logprobs, reference_logprobs, advantages, loss_weights, token_rewards)
         numbers = {MASK: mask, **dict(zip(PER_SAMPLED, given, strict=True))}
         if tokens is None and any(values is not None for values in numbers.values()):
             raise InvalidArgumentError(f"{place}: numbers of tokens came without tokens.")
         piece = None if tokens is None else checked(tokens, numbers, own, self._writer.vocabulary, place)
-        row.update(_further(piece, time))
-        worth = _finite("reward", reward)
+        row.update(further(row[ROLE], own, piece, time))
+        worth = finite("reward", reward)
         if self._open is None and not self._skipped:
             # Only a rollout with a message is an episode.
             self._open = self._writer.begin(
@@ -310,12 +243,17 @@ class OpenRollout:
         facts = RolloutFacts.of(
             rewards, weights, metadata, stop_reason=stop_reason, error=error, advantage=advantage
         )
-        if self._skipped:
-            return None
         if self._open is None:
-            raise RecorderStateError("The rollout has no message: nothing was stored.")
-        reward = self._reward + facts.reward
-        self._open.append(int(self._sampled), reward, -1, not truncated, truncated)
+            self._check_open()
+            self._over = True
+            if not self._skipped:
+                raise RecorderStateError("The rollout has no message: nothing was stored.")
+            return None
+        if not self._over:
+            # A call that failed later may be repeated.
+            reward = finite("the sum of rewards", self._reward + facts.reward)
+            self._open.append(int(self._sampled), reward, -1, not truncated, truncated)
+            self._over = True
         return self._open.end(dict(facts.metadata))
 
     def discard(self) -> None:
@@ -324,43 +262,12 @@ class OpenRollout:
         Raises:
             RecorderStateError: it has ended already, or the writer is closed.
         """
-        if self._open is not None:
+        if self._open is None:
+            self._check_open()
+        else:
             self._open.discard()
+        self._over = True
 
-
-def _names(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    return list(dict.fromkeys(name for row in rows for name in row))
-
-
-def _further(piece: MessageTokens | None, moment: float | None) -> dict[str, Any]:
-    columns: dict[str, Any] = {} if piece is None else piece.columns()
-    return columns if moment is None else {**columns, "time": _finite("times", moment)}
-
-
-def _of_length(name: str, values: Sequence[Any], count: int) -> list[Any]:
-    listed = list(values)
-    if len(listed) != count:
-        raise InvalidArgumentError(f"{name} has {len(listed)} entries, and there are {count} messages.")
-    return listed
-
-
-def _parents(parents: Sequence[int] | None, count: int) -> list[int]:
-    if parents is None:
-        return list(range(-1, count - 1))
-    above = [-1 if parent is None else int(parent) for parent in _of_length("parents", parents, count)]
-    for at, parent in enumerate(above):
-        if not -1 <= parent < at:
-            raise InvalidArgumentError(
-                f"parents[{at}] is {parent}; expected the number of an earlier message, or -1 for none."
-            )
-    return above
-
-
-def _finite(name: str, value: Any) -> float:
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        number = math.nan
-    if not math.isfinite(number):
-        raise InvalidArgumentError(f"{name} is {value!r:.100}; expected a finite number.")
-    return number
+    def _check_open(self) -> None:
+        if self._over:
+            raise RecorderStateError("The rollout has ended: begin a new one before the next message.")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from .._store import EpisodeStore, open_store
-from ..exchange.importing import import_dataset
+from ..importing.importing import import_dataset
 from ..store.errors import DatasetError, EpisodelakeError, InvalidArgumentError
 from .format_base import check, delete
 from .format_cases import Case

@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...store.dynamic.column_groups import EXTRA, INFO, POLICY
+from ...store.dynamic.logical_types import LogicalType
 from ...store.names import ACTION, OBSERVATION, REWARD, is_observation
 from ...store.spaces.arrow import values_of
-from ..blocks import is_numeric
 from ..episode_data import EpisodeData
 
 #: Columns that are shown by default.
@@ -126,18 +126,20 @@ def signal_columns(episode: EpisodeData) -> list[str]:
 
 
 def _narrow(episode: EpisodeData, widest: int, named: Collection[str] = ()) -> list[pa.Field]:
-    """Return the columns that may be signals, by their types.
+    """Return the columns of numbers that may be signals.
 
     Args:
         named: columns of which some numbers are wanted, however wide they are.
     """
     schema = episode._own_schema
     leaves = [leaf for codec in (schema.reward, schema.action, schema.observation) for leaf in codec.leaves]
-    fixed = [leaf.fields[0] for leaf in leaves if leaf.size <= widest or leaf.column in named]
+    narrow = [leaf for leaf in leaves if leaf.size <= widest or leaf.column in named]
+    fixed = [leaf.fields[0] for leaf in narrow if not leaf.binary]
     dynamic = [
         field for field in episode._columns if any(group.owns(field) for group in (INFO, POLICY, EXTRA))
     ]
-    return [field for field in (*fixed, *dynamic) if is_numeric(field.type)]
+    kinds = [(field, LogicalType.of_column(field)) for field in dynamic]
+    return [*fixed, *(field for field, kind in kinds if kind is not None and kind.dtype is not None)]
 
 
 def _chosen(fields: Iterable[pa.Field], roots: Sequence[str]) -> list[pa.Field]:

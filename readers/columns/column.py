@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from gymnasium.spaces import Dict, Space, Tuple
 
 from ...store.errors import CorruptStoreError, InvalidArgumentError
 from ...store.frames import VideoColumn
@@ -25,6 +26,7 @@ from ...store.spaces import SpaceCodec
 from ...store.tables.table_files import Pointers
 from ..blocks import Block, SegmentFile
 from .encoded_rows import RowsToFill
+from .ragged import Ragged, RaggedToFill
 from .selection import Selection
 from .tree import Tree, leaves, map_leaves, row_bytes
 
@@ -38,12 +40,14 @@ class Column(ABC):
         template: its arrays with no rows: dtypes and shapes.
         fields: the columns of steps files that it is made from.
         of_transitions: whether an episode's last row has no value.
+        value_bytes: about how many bytes the values of a row take, where rows differ in length.
     """
 
     name: str
     template: Tree
     fields: tuple[str, ...]
     of_transitions: bool
+    value_bytes: float = field(default=0, kw_only=True)
 
     def facts(self, snapshot: Snapshot, pointers: Pointers) -> dict[str, Any]:
         """Return the values that a cache tells columns apart by, beside the rows; JSON can hold them."""
@@ -60,7 +64,32 @@ class Column(ABC):
     @property
     def row_bytes(self) -> int:
         """About how many bytes a row takes in memory."""
-        return row_bytes(self.template)
+        return row_bytes(self.template) + math.ceil(self.value_bytes)
+
+    @property
+    def is_ragged(self) -> bool:
+        """Whether rows differ in length, in some part at least."""
+        return any(isinstance(leaf, Ragged) for _, leaf in leaves(self.template))
+
+    def measured(self, files: Sequence[SegmentFile]) -> Column:
+        """Return the column with the sizes of values in some files, at least one, by their footers."""
+        rows = max(1, sum(int(file.starts[-1]) for file in files))
+        ragged = [part for part in self.parts if part.is_ragged]
+        total = sum(_stored_bytes(part, file) for part in ragged for file in files)
+        return replace(self, value_bytes=total / rows) if ragged else self
+
+    @cached_property
+    def parts(self) -> tuple[Column, ...]:
+        """A column for each part that is no Dict or Tuple."""
+        return (self,)
+
+    def divided(self, into: Tree) -> list[tuple[Column, Tree]]:
+        """Return each of `parts` with its part of a tree that is nested as the template is."""
+        return [(self, into)]
+
+    def composed(self, parts: Sequence[Tree]) -> Tree:
+        """Return the tree that `divided` divides into these."""
+        return parts[0]
 
     def empty(self, new: Callable[[np.ndarray], np.ndarray], rows: int) -> Tree:
         """Return what the values of so many rows are written into.
@@ -69,7 +98,7 @@ class Column(ABC):
             new: makes an array for a leaf of the template.
             rows: how many.
         """
-        return map_leaves(new, self.template)
+        return map_leaves(lambda leaf: _empty(leaf, new, rows), self.template)
 
     @abstractmethod
     def values(self, block: Block, snapshot: Snapshot) -> Tree:
@@ -117,18 +146,24 @@ class SpaceColumn(Column):
     codec: SpaceCodec
 
     @staticmethod
-    def of(name: str, codec: SpaceCodec) -> SpaceColumn:
+    def of(name: str, codec: SpaceCodec, *, ragged: bool = False) -> SpaceColumn:
         """Return the column of a space.
 
+        Args:
+            name: its key in a batch.
+            codec: of the space.
+            ragged: allow rows of different lengths.
+
         Raises:
-            InvalidArgumentError: its values have no fixed shape.
+            InvalidArgumentError: its values have no fixed shape, or with `ragged` no arrays at all.
         """
         own, stepped = tuple(field.name for field in codec.fields), not is_observation(name)
-        return SpaceColumn(name, _space_template(codec), (*own, FLAGS[0]) if stepped else own, stepped, codec)
+        template = _space_template(codec, ragged=ragged)
+        return SpaceColumn(name, template, (*own, FLAGS[0]) if stepped else own, stepped, codec)
 
     def values(self, block: Block, snapshot: Snapshot) -> Tree:
         """See `Column`."""
-        return block.part(self.codec, of_transitions=self.of_transitions)
+        return map_leaves(Ragged.of, block.columns_of(self.codec, of_transitions=self.of_transitions))
 
     def observed(
         self, block: Block, snapshot: Snapshot, rows: Sequence[tuple[int, int, int]]
@@ -148,12 +183,28 @@ class SpaceColumn(Column):
 
     @cached_property
     def parts(self) -> tuple[SpaceColumn, ...]:
-        """A column for each of its leaves."""
-        codecs = [SpaceCodec(node.space, node.column) for node in self.codec.leaves]
+        """See `Column`."""
         return tuple(
-            SpaceColumn(codec.root, _space_template(codec), (codec.root,), self.of_transitions, codec)
-            for codec in codecs
+            SpaceColumn(
+                codec.root,
+                _space_template(codec, ragged=True),
+                tuple(field.name for field in codec.fields),
+                self.of_transitions,
+                codec,
+            )
+            for codec in self.codec.parts
         )
+
+    def divided(self, into: Tree) -> list[tuple[Column, Tree]]:
+        """See `Column`."""
+        parts: list[Tree] = []
+        _mapped_parts(self.codec.space, parts.append, into)
+        return list(zip(self.parts, parts, strict=True))
+
+    def composed(self, parts: Sequence[Tree]) -> Tree:
+        """See `Column`."""
+        given = iter(parts)
+        return _mapped_parts(self.codec.space, lambda _: next(given), self.template)
 
 
 @dataclass(frozen=True)
@@ -179,40 +230,40 @@ class EncodedColumn(SpaceColumn):
             column.name, column.template, column.fields, column.of_transitions, column.codec, own, sizes
         )
 
-    def measured(self, files: Sequence[SegmentFile]) -> EncodedColumn:
-        """Return the column with the sizes of frames in some files, at least one, by their footers."""
+    def measured(self, files: Sequence[SegmentFile]) -> Column:
+        """See `Column`; also the sizes of frames."""
         rows = max(1, sum(int(file.starts[-1]) for file in files))
         sizes = (sum(file.stored_bytes(each.name) for file in files) / rows for each in self.video)
-        return replace(self, frame_bytes=tuple(sizes))
+        return replace(super().measured(files), frame_bytes=tuple(sizes))
 
     @property
     def row_bytes(self) -> int:
         """See `Column`."""
         raw = sum(each.image.size for each in self.video)
         # The place of each cell is kept beside it.
-        return row_bytes(self.template) - raw + math.ceil(sum(self.frame_bytes)) + 8 * len(self.video)
+        return super().row_bytes - raw + math.ceil(sum(self.frame_bytes)) + 8 * len(self.video)
 
     def empty(self, new: Callable[[np.ndarray], np.ndarray], rows: int) -> Tree:
         """See `Column`."""
         video = {each.name: each for each in self.video}
-        columns = iter(self.codec.leaves)
-
-        def made(leaf: np.ndarray) -> Any:
-            name = next(columns).column
-            return RowsToFill(name, video[name].image, rows) if name in video else new(leaf)
-
-        return map_leaves(made, self.template)
+        parts = (
+            RowsToFill(part.name, video[part.name].image, rows)
+            if part.name in video
+            else part.empty(new, rows)
+            for part in self.parts
+        )
+        return self.composed(list(parts))
 
     def write(
         self, block: Block, snapshot: Snapshot, into: Tree, rows: Sequence[tuple[int, int, int]]
     ) -> None:
         """See `Column`."""
         self.observed(block, snapshot, rows)
-        for part, (_, leaf) in zip(self.parts, leaves(into), strict=True):
-            if isinstance(leaf, RowsToFill):
-                leaf.put(block.cells(leaf.name), rows)
+        for part, own in self.divided(into):
+            if isinstance(own, RowsToFill):
+                own.put(block.cells(own.name), rows)
             else:
-                part.write(block, snapshot, leaf, rows)
+                part.write(block, snapshot, own, rows)
 
 
 @dataclass(frozen=True)
@@ -242,19 +293,65 @@ class FlagColumn(Column):
         return block.flags(self.name)
 
 
-def _space_template(codec: SpaceCodec) -> Tree:
-    template = codec.decode([pa.nulls(0, field.type) for field in codec.fields])
+def _space_template(codec: SpaceCodec, *, ragged: bool) -> Tree:
+    arrays = [pa.nulls(0, field.type) for field in codec.fields]
+    template = map_leaves(Ragged.of, codec.decode_columns(arrays))
     for name, leaf in leaves(template, codec.root):
-        if not isinstance(leaf, np.ndarray):
+        if not ragged and not isinstance(leaf, np.ndarray):
             raise InvalidArgumentError(
                 f"The values of {name!r} have no fixed shape ({codec.space}), so they do not fit into a "
                 "batch of arrays. Name the columns to load with columns=[...], or read episode by episode."
             )
+        if not isinstance(_innermost(leaf), np.ndarray):
+            raise InvalidArgumentError(
+                f"The values of {name!r} are no arrays, of one length or of different ones ({codec.space}). "
+                "Name the columns to load with columns=[...], or read episode by episode."
+            )
+    for part in codec.parts:
+        own = part.decode_columns([pa.nulls(0, field.type) for field in part.fields])
+        if not any(True for _ in leaves(own)):
+            raise InvalidArgumentError(
+                f"The values of {part.root!r} have no arrays ({part.space}). Name the columns to load with "
+                "columns=[...], or read episode by episode."
+            )
     return template
 
 
-def _copy_rows(rows: Sequence[tuple[int, int, int]]) -> Callable[[np.ndarray, np.ndarray], None]:
-    def copy(into: np.ndarray, values: np.ndarray) -> None:
+def _stored_bytes(column: Column, file: SegmentFile) -> int:
+    """Return about how many bytes the values of a column in a file take in memory."""
+    total = 0
+    # One column of the file for each leaf; further ones, such as the flags, come after these.
+    for name, (_, leaf) in zip(column.fields, leaves(column.template), strict=False):
+        count, stored = file.stored_values(name)
+        # Of texts and frames, bytes, a file counts only how many there are.
+        total += stored if leaf.dtype == np.uint8 else count * leaf.dtype.itemsize
+    return total
+
+
+def _innermost(leaf: Any) -> Any:
+    while isinstance(leaf, Ragged):
+        leaf = leaf.values
+    return leaf
+
+
+def _empty(leaf: Any, new: Callable[[np.ndarray], np.ndarray], rows: int) -> Any:
+    return RaggedToFill(leaf, rows) if isinstance(leaf, Ragged) else new(leaf)
+
+
+def _mapped_parts(space: Space, function: Callable[[Tree], Tree], tree: Tree) -> Tree:
+    """Apply a function to the parts of a tree that belong to no Dict or Tuple space, in order."""
+    if isinstance(space, Dict) and isinstance(tree, dict):
+        return {key: _mapped_parts(space[key], function, part) for key, part in tree.items()}
+    if isinstance(space, Tuple) and isinstance(tree, tuple):
+        return tuple(_mapped_parts(own, function, part) for own, part in zip(space, tree, strict=True))
+    return function(tree)
+
+
+def _copy_rows(rows: Sequence[tuple[int, int, int]]) -> Callable[[Any, Any], None]:
+    def copy(into: Any, values: Any) -> None:
+        if isinstance(into, RaggedToFill):
+            into.put(values, rows)
+            return
         for start, count, place in rows:
             into[place : place + count] = values[start : start + count]
 
@@ -265,12 +362,13 @@ def _copy_rows(rows: Sequence[tuple[int, int, int]]) -> Callable[[np.ndarray, np
 _SHORT = 32
 
 
-def _copy_valid(
-    valid: np.ndarray, rows: Sequence[tuple[int, int, int]]
-) -> Callable[[np.ndarray, np.ndarray], None]:
+def _copy_valid(valid: np.ndarray, rows: Sequence[tuple[int, int, int]]) -> Callable[[Any, Any], None]:
     """Copy values to the rows that have one, and zeros to the others."""
 
-    def copy(into: np.ndarray, values: np.ndarray) -> None:
+    def copy(into: Any, values: Any) -> None:
+        if isinstance(into, RaggedToFill):
+            into.put(values, rows, valid)
+            return
         if len(values) != np.count_nonzero(valid):
             raise CorruptStoreError(
                 f"{np.count_nonzero(valid)} rows have a transition or an observation, but {len(values)} have "

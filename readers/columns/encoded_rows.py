@@ -55,6 +55,16 @@ class EncodedRows:
         """Bytes held, encoded."""
         return self.data.nbytes + self.edges.nbytes
 
+    def parts(self) -> tuple[np.ndarray, ...]:
+        """Return plain arrays; `of_parts` makes it again."""
+        shape = np.array(self.image.shape, np.int64)
+        return self.data, self.edges, np.frombuffer(self.name.encode(), np.uint8), shape
+
+    @staticmethod
+    def of_parts(data: np.ndarray, edges: np.ndarray, name: np.ndarray, shape: np.ndarray) -> EncodedRows:
+        """Return the rows that `parts` took apart."""
+        return EncodedRows(bytes(name).decode(), data, edges, ImageShape(tuple(shape.tolist())))
+
     def take(self, rows: np.ndarray, axis: int = 0) -> np.ndarray:
         """Decode rows; each group of pictures that they lie in once.
 
@@ -130,30 +140,4 @@ class RowsToFill:
 
 def filled(tree: Tree) -> Tree:
     """Return a tree whose columns were read."""
-    return map_leaves(lambda leaf: leaf.filled() if isinstance(leaf, RowsToFill) else leaf, tree)
-
-
-def apart(tree: Tree) -> Tree:
-    """Return a tree of plain arrays alone, from which `together` makes the tree again."""
-
-    def split(leaf: Any) -> Any:
-        if not isinstance(leaf, EncodedRows):
-            return leaf
-        facts = np.frombuffer(leaf.name.encode(), np.uint8), np.array(leaf.image.shape, np.int64)
-        return {_ENCODED: (leaf.data, leaf.edges, *facts)}
-
-    return map_leaves(split, tree)
-
-
-def together(tree: Tree) -> Tree:
-    """Return the tree that `apart` took apart."""
-    if isinstance(tree, dict):
-        if _ENCODED in tree:
-            data, edges, name, shape = tree[_ENCODED]
-            return EncodedRows(bytes(name).decode(), data, edges, ImageShape(tuple(shape.tolist())))
-        return {key: together(part) for key, part in tree.items()}
-    return tuple(map(together, tree)) if isinstance(tree, tuple) else tree
-
-
-#: No key of a space: those are texts.
-_ENCODED: Any = EncodedRows
+    return map_leaves(lambda leaf: leaf if isinstance(leaf, np.ndarray) else leaf.filled(), tree)

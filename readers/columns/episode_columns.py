@@ -75,14 +75,15 @@ def choose_loaded(snapshot: Snapshot, selection: Selection, names: Sequence[str]
         InvalidArgumentError: see `choose_columns`; or an episode's metadata has a value of another kind.
     """
     make = partial(_make, snapshot, selection.positions)
-    return choose_columns(snapshot, selection, names, _columns(snapshot, make))
+    return choose_columns(snapshot, selection, names, _columns(snapshot, make), ragged=True)
 
 
 def choose_followed(snapshot: Snapshot, selection: Selection, names: Sequence[str]) -> tuple[Column, ...]:
     """Return the columns of some names, as `choose_columns` does, for a loader that follows the store.
 
     Raises:
-        InvalidArgumentError: see `choose_columns`; or it is a column of episodes or of texts.
+        InvalidArgumentError: see `choose_columns`; or it is a column of episodes or of texts, or its rows
+            differ in length.
     """
 
     def refuse(base: str, name: str) -> Column:
@@ -91,11 +92,12 @@ def choose_followed(snapshot: Snapshot, selection: Selection, names: Sequence[st
             "or make a loader of the newest version from time to time: store.refresh().loader(...)."
         )
 
-    columns = choose_columns(snapshot, selection, names, _columns(snapshot, refuse))
+    columns = choose_columns(snapshot, selection, names, _columns(snapshot, refuse), ragged=True)
     for column in columns:
-        if is_text(column.template):
+        if is_text(column.template) or column.is_ragged:
+            what = "of texts" if is_text(column.template) else "whose rows differ in length"
             raise InvalidArgumentError(
-                f"{column.name!r} is a column of texts, and the next episodes of a store that is followed "
+                f"{column.name!r} is a column {what}, and the next episodes of a store that is followed "
                 "may have longer ones. Leave it out, or make a loader of the newest version from time to "
                 "time: store.refresh().loader(...)."
             )

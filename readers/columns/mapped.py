@@ -26,9 +26,10 @@ from ...store.errors import CorruptStoreError, InvalidArgumentError, VersionNotF
 from ...store.snapshot import Snapshot
 from .cache_folder import CacheFolder
 from .column import Column
+from .ragged import Ragged
 from .selection import rows_digest
 from .step_arrays import ColumnSource, StepArrays, read_arrays
-from .tree import Tree, lay_out, leaves, map_leaves, row_bytes, unpack
+from .tree import Tree, aligned, lay_out, leaves, map_leaves, row_bytes
 
 CacheKind = Literal["memory", "mmap", "stream"]
 _OPTIONS = {"memory": (), "mmap": ("folder", "max_bytes"), "stream": ("buffer_bytes",)}
@@ -82,6 +83,7 @@ class Cache:
 
 #: Part of a file's facts: files of another format are made again.
 _FORMAT = 2
+_OFFSET = np.zeros(0, np.int64)
 #: The bytes that Linux reads around a row of a mapped file.
 _READ_AHEAD = 128 << 10
 #: The memory of a container, of control groups of version 2 and 1; without a limit a word, or a huge number.
@@ -144,21 +146,68 @@ class ColumnFile:
         """Its name in the cache."""
         return hashlib.sha256(json.dumps(self.facts, sort_keys=True).encode()).hexdigest()[:40]
 
-    @cached_property
-    def _layout(self) -> tuple[Tree, int]:
-        def full(leaf: np.ndarray) -> np.ndarray:
+    def size(self, ragged: Tree) -> int:
+        """Return the bytes of all leaves, at least 1: an empty file cannot be mapped.
+
+        Args:
+            ragged: the leaves whose rows differ in length; None for others.
+        """
+
+        def full(leaf: Any, own: Any) -> Any:
+            if isinstance(own, Ragged):
+                return own.offsets, full(leaf.values, own.values)
+            if own is not None:
+                return own
             return np.broadcast_to(np.empty((), leaf.dtype), (self.rows, *leaf.shape[1:]))
 
-        return lay_out(map_leaves(full, self.column.template))
+        return max(lay_out(map_leaves(full, self.column.template, ragged))[1], 1)
 
-    @property
-    def size(self) -> int:
-        """Bytes of all leaves, at least 1: an empty file cannot be mapped."""
-        return max(self._layout[1], 1)
+    def arrays(self, content: mmap.mmap | memoryview, ragged: Tree = None) -> Tree:
+        """Return the leaves as arrays that share the content's memory.
 
-    def arrays(self, content: mmap.mmap | memoryview) -> Tree:
-        """Return the leaves as arrays that share the content's memory."""
-        return unpack(self._layout[0], np.frombuffer(content, np.uint8))
+        Args:
+            content: the leaves; rows that differ in length are their offsets and then their values.
+            ragged: as for `size`, to be written; None if the content is complete.
+        """
+        packed = _PackedLeaves(np.frombuffer(content, np.uint8))
+        template = self.column.template
+        owned = map_leaves(lambda leaf: None, template) if ragged is None else ragged
+        return map_leaves(lambda leaf, own: packed.next(leaf, self.rows, own), template, owned)
+
+
+@dataclass
+class _PackedLeaves:
+    """Leaves one after the other in memory, as `lay_out` places them.
+
+    Attributes:
+        memory: uint8.
+        stop: where the last leaf ended.
+    """
+
+    memory: np.ndarray
+    stop: int = 0
+
+    def next(self, like: Any, count: int, own: Any) -> Any:
+        """Return the next leaf.
+
+        Args:
+            like: a leaf of the same kind.
+            count: its rows.
+            own: what to write there first; None if it is there.
+        """
+        if not isinstance(like, Ragged):
+            return self._array(like, count, own)
+        offsets = self._array(_OFFSET, count + 1, None if own is None else own.offsets)
+        values = self.next(like.values, int(offsets[-1]), None if own is None else own.values)
+        return Ragged(values, offsets)
+
+    def _array(self, like: np.ndarray, count: int, own: np.ndarray | None) -> np.ndarray:
+        start = aligned(self.stop)
+        self.stop = start + count * row_bytes(like)
+        array = self.memory[start : self.stop].view(like.dtype).reshape(count, *like.shape[1:])
+        if own is not None:
+            array[...] = own
+        return array
 
 
 def _selection(source: ColumnSource) -> str:
@@ -198,7 +247,7 @@ def map_arrays(source: ColumnSource, folder: CacheFolder, together: float) -> Ma
             forget_vacuumed(source.blocks.snapshot, folder)
             missing = [file for file in missing if file.key not in contents]
             contents |= _build(source, folder, missing, frozenset(file.key for file in files))
-    if sum(file.size for file in files) > memory_bytes() / 2:
+    if sum(len(content) for content in contents.values()) > memory_bytes() / 2:
         for file in files:
             if together * row_bytes(file.column.template) < _READ_AHEAD:
                 contents[file.key].madvise(mmap.MADV_RANDOM)
@@ -242,12 +291,39 @@ def forget_vacuumed(snapshot: Snapshot, folder: CacheFolder) -> None:
 def _build(
     source: ColumnSource, folder: CacheFolder, missing: Sequence[ColumnFile], kept: frozenset[str]
 ) -> dict[str, mmap.mmap]:
-    """Decode columns into new files, and return their contents."""
+    """Decode columns into new files, and return their contents.
+
+    Where rows differ in length, the size of a file is known once they are decoded. So these are decoded into
+    memory first, and written when the file is there.
+    """
     if not missing:
         return {}
+    ragged = {file.key: _ragged_leaves(source, file.column) for file in missing}
 
     def fill(contents: Mapping[str, mmap.mmap]) -> None:
-        into = {file.column.name: file.arrays(contents[file.key]) for file in missing}
-        read_arrays(replace(source, columns=tuple(file.column for file in missing)), into)
+        into: dict[str, Tree] = {}
+        columns: list[Column] = []
+        for file in missing:
+            arrays = file.arrays(contents[file.key], ragged[file.key])
+            own = file.column.divided(arrays) if file.column.is_ragged else [(file.column, arrays)]
+            for column, part in own:
+                if not column.is_ragged:
+                    columns.append(column)
+                    into[column.name] = part
+        read_arrays(replace(source, columns=tuple(columns)), into)
 
-    return folder.add({file.key: (file.size, file.facts) for file in missing}, kept, fill)
+    sizes = {file.key: (file.size(ragged[file.key]), file.facts) for file in missing}
+    return folder.add(sizes, kept, fill)
+
+
+def _ragged_leaves(source: ColumnSource, column: Column) -> Tree:
+    """Return the leaves of a column whose rows differ in length, decoded; None for others."""
+    if not column.is_ragged:
+        return map_leaves(lambda leaf: None, column.template)
+    own = tuple(part for part in column.parts if part.is_ragged)
+    arrays = read_arrays(replace(source, columns=own)).columns
+    parts = (
+        arrays[part.name] if part.is_ragged else map_leaves(lambda leaf: None, part.template)
+        for part in column.parts
+    )
+    return column.composed(list(parts))

@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from ...store.common.arguments import suggest
 from ...store.common.compatibility import numpy_type
-from ...store.dynamic import logical_types as kinds
 from ...store.dynamic.column_groups import STEP_GROUPS
 from ...store.dynamic.columns import group_of
+from ...store.dynamic.logical_types import LogicalType, field_kind
 from ...store.dynamic.values import load_object
 from ...store.errors import CorruptStoreError, InvalidArgumentError
 from ...store.layout import STEPS
@@ -35,12 +35,14 @@ from ...store.parquet.page_checks import content_digests
 from ...store.schema import ENV_STEP
 from ...store.snapshot import Snapshot
 from ...store.spaces.arrow import values_of
+from ...store.spaces.lists import list_lengths
 from ...store.tables.annotation_files import StepAnnotation
 from ...store.tables.overflow import Overflow
 from ...store.tables.table_files import Pointers
 from ..blocks import Block, is_numeric
 from ..frames import collected, steps_frame
 from .column import Column, FlagColumn, ObservedColumn, SpaceColumn
+from .ragged import Ragged, offsets_of
 from .selection import Selection
 from .texts import text_array
 from .tree import Tree
@@ -54,7 +56,8 @@ PRESENT = "_present"
 
 @dataclass(frozen=True)
 class DynamicColumn(Column):
-    """A number, a text or an array of an info, of the policy, or of the user; where absent, NaN, 0 or "".
+    """A number, a text or an array of an info, of the policy, or of the user; where absent, NaN, 0, "" or,
+    of arrays of different lengths, an empty one.
 
     Attributes:
         field: the column of steps.
@@ -85,7 +88,11 @@ class DynamicColumn(Column):
     ) -> None:
         """See `Column`; texts and arrays of other episodes, which may be longer, are not decoded."""
         sized = not self.presence and (self.template.dtype.kind == "U" or pa.types.is_list(self.field.type))
-        if not sized or sum(count for _, count, _ in rows) == block.count:
+        if (
+            not sized
+            or isinstance(self.template, Ragged)
+            or sum(count for _, count, _ in rows) == block.count
+        ):
             super().write(block, snapshot, into, rows)
             return
         wanted = np.concatenate([np.arange(first, first + count) for first, count, _ in rows])
@@ -101,9 +108,12 @@ class DynamicColumn(Column):
         overflow = {} if self.overflow is None else {self.field.name: self.overflow}
         return block.shown([self.field], overflow, 0, block.count).column(0)
 
-    def _decoded(self, cells: pa.ChunkedArray) -> np.ndarray:
+    def _decoded(self, cells: pa.ChunkedArray) -> Any:
         if self.presence:
             return values_of(cells.is_valid())
+        if isinstance(self.template, Ragged):
+            lists = cells.combine_chunks()
+            return Ragged(_scalars(lists.flatten(), self.template.dtype), offsets_of(list_lengths(lists)))
         if not pa.types.is_list(cells.type):
             return _scalars(cells, self.template.dtype)
         return self._arrays(cells)
@@ -166,7 +176,12 @@ class EpisodeColumns:
 
 
 def choose_columns(
-    snapshot: Snapshot, selection: Selection, names: Sequence[str], episodes: EpisodeColumns | None = None
+    snapshot: Snapshot,
+    selection: Selection,
+    names: Sequence[str],
+    episodes: EpisodeColumns | None = None,
+    *,
+    ragged: bool = False,
 ) -> tuple[Column, ...]:
     """Return the columns of some names.
 
@@ -175,31 +190,34 @@ def choose_columns(
         selection: the episodes whose rows are read.
         names: of columns.
         episodes: further columns, for names that no column of steps has; None for numbers of steps alone.
+        ragged: also columns whose rows differ in length.
 
     Raises:
         InvalidArgumentError: there is no such column (the message names those that are), or its values are
             not arrays of one shape.
     """
-    return tuple(_choose(snapshot, selection, name, episodes) for name in dict.fromkeys(names))
+    return tuple(_choose(snapshot, selection, name, episodes, ragged=ragged) for name in dict.fromkeys(names))
 
 
-def _choose(snapshot: Snapshot, selection: Selection, name: str, episodes: EpisodeColumns | None) -> Column:
+def _choose(
+    snapshot: Snapshot, selection: Selection, name: str, episodes: EpisodeColumns | None, *, ragged: bool
+) -> Column:
     schema = selection.schema
     codecs = {OBSERVATION: schema.observation, ACTION: schema.action, REWARD: schema.reward}
     if name in codecs:
-        return SpaceColumn.of(name, codecs[name])
+        return SpaceColumn.of(name, codecs[name], ragged=ragged)
     part = codecs[name.partition(".")[0]].part(f"{schema.prefix}{name}") if name.startswith(_PARTED) else None
     if part is not None:
-        return SpaceColumn.of(name, part)
+        return SpaceColumn.of(name, part, ragged=ragged)
     if name == OBSERVATION_PRESENT:
         return ObservedColumn.of(schema.observation)
     if name in FLAGS:
         return FlagColumn(name, np.zeros(0, bool), tuple(dict.fromkeys((name, FLAGS[0]))), True)
-    return _choose_dynamic(snapshot, selection, name, episodes)
+    return _choose_dynamic(snapshot, selection, name, episodes, ragged=ragged)
 
 
 def _choose_dynamic(
-    snapshot: Snapshot, selection: Selection, name: str, episodes: EpisodeColumns | None
+    snapshot: Snapshot, selection: Selection, name: str, episodes: EpisodeColumns | None, *, ragged: bool
 ) -> Column:
     known = _dynamic_fields_of(snapshot, selection)
     if episodes is not None:
@@ -222,9 +240,9 @@ def _choose_dynamic(
             dtype, shape = _text_type(snapshot, selection, field.name), ()
         else:
             dtype, shape = _dynamic_type(field)
-        if shape == (-1,):
-            shape = (_common_length(snapshot, selection, name),)
-        template = np.zeros((0, *shape), dtype)
+        template = np.zeros((0, *shape), dtype) if shape != (-1,) else None
+        if template is None:
+            template = _any_length(snapshot, selection, name, dtype, ragged=ragged)
     fields = () if annotation is not None else (stored.name,)
     if overflow is not None:
         fields = (stored.name, overflow.json_column)
@@ -277,13 +295,13 @@ def text_fields(snapshot: Snapshot) -> dict[str, pa.Field]:
 
 def is_text_field(field: pa.Field) -> bool:
     """Return whether the values of a dynamic column are texts."""
-    kind = kinds.field_kind(field)
+    kind = field_kind(field)
     return pa.types.is_string(field.type) and kind in (None, "str")
 
 
 def _dynamic_type(field: pa.Field) -> tuple[np.dtype, tuple[int, ...]]:
-    kind = kinds.field_kind(field)
-    if kind is not None and (logical := kinds.LogicalType.of(kind)).form == "array":
+    logical = LogicalType.of_column(field)
+    if logical is not None and logical.form == "array":
         assert logical.dtype is not None
         return logical.dtype, logical.shape
     listed = pa.types.is_list(field.type)
@@ -353,14 +371,19 @@ def _lengths(snapshot: Snapshot, selection: Selection, name: str) -> list[int]:
     return collected(_rows_of(snapshot, selection).select(lengths)).to_series().to_list()
 
 
-def _common_length(snapshot: Snapshot, selection: Selection, name: str) -> int:
+def _any_length(
+    snapshot: Snapshot, selection: Selection, name: str, dtype: np.dtype, *, ragged: bool
+) -> np.ndarray | Ragged:
+    """Return the template of arrays of any length: of one shape if they all have the same."""
     distinct = _lengths(snapshot, selection, name)
+    if len(distinct) > 1 and ragged:
+        return Ragged(np.zeros(0, dtype), np.zeros(1, np.int64))
     if len(distinct) > 1:
         raise InvalidArgumentError(
             f"The column {name!r} has arrays of different lengths, such as {distinct[:5]}; a batch "
             "needs one shape. Choose episodes in which it has one, or leave the column out."
         )
-    return distinct[0] if distinct else 0
+    return np.zeros((0, distinct[0] if distinct else 0), dtype)
 
 
 def _scalars(cells: pa.ChunkedArray | pa.Array, dtype: np.dtype) -> np.ndarray:

@@ -28,10 +28,10 @@ from ...store.names import TERMINATED, TRUNCATED
 from ...store.tables.table_files import POINTERS
 from ..blocks import Block, BlockPart, BlockReader
 from .column import Column, EncodedColumn, SpaceColumn
-from .encoded_rows import apart, filled, together
+from .encoded_rows import filled
 from .episode_columns import EpisodeColumn
 from .selection import END_REASONS, EpisodeIndex, Selection
-from .tree import Slot, Tree, lay_out, leaves, map_leaves, row_bytes, unpack
+from .tree import Slot, Tree, apart, lay_out, leaves, map_leaves, row_bytes, together, unpack
 
 
 @dataclass(frozen=True)
@@ -289,11 +289,11 @@ def _passes(
         if encoded or not isinstance(column, SpaceColumn):
             plain.append((column, into))
             continue
-        for part, (_, leaf) in zip(column.parts, leaves(into), strict=True):
+        for part, own in column.divided(into):
             if part.name in video:
-                yield [(part, leaf)], True
+                yield [(part, own)], True
             else:
-                plain.append((part, leaf))
+                plain.append((part, own))
     if plain:
         yield plain, False
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,7 +55,44 @@ def leaves(tree: Tree, name: str = "") -> Iterator[tuple[str, Any]]:
 
 def row_bytes(tree: Tree) -> int:
     """Return the bytes that one row of all leaves takes."""
-    return sum(leaf.itemsize * int(np.prod(leaf.shape[1:])) for _, leaf in leaves(tree))
+    return sum(_row_bytes(leaf) for _, leaf in leaves(tree))
+
+
+def _row_bytes(leaf: Any) -> int:
+    if None in leaf.shape:  # rows of different lengths know it themselves
+        return leaf.row_bytes
+    return leaf.itemsize * int(np.prod(leaf.shape[1:]))
+
+
+def apart(tree: Tree) -> Tree:
+    """Return a tree of plain arrays alone, from which `together` makes the tree again.
+
+    Leaves that are no arrays have `parts`, and a class with `of_parts`.
+    """
+
+    def split(leaf: Any) -> Any:
+        # The class is no key of a space: those are texts.
+        return {type(leaf): apart(leaf.parts())} if hasattr(leaf, "of_parts") else leaf
+
+    return map_leaves(split, tree)
+
+
+def together(tree: Tree) -> Tree:
+    """Return the tree that `apart` took apart."""
+    if isinstance(tree, tuple):
+        return tuple(map(together, tree))
+    if not isinstance(tree, dict):
+        return tree
+    parts = {key: together(part) for key, part in tree.items()}
+    kind = next(iter(parts), None)
+    return kind.of_parts(*parts[kind]) if isinstance(kind, type) else parts
+
+
+def joined_leaves(parts: Sequence[Any]) -> Any:
+    """Join leaves of several trees along the first axis."""
+    if isinstance(parts[0], np.ndarray):
+        return np.concatenate(parts)
+    return type(parts[0]).joined(parts)
 
 
 @dataclass(frozen=True)
@@ -68,13 +105,18 @@ class Slot:
     dtype: Any
 
 
+def aligned(place: int) -> int:
+    """Return the first place from some place on at which a packed leaf may begin."""
+    return -(-place // ALIGNMENT) * ALIGNMENT
+
+
 def lay_out(tree: Tree) -> tuple[Tree, int]:
     """Return a slot for each leaf (an array or a tensor), nested in the same way, and the bytes of all."""
     stop = 0
 
     def place(leaf: Any) -> Slot:
         nonlocal stop
-        start = -(-stop // ALIGNMENT) * ALIGNMENT
+        start = aligned(stop)
         stop = start + leaf.nbytes
         return Slot(start, stop, leaf.shape, leaf.dtype)
 
@@ -223,19 +265,22 @@ class StackedRows:
         return stacks.reshape(*rows.shape, self.k, *self.rows.shape[1:])
 
 
-def blank(tree: Tree, absent: np.ndarray) -> None:
-    """Set rows of fresh arrays to zero, in place.
+def blank(tree: Tree, absent: np.ndarray) -> Tree:
+    """Set rows of fresh arrays to zero, in place, and return them; rows of different lengths become empty.
 
     Args:
         tree: arrays of shape (b, length, ...).
         absent: bool, shape (b, length).
     """
 
-    def set_zero(leaf: np.ndarray) -> None:
+    def set_zero(leaf: Any) -> Any:
+        if not isinstance(leaf, np.ndarray):
+            return leaf.blanked(absent)
         # Not 0: among texts that would be "0".
         leaf[absent] = np.zeros((), leaf.dtype)
+        return leaf
 
-    map_leaves(set_zero, tree)
+    return map_leaves(set_zero, tree)
 
 
 #: Bytes of a row from which on copying row by row into an array that is there costs less than copying

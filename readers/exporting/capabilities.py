@@ -21,7 +21,6 @@ from ...store.common.exchange import Losses
 from ...store.dynamic.column_groups import EXTRA, INFO, METADATA, POLICY, ColumnGroup
 from ...store.layout import Layout
 from ...store.snapshot import Snapshot
-from ...store.tables.annotation_files import episode_annotations
 from ..context import ReadContext
 from ..dataset_facts import DatasetFacts
 from ..frames import collected, episodes_frame
@@ -227,8 +226,7 @@ def count_columns(context: ReadContext, holds: Holds, losses: Losses) -> None:
                     losses.add(f"the column {column.name}", count)
     for name in () if holds.annotations else added:
         losses.add(f"the annotation {name}", count)
-    own = [each.name for each in episode_annotations(snapshot.episodes_schema)]
-    if own:
+    if own := snapshot.episode_annotations:
         # By name, since `pl.col` takes some names for patterns.
         frame = episodes_frame(snapshot, context.positions).select(by_name(*own).count())
         for name, given in collected(frame, snapshot).row(0, named=True).items():

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 from gymnasium import Space, spaces
 
-from ...store.dynamic import logical_types as kinds
 from ...store.dynamic.column_groups import EXTRA, INFO, POLICY, ColumnGroup
+from ...store.dynamic.logical_types import LogicalType
 from ...store.errors import DatasetError
 from ...store.spaces.arrow import elements_of
 from ..episode import Episode
@@ -93,7 +93,6 @@ class StepColumns:
     def __init__(self, export: Export) -> None:
         schema = export.context.snapshot.steps_schema
         self._fields = {group: list(filter(group.owns, schema)) for group in (INFO, POLICY, EXTRA)}
-        self._kinds = {field.name: kinds.field_kind(field) or kinds.JSON_KIND for field in schema}
 
     def of(self, episode: Episode) -> Iterator[tuple[ColumnGroup, KeyPath, Any]]:
         """Yield the columns that an episode has: group, path and values.
@@ -117,13 +116,13 @@ class StepColumns:
                 yield path, values if plain and all(isinstance(key, str) for key in path) else None
             return
         for field, column in zip(fields, table.columns, strict=True):
-            kind = self._kinds[field.name]
-            if kind in (kinds.JSON_KIND, kinds.TIMESTAMP_KIND) or column.null_count == count:
+            logical = LogicalType.of_column(field)
+            if logical is None or logical.form in ("json", "timestamp") or column.null_count == count:
                 continue
             cells = column.combine_chunks()
             if not episode.has_last_observation or (group is POLICY and not cells[count - 1].is_valid):
                 cells = cells.slice(0, count - 1)
-            yield group.path(field.name), _values(cells, kind)
+            yield group.path(field.name), _values(cells, logical)
 
 
 def text_keys(path: tuple[Any, ...]) -> KeyPath:
@@ -136,12 +135,11 @@ def by_key(episode: Episode, group: ColumnGroup) -> Any:
     return getattr(episode, {INFO: "info_arrays", POLICY: "policy"}.get(group, "extra"))
 
 
-def _values(cells: pa.Array, kind: str) -> Any:
+def _values(cells: pa.Array, logical: LogicalType) -> Any:
     """Return the values of a column, an array or a list of texts; None if they are not of one shape."""
-    logical = kinds.LogicalType.of(kind)
     if cells.null_count or logical.form == "list":
         return None
-    if kind == "str":
+    if logical.dtype is None:
         return cells.to_pylist()
     elements, shape = elements_of(cells)
     if shape is None or elements.null_count:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ...store.dynamic.column_groups import EXTRA, INFO, METADATA, POLICY
-from ...store.dynamic.logical_types import marked
+from ...store.dynamic.logical_types import with_kind
 from ...store.dynamic.values import dump_json, load_json
 from ...store.names import EPISODE, next_name
 from ...store.spaces import space_to_json
@@ -99,13 +99,13 @@ class TableExport:
         if encode is not None:
             written = encode(written.empty_table()).schema
         # With the kinds of dynamic columns: the shapes and dtypes of arrays.
-        of_steps = {field.name: marked(written.field(field.name), field) for field in self._steps}
+        of_steps = {field.name: with_kind(written.field(field.name), field) for field in self._steps}
         self.schema = pa.schema(
             [
                 pa.field(EPISODE, pa.int64()),
                 *of_steps.values(),
                 *(of_steps[name].with_name(after) for name, after in self._following.items()),
-                *(marked(field, field) for field in self._facts),
+                *(with_kind(field, field) for field in self._facts),
             ]
         )
 

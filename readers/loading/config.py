@@ -236,7 +236,7 @@ def choose_units(units: Any, *, window: Any, n_step: Any, gamma: Any) -> Units:
     if not isinstance(units, Units | None):
         raise InvalidArgumentError(
             f"units={units!r:.200}: expected el.Windows(length), el.NSteps(n), el.Deltas(steps), "
-            "el.Episodes() or el.Transitions()."
+            "el.Episodes() or el.Transitions(); of rollouts also el.Packed(tokens) or el.Padded(tokens)."
         )
     return Transitions() if units is None else units
 

@@ -174,6 +174,10 @@ class Feed(ABC):
     def length(self) -> int:
         """Places of an epoch."""
 
+    def epoch_length(self, epoch: int) -> int:
+        """Return the places of one epoch; those of all epochs are alike, unless units are made for each."""
+        return self.length
+
     @property
     def ahead(self) -> bool:
         """Whether units may be gathered before their batch is requested, and together with other batches."""
@@ -355,20 +359,20 @@ class BatchSource:
     shard: Shard
     transforms: tuple[Callable[[Batch], Batch], ...] = ()
 
-    def places(self, position: int) -> ShardSlice:
+    def places(self, epoch: int, position: int) -> ShardSlice:
         """Return the places of an epoch that are batched, from a position on."""
-        places, size = self.shard.places(position, self.feed.length), self.batching.size
+        places, size = self.shard.places(position, self.feed.epoch_length(epoch)), self.batching.size
         return replace(places, count=places.count // size * size) if self.batching.drop_last else places
 
-    def count(self, position: int) -> int:
-        """Return how many batches an epoch has from a position on."""
-        return -(-self.places(position).count // self.batching.size)
+    def count(self, epoch: int) -> int:
+        """Return how many batches an epoch has."""
+        return -(-self.places(epoch, 0).count // self.batching.size)
 
     def batches(
         self, epoch: int, position: int, first: int = 0, workers: int = 1
     ) -> Generator[Batch, None, None]:
         """Yield batches of an epoch from a position on: the `first`-th, and every `workers`-th after it."""
-        places, size = self.places(position), self.batching.size
+        places, size = self.places(epoch, position), self.batching.size
         if first or workers > 1:
             places = places.every(size, first, workers)
         for batch in self.feed.batches(epoch, places, size):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 import zlib
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -49,6 +50,18 @@ _MEASURED = 4
 _MIXED = 4
 #: Episodes whose steps are marked at a time.
 _EPISODES, _NUMBER = 1 << 14, "_number"
+
+
+class FedUnits(Units):
+    """A kind of unit that is not cut from the steps of episodes, but makes its loader itself."""
+
+    @abstractmethod
+    def loader(self, context: ReadContext, config: LoaderConfig) -> Loader:
+        """Return a loader of the episodes of one version of a store.
+
+        Raises:
+            InvalidArgumentError: an argument does not go with these units.
+        """
 
 
 def chosen_episodes(
@@ -123,6 +136,8 @@ def unit_counts(
 
 def loader_of(context: ReadContext, config: LoaderConfig) -> Loader:
     """Make a loader of the episodes of one version of a store."""
+    if isinstance(config.units, FedUnits):
+        return config.units.loader(context, config)
     snapshot = context.snapshot
     config, selection, teams = chosen_episodes(context, config)
     index = selection.index
@@ -222,18 +237,19 @@ def _stream_feed(
 
 
 def _measured(source: ColumnSource) -> tuple[Column, ...]:
-    """Return the columns with the sizes of encoded frames as the largest files of the episodes have them."""
+    """Return the columns with the sizes of encoded frames, and of rows that differ in length, as the largest
+    files of the episodes have them.
+    """
+    sized = [column for column in source.columns if isinstance(column, EncodedColumn) or column.is_ragged]
     # Of several agents, the rows of others have no frames.
-    if source.selection.agents or not any(isinstance(column, EncodedColumn) for column in source.columns):
+    sized = [column for column in sized if column.is_ragged or not source.selection.agents]
+    if not sized:
         return source.columns
     pointers = source.selection.pointers
     rows = np.bincount(pointers.segment, pointers.row_count, len(pointers.segments))
     largest = [number for number in np.argsort(-rows, kind="stable")[:_MEASURED].tolist() if rows[number]]
     files = [source.blocks.file(pointers.segments[number]) for number in largest]
-    return tuple(
-        column.measured(files) if files and isinstance(column, EncodedColumn) else column
-        for column in source.columns
-    )
+    return tuple(column.measured(files) if files and column in sized else column for column in source.columns)
 
 
 def _warn_unmixed(source: ColumnSource, config: LoaderConfig, group_rows: int) -> None:
@@ -407,6 +423,11 @@ def _check_followable(follow: Follow, config: LoaderConfig) -> None:
             f"follow={follow!r}: expected el.Follow(refresh_seconds=..., newest_steps=..., ...), or None."
         )
     config.check_no_prefetch("follows a store")
+    if isinstance(config.units, FedUnits):
+        raise InvalidArgumentError(
+            f"A loader of {config.units} cannot follow a store. Leave follow out, and make a loader of the "
+            "newest version from time to time: store.refresh().loader(...)."
+        )
     if config.transitions is not None:
         raise InvalidArgumentError(
             "transitions=... chooses among the steps of one version, but a store that is followed gets more. "

@@ -55,7 +55,7 @@ class FeedingView(ContextView):
         Args:
             batch_size: units of a batch; `Batches` also drops the last batch and makes batches ahead.
             units: the kind of unit: `Transitions()` (the default), `NSteps(5)`, `Windows(64)`, `Deltas(...)`
-                or `Episodes()`.
+                or `Episodes()`; of rollouts `Packed(8192)` or `Padded(4096)` for their tokens.
             columns: keys of a batch; None for the default keys of the kind of unit. A part of a Dict or Tuple
                 space is a key too (`observation.camera`), and so is what came with the next observation
                 (`next_info.cost`, `next_policy.value`), a column of texts, and a column of episodes
@@ -70,7 +70,8 @@ class FeedingView(ContextView):
                 for each episode (episodes by weight), or `Prioritized` (units by priority).
             transforms: applied in turn; first those of whole episodes (`ReturnToGo`, `GAE`, `Relabel`,
                 `FrameStack`), whose columns every batch has, then those of batches, last `TorchModule`.
-            output: "numpy" arrays, "torch" tensors, "jax" arrays or a "tensordict"; `Output` for a device.
+            output: "numpy" arrays, "torch" tensors, "jax" arrays or a "tensordict"; `Output` for a device,
+                and for the form of values that differ in length.
             cache: where the columns are: "memory", "mmap" or "stream"; `Cache` for a folder and limits.
             shard: (rank, world), one of `world` disjoint shares of equal length; "distributed" for this
                 process's share in torch.distributed; `Shard` for units that do not divide by `world`.

@@ -25,7 +25,7 @@ from ..columns.column import Column
 from ..columns.episode_columns import choose_loaded
 from ..columns.selection import EpisodeIndex, Selection, check_chosen, select
 from ..columns.step_arrays import ColumnSource, empty_arrays, large_pages
-from ..columns.tree import Tree, map_leaves
+from ..columns.tree import Tree, leaves, map_leaves
 from .units import Units
 
 
@@ -60,6 +60,12 @@ class JointColumn(Column):
     def of(team: JointGroup, name: str, inner: Column | None) -> JointColumn:
         """Return the column with an axis for the team's agents."""
         single = np.zeros(0, bool) if inner is None else inner.template
+        for part, leaf in leaves(single, name):
+            if None in leaf.shape:
+                raise InvalidArgumentError(
+                    f"joint=True needs values of one shape, but those of {part!r} differ in length. Load "
+                    "them with agent=... or group=..., or name other columns with columns=[...]."
+                )
         agents = len(team.agents)
         template = map_leaves(lambda leaf: np.zeros((0, agents, *leaf.shape[1:]), leaf.dtype), single)
         return JointColumn(f"{team.prefix}{name}", template, (), False, team, inner)

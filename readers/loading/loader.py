@@ -92,8 +92,8 @@ class Loader(EpochPosition):
 
     @property
     def units(self) -> int:
-        """Units of an epoch, of all shards together."""
-        return self._feed.length
+        """Units of the current epoch, of all shards together."""
+        return self._feed.epoch_length(self._epoch)
 
     @property
     def agents(self) -> tuple[str, ...] | dict[str, tuple[str, ...]]:
@@ -109,14 +109,14 @@ class Loader(EpochPosition):
         return self._feed.nbytes
 
     def __len__(self) -> int:
-        """Return the number of batches of a whole epoch, for this shard."""
-        return self._source.count(0)
+        """Return the number of batches of the whole current epoch, for this shard."""
+        return self._source.count(self._epoch)
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the remaining batches of the epoch."""
         self._moves += 1
         moves, epoch, begun = self._moves, self._epoch, self._position
-        places, output = self._source.places(begun), self.output
+        places, output = self._source.places(epoch, begun), self.output
         taken = 0
         with contextlib.closing(self._made(epoch, begun)) as batches:
             for batch in batches:
@@ -149,7 +149,7 @@ class Loader(EpochPosition):
     @property
     def epoch_units(self) -> int | None:
         """Units of an epoch that this shard takes; None if an epoch never ends."""
-        return self._source.shard.places(0, self._feed.length).count
+        return self._source.shard.places(0, self.units).count
 
     @property
     def kind(self) -> Units:
@@ -177,7 +177,7 @@ class Loader(EpochPosition):
         left, parts = whole_number("count", count, 1), []
         while left:
             epoch, begun = self._epoch, self._position
-            places = self._source.shard.places(begun, self._feed.length)
+            places = self._source.shard.places(begun, self._feed.epoch_length(epoch))
             now = min(left, places.count)
             if now:
                 parts.append(self._taken(epoch, places, now))

@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
+from ...store.common.arguments import whole_number
 from ...store.common.optional_packages import require
 from ...store.errors import InvalidArgumentError
+from ..columns.ragged import Ragged
 from ..columns.tree import map_leaves
+from .ragged_output import RaggedForm, padded
 from .units import Batch
 
 if TYPE_CHECKING:
@@ -52,7 +55,17 @@ class BatchOutput(Protocol):
 
 @dataclass(frozen=True)
 class NumpyOutput(BatchOutput):
-    """Leaves batches as they are."""
+    """Leaves batches as they are, but for rows of different lengths.
+
+    Attributes:
+        ragged: see `Output`.
+    """
+
+    ragged: RaggedForm = None
+
+    def prepare(self, batch: Batch) -> Batch:
+        """See `BatchOutput`."""
+        return padded(batch, self.ragged)
 
 
 @dataclass(frozen=True)
@@ -62,14 +75,19 @@ class Output:
     Args:
         kind: "numpy", "torch", "jax" or "tensordict".
         device: of the arrays, as their package names devices; None for the CPU, or for JAX's default.
+        ragged: form of rows of different lengths. "nested": nested tensors of torch in the jagged layout, the
+            default of "torch" and "tensordict". "padded": a dict of `values`, padded with zeros to the
+            longest row of the batch, and `mask`. A number: the same, padded to so many values. None: the
+            default; for numpy `el.types.Ragged`.
 
     Raises:
-        InvalidArgumentError: there is no such kind, or numpy arrays are asked for on a device.
+        InvalidArgumentError: there is no such kind or form, or numpy arrays are asked for on a device.
     """
 
     kind: OutputName = "numpy"
     _: KW_ONLY
     device: Any = None
+    ragged: RaggedForm = None
 
     def __post_init__(self) -> None:
         if self.kind not in OUTPUT_NAMES:
@@ -81,6 +99,15 @@ class Output:
                 f"device={self.device!r} was given, but numpy arrays are in main memory. Choose "
                 "el.Output('torch', device=...), 'tensordict' or 'jax', or leave the device out."
             )
+        if isinstance(self.ragged, str | None):
+            forms = ("nested", "padded") if self.kind in ("torch", "tensordict") else ("padded",)
+            if self.ragged is not None and self.ragged not in forms:
+                raise InvalidArgumentError(
+                    f"ragged={self.ragged!r}: expected {' or '.join(map(repr, forms))} with {self.kind!r}, "
+                    "or a number of values to which rows are padded."
+                )
+        else:
+            object.__setattr__(self, "ragged", whole_number("ragged", self.ragged, 1))
 
     @staticmethod
     def of(value: Any) -> Output:
@@ -95,16 +122,16 @@ class Output:
             MissingPackageError: the package is not installed.
         """
         if self.kind == "numpy":
-            return NumpyOutput()
+            return NumpyOutput(self.ragged)
         require("jax" if self.kind == "jax" else "torch", f"output={self.kind!r}")
         if self.kind == "jax":
-            return JaxOutput(find_device(self.device))
+            return JaxOutput(find_device(self.device), self.ragged)
         from .torch_output import TensorDictOutput, TorchOutput, usable_device
 
         if self.kind == "torch":
-            return TorchOutput(usable_device(self.device))
+            return TorchOutput(usable_device(self.device), self.ragged)
         require("tensordict", "output='tensordict'")
-        return TensorDictOutput(usable_device(self.device))
+        return TensorDictOutput(usable_device(self.device), self.ragged)
 
 
 def find_device(device: Any) -> str | None:
@@ -144,9 +171,11 @@ class JaxOutput(BatchOutput):
 
     Attributes:
         device: the name of the device where they are to be; None for JAX's own choice.
+        ragged: see `Output`.
     """
 
     device: str | None = None
+    ragged: RaggedForm = None
 
     def prepare(self, batch: Batch) -> Batch:
         """See `BatchOutput`.
@@ -157,7 +186,7 @@ class JaxOutput(BatchOutput):
         jax = _jax()
         device = None if self.device is None else _device(self.device)
         made: Batch = {}
-        for key, value in batch.items():
+        for key, value in padded(batch, self.ragged).items():
             try:
                 made[key] = map_leaves(lambda leaf: jax.device_put(_checked(jax, leaf), device), value)
             except (TypeError, ValueError, OverflowError) as error:
@@ -173,6 +202,11 @@ def _checked(jax: Any, leaf: Any) -> Any:
     """
     if isinstance(leaf, jax.Array):
         return leaf
+    if isinstance(leaf, Ragged):
+        raise TypeError(
+            f"{leaf!r} has rows of different lengths. Pad them with "
+            "output=el.Output('jax', ragged='padded'), or to one length, which compiles once, with ragged=64."
+        )
     leaf = np.asarray(leaf)
     wide = leaf.dtype.kind in "iu" and leaf.itemsize == 8
     if wide and leaf.size and not jax.config.read("jax_enable_x64"):

@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from ..columns.ragged import gather_ranges
 from ..columns.step_arrays import ColumnSource, StepArrays, empty_arrays, pooled, read_arrays
 from .feed import Feed, ShardSlice
 from .orders import Permutation, hash_words, mix64
@@ -53,10 +54,8 @@ class Blocks:
 
     def episodes_of(self, blocks: np.ndarray) -> np.ndarray:
         """Return the episodes of some blocks, in their order."""
-        first, stop = self.edges[blocks], self.edges[blocks + 1]
-        counts = stop - first
-        skipped = np.repeat(first - np.cumsum(counts) + counts, counts)
-        return self.episodes[skipped + np.arange(counts.sum())]
+        first = self.edges[blocks]
+        return gather_ranges(self.episodes, first, self.edges[blocks + 1] - first)
 
 
 def blocks_of(source: ColumnSource, counts: np.ndarray, *, group_rows: int, sort: bool) -> Blocks:

@@ -35,7 +35,7 @@ def torch_output(output: BatchOutput) -> TorchOutput:
         InvalidArgumentError: the loader yields something else.
     """
     if isinstance(output, NumpyOutput):
-        return TorchOutput()
+        return TorchOutput(ragged=output.ragged)
     if not isinstance(output, TorchOutput):
         raise InvalidArgumentError(
             "torch's DataLoader hands out tensors. Make the loader with output='torch' or 'tensordict'."
@@ -69,8 +69,8 @@ class BatchDataset(IterableDataset[Any]):
         self._loaded: tuple[int, int, int] | None = None
 
     def __len__(self) -> int:
-        """Return the number of batches of a whole epoch."""
-        return self._source.count(0)
+        """Return the number of batches of the whole epoch that comes next."""
+        return self._source.count(int(self._start[0]))
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next iteration yield an epoch from its beginning, in workers too."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Self
@@ -22,8 +22,10 @@ import numpy as np
 import torch
 
 from ...store.errors import InvalidArgumentError
+from ..columns.ragged import Ragged
 from ..columns.texts import is_text
 from ..columns.tree import ALIGNMENT, Tree, lay_out, leaves, map_leaves, taken_into, unpack
+from .ragged_output import RaggedForm, padded
 from .units import Batch
 
 #: Devices that fetch from pinned memory by themselves.
@@ -62,6 +64,9 @@ def moved(leaf: torch.Tensor | np.ndarray, device: torch.device) -> torch.Tensor
         piece = _Piece.of(leaf)
         assert piece is not None
         return piece.moved(leaf, device)
+    if isinstance(leaf, torch.Tensor) and leaf.is_nested:
+        values, offsets = (moved(part, device) for part in _parts(leaf))
+        return torch.nested.nested_tensor_from_jagged(values, offsets)
     pinned = leaf.device.type == "cpu" and needs_pinning(device)
     return (leaf.pin_memory() if pinned else leaf).to(device, non_blocking=pinned)
 
@@ -161,6 +166,8 @@ def _host_tensor(leaf: Any) -> Any:
     Raises:
         TypeError, ValueError: torch has no such values.
     """
+    if isinstance(leaf, Ragged):
+        return _nested(leaf, lambda array: as_tensor(array).pin_memory())
     piece = _Piece.of(leaf)
     if piece is None:
         return as_tensor(leaf).pin_memory()
@@ -175,11 +182,47 @@ def as_tensor(leaf: Any) -> torch.Tensor:
     """
     if isinstance(leaf, torch.Tensor):
         return leaf
+    if isinstance(leaf, Ragged):
+        return _nested(leaf, as_tensor)
     array = np.asarray(leaf)
     # Torch supports neither negative strides nor read-only tensors.
     if not array.flags.writeable or any(stride < 0 for stride in array.strides):
         array = array.copy()
     return torch.from_numpy(array)
+
+
+def _nested(rows: Ragged, converted: Callable[[np.ndarray], torch.Tensor]) -> torch.Tensor:
+    """Return rows of different lengths as a nested tensor in the jagged layout.
+
+    Raises:
+        TypeError: they have more than one axis, or values that differ in length themselves.
+    """
+    if len(rows.leading) > 1 or isinstance(rows.values, Ragged):
+        raise TypeError(
+            f"{rows!r} has further axes of rows, or rows within rows, which nested tensors lack. Pad them "
+            "with output=el.Output('torch', ragged='padded')"
+        )
+    return torch.nested.nested_tensor_from_jagged(converted(rows.values), converted(rows.offsets))
+
+
+def _apart(leaf: torch.Tensor) -> Tree:
+    """Return a tensor, or the values and offsets of a nested one, under a key that no space has."""
+    return {Ragged: _parts(leaf)} if leaf.is_nested else leaf
+
+
+def _parts(nested: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    return nested.values(), nested.offsets()
+
+
+def _together(tree: Tree) -> Tree:
+    """Return the tensors that `_apart` took apart."""
+    if isinstance(tree, tuple):
+        return tuple(map(_together, tree))
+    if not isinstance(tree, dict):
+        return tree
+    if Ragged in tree:
+        return torch.nested.nested_tensor_from_jagged(*tree[Ragged])
+    return {key: _together(part) for key, part in tree.items()}
 
 
 @dataclass(frozen=True)
@@ -188,9 +231,11 @@ class TorchOutput:
 
     Attributes:
         device: where they are to be; None for the CPU.
+        ragged: see `Output`.
     """
 
     device: torch.device | None = None
+    ragged: RaggedForm = None
 
     def __call__(self, batch: Batch) -> Any:
         """See `BatchOutput`."""
@@ -204,7 +249,7 @@ class TorchOutput:
         """
         made: Batch = {}
         converted = _host_tensor if needs_pinning(self.device) else as_tensor
-        for key, value in batch.items():
+        for key, value in padded(batch, self.ragged).items():
             try:
                 made[key] = value if is_text(value) else map_leaves(converted, value)
             except (TypeError, ValueError) as error:
@@ -286,18 +331,20 @@ class PackedBatch:
 
     def unpacked(self) -> Batch:
         """Return the tensors; they share the memory."""
-        tensors = unpack({key: slot for key, slot in self.slots.items() if not is_text(slot)}, self.memory)
-        return {key: tensors.get(key, slot) for key, slot in self.slots.items()}
+        tensors = self.parts()
+        return {key: _together(tensors[key]) if key in tensors else slot for key, slot in self.slots.items()}
+
+    def parts(self) -> dict[str, Tree]:
+        """Return the tensors, nested ones taken apart."""
+        return unpack({key: slot for key, slot in self.slots.items() if not is_text(slot)}, self.memory)
 
 
 def pack(tensors: Batch) -> PackedBatch:
     """Copy the tensors of a batch into one piece of memory."""
-    numbers = {key: tensor for key, tensor in tensors.items() if not is_text(tensor)}
+    numbers = {key: map_leaves(_apart, tensor) for key, tensor in tensors.items() if not is_text(tensor)}
     slots, size = lay_out(numbers)
     packed = PackedBatch(
         torch.empty(size, dtype=torch.uint8), {key: slots.get(key, text) for key, text in tensors.items()}
     )
-    map_leaves(
-        lambda into, tensor: into.copy_(tensor), {key: packed.unpacked()[key] for key in numbers}, numbers
-    )
+    map_leaves(lambda into, tensor: into.copy_(tensor), packed.parts(), numbers)
     return packed

@@ -41,7 +41,7 @@ from ...store.names import source_of as uncached_source_of
 from ..columns.selection import EpisodeIndex
 from ..columns.specs import check_names
 from ..columns.step_arrays import StepArrays
-from ..columns.tree import Tree, blank, map_leaves, take_rows, take_stretches
+from ..columns.tree import Tree, blank, joined_leaves, map_leaves, take_rows, take_stretches
 from .number_sets import NumberSet
 
 #: Keys that are computed from a unit's position.
@@ -121,7 +121,7 @@ class Units(ABC):
 
     def join(self, batches: Sequence[Batch]) -> Batch:
         """Join several batches into one, as `gather` would have returned it."""
-        return map_leaves(lambda *parts: np.concatenate(parts), *batches)
+        return map_leaves(lambda *parts: joined_leaves(parts), *batches)
 
     def columns(self, keys: Sequence[str]) -> list[str]:
         """Return the columns of the rows that the keys of a batch are made from."""

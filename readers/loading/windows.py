@@ -28,7 +28,7 @@ from ...store.names import (
 )
 from ..columns.selection import EpisodeIndex
 from ..columns.step_arrays import StepArrays
-from ..columns.tree import Tree, blank, leaves, map_leaves, take_stretches
+from ..columns.tree import Tree, blank, joined_leaves, leaves, map_leaves, take_stretches
 from .units import Batch, Chosen, Computed, ReadKey, Units, end_reasons
 
 Pad = Literal["left", "right"]
@@ -106,9 +106,7 @@ class Windows(Units):
 
         def read(key: str, column: str, shift: int) -> Tree:
             values = take_stretches(arrays.columns[column], starts + shift, size)
-            if absent is not None:
-                blank(values, absent)
-            return values
+            return values if absent is None else blank(values, absent)
 
         computed = {
             MASK: lambda: mask,
@@ -167,8 +165,7 @@ class Episodes(Units):
         def read(key: str, column: str, shift: int) -> Tree:
             extra = is_observation(key)
             values = take_stretches(arrays.columns[column], starts + shift, longest + extra)
-            blank(values, np.arange(longest + extra) >= (lengths + extra)[:, None])
-            return values
+            return blank(values, np.arange(longest + extra) >= (lengths + extra)[:, None])
 
         computed = {
             MASK: lambda: steps < lengths[:, None],
@@ -180,17 +177,19 @@ class Episodes(Units):
 
     def join(self, batches: Sequence[Batch]) -> Batch:
         """See `Units`; pads all batches to the longest."""
-        joined = map_leaves(lambda *parts: np.concatenate(_lengthened(parts)), *batches)
+        joined = map_leaves(lambda *parts: joined_leaves(_lengthened(parts)), *batches)
         if STEP in joined:
             joined[STEP][:] = np.arange(joined[STEP].shape[1])
         return joined
 
 
-def _lengthened(parts: Sequence[np.ndarray]) -> list[np.ndarray]:
+def _lengthened(parts: Sequence[Any]) -> list[Any]:
     """Pad arrays of shape (b, T, ...) with zeros to the largest T; return those of shape (b,) unchanged."""
     if parts[0].ndim < 2:
         return list(parts)
     longest = max(part.shape[1] for part in parts)
+    if not isinstance(parts[0], np.ndarray):
+        return [part.lengthened(longest) for part in parts]
     unchanged = [(0, 0)] * (parts[0].ndim - 2)
     return [
         np.pad(part, [(0, 0), (0, longest - part.shape[1]), *unchanged], constant_values=part.dtype.type())

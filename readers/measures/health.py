@@ -16,7 +16,6 @@ from ..context import ContextView, ReadContext
 from ..formatting import counted
 from ..frames import collect_episodes, episodes_frame
 from .findings import KINDS, Finding, StepScan, far, finding, length_limits, outlying
-from .rollout_findings import rollout_findings
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,6 +171,9 @@ def health(
             if context.snapshot.manifest.rollouts is None:
                 findings += StepScan(context, len(rows)).findings(report)
             else:
+                # Imported when it is needed, since it takes DuckDB, which opening a store does without.
+                from .rollout_findings import rollout_findings
+
                 # The space of a rollout's observations is the number of a message: equal in most of them.
                 findings += rollout_findings(context, rows["episode_id"])
                 report(len(rows), len(rows))

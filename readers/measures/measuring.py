@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from os import PathLike
+from typing import Any
 
 import numpy as np
 
@@ -20,10 +21,11 @@ from ...store.names import is_observation
 from ...store.schema import ACTION, OBSERVATION, REWARD
 from ...store.snapshot import Snapshot
 from ..columns.column import Column, ObservedColumn
+from ..columns.ragged import Ragged
 from ..columns.selection import EpisodeIndex, Selection, select
 from ..columns.specs import DynamicColumn, check_names, choose_columns, dynamic_fields
 from ..columns.step_arrays import ColumnSource, StepArrays, read_arrays
-from ..columns.tree import leaves, row_bytes
+from ..columns.tree import joined_leaves, leaves, row_bytes
 from ..context import ContextView
 from .column_stats import ColumnStats, Stats, StatsCache, cache_key
 
@@ -105,8 +107,9 @@ def measure(source: ColumnSource, column: Column, quantiles: Sequence[float]) ->
     arrays = read_arrays(source)
     present = _present(arrays, column)
     return [
-        _measured(name, leaf, present, quantiles)
+        stats
         for name, leaf in leaves(arrays.columns[column.name], column.name)
+        for stats in _measured_leaf(name, leaf, present, quantiles)
     ]
 
 
@@ -131,8 +134,25 @@ def _present(arrays: StepArrays, column: Column) -> np.ndarray:
     return index.stepped if column.of_transitions else np.ones(index.rows, bool)
 
 
-def _is_frame(leaf: np.ndarray) -> bool:
-    return leaf.dtype == np.uint8 and leaf.ndim > 2
+def _is_frame(leaf: np.ndarray | Ragged) -> bool:
+    return isinstance(leaf, np.ndarray) and leaf.dtype == np.uint8 and leaf.ndim > 2
+
+
+def _measured_leaf(
+    name: str, leaf: np.ndarray | Ragged, present: np.ndarray, quantiles: Sequence[float]
+) -> list[ColumnStats]:
+    """Measure an array; of rows that differ in length, their lengths and all values together."""
+    if not isinstance(leaf, Ragged):
+        return [_measured(name, leaf, present, quantiles)]
+    values = leaf.values
+    while isinstance(values, Ragged):
+        values = values.values
+    measured = _measured(name, values, np.ones(len(values), bool), quantiles)
+    rows = int(np.count_nonzero(present))
+    return [
+        replace(measured, rows=rows, absent=len(present) - rows),
+        _measured(f"len({name})", leaf.lengths, present, quantiles),
+    ]
 
 
 def _measured(name: str, values: np.ndarray, present: np.ndarray, quantiles: Sequence[float]) -> ColumnStats:
@@ -237,7 +257,7 @@ def _measured_in_parts(source: ColumnSource, column: Column, quantiles: Sequence
     """Measure a column with frames some episodes at a time; keep the values beside the frames."""
     named = dict(leaves(column.template, column.name))
     counted = {name: Histograms(leaf.shape[1:]) for name, leaf in named.items() if _is_frame(leaf)}
-    kept: dict[str, list[np.ndarray]] = {name: [] for name in named if name not in counted}
+    kept: dict[str, list[Any]] = {name: [] for name in named if name not in counted}
     presence = []
     for some in parts(source.index, row_bytes(column.template)):
         arrays = read_arrays(source.part(some))
@@ -249,12 +269,13 @@ def _measured_in_parts(source: ColumnSource, column: Column, quantiles: Sequence
             else:
                 kept[name].append(leaf)
     everywhere = np.concatenate(presence)
-    return [
-        counted[name].stats(name, everywhere, quantiles)
-        if name in counted
-        else _measured(name, np.concatenate(kept[name]), everywhere, quantiles)
-        for name in named
-    ]
+    measured: list[ColumnStats] = []
+    for name in named:
+        if name in counted:
+            measured.append(counted[name].stats(name, everywhere, quantiles))
+        else:
+            measured += _measured_leaf(name, joined_leaves(kept[name]), everywhere, quantiles)
+    return measured
 
 
 def parts(index: EpisodeIndex, bytes_of_row: int) -> Iterator[slice]:
@@ -286,6 +307,9 @@ def stats(
     They are those of this version and these episodes, and are kept on disk by column, so that asking
     again costs nothing. A column is read whole, one at a time (frames in parts). What `ColumnStats` says
     of a column holds for parts of nested ones too, which stand under their dotted names.
+
+    A named column whose rows differ in length (Sequence, Text and Graph spaces, lists) has statistics of all
+    its values together, in UTF-8 bytes for texts, and under `len(name)` those of the lengths.
 
     Args:
         columns: names; None for observations, actions, rewards and all columns of infos, policy and users
@@ -328,13 +352,13 @@ def stats(
 def _columns(snapshot: Snapshot, selection: Selection, names: Sequence[str] | None) -> list[Column]:
     if names is not None:
         check_names(names)
-        return list(choose_columns(snapshot, selection, names))
+        return list(choose_columns(snapshot, selection, names, ragged=True))
     columns: list[Column] = []
     for name in (OBSERVATION, ACTION, REWARD, *dynamic_fields(snapshot)):
         try:
             columns += choose_columns(snapshot, selection, [name])
         except InvalidArgumentError:
-            # Without named columns, leave out values that have no fixed shape.
+            # Without named columns, leave out values that are no arrays of one shape.
             continue
     return columns
 

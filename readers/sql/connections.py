@@ -22,7 +22,7 @@ from ..frames import collect_episodes, episodes_frame
 from .frame_function import FrameFunction
 from .macros import FRAME_AT, TRANSITIONS, WITH_NEXT, Macro, macros_of, statements, with_following
 from .rollout_views import rollout_macros, rollout_views
-from .sources import Sources, close_at_exit, run_interruptible
+from .sources import SqlSources, close_at_exit, run_interruptible
 from .text import is_whole, literal
 
 _CHOSEN = "_chosen_episodes"
@@ -74,7 +74,7 @@ def connect(
     segments = context.segments if steps else None
     # Columns of all rows of episodes are kept as queries read them.
     keep = frozenset([EPISODES] if keep_rows and positions is None else [])
-    sources = Sources(snapshot, segments, confined=read_only, keep=keep)
+    sources = SqlSources(snapshot, segments, confined=read_only, keep=keep)
     connection = sources.connection
     checked = not sources.through_arrow or snapshot.layout.check_pages
 
@@ -96,7 +96,7 @@ def connect(
             if keep_rows and name not in keep:
                 body = _kept(connection, name, body)
             if run_keys and name == EPISODES:
-                body = Sources.with_run(snapshot, body, sources.table(RUNS))
+                body = SqlSources.with_run(snapshot, body, sources.table(RUNS))
             sources.create_view(name, body)
         if steps:
             choice = f"SEMI JOIN {_CHOSEN} USING (episode_id)" if chosen else ""
@@ -165,7 +165,7 @@ def _position_of(count: int, chosen: bool) -> str:
 
 
 def add_steps(
-    sources: Sources, context: ReadContext, choice: str, position_of: str, *, check: bool = True
+    sources: SqlSources, context: ReadContext, choice: str, position_of: str, *, check: bool = True
 ) -> None:
     """Create the views of the steps that `choice` keeps, and provide the macros for `add_macros`.
 
@@ -199,8 +199,10 @@ def add_steps(
         _add_unreadable(sources, str(error))
         macros = tuple(macro for macro in macros if STEPS not in macro.reads)
     if snapshot.manifest.rollouts is not None:
-        tables = (snapshot.shown_schema(table).names for table in (STEPS, EPISODES))
-        for name, body in rollout_views(*tables).items():
+        # An annotation of steps may have the name, and not the type, of a part of messages.
+        annotated = {each.name for each in snapshot.annotation_files.annotations.values()}
+        recorded = set(snapshot.filled_schema(STEPS).names) - annotated
+        for name, body in rollout_views(recorded, snapshot.shown_schema(EPISODES).names).items():
             sources.create_view(name, body)
     _pending[connection] = dict(statements(macros))
     _frame_functions[connection] = FrameFunction(context)
@@ -242,9 +244,9 @@ def add_macros(connection: duckdb.DuckDBPyConnection, words: Collection[str] | N
         del pending[name]
 
 
-def _add_unreadable(sources: Sources, reason: str) -> None:
+def _add_unreadable(sources: SqlSources, reason: str) -> None:
     """Create views of steps that fail with a reason when they are read."""
-    columns = ", ".join(map(Sources.null_column, sources.snapshot.shown_schema(STEPS)))
+    columns = ", ".join(map(SqlSources.null_column, sources.snapshot.shown_schema(STEPS)))
     for name in (STEPS, TRANSITIONS, WITH_NEXT):
         failing = f"SELECT {columns} WHERE error({literal(reason)})::BOOLEAN"
         sources.create_view(name, failing)

@@ -44,7 +44,15 @@ _OF_ROLLOUT = {
     "error": "VARCHAR",
     "advantage": "DOUBLE",
 }
+#: Names of the other columns of `rollouts`.
+_TAKEN = {
+    *_OF_ROLLOUT,
+    *("episode_id", "run_id", "reward", "terminated", "truncated", "end_reason", "messages"),
+    *("started_at", "ended_at"),
+}
 _METADATA = "metadata."
+#: A rollout that was cut ends with a message that has no action yet.
+_MESSAGE_COUNT = "length + CASE WHEN terminated OR truncated THEN 0 ELSE 1 END"
 
 
 def rollout_views(steps: Collection[str], episodes: Collection[str]) -> Mapping[str, str]:
@@ -55,22 +63,24 @@ def rollout_views(steps: Collection[str], episodes: Collection[str]) -> Mapping[
     """
     shown = [_column(name, name, kind, steps) for name, kind in _OF_MESSAGE.items() if name != "content"]
     # Without a step that has a role there is no message yet.
-    there, sampled = ("role IS NOT NULL", "role = 'assistant'") if "role" in steps else ("false", "false")
+    there, models = ("role IS NOT NULL", "role = 'assistant'") if "role" in steps else ("false", "false")
+    # The last message of a rollout that was cut has no action yet.
+    said = "steps.sampled" if "sampled" in steps else "NULL"
     messages = (
-        f"SELECT episode_id, t AS message, observation AS parent, coalesce(action = 1, {sampled}) AS "
+        f"SELECT episode_id, t AS message, observation AS parent, coalesce(action = 1, {said}, {models}) AS "
         f"sampled, {_content(steps)} AS content, reward, {', '.join(shown)} FROM steps WHERE {there}"
     )
     facts = ", ".join(
         _column(f"{_METADATA}{name}", name, kind, episodes) for name, kind in _OF_ROLLOUT.items()
     )
     further = "".join(
-        f", {quote(name)} AS {quote(name.removeprefix(_METADATA))}"
+        f", {quote(name)} AS {quote(_short(name))}"
         for name in episodes
         if name.startswith(_METADATA) and name.removeprefix(_METADATA) not in _OF_ROLLOUT
     )
     rollouts = (
         f"SELECT episode_id, run_id, episode_return AS reward, {facts}, terminated, truncated, end_reason, "
-        f"length AS messages, started_at, ended_at{further} FROM episodes"
+        f"{_MESSAGE_COUNT} AS messages, started_at, ended_at{further} FROM episodes"
     )
     return {MESSAGES: messages, ROLLOUTS: rollouts, TOKENS: _TOKENS}
 
@@ -111,12 +121,21 @@ def _column(column: str, name: str, kind: str, there: Collection[str]) -> str:
     return f"{value} AS {quote(name)}"
 
 
+def _short(column: str) -> str:
+    """Return the name of a further metadata column: SQL would rename one that the view has in any case."""
+    name = column.removeprefix(_METADATA)
+    return column if name.lower() in _TAKEN else name
+
+
 def _content(steps: Collection[str]) -> str:
     """Return the text of a message; of one in parts, its texts, one after the other."""
     plain = "content" if "content" in steps else "NULL::VARCHAR"
     if "parts" not in steps:
         return plain
-    texts = "array_to_string(json_extract_string(parts, '$[*].text'), '')"
+    # Parts with lone surrogates are no JSON for SQL.
+    texts = (
+        "CASE WHEN json_valid(parts) THEN array_to_string(json_extract_string(parts, '$[*].text'), '') END"
+    )
     return f"coalesce({plain}, {texts})"
 
 

@@ -115,7 +115,7 @@ def _close() -> None:
         connection.close()
 
 
-class Sources:
+class SqlSources:
     """One DuckDB connection, and the SQL text that names the tables of a snapshot in it.
 
     Args:

@@ -67,7 +67,7 @@ _ARRAY_TYPES: dict[str, pa.DataType] = {
 
 @dataclass(frozen=True)
 class LogicalType:
-    """A kind, parsed.
+    """The kind of a column of infos, policy values, metadata or own step columns.
 
     Attributes:
         form: "json", "timestamp", "scalar", "list" or "array".
@@ -80,6 +80,16 @@ class LogicalType:
     dtype: np.dtype | None
     shape: tuple[int, ...]
     physical: pa.DataType
+
+    @staticmethod
+    def of_column(column: pa.Field) -> LogicalType | None:
+        """Return the kind of a column of a group; None for columns of another origin.
+
+        Raises:
+            CorruptStoreError: it is no kind of format 1.
+        """
+        kind = field_kind(column)
+        return None if kind is None else LogicalType.of(kind)
 
     @staticmethod
     @lru_cache(1024)
@@ -249,7 +259,7 @@ def is_array(kind: str) -> bool:
         return False
 
 
-def marked(column: pa.Field, origin: pa.Field | None) -> pa.Field:
+def with_kind(column: pa.Field, origin: pa.Field | None) -> pa.Field:
     """Return a column with the kind of the one that its values come from, and no other metadata."""
     kind = None if origin is None else (origin.metadata or {}).get(KIND_KEY)
     return column.with_metadata(None if kind is None else {KIND_KEY: kind})

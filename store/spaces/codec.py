@@ -74,6 +74,12 @@ class SpaceCodec:
         """The parts of a fixed shape, one column each, in order; those within ragged spaces are left out."""
         return tuple(node for node in _nodes(self._node) if isinstance(node, FixedNode))
 
+    @property
+    def parts(self) -> tuple[SpaceCodec, ...]:
+        """Codecs of the parts of Dict and Tuple spaces that are neither, in order; the codec itself else."""
+        nodes = (node for node in _nodes(self._node) if not isinstance(node, CompositeNode))
+        return tuple(SpaceCodec(node.space, node.column) for node in nodes)
+
     def part(self, column: str) -> SpaceCodec | None:
         """Return the codec of the part of a Dict or Tuple space with a column name, or None.
 
@@ -121,14 +127,29 @@ class SpaceCodec:
         Raises:
             CorruptStoreError: the arrays cannot have come from this codec; names the column.
         """
+        return self._node.decode(self._fitting(arrays))
+
+    def decode_columns(self, arrays: Sequence[pa.Array | pa.ChunkedArray]) -> Any:
+        """Turn the same arrays into a batch without a Python object for each row.
+
+        Returns:
+            As `decode`, but for Sequence and Text `Lists` (of bytes in UTF-8 for Text; for a Sequence of
+            dicts or tuples a dict or tuple of them), and for Graph a dict of its parts, in which a graph
+            without edges has none.
+
+        Raises:
+            CorruptStoreError: see `decode`.
+        """
+        return self._node.decode_columns(self._fitting(arrays))
+
+    def _fitting(self, arrays: Sequence[pa.Array | pa.ChunkedArray]) -> list[pa.Array | pa.ChunkedArray]:
         if len(arrays) != len(self.fields):
             names = [field.name for field in self.fields]
             raise CorruptStoreError(
                 f"space '{self.root}': got {len(arrays)} columns, expected {names}. "
                 "Hint: the file is damaged or was written by something else."
             )
-        fitting = [_of_type(array, field) for array, field in zip(arrays, self.fields, strict=True)]
-        return self._node.decode(fitting)
+        return [_of_type(array, field) for array, field in zip(arrays, self.fields, strict=True)]
 
     def adopt(self, arrays: Sequence[pa.Array], valid: np.ndarray | None = None) -> list[pa.Array]:
         """Check columns that another program made and return them in the types of `fields`.

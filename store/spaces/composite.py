@@ -73,6 +73,11 @@ class CompositeNode(Node):
         parts = zip(self.children, cut_arrays(self.children, arrays), strict=True)
         return self.together([child.decode(own) for child, own in parts])
 
+    def decode_columns(self, arrays: Sequence[Any]) -> Any:
+        """Return the children's batches, put together."""
+        parts = zip(self.children, cut_arrays(self.children, arrays), strict=True)
+        return self.together([child.decode_columns(own) for child, own in parts])
+
     def row(self, batch: Any, index: int) -> Any:
         """Return one single value."""
         return self.together([child.row(part, index) for child, part in self._parts(batch)])

@@ -146,6 +146,12 @@ class Node(ABC):
     def decode(self, arrays: Sequence[Any]) -> Any:
         """Turn columns without NULL rows into a batch."""
 
+    def decode_columns(self, arrays: Sequence[Any]) -> Any:
+        """Turn the same columns into a batch whose leaves are arrays and `Lists`; where there is no such
+        form, as `decode` does.
+        """
+        return self.decode(arrays)
+
     @abstractmethod
     def row(self, batch: Any, index: int) -> Any:
         """Return one single value of a batch."""

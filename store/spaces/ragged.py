@@ -13,9 +13,19 @@ from gymnasium.spaces import Box, GraphInstance, Space
 
 from ..errors import SpaceMismatchError, UnsupportedSpaceError
 from ..names import escape_distinct, has_utf8
-from .arrow import MAX_OFFSET, PLAIN_TYPES, flat_array, inner_type, list_array, mask_of, offsets_of
+from .arrow import (
+    MAX_OFFSET,
+    PLAIN_TYPES,
+    flat_array,
+    inner_type,
+    list_array,
+    mask_of,
+    offsets_of,
+    values_of,
+)
 from .coerce import integers_within
 from .fixed import FixedNode
+from .lists import cut_values, list_lengths, text_bytes
 from .node import Codec, Node, ValueBuffer, cut_arrays, describe, encode_parts
 
 RAGGED_ROW_BYTES = 64
@@ -107,6 +117,12 @@ class RaggedNode(Node):
             values.extend(self.decode_plain(batch.columns))
         return values
 
+    def whole(self, arrays: Sequence[Any]) -> list[pa.Array]:
+        """Return arrays without chunks, none of which may have a NULL row."""
+        if any(array.null_count for array in arrays):
+            raise self.corrupt("some rows are NULL")
+        return _joined(arrays)
+
     def row(self, batch: list[Any], index: int) -> Any:
         """Return the value itself."""
         return batch[index]
@@ -114,6 +130,10 @@ class RaggedNode(Node):
     def stacked(self, batch: list[Any], start: int, stop: int) -> tuple[Any, ...]:
         """Return the values as a tuple."""
         return tuple(batch[start:stop])
+
+
+def _joined(arrays: Sequence[Any]) -> list[pa.Array]:
+    return [array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array for array in arrays]
 
 
 def decode_where(node: Node, arrays: Sequence[pa.Array], chosen: np.ndarray) -> list[Any]:
@@ -146,6 +166,11 @@ class TextNode(RaggedNode):
     def decode_plain(self, arrays: Sequence[pa.Array]) -> list[str]:
         """Decode strings."""
         return arrays[0].to_pylist()
+
+    def decode_columns(self, arrays: Sequence[Any]) -> Any:
+        """Return the bytes of the strings in UTF-8."""
+        (array,) = self.whole(arrays)
+        return text_bytes(array)
 
 
 class OneOfNode(RaggedNode):
@@ -314,13 +339,23 @@ class SequenceNode(RaggedNode):
         row = self.element.row
         return [tuple(row(batch, index) for index in range(start, stop)) for start, stop in pairwise(edges)]
 
+    def decode_columns(self, arrays: Sequence[Any]) -> Any:
+        """Return `Lists` for each array of the elements."""
+        return self.lists(self.whole(arrays))
+
+    def lists(self, arrays: Sequence[pa.Array]) -> Any:
+        """Return the same; rows that are NULL have no elements."""
+        lengths = self._lengths(arrays)
+        flat = [array.flatten() for array in arrays] if self.element.fields else []
+        return cut_values(self.element.decode_columns(flat), lengths)
+
     def _lengths(self, arrays: Sequence[pa.Array]) -> np.ndarray:
         if not self.element.fields:
-            lengths = arrays[0].to_numpy()
+            lengths = values_of(arrays[0])
             if len(lengths) and lengths.min() < 0:
                 raise self.corrupt("some lengths are negative")
             return lengths
-        first, *others = (np.diff(array.offsets.to_numpy()) for array in arrays)
+        first, *others = map(list_lengths, arrays)
         if not all(np.array_equal(first, other) for other in others):
             raise self.corrupt("its columns hold different numbers of elements")
         return first
@@ -371,6 +406,14 @@ class GraphNode(RaggedNode):
         if self.edges is None:
             columns.insert(1, [None] * len(columns[0]))
         return [GraphInstance(*parts) for parts in zip(*columns, strict=True)]
+
+    def decode_columns(self, arrays: Sequence[Any]) -> dict[str, Any]:
+        """Return `Lists` by the names of the parts; a graph without edges has none."""
+        nodes, *others = cut_arrays(self.parts, arrays)
+        lists = [self.nodes.decode_columns(nodes)]
+        lists += [part.lists(_joined(own)) for part, own in zip(self.parts[1:], others, strict=True)]
+        names = [part.column.rpartition(".")[2] for part in self.parts]
+        return dict(zip(names, lists, strict=True))
 
     def _wrong_links(self, links: Any) -> SpaceMismatchError:
         return self.links.mismatch(

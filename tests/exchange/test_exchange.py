@@ -229,8 +229,8 @@ def d4rl_file(path: Path, lengths: list[int]) -> Path:
 SCRIPT = """
 import os, signal, sys
 import episodelake as el
-from episodelake.exchange import import_staging
-from episodelake.writers.importing import flat, importer
+from episodelake.importing import importer, staging
+from episodelake.writers.importing import flat
 
 source, target, place = sys.argv[1:]
 written, flat._PART_BYTES = 0, 1
@@ -254,12 +254,12 @@ def after(function):
 if place in ("written", "sealed"):
     importer.write_loaded = struck
 elif place == "read":
-    import_staging._moved = el.EpisodeView.copy = import_staging.merge_stores = strike
+    staging._moved = el.EpisodeView.copy = staging.merge_stores = strike
 elif place == "merged":
     el.EpisodeView.copy = after(el.EpisodeView.copy)
-    import_staging.merge_stores = after(import_staging.merge_stores)
+    staging.merge_stores = after(staging.merge_stores)
 elif place == "deleted":  # by the rename that makes it the store, or as it is deleted after a copy
-    import_staging.rename_durably = after(import_staging.rename_durably)
+    staging.rename_durably = after(staging.rename_durably)
     copy = el.EpisodeView.copy
 
     def copied(view, *arguments, **keywords):

@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import episodelake as el
-from episodelake.writers.importing.digests import content_digest, table_digests
+from episodelake.importing.digests import content_digest, table_digests
 from episodelake.writers.importing.formats import ForeignEpisode
 
 

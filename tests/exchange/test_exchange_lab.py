@@ -16,7 +16,7 @@ import pytest
 import episodelake as el
 import lab_to_lake
 from checkout import REPOSITORY
-from episodelake.exchange import import_staging
+from episodelake.importing import staging
 from episodelake.readers.exporting.tables import CARD_KEY
 from lab_folder import Rollout, build, d4rl, made, minari_dataset, play
 from test_cli import call, no_terminal, refused
@@ -226,7 +226,7 @@ def test_an_interrupted_import_goes_on_only_with_the_same_metadata(
     """Episodes that were staged with other metadata do not come in with them."""
     source = small(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(import_staging, "_commit", lambda *_: 1 // 0)
+        patch.setattr(staging, "_commit", lambda *_: 1 // 0)
         with pytest.raises(ZeroDivisionError):
             el.import_dataset(source, tmp_path / "store", metadata={"algo": "typo"})
     report = el.import_dataset(source, tmp_path / "store", metadata={"algo": "rule"})

@@ -22,7 +22,7 @@ import episodelake as el
 import peer_readers
 import robot_files
 from episodelake.readers.exporting.export import target_formats
-from episodelake.store.common.exchange import find_format
+from episodelake.store.common.exchange import entries, find_format
 from episodelake.testing import FormatContract
 from episodelake.testing.format_base import FormatSettings, copied
 from episodelake.testing.format_cases import Case, all_cases
@@ -537,12 +537,20 @@ class TestTable(PeerContract):
 
 
 CHECKED = [each for name, each in globals().items() if name[:4] == "Test" and hasattr(each, "format")]
+#: Those of rollouts hold no other episodes; `test_rollout_formats.py` tests them.
+OF_ROLLOUTS = {
+    name
+    for role in ("sources", "targets")
+    for name, entry in entries(role).items()
+    if entry.value.startswith("episodelake.rollouts.")
+}
+REGISTERED = {*source_formats(), *target_formats()} - OF_ROLLOUTS
 #: Formats that have no class above, such as those of other packages, get the contract as it is.
-for _name in {*source_formats(), *target_formats()} - {each.format for each in CHECKED}:
+for _name in REGISTERED - {each.format for each in CHECKED}:
     globals()[f"Test_{_name}"] = type(f"Test_{_name}", (Contract,), {"format": _name})
 
 
-@pytest.mark.parametrize("name", sorted({*source_formats(), *target_formats()}))
+@pytest.mark.parametrize("name", sorted(REGISTERED))
 def test_every_registered_format_has_sources(tmp_path: Path, name: str) -> None:
     """The rules need a source of each format that can be imported, except of those that need trust."""
     classes = [each for key, each in globals().items() if key[:4] == "Test"]

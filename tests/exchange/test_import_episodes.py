@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import episodelake as el
+from episodelake.importing.importer import import_episodes
 from episodelake.writers.importing.formats import ForeignDataset, ForeignEpisode, Part
-from episodelake.writers.importing.importer import import_episodes
 
 SPACE = gymnasium.spaces.Dict(
     {"arm": gymnasium.spaces.Box(-9, 9, (2, 2), np.float32), "on": gymnasium.spaces.MultiBinary(3)}

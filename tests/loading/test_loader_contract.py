@@ -16,7 +16,7 @@ from episodelake.readers.loading import feed, stream
 from loader_batches import small_row_groups
 from loader_cases import FACTORS, Case, Kind
 from loader_rules import LoaderContract, check_epochs
-from loader_stores import World, make_agent_world, make_world
+from loader_stores import World, make_agent_world, make_ragged_world, make_world
 from plain_loader import assert_same
 
 
@@ -32,6 +32,7 @@ def worlds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, World
             "one": make_world(tmp_path_factory.mktemp("loaders") / "store"),
             "several": make_agent_world(tmp_path_factory.mktemp("agents") / "store"),
             "turns": make_agent_world(tmp_path_factory.mktemp("turns") / "store", environments.Turns),
+            "ragged": make_ragged_world(tmp_path_factory.mktemp("ragged") / "store"),
         }
 
 
@@ -127,6 +128,38 @@ class TestJointWindows(LoaderContract):
         "",
         "several",
     )
+
+
+class TestRagged(LoaderContract):
+    """Transitions of values of different lengths."""
+
+    kind = Kind(el.Transitions(), store="ragged")
+
+
+class TestRaggedNSteps(LoaderContract):
+    """Such transitions over several steps."""
+
+    kind = Kind(el.NSteps(3, gamma=0.9), store="ragged")
+
+
+class TestRaggedWindows(LoaderContract):
+    """Windows of values of different lengths, some of whose rows are padding."""
+
+    kind = Kind(el.Windows(3, stride=2, pad="left", burn_in=1), store="ragged")
+
+
+class TestRaggedDeltas(LoaderContract):
+    """Values of different lengths at relative steps."""
+
+    kind = Kind(
+        el.Deltas({"observation": (-2, 0, 3), "reward": (0, 5), "next_info.hits": (0, 9)}), store="ragged"
+    )
+
+
+class TestRaggedEpisodes(LoaderContract):
+    """Whole episodes of values of different lengths."""
+
+    kind = Kind(el.Episodes(), store="ragged")
 
 
 STEPS = st.lists(st.integers(-4, 9), min_size=1, max_size=4).map(tuple)

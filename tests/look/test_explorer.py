@@ -25,14 +25,13 @@ from PIL import Image
 import episodelake as el
 from episodelake.explorer import queries as explorer_queries
 from episodelake.explorer.charts import OVERVIEWS, conditions_of, episode_spec, overview_spec, result_spec
-from episodelake.explorer.listing import POSITION, Choice, EpisodeList, SeriesColors
+from episodelake.explorer.listing import POSITION, Choice, EpisodeList, SeriesColors, positions_by
 from episodelake.explorer.live.watch import LakeWatch, Watch
 from episodelake.explorer.moments import frame_sources, metadata_of, moment_of, summary_of, text_of
 from episodelake.explorer.queries import MOST_ROWS, Queries, Result, export_folder, ids_as, sql_of_ids
 from episodelake.explorer.sql_pane import _usual_kind
 from episodelake.lakes import lake as lakes
 from episodelake.readers.charts.theme import END_COLORS, PALETTE
-from episodelake.readers.filters import sorted_positions
 from plain_agents import play_parallel, random_policy
 from waiting import PATIENCE, wait_until
 
@@ -371,7 +370,7 @@ def test_charts_of_results(store: el.EpisodeStore) -> None:
     ],
     ids=lambda column: str(column.dtype),
 )
-def test_sorted_positions(column: pl.Series, descending: bool) -> None:
+def test_positions_by(column: pl.Series, descending: bool) -> None:
     """The order is that of a plain stable sort, with nulls last and NaN above all numbers."""
 
     def rank(position: int) -> Any:
@@ -383,7 +382,8 @@ def test_sorted_positions(column: pl.Series, descending: bool) -> None:
     if descending:
         wanted = sorted(places[::-1], key=rank)[::-1]
     wanted += [place for place in range(len(column)) if column[place] is None]
-    found = sorted_positions(column, descending)
+    frame = column.alias("key").to_frame().with_row_index(POSITION)
+    found = positions_by(frame, "key", descending)
     assert (found.tolist(), found.dtype) == (wanted, np.int64)
 
 

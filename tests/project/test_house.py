@@ -480,29 +480,21 @@ class Room(NamedTuple):
 DOORS: dict[str, Room] = {
     "exchange": Room(
         modules="exchange readers.exporting store.common.exchange writers.importing",
-        core="""
-            store.common.arguments store.common.foreign_arrays store.dynamic store.dynamic.logical_types
-            store.spaces.arrow store.spaces.coerce store.tables.annotation_files
-            writers.episodes.arrow_episodes writers.episodes.source_keys writers.session.environment
-            writers.session.run
-        """,
     ),
     "look": Room(
         modules="explorer readers.charts readers.pictures _exploring",
         rooms="rollouts",
-        core="readers.blocks readers.filters",
     ),
     "lakes": Room(
         modules="lakes publishing",
-        core="readers.sql.sources store.rewrite.fixed_copy store.tables.table_files",
     ),
     "integrations": Room(
         modules="integrations",
         rooms="exchange training",
-        core="readers.blocks store.agents store.common.foreign_arrays writers.recorders.vector_values",
     ),
     "rollouts": Room(
         modules="rollouts",
+        rooms="exchange training",
         core="",
     ),
     "terminal": Room(

@@ -313,6 +313,27 @@ def test_sorted_views(store: el.EpisodeStore, descending: bool) -> None:
     assert kept.episodes.collect()["metadata.value"].to_list() == odd
 
 
+_FLOATS = [2, np.nan, 2, None, np.inf, np.nan, None, -0.0, 0.0, -1, -np.inf, 1]
+_INTEGERS = [3, 1, 3, 2**63 - 1, -(2**63), 1, 0, 0, -1, 5, 4, 2]
+
+
+@pytest.mark.parametrize(
+    ("values", "descending", "wanted"),
+    [
+        (_FLOATS, False, [10, 9, 7, 8, 11, 0, 2, 4, 1, 5, 3, 6]),
+        (_FLOATS, True, [1, 5, 4, 0, 2, 11, 7, 8, 9, 10, 3, 6]),
+        (_INTEGERS, False, [4, 8, 6, 7, 1, 5, 11, 0, 2, 10, 9, 3]),
+        (_INTEGERS, True, [3, 9, 10, 0, 2, 11, 1, 5, 6, 7, 8, 4]),
+    ],
+)
+def test_the_order_of_special_values(
+    store: el.EpisodeStore, values: list[Any], descending: bool, wanted: list[int]
+) -> None:
+    """NULL comes last and NaN above all numbers; equal values, such as the two zeros, keep their order."""
+    key = pl.lit(pl.Series(values, strict=False))
+    assert values_of(store.sort(key, descending=descending)) == wanted
+
+
 @pytest.mark.parametrize(
     "by", ["lenght", pl.col("lenght"), pl.col("length").max(), pl.col("length").implode(), 3, None], ids=str
 )

@@ -414,18 +414,41 @@ def test_what_makes_no_sense_is_refused(
         store.filter("length > 999").stats()
 
 
-def test_columns_without_one_shape_are_left_out_unless_asked_for(tmp_path: Path) -> None:
-    """Texts cannot be measured; the rest of such a store can."""
-    store = el.create(
-        tmp_path / "store", observation_space=gym.spaces.Text(5), action_space=gym.spaces.Discrete(2)
+def test_columns_without_one_shape_are_left_out_unless_asked_for(tmp_path: Path, folder: Path) -> None:
+    """Of lists and texts the lengths are measured, and all values; what are no arrays is refused."""
+    choice = gym.spaces.OneOf([gym.spaces.Discrete(2), gym.spaces.Text(3)])
+    space = gym.spaces.Dict(
+        words=gym.spaces.Sequence(gym.spaces.Box(-9, 9, (2,), np.float32)),
+        said=gym.spaces.Text(5),
+        one=choice,
     )
+    store = el.create(tmp_path / "store", observation_space=space, action_space=gym.spaces.Discrete(2))
+    pairs = [[[1, 2], [3, 4]], [], [[-1, 0]]]
     with store.writer(run="text") as writer:
-        episode = writer.begin("abc")
-        episode.append(1, 2.0, "d", terminated=True)
-        episode.end()
-    assert list(store.refresh().stats()) == ["action", "reward"]
-    with pytest.raises(el.errors.InvalidArgumentError, match="no fixed shape"):
-        store.stats(["observation"])
+        seen = [
+            {"words": tuple(np.array(pair, np.float32) for pair in each), "said": said, "one": (0, 1)}
+            for each, said in zip(pairs, ["a\u00e9", "", "abc"], strict=True)
+        ]
+        episode = writer.begin(seen[0], info={"hits": [1, 2, 3]})
+        episode.append(1, 2.0, seen[1], info={"hits": [4]})
+        episode.append(1, 2.0, seen[2], terminated=True)
+    assert list(store.refresh().stats(cache_folder=folder)) == ["action", "reward"]
+    names = ["observation.words", "observation.said", "info.hits"]
+    for _ in range(2):  # measured, and kept
+        stats = store.stats(names, cache_folder=folder)
+        assert list(stats) == [each for name in names for each in (name, f"len({name})")]
+        words, lengths = stats["observation.words"], stats["len(observation.words)"]
+        assert words.mean.tolist() == [1, 2] and words.count.tolist() == [3, 3] and words.rows == 3
+        assert words.minimum.tolist() == [-1, 0] and words.dtype == "float32"
+        assert (lengths.minimum, lengths.maximum, lengths.mean) == (0, 2, 1) and lengths.count == 3
+        assert stats["len(observation.said)"].maximum == 3
+        hits = stats["len(info.hits)"]
+        assert (hits.rows, hits.absent, hits.mean, stats["info.hits"].mean) == (2, 1, 2, 2.5)
+    normalize = el.Normalize.from_stats(stats, ["observation.words"], "range")
+    (batch,) = store.loader(9, columns=["observation.words"], transforms=[normalize])
+    assert batch["observation.words"].values.tolist() == [[0, 0], [1, 1]]
+    with pytest.raises(el.errors.InvalidArgumentError, match=r"'observation.one' are no arrays"):
+        store.stats(["observation"], cache_folder=folder)
 
 
 def test_parts_of_what_a_transition_has(tmp_path: Path, folder: Path) -> None:

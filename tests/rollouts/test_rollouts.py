@@ -147,6 +147,7 @@ def test_a_rollout_grows_message_by_message(store: el.EpisodeStore) -> None:
         ({"tokens": IDS * 100, "mask": MASK}, "token id 11900 is out of range; expected 0 to 999"),
         ({"tokens": IDS * 1.5, "mask": MASK}, "expected whole numbers"),
         ({"logprobs": LOGPROBS}, "logprobs came without tokens"),
+        ({"tokens": [None, [1], None, None, None], "mask": [[1], None, None, None, None]}, "message 0: mask"),
         ({"rewards": float("nan")}, "rewards is nan"),
         ({"rewards": {"a": 1}, "weights": {"b": 1}}, "weights names b; rewards has a"),
         ({"metadata": {"group": 1}, "group": "a"}, "metadata has group"),

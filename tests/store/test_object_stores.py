@@ -1,12 +1,17 @@
 """What only object stores have: lost connections, credentials, conditional puts, a local spool folder.
 
-The S3 server is moto's, on loopback; `FaultyProxy` stands in front of it where a connection must fail.
+The S3 server is a small one, on loopback, which is compared with moto's; `FaultyProxy` stands in front of it
+where a connection must fail.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import http.client
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -16,6 +21,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import deltalake
 import duckdb
@@ -34,7 +40,7 @@ from episodelake.store.files.objects import arrow_files, as_os_errors
 from episodelake.store.files.remote import RemotePlace
 from episodelake.terminal.app import app
 from object_fixtures import backend, one_proxy, proxy, spool
-from object_server import BUCKET, FaultyProxy, ObjectServer, Rule, new_url, shared_server
+from object_server import ANYBODY, BUCKET, FaultyProxy, ObjectServer, Rule, new_url, shared_server
 from real_environments import NUMBERED_SPACES, write_numbered
 from strategies import same
 from waiting import PATIENCE, said
@@ -67,9 +73,86 @@ def shaky(backend: ObjectBackend, proxy: FaultyProxy) -> ObjectBackend:
 @pytest.fixture(scope="module")
 def guarded() -> Iterator[ObjectServer]:
     """A server that checks signatures."""
-    server = ObjectServer(guarded=True)
+    server = ObjectServer("guarded")
     yield server
     server.close()
+
+
+def _asked(server: ObjectServer) -> Iterator[tuple[Any, ...]]:
+    """The answers of a server to requests of every kind: status, headers that clients read, and the body."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port)
+
+    def ask(method: str, path: str, body: bytes = b"", **headers: str) -> tuple[Any, ...]:
+        given = {name.replace("_", "-"): value for name, value in headers.items()}
+        connection.request(method, f"/{BUCKET}{path}", body, {"Authorization": ANYBODY, **given})
+        answer = connection.getresponse()
+        content = answer.read().decode()
+        asked.append(content)
+        if answer.status >= 300:
+            return method, path, answer.status, re.findall("<Code>(.*?)</", content)
+        shown = {name: answer.headers[name] for name in ("ETag", "Content-Range", "Accept-Ranges")}
+        if not content.startswith("<?xml"):
+            return method, path, answer.status, shown, content, answer.headers["Content-Length"]
+        # Clients read these elements, wherever they are.
+        elements = re.findall("<(Key|Size|Prefix|KeyCount|IsTruncated)>(.*?)</", content)
+        return method, path, answer.status, sorted(set(elements) - {("Prefix", "")})
+
+    asked: list[str] = []
+    names = ("a/one", "a/two", "a/b/three", "a/b/four", "a/ü &<x>", "b/five")
+    for name in names:
+        yield ask("PUT", f"/{quote(name)}", name.encode() * 3)
+    yield ask("PUT", "/a/one", b"other", If_None_Match="*")
+    yield ask("PUT", "/a/six", b"six", If_None_Match="*")
+    for method in ("GET", "HEAD"):
+        yield ask(method, "/a/one")
+        yield ask(method, "/a/none")
+        for part in ("bytes=2-5", "bytes=3-", "bytes=-4", "bytes=0-999"):
+            yield ask(method, "/a/one", Range=part)
+    yield ask("GET", "/a/one", Range="bytes=999-")
+    for query in ("", "&prefix=a/", "&prefix=a/&delimiter=/", "&delimiter=/", "&prefix=no", "&prefix=a/b"):
+        yield ask("GET", f"?list-type=2{query}")
+    yield ask("GET", "?list-type=2&prefix=a/&start-after=a/one")
+    yield ask("GET", "?list-type=2&prefix=a/&encoding-type=url")
+    for delimiter in ("", "&delimiter=/"):
+        token = ""
+        while True:
+            yield ask("GET", f"?list-type=2&prefix=a/&max-keys=2{delimiter}{token}")[2:]
+            more = re.search("<NextContinuationToken>(.*?)</", asked[-1])
+            if more is None:
+                break
+            token = f"&continuation-token={quote(more[1])}"
+    yield ask("PUT", "/a/copy", x_amz_copy_source=f"/{BUCKET}/a/one")
+    yield ask("GET", "/a/copy")
+    yield ask("POST", "/a/large?uploads")[2:]
+    (upload,) = re.findall("<UploadId>(.*?)</", asked[-1])
+    parts = ""
+    for number, data in enumerate((b"x" * (5 << 20), b"end"), 1):
+        yield ask("PUT", f"/a/large?partNumber={number}&uploadId={upload}", data)[2:]
+        tag = hashlib.md5(data).hexdigest()
+        parts += f"<Part><PartNumber>{number}</PartNumber><ETag>&quot;{tag}&quot;</ETag></Part>"
+    body = f"<CompleteMultipartUpload>{parts}</CompleteMultipartUpload>".encode()
+    yield ask("POST", f"/a/large?uploadId={upload}", body)[2]
+    yield ask("GET", "/a/large", Range="bytes=-5")[2:]
+    yield ask("POST", "/a/large?uploads")[2:]
+    (upload,) = re.findall("<UploadId>(.*?)</", asked[-1])
+    yield ask("DELETE", f"/a/large?uploadId={upload}")[2:]
+    for name in ("a/one", "a/one", "none"):
+        yield ask("DELETE", f"/{name}")
+    keys = "".join(f"<Object><Key>{name}</Key></Object>" for name in ("a/two", "a/b/three"))
+    yield ask("POST", "?delete", f"<Delete>{keys}</Delete>".encode())
+    yield ask("GET", "?list-type=2")
+    connection.request("GET", "/no-such-bucket?list-type=2", headers={"Authorization": ANYBODY})
+    answer = connection.getresponse()
+    yield answer.status, re.findall("<Code>(.*?)</", answer.read().decode())
+    connection.close()
+
+
+@pytest.mark.further
+def test_the_small_server_answers_as_moto() -> None:
+    """Other tests need not wait for moto, which others wrote from what S3 does."""
+    with contextlib.closing(ObjectServer()) as small, contextlib.closing(ObjectServer("moto")) as moto:
+        for ours, theirs in zip(_asked(small), _asked(moto), strict=True):
+            assert ours == theirs
 
 
 def start(script: str, backend: ObjectBackend, *arguments: object) -> subprocess.Popen[str]:

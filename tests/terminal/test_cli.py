@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import gymnasium
@@ -25,6 +24,7 @@ from episodelake.terminal.output.cells import Column, clean
 from episodelake.terminal.output.sparkline import BLOCKS, ODD, Line, sparkline
 from episodelake.terminal.output.table import fitted_table
 from episodelake.terminal.reports.listing import IMPORTANT
+from terminal_stores import make_small_store
 from waiting import PATIENCE
 
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -52,37 +52,10 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
 
 
-@dataclass(frozen=True)
-class Example:
-    """A store with three episodes of 2, 10 and 3 transitions: terminated, truncated and cut."""
-
-    path: Path
-    ids: list[str]
-
-
 @pytest.fixture(scope="module")
-def example(tmp_path_factory: pytest.TempPathFactory) -> Example:
+def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The store that the commands which change nothing are tried on."""
-    path = tmp_path_factory.mktemp("cli") / "store"
-    box = gymnasium.spaces.Box(-10, 10, (2,), np.float32)
-    store = el.create(
-        path, observation_space=box, action_space=gymnasium.spaces.Discrete(3), card={"author": "Zoë"}
-    )
-    ids = []
-    with store.writer(run="first", metadata={"policy": "x"}) as writer:
-        for length, terminated, truncated in ((2, True, False), (10, False, True), (3, False, False)):
-            row = writer.write_episode(
-                observations=np.arange(2 * length + 2, dtype=np.float32).reshape(-1, 2) / 10,
-                actions=np.arange(length) % 3,
-                rewards=np.arange(length) / 2,
-                terminations=terminated,
-                truncations=truncated,
-                infos=[{"note": "tab\there" if t else "first\x1b[31m"} for t in range(length + 1)],
-                seed=length,
-                metadata={"length": length},
-            )
-            ids.append(row.episode_id)
-    return Example(path, ids)
+    return Path(make_small_store(tmp_path_factory.mktemp("cli") / "store").path)
 
 
 def call(*words: object) -> Result:
@@ -115,17 +88,6 @@ def table(text: str) -> list[list[str]]:
     return [line.split("\t") for line in text.splitlines()]
 
 
-# sql
-
-
-@pytest.mark.parametrize(
-    "query", ["SELEC", "SELECT * FROM nowhere", "SELECT episode_id::INT FROM episodes", ""]
-)
-def test_sql_that_cannot_run_is_refused(example: Example, query: str) -> None:
-    """Wrong syntax, an unknown table, a failure while it runs and no query at all give one message."""
-    assert refused(1, "sql", example.path, query).startswith("Error: ")
-
-
 # Stores that cannot be opened
 
 READING = [
@@ -141,7 +103,7 @@ READING += [(name,) for name in ("recover", "compact", "vacuum")]
 
 
 @pytest.mark.parametrize("kind", ["missing", "no store", "file", "cut short", "newer"])
-def test_a_store_that_cannot_be_opened(example: Example, tmp_path: Path, kind: str) -> None:
+def test_a_store_that_cannot_be_opened(example: Path, tmp_path: Path, kind: str) -> None:
     """Each command says in one message what is wrong with the folder, and names it."""
     path = tmp_path / "store"
     if kind == "no store":
@@ -149,7 +111,7 @@ def test_a_store_that_cannot_be_opened(example: Example, tmp_path: Path, kind: s
     elif kind == "file":
         path.write_text("text")
     elif kind in ("cut short", "newer"):
-        shutil.copytree(example.path, path)
+        shutil.copytree(example, path)
         manifest = path / "store.json"
         content = manifest.read_text()
         newer = json.dumps({**json.loads(content), "format": 99})
@@ -207,7 +169,7 @@ os._exit(9)
 
 
 @pytest.mark.further
-def test_output_that_cannot_be_encoded_is_spelled_out(example: Example) -> None:
+def test_output_that_cannot_be_encoded_is_spelled_out(example: Path) -> None:
     """Where standard output takes only ASCII, other characters are spelled out and charts use ASCII."""
     environment = {"PYTHONIOENCODING": "ascii", "PATH": ""}
     outputs = [
@@ -218,7 +180,7 @@ def test_output_that_cannot_be_encoded_is_spelled_out(example: Example) -> None:
             stdin=subprocess.DEVNULL,
             timeout=PATIENCE,
         )
-        for words in (["sql", str(example.path), "SELECT '雪' AS snow"], ["show", str(example.path), "0"])
+        for words in (["sql", example, "SELECT '雪' AS snow"], ["show", example, "0"])
     ]
     assert [output.returncode for output in outputs] == [0, 0]
     assert outputs[0].stdout == b"snow\n\\u96ea\n"
@@ -240,11 +202,11 @@ def test_output_that_cannot_be_encoded_is_spelled_out(example: Example) -> None:
     ],
     ids=" ".join,
 )
-def test_a_reader_that_has_gone_ends_every_command_alike(example: Example, words: tuple[str, ...]) -> None:
+def test_a_reader_that_has_gone_ends_every_command_alike(example: Path, words: tuple[str, ...]) -> None:
     """The program ends without a word, with the status that the shell gives to a closed pipe."""
     reading, writing = os.pipe()
     os.close(reading)
-    command = [sys.executable, *RUN, *(str(example.path) if word == "STORE" else word for word in words)]
+    command = [sys.executable, *RUN, *(example if word == "STORE" else word for word in words)]
     with os.fdopen(writing, "wb") as closed:
         ended = subprocess.run(
             command, stdout=closed, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL, timeout=PATIENCE
@@ -259,9 +221,9 @@ def test_a_reader_that_has_gone_ends_every_command_alike(example: Example, words
     [("sql", "STORE", "SELECT * FROM range(9)", "--csv"), ("info", "STORE"), ("--help",)],
     ids=" ".join,
 )
-def test_a_full_disk_is_told(example: Example, words: tuple[str, ...]) -> None:
+def test_a_full_disk_is_told(example: Path, words: tuple[str, ...]) -> None:
     """Output that cannot be written is an error in one line, also where it is less than a buffer."""
-    command = [sys.executable, *RUN, *(str(example.path) if word == "STORE" else word for word in words)]
+    command = [sys.executable, *RUN, *(example if word == "STORE" else word for word in words)]
     with open("/dev/full", "wb") as full:
         ended = subprocess.run(
             command,
@@ -289,24 +251,24 @@ def test_a_full_disk_is_told(example: Example, words: tuple[str, ...]) -> None:
 @pytest.mark.parametrize("width", [60, 80, 120])
 @pytest.mark.usefixtures("terminal")
 def test_terminal_output_has_colour_and_fits(
-    example: Example, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], width: int
+    example: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], width: int
 ) -> None:
     """On a terminal there is colour, and no line is longer than the window is wide."""
     monkeypatch.setenv("COLUMNS", str(width))
-    result = call(words[0], example.path, *words[1:])
+    result = call(words[0], example, *words[1:])
     assert result.exit_code == 0
     assert ESCAPE.search(result.stdout)
     assert max(len(line) for line in ESCAPE.sub("", result.stdout).splitlines()) <= width
 
 
 @pytest.mark.usefixtures("terminal")
-def test_terminal_table_names_what_it_leaves_out(example: Example) -> None:
+def test_terminal_table_names_what_it_leaves_out(example: Path) -> None:
     """Columns that do not fit are named below the table."""
-    shown = ESCAPE.sub("", call("sql", example.path, "SELECT * FROM episodes").stdout)
+    shown = ESCAPE.sub("", call("sql", example, "SELECT * FROM episodes").stdout)
     shortened = [word.removesuffix("…") for word in shown.splitlines()[0].split()]
     said = " ".join(shown.split())
     left_out = re.findall(r"[\w.]+", said[said.index("do not fit") : said.index(". A wider")])
-    columns = el.open(example.path).episodes.collect_schema().names()
+    columns = el.open(example).episodes.collect_schema().names()
     kept = [column for column in columns if column not in left_out]
     assert len(kept) == len(shortened) >= 4
     assert all(column.startswith(start) for column, start in zip(kept, shortened, strict=True))
@@ -332,21 +294,6 @@ def test_info_tells_of_a_live_writer(tmp_path: Path) -> None:
     assert "live run" not in call("ls", tmp_path / "s").stderr
     told = json.loads(printed("info", tmp_path / "s", "--json"))
     assert (told["episodes"], told["journals"], told["live_runs"]) == (1, 0, [])
-
-
-def test_info_tells_of_journals_set_aside(tmp_path: Path) -> None:
-    """A journal that recovery could not read is no work for `recover`; `info` says where one is told more."""
-    space = gymnasium.spaces.Discrete(5)
-    el.create(tmp_path / "s", observation_space=space, action_space=space)
-    aside = tmp_path / "s" / "journal" / "gone-0123456789abcde.damaged"
-    aside.mkdir(parents=True)
-    (aside / "000000.frames").write_bytes(b"no journal")
-    told = json.loads(printed("info", tmp_path / "s", "--json"))
-    assert (told["journals"], told["damaged_journals"], told["live_runs"]) == (1, 1, [])
-    said = printed("info", tmp_path / "s")
-    assert "set aside\t1 damaged journal; `episodelake verify` tells where" in said
-    assert "journals\t" not in said
-    assert aside.name in call("verify", tmp_path / "s").stdout
 
 
 # The parts
@@ -404,10 +351,10 @@ def test_narrow_windows_keep_what_matters(width: int, kept: int) -> None:
 
 
 @pytest.mark.usefixtures("terminal")
-def test_a_wide_terminal_shows_all_statistics(example: Example, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wide_terminal_shows_all_statistics(example: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A window of 240 columns shows every quantile."""
     monkeypatch.setenv("COLUMNS", "240")
-    said = " ".join(ESCAPE.sub("", call("stats", example.path).stdout).split())
+    said = " ".join(ESCAPE.sub("", call("stats", example).stdout).split())
     assert "not fit" not in said and "q0.95" in said
 
 

@@ -387,6 +387,3 @@ def test_storage_options_reach_an_object_store(
     assert "No difference" in printed("diff", here, url, *given)
     printed("publish", here, f"s3://{BUCKET}/out", "--tag", "v1", *given)
     assert len(table(printed("published", f"s3://{BUCKET}/out", *given))) == 2
-
-
-# The program

@@ -106,14 +106,6 @@ def _replace_steps(path: Path, frame: pl.DataFrame) -> None:
     write_actions(commit, actions)
 
 
-def test_runs_that_differ(tmp_path: Path) -> None:
-    """Runs of one side, and runs whose row differs, are named."""
-    first, second = write(tmp_path / "a", [[1.0]]), write(tmp_path / "b", [[1.0]])
-    report = compared(tmp_path / "a", tmp_path / "b")
-    assert report["runs"]["only_a"] == [first[0].run_id]
-    assert report["runs"]["only_b"] == [second[0].run_id]
-
-
 def test_a_damaged_segment_is_trouble(tmp_path: Path) -> None:
     """Where steps that have to be compared are damaged, the file is named and the status is 2."""
     store = write(tmp_path / "a", [[1.0], [2.0, 3.0]])

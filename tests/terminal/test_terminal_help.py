@@ -340,14 +340,3 @@ def test_explore_says_at_once_what_it_opens(tmp_path: Path) -> None:
         session.wait_for("Error: ", opening)
         assert session.end() == 1
     assert "Opening" not in call("explore", missing, "--no-browser").stderr
-
-
-def test_completion_of_formats_and_tags(path: Path) -> None:
-    """`--format` offers what its command takes, and versions are offered by their tags."""
-    assert completed("export", path, "out", "--format", "le") == ["lerobot"]
-    assert completed("import", "source", path, "--format", "web") == []
-    assert "webdataset" in completed("export", path, "out", "--format", "")
-    el.open(path).tag("before")
-    assert completed("diff", path, "--version-a", "bef") == ["before"]
-    assert completed("tag", path, "") == ["before"]
-    el.open(path).untag("before")

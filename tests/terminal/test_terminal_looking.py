@@ -8,7 +8,6 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-import polars as pl
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
@@ -81,12 +80,6 @@ def test_info_of_many_files_measures_some(cartpole: RawStore, monkeypatch: pytes
     ]
     assert sizes[1] == pytest.approx(sizes[0], rel=0.5)
     assert "about" in printed("info", cartpole.path)
-
-
-# ls
-
-
-# head
 
 
 # show
@@ -171,41 +164,6 @@ def test_frames_of_some_steps(stores: dict[str, RawStore], tmp_path: Path) -> No
         2, "show", stores["images"].path, 1, "--frames", "x.gif", "--steps", "a:b"
     )
     assert "--frames" in refused(2, "show", stores["images"].path, 1, "--steps", "1:2")
-
-
-# stats
-
-
-@pytest.mark.parametrize("kind", ["cartpole", "agents"])
-def test_stats_are_exact(stores: dict[str, RawStore], kind: str) -> None:
-    """Mean, deviation, extremes and quantiles are those of Polars on the raw files."""
-    told = said("stats", stores[kind].path)
-    frame = pl.scan_parquet(
-        stores[kind].path / "steps" / "*.parquet", missing_columns="insert", extra_columns="ignore"
-    )
-    rewards = frame.select("reward").collect()["reward"].drop_nulls()
-    (found,) = [each for each in told["columns"] if each["column"] == "reward"]
-    assert found["count"] == len(rewards)
-    assert found["mean"] == pytest.approx(rewards.mean())
-    assert found["std"] == pytest.approx(rewards.std(ddof=0))
-    assert (found["minimum"], found["maximum"]) == (rewards.min(), rewards.max())
-    assert found["q0.25"] == pytest.approx(rewards.quantile(0.25, "linear"))
-
-
-def test_stats_of_nested_columns_of_agents(stores: dict[str, RawStore]) -> None:
-    """Of several agents each element of a vector is measured over the rows that have one."""
-    told = said("stats", stores["agents"].path, "--columns", "scout.observation")
-    values = [
-        row["scout.observation"]
-        for row in stores["agents"].table("steps")
-        if row["scout.observation"] is not None
-    ]
-    assert [each["element"] for each in told["columns"]] == ["0", "1"]
-    for index, found in enumerate(told["columns"]):
-        numbers = np.array([value[index] for value in values])
-        assert found["rows"] == len(numbers)
-        assert found["mean"] == pytest.approx(numbers.mean())
-        assert found["q0.75"] == pytest.approx(np.quantile(numbers, 0.75))
 
 
 # plot

@@ -4,8 +4,6 @@ import csv
 import io
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +19,8 @@ from typer.testing import CliRunner
 import episodelake as el
 from episodelake.terminal.app import app
 from episodelake.terminal.reports.prompt import SqlCompleter
-from terminal_sessions import RUN, terminal
+from terminal_sessions import terminal
 from test_cli import call, no_terminal, printed, refused, table
-from waiting import PATIENCE
 
 __all__ = ["no_terminal"]
 
@@ -135,34 +132,11 @@ def test_a_query_from_a_pipe(path: Path, words: list[str]) -> None:
     assert table(fed(text, "sql", path, *words).stdout) == [["n", "steps"], ["3", "9"]]
 
 
-def test_a_target_that_is_no_file_is_told_at_once(path: Path, tmp_path: Path) -> None:
-    """A folder, a missing folder and what is no ordinary file are refused before the query is looked at."""
-    (tmp_path / "folder.csv").mkdir()
-    os.mkfifo(tmp_path / "pipe.csv")
-    for target, told in (
-        (tmp_path, "it is a folder. Name a file in it"),
-        (tmp_path / "folder.csv", "it is a folder. Name a file in it"),
-        (tmp_path / "none" / "x.csv", f"the folder {tmp_path / 'none'} does not exist"),
-        (tmp_path / "folder.csv" / "none" / "x.csv", "does not exist. Create it"),
-        (tmp_path / "pipe.csv", "it is no ordinary file"),
-    ):
-        assert told in refused(1, "sql", path, "no query", "--csv", "--output", target)
-        assert told in refused(1, "sql", path, "no query", "--parquet", target)
-    assert (tmp_path / "pipe.csv").is_fifo()
-
-
 def test_an_empty_pipe_is_wrong_usage(path: Path) -> None:
     """Nothing on standard input ends with status 2."""
     result = fed(" \n", "sql", path)
     assert (result.exit_code, result.stdout) == (2, "")
     assert "QUERY" in result.stderr
-
-
-def test_queries_see_nothing_but_the_store(path: Path, tmp_path: Path) -> None:
-    """A query can neither read other files nor write."""
-    (tmp_path / "secret.csv").write_text("a\n1\n")
-    for query in (f"FROM '{tmp_path}/secret.csv'", f"COPY episodes TO '{tmp_path}/out.csv'"):
-        assert refused(1, "sql", path, query).startswith("Error: ")
 
 
 # Ctrl-C
@@ -246,21 +220,6 @@ def test_the_prompt_without_a_result(path: Path, tmp_path: Path, prompt: dict[st
         session.wait_for("sql> ", session.wait_for("no result yet", at))
         session.type(".exit\r")
         assert session.end() == 0
-
-
-@pytest.mark.slow
-def test_no_prompt_without_a_terminal_to_answer_on(path: Path) -> None:
-    """Where the input is a terminal but the output is not, a missing query is wrong usage."""
-    with terminal("info", path) as session:
-        assert session.end() == 0
-    result = subprocess.run(
-        [sys.executable, *RUN, "sql", str(path)],
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
-    assert result.returncode == 2
 
 
 @pytest.fixture(scope="module")

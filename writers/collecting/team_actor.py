@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
-from ...store.agents import AgentGroup, find_group
+from ...store.agents import AgentGroup
 from ...store.errors import InvalidArgumentError
 from ..recorders.team_recorder import TeamRecorder
 from .actor import Actor, PolicyConfig, PolicyOutput, Sample, derived_seed, read_output, without_gradients
@@ -208,7 +208,7 @@ def check_team(env: Any, acting: PolicyConfig, groups: Sequence[AgentGroup]) -> 
             )
     policy: Any = acting.policy
     for agent in possible if isinstance(policy, Mapping) else ():
-        group = names[find_group(groups, agent, env.observation_space(agent), env.action_space(agent))]
+        group = names[AgentGroup.find(groups, agent, env.observation_space(agent), env.action_space(agent))]
         if agent not in policy and group not in policy:
             raise _no_policy(agent, group, policy)
 

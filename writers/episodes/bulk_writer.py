@@ -48,7 +48,7 @@ class BulkWriter(RunOwner[WholeRows]):
         last_observation: LastObservation = "present",
         infos: Sequence[Mapping[str, Any]] | Mapping[str, Any] | None = None,
         policy: Mapping[str, Any] | None = None,
-        extra: Mapping[str, Any] | None = None,
+        extra: Sequence[Mapping[str, Any] | None] | Mapping[str, Any] | None = None,
         seed: int | None = None,
         options: Mapping[str, Any] | None = None,
         metadata: Mapping[str, Any] | None = None,
@@ -68,7 +68,7 @@ class BulkWriter(RunOwner[WholeRows]):
         last_observation: LastObservation = "present",
         infos: Sequence[Mapping[str, Any]] | Mapping[str, Any] | None = None,
         policy: Mapping[str, Any] | None = None,
-        extra: Mapping[str, Any] | None = None,
+        extra: Sequence[Mapping[str, Any] | None] | Mapping[str, Any] | None = None,
         seed: int | None = None,
         options: Mapping[str, Any] | None = None,
         metadata: Mapping[str, Any] | None = None,
@@ -87,7 +87,7 @@ class BulkWriter(RunOwner[WholeRows]):
         last_observation: LastObservation = "present",
         infos: Sequence[Mapping[str, Any]] | Mapping[str, Any] | None = None,
         policy: Mapping[str, Any] | None = None,
-        extra: Mapping[str, Any] | None = None,
+        extra: Sequence[Mapping[str, Any] | None] | Mapping[str, Any] | None = None,
         seed: int | None = None,
         options: Mapping[str, Any] | None = None,
         metadata: Mapping[str, Any] | None = None,
@@ -106,7 +106,8 @@ class BulkWriter(RunOwner[WholeRows]):
                 and loaders leave out what needs the last one.
             infos: T+1 mappings, or one mapping of arrays of length T+1; T if the last observation is missing.
             policy: arrays of length T (or T+1 with a value for the last observation).
-            extra: arrays of length T+1, your own columns; T if the last observation is missing.
+            extra: your own columns: one mapping of arrays of length T+1, or T+1 mappings, of which each may
+                lack keys; T if the last observation is missing.
             seed, options, metadata, env_index: of the episode.
 
         Returns:

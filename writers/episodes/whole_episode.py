@@ -92,14 +92,15 @@ class WholeEpisode:
         *,
         infos: Any = None,
         policy: Mapping[str, Any] | None = None,
-        extra: Mapping[str, Any] | None = None,
+        extra: Sequence[Mapping[str, Any] | None] | Mapping[str, Any] | None = None,
         last_observation: LastObservation = "present",
         **arrays: Any,
     ) -> WholeEpisode:
         """Check the arguments of `EpisodeWriter.write_episode` that are about steps; see there."""
         last_missing = is_last_missing(schema, last_observation)
-        if extra:
-            schema.check_extra(extra)
+        for row in (extra,) if isinstance(extra, Mapping | None) else extra:
+            if row:
+                schema.check_extra(row)
         return WholeEpisode.of(
             schema, infos=infos, policy=policy, extra=extra, last_missing=last_missing, **arrays
         )
@@ -114,7 +115,7 @@ class WholeEpisode:
         truncations: Any,
         infos: Any,
         policy: Mapping[str, Any] | None,
-        extra: Mapping[str, Any] | None,
+        extra: Sequence[Mapping[str, Any] | None] | Mapping[str, Any] | None,
         least: int = 1,
         last_missing: bool = False,
     ) -> WholeEpisode:

@@ -1,6 +1,6 @@
-"""Importing: datasets of other libraries become episodes of a store.
+"""Formats of datasets of other libraries: their protocol, and what they share.
 
-`formats.py` has what a format gives and finds that of a source, and `importer.py` writes its
-episodes through an `EpisodeWriter`. Reading never executes code from a source.
-The formats are in `episodelake/exchange`.
+`formats.py` has what a format gives and finds that of a source; `boundary.py` has what a source may do.
+Reading never executes code from a source. The formats are in `episodelake/exchange`, the import itself in
+`episodelake/importing`.
 """

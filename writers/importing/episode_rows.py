@@ -262,10 +262,11 @@ def completed(episode: ForeignEpisode, options: ImportOptions, losses: Losses) -
 
 def with_last(episode: ForeignEpisode, last: Any) -> ForeignEpisode:
     """Return an episode of T observations with one more, a batch of one; its extras have None there."""
+    extra = episode.extra
     return replace(
         episode,
         observations=joined(episode.observations, last),
-        extra=padded(episode.extra),
+        extra=padded(extra) if isinstance(extra, Mapping | None) else [*extra, None],
     )
 
 

@@ -17,7 +17,8 @@ import numpy as np
 import pyarrow as pa
 from gymnasium import Space, spaces
 
-from ...store.common.foreign_arrays import from_foreign, is_foreign, standard
+from ...store.common.arguments import refuse_mask
+from ...store.common.foreign_arrays import to_numpy
 from ...store.dynamic.column_groups import EXTRA
 from ...store.errors import DatasetError, SpaceMismatchError
 from ...store.names import (
@@ -354,9 +355,8 @@ def array_tree(values: Any) -> Tree:
     """Return tensors as arrays in nested mappings, sharing memory where they can; None for other objects."""
     if isinstance(values, Mapping):
         return {str(key): array_tree(part) for key, part in values.items()}
-    if not is_foreign(values):
-        return standard(values) if isinstance(values, np.ndarray) else values
-    array = from_foreign(values)
+    refuse_mask(values, "an array of the source")
+    array = to_numpy(values)
     return np.asarray(array) if isinstance(array, np.ndarray | np.number | np.bool_) else None
 
 

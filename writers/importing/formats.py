@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from os import PathLike
@@ -31,7 +31,6 @@ from ...store.errors import (
 from ...store.files import exists, is_file, is_folder, names_in
 from ...store.frames import Video
 from ...store.names import ACTION, OBSERVATION
-from ..episodes.arrow_episodes import batches_of
 from .boundary import Files, check_access, check_not_empty, reading
 from .columns import numbered, numbered_columns
 
@@ -153,7 +152,7 @@ class ForeignEpisode:
     truncations: Any
     infos: Any = None
     policy: Mapping[str, Any] | None = None
-    extra: Mapping[str, Any] | None = None
+    extra: Sequence[Mapping[str, Any] | None] | Mapping[str, Any] | None = None
     seed: int | None = None
     options: Mapping[str, Any] | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
@@ -162,7 +161,7 @@ class ForeignEpisode:
 
 @dataclass(frozen=True)
 class ForeignTable:
-    """Many episodes as Arrow data, as `EpisodeWriter.write_episodes` takes them.
+    """Many episodes as tables, or data frames that export Arrow, with the columns of `write_episodes`.
 
     Attributes:
         steps: T+1 rows for each episode, with a column `episode`. The last observation is NULL where it is
@@ -228,6 +227,8 @@ class ForeignDataset(ABC):
             the importer sets it from the format and the source.
         observation_space, action_space: of every episode.
         reward_shape: () for scalar rewards.
+        rollouts: of a dataset of rollouts of language agents, what its store declares as `Rollouts`; the
+            importer sets it to that of a store that is there.
         encodings: how a new store encodes frames, by column; of a store that is there, its own.
         card: the card of a new store.
         mapping: for the report, columns of ours and where they come from.
@@ -240,6 +241,7 @@ class ForeignDataset(ABC):
     observation_space: gymnasium.Space
     action_space: gymnasium.Space
     reward_shape: tuple[int, ...] = ()
+    rollouts: Mapping[str, Any] | None = None
     source: str = "The source"
     count: int | None = None
 
@@ -276,7 +278,7 @@ class ForeignDataset(ABC):
         with reading(f"{part.name} of {self.source}"):
             loaded = part.load()
             if isinstance(loaded, ForeignTable):
-                steps = pa.Table.from_batches(batches_of(loaded.steps))
+                steps = pa.table(loaded.steps)
                 for space, root in ((self.observation_space, OBSERVATION), (self.action_space, ACTION)):
                     steps = numbered_columns(space, root, steps)
                 return replace(loaded, steps=steps)

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Unpack
 
 import numpy as np
 
-from ...store.agents import find_group
+from ...store.agents import AgentGroup
 from ...store.common.arguments import as_flag
 from ...store.common.foreign_arrays import as_array
 from ...store.dynamic.values import freeze_value
@@ -219,7 +219,7 @@ class TeamRecorder(EpisodeRecorder[AgentRows, LiveTeam]):
     def _group(self, agent: str) -> int:
         if agent not in self._known:
             spaces = (self.env.observation_space(agent), self.env.action_space(agent))
-            self._known[agent] = find_group(self._groups, agent, *spaces)
+            self._known[agent] = AgentGroup.find(self._groups, agent, *spaces)
         return self._known[agent]
 
     def _record(self, team: LiveTeam, seen: Sequence[Seen]) -> None:

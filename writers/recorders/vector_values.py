@@ -222,7 +222,7 @@ _REMEMBERED = 100
 
 @dataclass(frozen=True)
 class InfoChoice:
-    """The keys to store.
+    """The keys of infos that a recorder stores: its argument `record_infos`, read.
 
     Attributes:
         keys: keys at the top of infos; None for all.

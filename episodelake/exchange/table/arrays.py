@@ -9,9 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from ...errors import DatasetError
-from ...plugin import LISTS, plain_array
+from ...plugin import LISTS, plain_array, refuse_mask
 from ...plugin.columns import TERMINATED, TRUNCATED
-from ...store.common.arguments import refuse_mask
 from ...writers.importing.columns import array_column
 from .mapping import OBVIOUS
 

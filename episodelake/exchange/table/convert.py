@@ -11,8 +11,7 @@ import pyarrow as pa
 
 from ...errors import DatasetError
 from ...plugin import ForeignTable, Losses
-from ...plugin.columns import EPISODE, REWARD, TERMINATED, TRUNCATED
-from ...store.dynamic.logical_types import marked
+from ...plugin.columns import EPISODE, REWARD, TERMINATED, TRUNCATED, with_kind
 from ...writers.importing.columns import flags_of
 from ...writers.importing.episode_rows import (
     DIFFERING,
@@ -166,7 +165,7 @@ def _with_kinds(columns: Mapping[str, Any], origins: Mapping[str, str], rows: pa
     """Return columns as a table, with the kinds that the columns of `rows` they come from are marked with."""
     table = pa.table(dict(columns))
     fields = [
-        marked(field, rows.schema.field(origins[field.name]) if field.name in origins else None)
+        with_kind(field, rows.schema.field(origins[field.name]) if field.name in origins else None)
         for field in table.schema
     ]
     return pa.Table.from_arrays(table.columns, schema=pa.schema(fields))

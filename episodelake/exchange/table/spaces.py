@@ -7,7 +7,6 @@ them; they are decoded when the rows of an episode are read, next observations o
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,8 +19,7 @@ import pyarrow.compute as pc
 from gymnasium import Space, spaces
 
 from ...errors import DatasetError
-from ...plugin import LISTS, Losses, SpaceCodec, check_bytes
-from ...store.spaces.arrow import equal_binaries
+from ...plugin import LISTS, FixedNode, Losses, SpaceCodec, check_bytes
 from ...writers.importing.columns import array_space, column_of, discrete_space, opened_image
 from .mapping import Leaf, ResolvedMapping, Tree, is_image, leaves
 from .rows import TableRows
@@ -234,21 +232,21 @@ class ImageColumns:
     def __init__(self, mapping: ResolvedMapping, schema: pa.Schema, space: Space, place: str) -> None:
         self._place = place
         now = [leaf for leaf in leaves(mapping.observation) if _is_image(leaf, schema)]
-        shapes = {leaf.column: leaf.shape for leaf in SpaceCodec(space, "observation").leaves if leaf.binary}
+        frames = {leaf.column: leaf for leaf in SpaceCodec(space, "observation").leaves if leaf.binary}
         for leaf in now:
-            if leaf.name not in shapes:
+            if leaf.name not in frames:
                 raise DatasetError(
                     f"{place}: the column `{leaf}` has images, and the space of `{leaf.name}` is no Box of "
                     "uint8 with two or more dimensions."
                 )
         after = [] if mapping.following is None else list(leaves(mapping.following))
-        self._now = {leaf.columns[0]: shapes[leaf.name] for leaf in now}
+        self._now = {leaf.columns[0]: frames[leaf.name] for leaf in now}
         self._after = {
-            leaf.columns[0]: shapes[leaf.name.removeprefix("next_")]
+            leaf.columns[0]: frames[leaf.name.removeprefix("next_")]
             for leaf in after
             if _is_image(leaf, schema)
         }
-        size = sum(int(np.prod(shape)) for shape in self._now.values())
+        size = sum(leaf.size for leaf in self._now.values())
         #: The most rows to decode at a time.
         self.rows = max(1, _FRAME_BYTES // size) if size else None
 
@@ -264,27 +262,27 @@ class ImageColumns:
         last = np.zeros(rows.num_rows, bool)
         last[list(lasts)] = True
         for columns, chosen in ((self._now, None), (self._after, last)):
-            for name, shape in columns.items():
+            for name, leaf in columns.items():
                 index = rows.column_names.index(name)
-                frames = self._frames(name, rows, chosen, shape, losses)
+                frames = self._frames(name, rows, chosen, leaf, losses)
                 rows = rows.set_column(index, name, frames)
         return rows
 
     def _frames(
-        self, name: str, rows: pa.Table, chosen: np.ndarray | None, shape: tuple[int, ...], losses: Losses
+        self, name: str, rows: pa.Table, chosen: np.ndarray | None, leaf: FixedNode, losses: Losses
     ) -> pa.Array:
         place, column = f"{self._place}: `{name}`", rows.column(name)
         valid = column.is_valid().to_numpy(zero_copy_only=False)
         valid = valid if chosen is None else valid & chosen
-        check_bytes(f"{place} of an episode", int(valid.sum()) * math.prod(shape))
-        frames = np.empty((int(valid.sum()), *shape), np.uint8)
+        check_bytes(f"{place} of an episode", int(valid.sum()) * leaf.size)
+        frames = np.empty((int(valid.sum()), *leaf.shape), np.uint8)
         for index, value in enumerate(column.filter(pa.array(valid)).to_pylist()):
             frame, jpeg = _decoded(value["bytes"], place)
-            if frame.shape not in (shape, (*shape, 1)):
-                raise DatasetError(f"{place} has an image of shape {frame.shape}; expected {shape}.")
-            frames[index] = frame.reshape(shape)
+            if frame.shape not in (leaf.shape, (*leaf.shape, 1)):
+                raise DatasetError(f"{place} has an image of shape {frame.shape}; expected {leaf.shape}.")
+            frames[index] = frame.reshape(leaf.shape)
             losses.add("frames of lossy JPEG", int(jpeg))
-        return equal_binaries(frames.reshape(-1), int(np.prod(shape)), len(column), valid)
+        return leaf.spread(frames, valid)
 
 
 def _decoded(data: Any, place: str) -> tuple[np.ndarray, bool]:

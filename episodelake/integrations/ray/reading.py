@@ -24,7 +24,6 @@ from ...errors import InvalidArgumentError
 from ...plugin import Address, FixedNode, collected, iterate_blocks, plain_table
 from ...plugin.columns import ACTION, EPISODE, METADATA, OBSERVATION, REWARD
 from ...plugin.engines import unit_counts
-from ...readers.blocks import without_nulls
 from ...readers.columns.selection import select
 from ...readers.columns.specs import check_names
 from ...readers.columns.tree import leaves
@@ -90,12 +89,7 @@ def _kept_facts(view: EpisodeView) -> list[str]:
 def _tensor(column: pa.ChunkedArray, leaf: FixedNode) -> pa.Array:
     """Return a column in the shape and dtype of its space; where it is NULL, tensors are zero."""
     valid = column.is_valid().to_numpy()
-    if column.null_count:
-        chunks = [
-            without_nulls(chunk, chunk.is_valid().to_numpy(zero_copy_only=False)) for chunk in column.chunks
-        ]
-        column = pa.chunked_array(chunks, column.type)
-    values = leaf.decode([column])
+    values = leaf.decode([column.drop_null() if column.null_count else column])
     if not len(values):
         values = np.zeros((len(valid), *leaf.shape), leaf.native)
     elif len(values) < len(valid):

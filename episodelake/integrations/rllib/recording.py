@@ -28,9 +28,8 @@ from ray.rllib.utils.spaces.space_utils import batch as stacked
 from ... import EpisodeStore, create
 from ... import open as open_store
 from ...errors import InvalidArgumentError, StoreExistsError, StoreNotFoundError
-from ...plugin import Layout
+from ...plugin import InfoChoice, Layout
 from ...types import SessionKeywords, SessionOptions, VectorRecorder
-from ...writers.recorders.vector_values import InfoChoice
 from .recording_agents import (
     SAMPLED_ACTION,
     AgentsRecording,

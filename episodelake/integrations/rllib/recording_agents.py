@@ -26,10 +26,8 @@ from ray.rllib.utils.metrics import WEIGHTS_SEQ_NO
 
 from ... import EpisodeStore
 from ...errors import RecorderStateError
-from ...plugin import freeze_value
-from ...store.agents import find_group
-from ...types import OpenTeam, SessionKeywords, TeamWriter
-from ...writers.recorders.vector_values import InfoChoice
+from ...plugin import InfoChoice, freeze_value
+from ...types import AgentGroup, OpenTeam, SessionKeywords, TeamWriter
 
 #: The policy value with an action before RLlib clipped or rescaled it.
 SAMPLED_ACTION = "sampled_action"
@@ -139,7 +137,7 @@ class AgentsRecording:
         infos = InfoChoice.of(arguments["record_infos"])
         spaces = agent_spaces(envs)
         known = store.agent_groups
-        groups = {name: known[find_group(known, name, *pair)].name for name, pair in spaces.items()}
+        groups = {name: known[AgentGroup.find(known, name, *pair)].name for name, pair in spaces.items()}
         self._rescaled = {name: is_rescaled(action_space) for name, (_, action_space) in spaces.items()}
         writer = store.team_writer(run=arguments["run"], metadata=arguments["metadata"], **options)
         team = _TeamRun(writer, groups, infos, facts, set(range(len(envs.envs))))

@@ -18,8 +18,8 @@ import pyarrow as pa
 import typer
 
 from ...errors import QueryError, StoreAccessError
-from ...plugin import QuerySession, check_outside_stores, size_text
-from ...plugin.files import exists, file_state, is_file, is_folder, replacing
+from ...plugin import QuerySession, size_text
+from ...plugin.files import check_outside_stores, exists, file_state, is_file, is_folder, replacing
 from ..result import Report
 from .cells import clean, writer
 from .json_text import json_of

@@ -9,7 +9,8 @@ import polars as pl
 
 from ... import EpisodeStore, EpisodeView
 from ...errors import QueryError
-from ...plugin import collected, counted, quote, run_keys
+from ...plugin import collected, counted, quote
+from ...plugin.columns import METADATA
 from ..output.page import Page
 from .open_store import Explored, meant
 
@@ -115,7 +116,8 @@ def columns_of(store: EpisodeStore, table: str) -> list[str]:
 
 def run_columns(store: EpisodeStore) -> dict[str, str]:
     """Return the columns `run.<key>` of a listing, each with its column of `runs`."""
-    return {f"run.{key}": name for key, name in run_keys(store.context.snapshot).items()}
+    keys = [name for name in columns_of(store, "runs") if name.startswith(METADATA.prefix)]
+    return {"run.name": "name"} | {f"run.{name.removeprefix(METADATA.prefix)}": name for name in keys}
 
 
 def _place(offset: int, shown: int, total: int) -> str:

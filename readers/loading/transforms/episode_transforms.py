@@ -11,6 +11,7 @@ import numpy as np
 from ....store.common.arguments import discount_factor, one_of, whole_number
 from ....store.errors import InvalidArgumentError
 from ....store.names import FLAGS, NEXT_OBSERVATION, OBSERVATION, REWARD, TERMINATED
+from ...columns.ragged import Ragged
 from ...columns.selection import EpisodeIndex
 from ...columns.specs import PRESENT
 from ...columns.step_arrays import StepArrays
@@ -320,6 +321,11 @@ class FrameStack(EpisodeTransform):
         def stacked(leaf: np.ndarray | StackedRows) -> StackedRows:
             if isinstance(leaf, StackedRows):
                 raise InvalidArgumentError(f"{self!r}: {self.key!r} is stacked already.")
+            if isinstance(leaf, Ragged):
+                raise InvalidArgumentError(
+                    f"{self!r}: rows of {self.key!r} differ in length, so they cannot be stacked. Name a "
+                    "part of one shape, or take the rows before with units=el.Deltas({...: [-1, 0]})."
+                )
             return StackedRows(leaf, before, self.k, self.pad == "zero")
 
         columns = replace_part(arrays.columns, self.key, lambda part: map_leaves(stacked, part))

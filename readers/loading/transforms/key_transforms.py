@@ -19,6 +19,7 @@ from ....store.common.arguments import is_integer, is_real, whole_number
 from ....store.errors import InvalidArgumentError
 from ....store.names import MASK, NEXT_OBSERVATION, is_observation, next_name
 from ....store.spaces.flattening import check_flattened, flatten_values
+from ...columns.ragged import Ragged
 from ...columns.tree import Tree, leaves, map_leaves
 from ..units import Batch
 
@@ -184,7 +185,12 @@ class Cast:
 
 
 def _each_leaf(function: Callable[[np.ndarray], np.ndarray]) -> Callable[[Tree, str, str], Tree]:
-    return lambda values, name, key: map_leaves(function, values)
+    """Return a change of all arrays of a value; of rows that differ in length, their values."""
+
+    def change(leaf: Any) -> Any:
+        return leaf.with_values(change(leaf.values)) if isinstance(leaf, Ragged) else function(leaf)
+
+    return lambda values, name, key: map_leaves(change, values)
 
 
 @dataclass(frozen=True)

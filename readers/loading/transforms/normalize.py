@@ -10,6 +10,7 @@ import numpy as np
 
 from ....store.common.arguments import one_of
 from ....store.errors import InvalidArgumentError
+from ...columns.ragged import Ragged
 from ...columns.tree import Tree, leaves
 from ...measures.column_stats import ColumnStats, Stats
 from ..units import Batch
@@ -92,8 +93,10 @@ class Normalize:
         """
         return change(batch, tuple(self.by), self._moved)
 
-    def _moved(self, values: Tree, name: str, key: str) -> np.ndarray:
+    def _moved(self, values: Tree, name: str, key: str) -> Tree:
         offset, scale = self.by[key]
+        if isinstance(values, Ragged):
+            return values.with_values(self._moved(values.values, name, key))
         if not isinstance(values, np.ndarray):
             inner = ", ".join(part for part, _ in leaves(values, name))
             raise InvalidArgumentError(f"{name!r} is nested; name its parts to normalize them: {inner}.")

@@ -127,6 +127,13 @@ class TorchModule:
 
     def _computed(self, given: dict[str, Tree], mask: torch.Tensor | None) -> dict[str, torch.Tensor]:
         """Return the new columns, on the device of those given."""
+        for name, leaf in leaves(given):
+            if leaf.is_nested:
+                raise InvalidArgumentError(
+                    f"{self!r} needs tensors of one shape, but the rows of {name!r} differ in length. Pad "
+                    "them with output=el.Output('torch', ragged='padded'): it then gets a dict of values and "
+                    "mask."
+                )
         if mask is not None:
             given = _aligned(given, mask.shape[1])
         lead = self._lead(given)

@@ -18,7 +18,7 @@ from typing import Any
 
 import polars as pl
 
-from .. import EpisodeStore, EpisodeView, Video, create
+from .. import EpisodeStore, EpisodeView, Rollouts, Video, create
 from .. import open as open_store
 from ..errors import DatasetError, StoreAccessError, StoreNotFoundError
 from ..plugin import (
@@ -35,9 +35,9 @@ from ..plugin.files import afterwards, exists, is_visible, rename_durably, visib
 from ..store.spaces.coerce import Cast
 from ..types import Progress
 from ..writers.episodes.source_keys import Source, committed_sources
-from ..writers.importing.importer import Imported, OnChanged, OnError, SourceChangedError, import_episodes
 from ..writers.session.environment import stated_spec
 from ..writers.session.run import recover_unclosed
+from .importer import Imported, OnChanged, OnError, SourceChangedError, import_episodes
 
 
 @dataclass(frozen=True)
@@ -188,6 +188,8 @@ def _changed(dataset: ForeignDataset, done: Imported, into: str | PathLike[str])
 
 def empty_store(dataset: ForeignDataset, path: Path, **options: Any) -> EpisodeStore:
     """Create a store for the episodes of a dataset."""
+    if dataset.rollouts is not None:
+        return create(path, Rollouts.of(dataset.rollouts), **options)
     return create(
         path,
         observation_space=dataset.observation_space,
@@ -209,6 +211,8 @@ def _staged(dataset: ForeignDataset, target: Target) -> Iterator[tuple[EpisodeSt
     spaces = space_to_json(dataset.observation_space), space_to_json(dataset.action_space)
     encodings = [{column: each.to_json() for column, each in dataset.encodings.items()}]
     facts = [dataset.identity, run, spaces, dataset.reward_shape, *(encodings if encodings[0] else ())]
+    if dataset.rollouts is not None:
+        facts.append({"rollouts": dict(dataset.rollouts)})
     identity = json.dumps(facts, sort_keys=True)
     digest = hashlib.sha256(identity.encode()).hexdigest()[:12]
     layout = Layout.at(target.into)

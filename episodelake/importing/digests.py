@@ -16,10 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...store.frames import EncodedFrames
-from ...store.names import EPISODE
-from ...store.spaces.arrow import LISTS
-from .formats import ForeignEpisode
+from ..plugin import LISTS, ForeignEpisode
+from ..plugin.columns import EPISODE
+from ..types import EncodedFrames
 
 #: 128 bits.
 _DIGITS = 32

@@ -15,16 +15,16 @@ from urllib.parse import quote
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ...store.common.progress import Progress
-from ...store.dynamic.column_groups import METADATA
-from ...store.errors import DatasetError, EpisodelakeError
-from ...store.names import EPISODE, SOURCE_DIGEST, SOURCE_KEY
-from ..episodes.arrow_episodes import batches_of
-from ..episodes.episode_writer import EpisodeWriter
-from ..episodes.source_keys import Source
-from .boundary import Files
+from .. import EpisodeWriter
+from ..errors import DatasetError, EpisodelakeError
+from ..plugin import ForeignDataset, ForeignEpisode, ForeignTable, Part
+from ..plugin.columns import EPISODE, METADATA
+from ..store.names import SOURCE_DIGEST, SOURCE_KEY
+from ..types import Progress
+from ..writers.episodes.source_keys import Source
+from ..writers.importing.boundary import Files
+from ..writers.importing.formats import guard_limits
 from .digests import content_digest, table_digests
-from .formats import ForeignDataset, ForeignEpisode, ForeignTable, Part, guard_limits
 
 OnError = Literal["raise", "skip"]
 OnChanged = Literal["error", "keep", "replace"]
@@ -254,7 +254,7 @@ def _tables(part: Part, table: ForeignTable) -> tuple[pa.Table, pa.Table]:
     if table.episodes is None:
         episodes = pa.table({EPISODE: steps.column(EPISODE).unique()})
     else:
-        episodes = pa.Table.from_batches(batches_of(table.episodes))
+        episodes = pa.table(table.episodes)
     if episodes.num_rows != len(part.keys):
         raise DatasetError(
             f"{part.keys[0]} and the episodes after it: expected {len(part.keys)}, got {episodes.num_rows}."

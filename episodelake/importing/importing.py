@@ -24,7 +24,6 @@ from ..plugin import (
     ImportOptions,
     Layout,
     Losses,
-    check_free,
     collected,
     flag,
     one_of,
@@ -32,7 +31,7 @@ from ..plugin import (
     reading,
     space_to_json,
 )
-from ..plugin.files import exists, is_file, real_path, refuse_unused
+from ..plugin.files import check_free, exists, is_file, real_path, refuse_unused
 from ..store.common.arguments import naming_arguments
 from ..store.spaces.coerce import Cast
 from ..types import Progress
@@ -44,8 +43,8 @@ from ..writers.importing.formats import (
     chosen_format,
     installed_dataset,
 )
-from ..writers.importing.importer import OnChanged, OnError, read_part, source_identity, write_loaded
-from .import_staging import Target, empty_store, import_staged
+from .importer import OnChanged, OnError, read_part, source_identity, write_loaded
+from .staging import Target, empty_store, import_staged
 
 _PREVIEWED_ROWS = 5
 
@@ -385,6 +384,13 @@ def _check_target(target: EpisodeStore, dataset: ForeignDataset) -> None:
             f"{target.url} is a store of several agents, and the episodes of {dataset.source} have one. "
             "Import them into a store of their own."
         )
+    own = target.handle.manifest.rollouts
+    if (own is None) != (dataset.rollouts is None):
+        kinds = "no rollouts" if own is None else "rollouts", "no rollouts" if own is not None else "rollouts"
+        raise SpaceMismatchError(
+            f"{target.url} is a store of {kinds[0]}, and the episodes of {dataset.source} are {kinds[1]}. "
+            "Import them into a store of their own."
+        )
     if schema.reward_shape != dataset.reward_shape:
         raise SpaceMismatchError(
             f"The rewards of {dataset.source} have the shape {dataset.reward_shape}; {target.url} has "
@@ -403,6 +409,7 @@ def _spaces_of(target: EpisodeStore | None, dataset: ForeignDataset) -> Iterator
     wanted = target.observation_space, target.action_space
     dataset.observation_space, dataset.action_space = wanted
     dataset.encodings = target.handle.manifest.encodings
+    dataset.rollouts = target.handle.manifest.rollouts
     try:
         yield
     except SpaceMismatchError as error:

@@ -1,0 +1,224 @@
+"""Conversations in OpenAI's form: `messages`, in JSON lines and Parquet, as fine-tuning takes them.
+
+A line is an object with the list `messages`, or with `prompt` and `completion` as lists of messages, of
+which the model sampled those of the completion. Beside them `reward`, or `rewards` and `weights` by name,
+`advantage`, `group`, `sample`, `task`, `policy_version`, `stop_reason`, `error` and `truncated` are those of
+the rollout, and `id` names it. Other keys are metadata: numbers, texts and objects of these under their own
+name, lists as JSON in `record`.
+
+An export writes a line for each branch, without tokens and times.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ...errors import DatasetError
+from ...plugin import Export, Format, Match, export_format, reading
+from ...plugin.files import is_folder
+from ...writers.importing.boundary import Files, check_groups
+from ..tokens import TOKEN_COLUMNS
+from .records import (
+    RESERVED,
+    Arguments,
+    Record,
+    RolloutDataset,
+    base_of,
+    files_of,
+    first_keys,
+    json_lines,
+    kept_json,
+    list_at,
+    mapping_at,
+    object_of,
+    text_or_none,
+)
+from .writing import holds, rollouts_of, taken_json, write_json_lines
+
+_SUFFIXES = (".jsonl", ".parquet")
+_MESSAGES, _PROMPT, _COMPLETION = "messages", "prompt", "completion"
+#: Metadata with JSON.
+_RECORD = "record"
+_TEXT_FACTS = ("group", "task", "stop_reason", "error")
+_NUMBER_FACTS = ("sample", "policy_version")
+_BATCH = 64
+
+
+def _files(source: Any) -> list[Path]:
+    named = isinstance(source, Files) or (isinstance(source, str | Path) and not is_folder(source))
+    return [path for path in files_of(source, "*") if named or path.suffix in _SUFFIXES]
+
+
+def _detect(source: Any) -> Match:
+    files = _files(source)
+    if not files:
+        return Match("it has no JSON lines or Parquet", 2, related=False)
+    try:
+        keys = set(pq.read_schema(files[0]).names) if _is_parquet(files[0]) else first_keys(files[0])
+    except (pa.ArrowException, OSError):
+        return Match(f"{files[0].name} cannot be read", 2, related=False)
+    if _MESSAGES in keys:
+        return Match(f"{files[0].name} has {_MESSAGES}")
+    return Match(f"{files[0].name} has no {_MESSAGES}", 1, related=False)
+
+
+def _is_parquet(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(4) == b"PAR1"
+
+
+class _Dataset(RolloutDataset):
+    def __init__(self, source: Any) -> None:
+        super().__init__()
+        self._files, self._base = _files(source), base_of(source)
+        if not self._files:
+            raise DatasetError(f"{source} has no file of {' or '.join(_SUFFIXES)}.")
+
+    def records(self) -> Iterator[Record]:
+        for path in self._files:
+            if _is_parquet(path):
+                name = path.relative_to(self._base).as_posix()
+                for number, row in enumerate(parquet_rows(path)):
+                    # A column has the keys of all its messages.
+                    yield self._record(without_nulls(row), f"{path}, row {number}", f"{name}:{number}")
+            else:
+                yield from json_lines([path], self._base, self._of_line)
+
+    def _of_line(self, content: Any, place: str, key: str) -> list[Record]:
+        if isinstance(content, list):
+            content = {_MESSAGES: content}
+        return [self._record(object_of(content, place), place, key)]
+
+    def _record(self, content: Mapping[str, Any], place: str, key: str) -> Record:
+        return Record(place, text_or_none(content.get("id")) or key, partial(_arguments, content, place))
+
+
+FORMAT = Format(
+    "messages",
+    None,
+    f"JSON lines or Parquet with {_MESSAGES} in OpenAI's form",
+    _detect,
+    lambda source, options: _Dataset(source),
+    (),
+)
+
+
+def parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a Parquet file.
+
+    Raises:
+        DatasetError: it is damaged, or a row group is too large for memory.
+    """
+    with reading(path, "is no whole Parquet file"), pq.ParquetFile(path) as file:
+        for group in range(file.num_row_groups):
+            check_groups(f"{path}, row group {group}", file.metadata, [group])
+            for batch in file.iter_batches(_BATCH, row_groups=[group]):
+                yield from batch.to_pylist()
+
+
+def _arguments(content: Mapping[str, Any], place: str) -> Arguments:
+    messages, sampled = _conversation(content, place)
+    if not messages:
+        return None
+    rest = {name: value for name, value in content.items() if name not in (_MESSAGES, _PROMPT, _COMPLETION)}
+    facts: dict[str, Any] = {}
+    for name in (*_TEXT_FACTS, *_NUMBER_FACTS):
+        wanted = str if name in _TEXT_FACTS else int
+        if isinstance(rest.get(name), wanted) and not isinstance(rest[name], bool):
+            facts[name] = rest.pop(name)
+    reward = rest.pop("reward", None)
+    named = mapping_at(rest, "rewards", place)
+    weights = mapping_at(rest, "weights", place)
+    numbers = {"advantages": rest.pop("advantage")} if _is_number(rest.get("advantage")) else {}
+    for name in ("rewards", "weights"):
+        rest.pop(name, None)
+    kept = {name: value for name, value in rest.items() if value is not None and name != "truncated"}
+    plain = {name: value for name, value in kept.items() if _is_plain(value) and name not in RESERVED}
+    others = {name: value for name, value in kept.items() if name not in plain}
+    return {
+        "messages": messages,
+        "sampled": sampled,
+        "numbers": numbers,
+        "rewards": named or reward,
+        "weights": weights or None,
+        "facts": facts,
+        "truncated": rest.get("truncated") is True,
+        "metadata": {**plain, **({_RECORD: kept_json(others, place)} if others else {})},
+    }
+
+
+def _conversation(content: Mapping[str, Any], place: str) -> tuple[list[Any], list[bool] | None]:
+    """Return the messages, and which of them were sampled; None for those of the assistant."""
+    if content.get(_MESSAGES) is not None:
+        return _messages(content, _MESSAGES, place), None
+    prompt, completion = (_messages(content, name, place) for name in (_PROMPT, _COMPLETION))
+    answers = [isinstance(each, Mapping) and each.get("role") == "assistant" for each in completion]
+    return [*prompt, *completion], [*[False] * len(prompt), *answers]
+
+
+def _messages(content: Mapping[str, Any], name: str, place: str) -> list[Any]:
+    given = content.get(name)
+    if isinstance(given, str):  # as a column of Parquet
+        try:
+            content = {name: json.loads(given)}
+        except (ValueError, RecursionError) as error:
+            raise DatasetError(f"{place}: {name} is a text that is no JSON: {error!s:.200}.") from error
+    return list_at(content, name, place)
+
+
+def without_nulls(value: Any) -> Any:
+    """Return a value without keys that are null at any depth, but for the content of messages."""
+    if isinstance(value, Mapping):
+        return {
+            name: without_nulls(part)
+            for name, part in value.items()
+            if part is not None or (name == "content" and "role" in value)
+        }
+    return [without_nulls(each) for each in value] if isinstance(value, list) else value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether a value may be metadata as it is: it has no lists."""
+    if isinstance(value, Mapping):
+        return bool(value) and all(map(_is_plain, value.values()))
+    return isinstance(value, str | int | float)
+
+
+@export_format("messages", holds=holds(*TOKEN_COLUMNS))
+def write_messages(export: Export, target: Path) -> None:
+    """Write a line for each branch of a rollout."""
+    write_json_lines(target, _lines(export))
+
+
+def _lines(export: Export) -> Iterator[dict[str, Any]]:
+    for rollout, metadata in rollouts_of(export):
+        record = taken_json(metadata, _RECORD)
+        facts = {**metadata, **record}
+        if rollout.reward or "rewards" in facts:
+            facts["reward"] = rollout.reward
+        if rollout.episode.truncated:
+            facts["truncated"] = True
+        branches = rollout.branches
+        shared = sum(len(each.numbers) for each in branches) - len(rollout.messages)
+        export.losses.add("a message that branches share, which each of them repeats", shared)
+        inferred = [message["role"] == "assistant" for message in rollout.messages]
+        differing = sum(one != two for one, two in zip(inferred, rollout.sampled, strict=True))
+        export.losses.add("whether the model sampled a message, which follows from its role", differing)
+        for number, branch in enumerate(branches):
+            own = facts
+            if len(branches) > 1:
+                own = {**facts, "branch": number}
+                if "id" in facts:
+                    own["id"] = f"{facts['id']}.{number}"
+            yield {_MESSAGES: branch.messages, **own}

@@ -1,0 +1,268 @@
+"""Datasets of rollouts: files, JSON lines, and the path from a record to an episode."""
+
+from __future__ import annotations
+
+import json
+import re
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ...errors import DatasetError, InvalidArgumentError
+from ...plugin import (
+    ForeignDataset,
+    ForeignEpisode,
+    Part,
+    check_bytes,
+    dump_json,
+    freeze_value,
+    reading,
+)
+from ...plugin.files import is_file, is_folder
+from ...writers.importing.boundary import Files, bounded_line
+from ..declaration import Rollouts
+from ..steps import FACTS, rollout_steps
+
+#: Keys of a JSON file are looked for in its first bytes.
+_HEAD_BYTES = 64 << 10
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]:]', re.DOTALL)
+#: What the report of an import says of columns.
+_MAPPING = {"observation": "the message that each message continues", "action": "whether it was sampled"}
+
+#: Metadata with a meaning of their own, which other keys of a source must not take.
+RESERVED = frozenset({*FACTS, "rewards", "weights", "source_key", "source_digest"})
+
+#: The arguments of `rollout_steps` for one rollout; None if it has no message.
+Arguments = Mapping[str, Any] | None
+
+
+@dataclass(frozen=True)
+class Record:
+    """A rollout of a source.
+
+    Attributes:
+        place: the file and line, for messages.
+        key: names it within the dataset.
+        read: returns the arguments; raises `DatasetError` or `InvalidArgumentError` if it is damaged.
+    """
+
+    place: str
+    key: str
+    read: Callable[[], Arguments]
+
+    @staticmethod
+    def damaged(place: str, key: str, error: DatasetError) -> Record:
+        """Return one that cannot be read."""
+
+        def read() -> Arguments:
+            raise error
+
+        return Record(place, key, read)
+
+
+class RolloutDataset(ForeignDataset):
+    """An open source of rollouts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        declared = Rollouts()
+        self.observation_space, self.action_space = declared.observation_space, declared.action_space
+        self.rollouts = declared.to_json()
+        self.mapping = dict(_MAPPING)
+
+    @abstractmethod
+    def records(self) -> Iterator[Record]:
+        """Yield the rollouts in the order of the source."""
+
+    def parts(self) -> Iterator[Part]:
+        """Yield a part for each rollout; the second of one name is damaged."""
+        places: dict[str, str] = {}
+        for record in self.records():
+            first = places.setdefault(record.key, record.place)
+            if first != record.place:
+                problem = f"{record.place}: the id {record.key!r} is that of {first}."
+                record = Record.damaged(record.place, record.place, DatasetError(problem))
+            yield Part((record.key,), partial(self._episode, record))
+
+    def _episode(self, record: Record) -> ForeignEpisode | None:
+        try:
+            arguments = record.read()
+            if arguments is None:
+                self.losses.add("a rollout without messages")
+                return None
+            vocabulary = Rollouts.of(self.rollouts or {}).vocabulary
+            return ForeignEpisode(**rollout_steps(**arguments, vocabulary=vocabulary))
+        except InvalidArgumentError as error:
+            raise DatasetError(f"{record.place}: {error}") from error
+
+
+def files_of(source: Any, *patterns: str) -> list[Path]:
+    """Return the files of a source: itself, those of a list, or those of a folder that match a pattern.
+
+    Numbers in names count as numbers, so that step 10 comes after step 9.
+    """
+    if isinstance(source, Files):
+        return list(source.paths)
+    if not isinstance(source, str | Path):
+        return []
+    path = Path(source)
+    if is_folder(path):
+        found = {each for pattern in patterns for each in path.glob(pattern) if is_file(each)}
+        return sorted(found, key=lambda each: _natural(each.relative_to(path)))
+    return [path] if is_file(path) else []
+
+
+def base_of(source: Any) -> Path:
+    """Return the folder by which files are named in keys."""
+    if isinstance(source, Files):
+        return source.base
+    path = Path(source)
+    return path if is_folder(path) else path.parent
+
+
+def _natural(path: Path) -> list[tuple[int, int, str]]:
+    parts = re.split(r"(\d+)", path.as_posix())
+    return [(0, int(each), each) if each.isdecimal() else (1, 0, each) for each in parts]
+
+
+def first_keys(path: Path) -> set[str]:
+    """Return the keys of the object that a JSON file begins with, as far as its first bytes have them."""
+    with path.open("rb") as file:
+        head = file.read(_HEAD_BYTES)
+    keys: set[str] = set()
+    if not head.lstrip().startswith(b"{"):
+        return keys
+    depth, text = 0, b""
+    for match in _TOKEN.finditer(head):
+        token = match.group()
+        if token in b"{[":
+            depth += 1
+        elif token in b"}]":
+            depth -= 1
+            if not depth:
+                break
+        elif token == b":" and depth == 1:
+            keys.add(text[1:-1].decode(errors="replace"))
+        text = token
+    return keys
+
+
+def json_lines(
+    paths: Iterable[Path], base: Path, records_of: Callable[[Any, str, str], Iterable[Record]]
+) -> Iterator[Record]:
+    """Yield the records of JSON lines; a line that cannot be read is a damaged one.
+
+    Args:
+        base: the folder by which files are named in keys.
+        records_of: takes the content of a line, its place for messages and its key, the file with the number
+            of the line; returns the records in it, or raises `DatasetError`.
+    """
+    for path in paths:
+        name = path.relative_to(base).as_posix()
+        with reading(path), path.open("rb") as file:
+            number = 1
+            while line := bounded_line(file, place := f"{path}, line {number}"):
+                records: Iterable[Record] = ()
+                key = f"{name}:{number}"
+                if line.strip():
+                    try:
+                        records = list(records_of(parsed(line, place), place, key))
+                    except DatasetError as error:
+                        records = [Record.damaged(place, key, error)]
+                yield from records
+                number += 1
+
+
+def parsed(line: bytes, place: str) -> Any:
+    """Return the value of a JSON text.
+
+    Raises:
+        DatasetError: it is no JSON, is cut or no UTF-8, or is nested too deep.
+    """
+    try:
+        return json.loads(line.decode())
+    except UnicodeDecodeError as error:
+        raise DatasetError(
+            f"{place} is no UTF-8: byte {error.start} is 0x{line[error.start]:02x}."
+        ) from error
+    except json.JSONDecodeError as error:
+        cut = "" if line.endswith(b"\n") else " The file ends in this line: its writer was interrupted."
+        raise DatasetError(f"{place} is no JSON: {error.msg} at character {error.pos}.{cut}") from error
+    except (RecursionError, ValueError) as error:  # integers of thousands of digits
+        raise DatasetError(f"{place} cannot be read: {type(error).__name__}: {error!s:.200}.") from error
+
+
+def bounded_text(path: Path) -> bytes:
+    """Return the content of a file.
+
+    Raises:
+        DatasetError: it is larger than the limit of this import, or cannot be read.
+    """
+    with reading(path):
+        check_bytes(str(path), path.stat().st_size)
+        return path.read_bytes()
+
+
+def mapping_at(content: Any, key: str, place: str) -> Mapping[str, Any]:
+    """Return the object below a key; an empty one if there is none."""
+    value = content.get(key)
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise DatasetError(f"{place}: {key} is a {type(value).__name__}; expected an object.")
+    return value
+
+
+def list_at(content: Any, key: str, place: str) -> list[Any]:
+    """Return the list below a key; an empty one if there is none."""
+    value = content.get(key)
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise DatasetError(f"{place}: {key} is a {type(value).__name__}; expected a list.")
+    return value
+
+
+def object_of(content: Any, place: str) -> Mapping[str, Any]:
+    """Return a value that has to be an object."""
+    if not isinstance(content, Mapping):
+        raise DatasetError(f"{place} is a {type(content).__name__}; expected an object.")
+    return content
+
+
+def text_or_none(value: Any) -> str | None:
+    """Return a text, a number as text, and None for everything else."""
+    if isinstance(value, str):
+        return value or None
+    return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def numbers_of(values: Any, dtype: Any, place: str) -> np.ndarray | None:
+    """Return a list of numbers as an array; None where it is empty or missing."""
+    if values is None or (isinstance(values, list) and not values):
+        return None
+    if isinstance(values, np.ndarray):
+        return values
+    if not isinstance(values, list):
+        raise DatasetError(f"{place} is a {type(values).__name__}; expected a list of numbers.")
+    try:
+        array = np.asarray(values)
+        if array.ndim != 1 or array.dtype.kind not in "biuf":
+            raise ValueError(f"it has the type {array.dtype} and shape {array.shape}")
+        # Token ids are checked by the writer, so that they keep their type.
+        return array if array.dtype.kind in "iub" or dtype is None else array.astype(dtype)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise DatasetError(f"{place} is no list of numbers: {error!s:.200}.") from error
+
+
+def kept_json(value: Any, place: str) -> str:
+    """Return what has no column of its own as JSON text, which `load_json` of the plugin reads."""
+    try:
+        return dump_json(freeze_value(value))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise DatasetError(f"{place} cannot be kept: {error!s:.200}.") from error

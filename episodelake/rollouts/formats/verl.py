@@ -1,0 +1,119 @@
+"""Rollouts that verl writes below `trainer.rollout_data_dir`: `<step>.jsonl`, a line for each output.
+
+A line has the decoded texts `input` and `output`, so a rollout is two messages without tokens. `score` is the
+reward, `gts` the ground truth, other keys are of the reward function. `uid` is
+`{sample}_{rollout}_{output}`: the sample is the group. Older trainers write `request_id` in its place, and
+the rows of a step with the same input are a group. See `_log_rollout_data` in
+https://github.com/volcengine/verl, verl/trainer/ppo.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ...errors import DatasetError
+from ...plugin import Format, Match
+from .records import (
+    RESERVED,
+    Arguments,
+    Record,
+    RolloutDataset,
+    base_of,
+    files_of,
+    first_keys,
+    json_lines,
+    kept_json,
+    object_of,
+    text_or_none,
+)
+
+PATTERN = "*.jsonl"
+_NEEDED = ("input", "output", "score")
+_PLACED = frozenset({*_NEEDED, "uid", "step"})
+
+
+def _files(source: Any) -> list[Path]:
+    return [path for path in files_of(source, PATTERN) if path.stem.isdecimal()]
+
+
+def _detect(source: Any) -> Match:
+    files = _files(source)
+    if not files:
+        return Match("it has no <step>.jsonl", 3, related=False)
+    lacking = [name for name in (*_NEEDED, "step") if name not in first_keys(files[0])]
+    if lacking:
+        return Match(f"{files[0].name} has no {', '.join(lacking)}", len(lacking), related=len(lacking) == 1)
+    return Match(f"{files[0].name} has rollouts of verl")
+
+
+class _Dataset(RolloutDataset):
+    def __init__(self, source: Any) -> None:
+        super().__init__()
+        self._files, self._base = files_of(source, PATTERN), base_of(source)
+        if not self._files:
+            raise DatasetError(f"{source} has no {PATTERN}.")
+        self._counts: Counter[str] = Counter()
+
+    def records(self) -> Iterator[Record]:
+        for path in self._files:
+            self._counts = Counter()
+            yield from json_lines([path], self._base, self._of_line)
+
+    def _of_line(self, content: Any, place: str, key: str) -> list[Record]:
+        row = object_of(content, place)
+        facts, metadata = self._names(row)
+        if "output" in metadata:
+            key = f"{key.rpartition(':')[0]}:{row['uid']}"
+        return [Record(place, key, partial(_arguments, row, facts, metadata, place))]
+
+    def _names(self, row: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return group and sample, and what else a `uid` says."""
+        uid = text_or_none(row.get("uid"))
+        pieces = uid.rsplit("_", 2) if uid is not None else []
+        if len(pieces) == 3 and pieces[1].isdecimal() and pieces[2].isdecimal():
+            return {"group": pieces[0], "sample": int(pieces[1])}, {"uid": uid, "output": int(pieces[2])}
+        digest = hashlib.sha256(repr(row.get("input")).encode(errors="surrogatepass")).hexdigest()
+        group = f"{row.get('step')}-{digest[:12]}"
+        self._counts[group] += 1
+        return {"group": group, "sample": self._counts[group] - 1}, {"uid": uid} if uid else {}
+
+
+FORMAT = Format(
+    "verl",
+    None,
+    "<step>.jsonl with input, output, score and step, as verl writes them, or a folder of such files",
+    _detect,
+    lambda source, options: _Dataset(source),
+    (),
+)
+
+
+def _arguments(
+    row: Mapping[str, Any], facts: Mapping[str, Any], metadata: Mapping[str, Any], place: str
+) -> Arguments:
+    for name in ("input", "output"):
+        if not isinstance(row.get(name), str):
+            raise DatasetError(f"{place}: {name} is {row.get(name)!r:.100}; expected a text.")
+    others = {name: value for name, value in row.items() if name not in _PLACED and value is not None}
+    plain = {name: value for name, value in others.items() if isinstance(value, str | int | float)}
+    lists = {name: value for name, value in others.items() if name not in plain}
+    step = row.get("step")
+    return {
+        "messages": [
+            {"role": "user", "content": row["input"]},
+            {"role": "assistant", "content": row["output"]},
+        ],
+        "rewards": row.get("score"),
+        "facts": facts,
+        "metadata": {
+            **{f"verl_{name}" if name in RESERVED else name: value for name, value in plain.items()},
+            **metadata,
+            **({} if step is None else {"step": step}),
+            **({"record": kept_json(lists, place)} if lists else {}),
+        },
+    }

@@ -1,0 +1,222 @@
+"""A whole rollout as the arguments of `EpisodeWriter.write_episode`, for writers and formats alike."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..errors import InvalidArgumentError
+from ..plugin import freeze_value, whole_number
+from .messages import ROLE, SAMPLED, columns_of, is_models
+from .tokens import MessageTokens, TokenArguments, is_array
+
+#: Metadata of a rollout with a meaning, in the order of the view `rollouts`.
+FACTS = ("group", "sample", "task", "policy_version", "stop_reason", "error", "advantage")
+
+
+@dataclass(frozen=True)
+class RolloutFacts:
+    """Facts of a rollout as a whole.
+
+    Attributes:
+        metadata: the episode's metadata.
+        reward: the rollout's reward; 0 if there is none.
+    """
+
+    metadata: Mapping[str, Any]
+    reward: float
+
+    @staticmethod
+    def of(
+        rewards: Mapping[str, float] | float | None,
+        weights: Mapping[str, float] | None,
+        metadata: Mapping[str, Any] | None,
+        **facts: Any,
+    ) -> RolloutFacts:
+        """Return the facts that `write_rollout` was given; see there for the errors."""
+        known = {name: _fact(name, value) for name, value in facts.items() if value is not None}
+        if not isinstance(metadata, Mapping | None):
+            raise InvalidArgumentError(f"metadata is {metadata!r:.100}; expected a mapping.")
+        # Columns know no case: a key "Group" would take the column of the group.
+        taken = [str(key) for key in metadata or {} if str(key).lower() in (*FACTS, "rewards", "weights")]
+        if taken:
+            raise InvalidArgumentError(
+                f"metadata has {', '.join(taken)}, which are arguments of their own. Give them there."
+            )
+        named = _named("rewards", rewards) if isinstance(rewards, Mapping) else {}
+        factors = {} if weights is None else _named("weights", weights)
+        unknown = sorted(set(factors) - set(named))
+        if unknown:
+            raise InvalidArgumentError(
+                f"weights names {', '.join(unknown)}; rewards has {', '.join(named) or 'no names'}."
+            )
+        if rewards is None or isinstance(rewards, Mapping):
+            reward = _sum(value * factors.get(name, 1.0) for name, value in named.items())
+        else:
+            reward = finite("rewards", rewards)
+        split = {**({"rewards": named} if named else {}), **({"weights": factors} if factors else {})}
+        return RolloutFacts(freeze_value({**(metadata or {}), **known, **split}), reward)
+
+
+def rollout_steps(
+    messages: Sequence[Mapping[str, Any]],
+    *,
+    vocabulary: int | None = None,
+    parents: Sequence[int] | None = None,
+    sampled: Sequence[bool] | None = None,
+    times: Sequence[float | None] | None = None,
+    tokens: Any = None,
+    mask: Any = None,
+    numbers: Mapping[str, Any] | None = None,
+    rewards: Mapping[str, float] | float | None = None,
+    weights: Mapping[str, float] | None = None,
+    facts: Mapping[str, Any] | None = None,
+    truncated: bool = False,
+    metadata: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Return observations, actions, rewards, flags, own columns and metadata of a rollout.
+
+    Args:
+        vocabulary: how many token ids there are; None if that is not known.
+        numbers: by column of `PER_SAMPLED`; one number for `advantages` is that of the rollout.
+        facts: by name of `FACTS`, without `advantage`; None stands for none.
+        others: as for `RolloutWriter.write_rollout`.
+
+    Raises:
+        InvalidArgumentError: see `RolloutWriter.write_rollout`.
+    """
+    given = dict(numbers or {})
+    advantage = given.get("advantages")
+    if advantage is not None and not is_array(advantage):
+        advantage, given["advantages"] = finite("advantages", advantage), None
+    else:
+        advantage = None
+    whole = RolloutFacts.of(rewards, weights, metadata, **(facts or {}), advantage=advantage)
+    listed = _listed("messages", messages)
+    rows = [columns_of(message, f"message {at}") for at, message in enumerate(listed)]
+    if not rows:
+        raise InvalidArgumentError("The rollout has no message; expected at least one.")
+    count = len(rows)
+    flags = [None] * count if sampled is None else _of_length("sampled", sampled, count)
+    own = [
+        is_sampled(f"sampled[{at}]", flag, row[ROLE])
+        for at, (flag, row) in enumerate(zip(flags, rows, strict=True))
+    ]
+    above = _parents(parents, count)
+    cut = TokenArguments(tokens, mask, given).by_message(
+        own, vocabulary, line=above == list(range(-1, count - 1))
+    )
+    moments = [None] * count if times is None else _of_length("times", times, count)
+    for row, *others in zip(rows, own, cut, moments, strict=True):
+        row.update(further(row[ROLE], *others))
+    return {
+        "observations": np.array([*above, -1]),
+        "actions": np.array(own, np.int64),
+        "rewards": [0.0] * (count - 1) + [whole.reward],
+        "terminations": not truncated,
+        "truncations": truncated,
+        # Only the last step has no message.
+        "extra": [*rows, None],
+        "metadata": whole.metadata,
+    }
+
+
+def further(role: str, sampled: bool, piece: MessageTokens | None, moment: float | None) -> dict[str, Any]:
+    """Return the own columns of a message beside those of `columns_of`: tokens, time, and who sampled it."""
+    columns: dict[str, Any] = {} if piece is None else piece.columns(sampled=sampled)
+    if sampled != is_models(role):
+        columns[SAMPLED] = sampled
+    return columns if moment is None else {**columns, "time": finite("times", moment)}
+
+
+def _of_length(name: str, values: Any, count: int) -> list[Any]:
+    listed = _listed(name, values)
+    if len(listed) != count:
+        raise InvalidArgumentError(f"{name} has {len(listed)} entries, and there are {count} messages.")
+    return listed
+
+
+def _listed(name: str, values: Any) -> list[Any]:
+    """Return the entries of anything that has them in an order."""
+    if not isinstance(values, Iterable) or isinstance(values, str | bytes | Mapping | Set):
+        raise InvalidArgumentError(f"{name} is {type(values).__name__}; expected a list.")
+    return list(values)
+
+
+def _parents(parents: Sequence[int] | None, count: int) -> list[int]:
+    if parents is None:
+        return list(range(-1, count - 1))
+    listed = enumerate(_of_length("parents", parents, count))
+    return [-1 if parent is None else parent_of(f"parents[{at}]", parent, at) for at, parent in listed]
+
+
+def parent_of(name: str, value: Any, at: int) -> int:
+    """Return the number of the message that message `at` continues."""
+    try:
+        if not isinstance(value, bool | np.bool_) and -1 <= operator.index(value) < at:
+            return operator.index(value)
+    except TypeError:  # no whole number
+        pass
+    raise InvalidArgumentError(
+        f"{name} is {value!r:.100}; expected the number of an earlier message, or -1 for none."
+    )
+
+
+def is_sampled(name: str, value: Any, role: str) -> bool:
+    """Return whether the model sampled a message."""
+    if value is None:
+        return is_models(role)
+    plain = value.item() if np.ndim(value) == 0 and hasattr(value, "item") else value
+    if isinstance(plain, bool | int | float) and plain in (0, 1):
+        return bool(plain)
+    raise InvalidArgumentError(f"{name} is {value!r:.100}; expected True or False.")
+
+
+def _fact(name: str, value: Any) -> Any:
+    """Return a fact of the type that its column in the view `rollouts` has.
+
+    A column of several types would show only some of them.
+    """
+    if name == "error":
+        return f"{type(value).__name__}: {value}" if isinstance(value, BaseException) else value
+    if name == "advantage":
+        return finite(name, value)
+    if name in ("sample", "policy_version"):
+        return whole_number(name, value, -(2**63), 2**63 - 1)
+    if not isinstance(value, str):
+        raise InvalidArgumentError(f"{name} is {value!r:.100}; expected a text.")
+    return value
+
+
+def _named(name: str, values: Any) -> dict[str, float]:
+    """Return numbers by name."""
+    if not isinstance(values, Mapping):
+        raise InvalidArgumentError(f"{name} is {values!r:.100}; expected a mapping of names to numbers.")
+    for each in values:
+        if not isinstance(each, str):
+            raise InvalidArgumentError(f"{name} has the name {each!r:.100}; expected texts.")
+    return {str(each): finite(f"{name}[{each!r}]", value) for each, value in values.items()}
+
+
+def _sum(parts: Iterable[float]) -> float:
+    try:
+        total = math.fsum(parts)
+    except (OverflowError, ValueError):  # too large, or infinite products
+        total = math.inf
+    return finite("the sum of rewards", total)
+
+
+def finite(name: str, value: Any) -> float:
+    """Return a value as a number; the error has its name."""
+    try:
+        number = math.nan if isinstance(value, str | bytes) else float(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise InvalidArgumentError(f"{name} is {value!r:.100}; expected a finite number.")
+    return number
