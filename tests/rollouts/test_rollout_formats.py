@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 
 import episodelake as el
+from episodelake.rollouts.formats.records import first_keys
 
 LOGPROBS = np.random.default_rng(0).normal(size=3).astype(np.float32)
 
@@ -202,9 +203,11 @@ def changed(place: str, value: Any) -> dict[str, Any]:
         (changed("nodes.1.mask", []), "node 1 has 3 token ids and no mask"),
         (changed("nodes.1.logprobs", [-1.0]), r"message 1: logprobs has shape \(1,\)"),
         (changed("nodes.1.logprobs", [-1.0, float("nan")]), "message 1: logprobs has NaN"),
-        (changed("nodes.1.logprobs", ["a", "b"]), "node 1: logprobs is no list of numbers"),
+        (changed("nodes.1.logprobs", ["a", "b"]), "node 1: logprobs is no list of such numbers"),
         (changed("nodes.1.token_ids", [1, 2**40, 3]), "token id 1099511627776 is out of range"),
-        (changed("nodes.1.token_ids", [1, 2**70, 3]), "node 1: token_ids is no list of numbers"),
+        (changed("nodes.1.token_ids", [1, 2**70, 3]), "node 1: token_ids is no list of such numbers"),
+        (changed("nodes.1.token_ids", [1, 2.5, 3]), "node 1: token_ids is no list of such numbers"),
+        (changed("nodes.1.mask", [0, 2, 1]), "message 1: mask has values other than 0 and 1"),
         (changed("nodes.1.parent", 2), "node 1: parent is 2; expected the number of an earlier node"),
         (changed("nodes.0.parent", -1), "node 0: parent is -1"),
         (changed("nodes.1.message", "hello"), "message 1 is str"),
@@ -231,6 +234,15 @@ def test_damaged_traces_are_refused_or_skipped(tmp_path: Path, content: Any, mes
     report = el.import_dataset(source, tmp_path / "s", format="verifiers", on_error="skip")
     assert report.episodes == 2 and len(report.skipped) == 1
     assert "line 2" in report.skipped[0][1]
+
+
+def test_hostile_beginnings_are_looked_at_quickly(tmp_path: Path) -> None:
+    """A text of quotes that goes on beyond the first bytes is one token, and no format is recognised."""
+    source = tmp_path / "quotes.jsonl"
+    source.write_bytes(b'{"nodes": 1, "a": {"task": "' + b'\\"' * 200_000)
+    assert first_keys(source) == {"nodes", "a"}
+    with pytest.raises(el.errors.DatasetError, match="has no known format"):
+        el.import_dataset(source, tmp_path / "s")
 
 
 def test_a_cut_last_line_is_named(tmp_path: Path) -> None:
