@@ -267,7 +267,10 @@ def test_odd_texts_come_back(tmp_path: Path) -> None:
     assert rollout.messages == messages and rollout.parents == [-1, -1, -1]
     assert len(rollout.branches) == 3
     report = store.export(tmp_path / "out.jsonl", format="verifiers")
-    assert dict(report.lost) == {"the role critic, which becomes user": 1}
+    assert dict(report.lost) == {
+        "the role developer, which becomes system": 1,
+        "the role critic, which becomes user": 1,
+    }
     (written,) = read_lines(tmp_path / "out.jsonl")
     assert [each["message"]["role"] for each in written["nodes"]] == ["system", "tool", "user"]
 
@@ -415,6 +418,10 @@ def test_groups_go_out_as_pairs(tmp_path: Path) -> None:
             answer = {"role": "assistant", "content": str(at)}
             writer.write_rollout([CONVERSATION[1], answer], group=group, rewards=reward)
     report = store.refresh().export(tmp_path / "pairs.jsonl", format="messages", layout="pairs")
+    with store.writer() as writer:
+        writer.write_rollout([CONVERSATION[1]], truncated=True)
+    lost = store.refresh().export(tmp_path / "cut.jsonl", format="verifiers").lost
+    assert dict(lost) == {"that a rollout was truncated": 1}
     (pair,) = read_lines(tmp_path / "pairs.jsonl")
     assert pair == {
         "prompt": [CONVERSATION[1]],

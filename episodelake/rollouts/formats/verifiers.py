@@ -347,6 +347,8 @@ def _trace(rollout: Rollout, metadata: dict[str, Any], losses: Losses) -> dict[s
     scores, weights = metadata.get("rewards"), metadata.get("weights", {})
     if scores is None:
         scores = {"reward": rollout.reward} if rollout.reward else {}
+    shown = metadata.get("stop_reason") in _LIMITS or _ended_by_length(rest.get("calls", []))
+    losses.add("that a rollout was truncated", int(rollout.episode.truncated and not shown))
     further = without(metadata, {*_PLACED, *_DERIVED})
     return {
         **rest,
@@ -384,6 +386,7 @@ def to_verifiers(message: Mapping[str, Any], losses: Losses) -> dict[str, Any]:
     made = dict(message)
     role = made["role"]
     if role == "developer":
+        losses.add("the role developer, which becomes system")
         made["role"] = "system"
     elif role not in _ROLES:
         losses.add(f"the role {role}, which becomes user")
