@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 
 import episodelake as el
+from episodelake.rollouts.formats.records import first_keys
 
 LOGPROBS = np.random.default_rng(0).normal(size=3).astype(np.float32)
 
@@ -202,9 +203,11 @@ def changed(place: str, value: Any) -> dict[str, Any]:
         (changed("nodes.1.mask", []), "node 1 has 3 token ids and no mask"),
         (changed("nodes.1.logprobs", [-1.0]), r"message 1: logprobs has shape \(1,\)"),
         (changed("nodes.1.logprobs", [-1.0, float("nan")]), "message 1: logprobs has NaN"),
-        (changed("nodes.1.logprobs", ["a", "b"]), "node 1: logprobs is no list of numbers"),
+        (changed("nodes.1.logprobs", ["a", "b"]), "node 1: logprobs is no list of such numbers"),
         (changed("nodes.1.token_ids", [1, 2**40, 3]), "token id 1099511627776 is out of range"),
-        (changed("nodes.1.token_ids", [1, 2**70, 3]), "node 1: token_ids is no list of numbers"),
+        (changed("nodes.1.token_ids", [1, 2**70, 3]), "node 1: token_ids is no list of such numbers"),
+        (changed("nodes.1.token_ids", [1, 2.5, 3]), "node 1: token_ids is no list of such numbers"),
+        (changed("nodes.1.mask", [0, 2, 1]), "message 1: mask has values other than 0 and 1"),
         (changed("nodes.1.parent", 2), "node 1: parent is 2; expected the number of an earlier node"),
         (changed("nodes.0.parent", -1), "node 0: parent is -1"),
         (changed("nodes.1.message", "hello"), "message 1 is str"),
@@ -233,6 +236,15 @@ def test_damaged_traces_are_refused_or_skipped(tmp_path: Path, content: Any, mes
     assert "line 2" in report.skipped[0][1]
 
 
+def test_hostile_beginnings_are_looked_at_quickly(tmp_path: Path) -> None:
+    """A text of quotes that goes on beyond the first bytes is one token, and no format is recognised."""
+    source = tmp_path / "quotes.jsonl"
+    source.write_bytes(b'{"nodes": 1, "a": {"task": "' + b'\\"' * 200_000)
+    assert first_keys(source) == {"nodes", "a"}
+    with pytest.raises(el.errors.DatasetError, match="has no known format"):
+        el.import_dataset(source, tmp_path / "s")
+
+
 def test_a_cut_last_line_is_named(tmp_path: Path) -> None:
     """A writer that was interrupted leaves a part of a line; the lines before it come in."""
     source = tmp_path / "traces.jsonl"
@@ -255,7 +267,10 @@ def test_odd_texts_come_back(tmp_path: Path) -> None:
     assert rollout.messages == messages and rollout.parents == [-1, -1, -1]
     assert len(rollout.branches) == 3
     report = store.export(tmp_path / "out.jsonl", format="verifiers")
-    assert dict(report.lost) == {"the role critic, which becomes user": 1}
+    assert dict(report.lost) == {
+        "the role developer, which becomes system": 1,
+        "the role critic, which becomes user": 1,
+    }
     (written,) = read_lines(tmp_path / "out.jsonl")
     assert [each["message"]["role"] for each in written["nodes"]] == ["system", "tool", "user"]
 
@@ -403,6 +418,10 @@ def test_groups_go_out_as_pairs(tmp_path: Path) -> None:
             answer = {"role": "assistant", "content": str(at)}
             writer.write_rollout([CONVERSATION[1], answer], group=group, rewards=reward)
     report = store.refresh().export(tmp_path / "pairs.jsonl", format="messages", layout="pairs")
+    with store.writer() as writer:
+        writer.write_rollout([CONVERSATION[1]], truncated=True)
+    lost = store.refresh().export(tmp_path / "cut.jsonl", format="verifiers").lost
+    assert dict(lost) == {"that a rollout was truncated": 1}
     (pair,) = read_lines(tmp_path / "pairs.jsonl")
     assert pair == {
         "prompt": [CONVERSATION[1]],

@@ -296,7 +296,7 @@ class _Messages:
         """Give message `at` its tokens, and those before it what its prompt adds to the history."""
         prompt = _ids(metrics, "prompt_token_ids", place)
         completion = _ids(metrics, "completion_token_ids", place)
-        logprobs = numbers_of(metrics.get("logprobs"), "float32", f"{place}: logprobs")
+        logprobs = numbers_of(metrics.get("logprobs"), "d", f"{place}: logprobs")
         if logprobs is not None and len(logprobs) != len(completion):
             raise DatasetError(
                 f"{place}: logprobs has {len(logprobs)} values, and there are {len(completion)} token ids of "

@@ -103,8 +103,8 @@ class _Steps:
             self._tokens(number)
             return
         source = _SOURCES.get(message["role"], "user")
-        if message["role"] not in _SOURCES:
-            self.losses.add(f"the role {message['role']}, which becomes user")
+        if ROLES[source] != message["role"]:
+            self.losses.add(f"the role {message['role']}, which becomes {ROLES[source]}")
         step: dict[str, Any] = {
             "step_id": len(self.steps) + 1,
             "source": source,

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import re
 from abc import abstractmethod
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -30,7 +31,8 @@ from ..steps import FACTS, rollout_steps
 
 #: Keys of a JSON file are looked for in its first bytes.
 _HEAD_BYTES = 64 << 10
-_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]:]', re.DOTALL)
+#: A text that the first bytes cut off goes to their end, so that its quotes are not tried one by one.
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[{}\[\]:]', re.DOTALL)
 #: What the report of an import says of columns.
 _MAPPING = {"observation": "the message that each message continues", "action": "whether it was sampled"}
 
@@ -242,22 +244,20 @@ def text_or_none(value: Any) -> str | None:
     return str(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def numbers_of(values: Any, dtype: Any, place: str) -> np.ndarray | None:
-    """Return a list of numbers as an array; None where it is empty or missing."""
+def numbers_of(values: Any, code: Literal["q", "d", "B"], place: str) -> np.ndarray | None:
+    """Return a list of numbers as an array; None where it is empty or missing.
+
+    Args:
+        code: of the module `array`, which reads lists twice as fast as numpy: int64, float64 or uint8.
+    """
     if values is None or (isinstance(values, list) and not values):
         return None
-    if isinstance(values, np.ndarray):
-        return values
     if not isinstance(values, list):
         raise DatasetError(f"{place} is a {type(values).__name__}; expected a list of numbers.")
     try:
-        array = np.asarray(values)
-        if array.ndim != 1 or array.dtype.kind not in "biuf":
-            raise ValueError(f"it has the type {array.dtype} and shape {array.shape}")
-        # Token ids are checked by the writer, so that they keep their type.
-        return array if array.dtype.kind in "iub" or dtype is None else array.astype(dtype)
+        return np.frombuffer(array(code, values), np.dtype(code))
     except (TypeError, ValueError, OverflowError) as error:
-        raise DatasetError(f"{place} is no list of numbers: {error!s:.200}.") from error
+        raise DatasetError(f"{place} is no list of such numbers: {error!s:.200}.") from error
 
 
 def kept_json(value: Any, place: str) -> str:

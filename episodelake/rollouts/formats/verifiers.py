@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ...errors import DatasetError
 from ...plugin import Export, Format, Losses, Match, export_format
@@ -195,20 +195,20 @@ def _tokens(nodes: list[Mapping[str, Any]], place: str) -> dict[str, Any]:
     """Return ids, masks and numbers by message; nothing if no node has ids."""
     places = [f"{place}, node {at}" for at in range(len(nodes))]
 
-    def column(name: str, dtype: Any) -> list[Any]:
+    def column(name: str, code: Literal["q", "d", "B"]) -> list[Any]:
         values = [None if isinstance(node.get(name), Mapping) else node.get(name) for node in nodes]
         return [
-            numbers_of(each, dtype, f"{where}: {name}") for each, where in zip(values, places, strict=True)
+            numbers_of(each, code, f"{where}: {name}") for each, where in zip(values, places, strict=True)
         ]
 
-    tokens, mask = column("token_ids", None), column("mask", None)
+    tokens, mask = column("token_ids", "q"), column("mask", "B")
     for at, (ids, own) in enumerate(zip(tokens, mask, strict=True)):
         if own is not None and (ids is None or len(own) != len(ids)):
             count = 0 if ids is None else len(ids)
             raise DatasetError(f"{places[at]}: mask has {len(own)} values, and there are {count} token ids.")
         if ids is not None and own is None:
             raise DatasetError(f"{places[at]} has {len(ids)} token ids and no mask.")
-    numbers = {name: column(name, "float32") for name in STREAMS}
+    numbers = {name: column(name, "d") for name in STREAMS}
     given = {name: lists for name, lists in numbers.items() if any(each is not None for each in lists)}
     if all(each is None for each in tokens):
         return {"numbers": given} if given else {}
@@ -347,6 +347,8 @@ def _trace(rollout: Rollout, metadata: dict[str, Any], losses: Losses) -> dict[s
     scores, weights = metadata.get("rewards"), metadata.get("weights", {})
     if scores is None:
         scores = {"reward": rollout.reward} if rollout.reward else {}
+    shown = metadata.get("stop_reason") in _LIMITS or _ended_by_length(rest.get("calls", []))
+    losses.add("that a rollout was truncated", int(rollout.episode.truncated and not shown))
     further = without(metadata, {*_PLACED, *_DERIVED})
     return {
         **rest,
@@ -384,6 +386,7 @@ def to_verifiers(message: Mapping[str, Any], losses: Losses) -> dict[str, Any]:
     made = dict(message)
     role = made["role"]
     if role == "developer":
+        losses.add("the role developer, which becomes system")
         made["role"] = "system"
     elif role not in _ROLES:
         losses.add(f"the role {role}, which becomes user")
