@@ -272,7 +272,7 @@ def unknown_column(
     """Return the error for an unknown column; it names the known ones, and others that there are."""
     schema = selection.schema
     codecs = (schema.observation, schema.action)
-    parts = [leaf.column.removeprefix(schema.prefix) for codec in codecs for leaf in codec.leaves]
+    parts = [part.root.removeprefix(schema.prefix) for codec in codecs for part in codec.parts]
     dynamic = _dynamic_fields_of(snapshot, selection)
     others = (*(text_fields(snapshot) if others else ()), *others)
     columns = (*DEFAULT_COLUMNS, NEXT_OBSERVATION, END_REASON, STEP, EPISODE, *parts, *dynamic, *others)
