@@ -207,6 +207,11 @@ class GroupedCodec(SpaceCodec):
         """The leaves of each group, one group after the other."""
         return tuple(leaf for codec in self._codecs for leaf in codec.leaves)
 
+    @property
+    def parts(self) -> tuple[SpaceCodec, ...]:
+        """The parts of each group, one group after the other."""
+        return tuple(part for codec in self._codecs for part in codec.parts)
+
     def buffer(self, capacity: int) -> ValueBuffer:
         """Preallocate `capacity` rows for each group."""
         return _GroupedBuffer([codec.buffer(capacity) for codec in self._codecs], capacity)

@@ -192,8 +192,8 @@ def place_values(bench: ChartSession, x: str, stretches: str) -> None:
     """
     place = f"least(floor((x - low) / greatest(high - low, 1) * {stretches}), {stretches} - 1)"
     bench.rows(
-        f"CREATE OR REPLACE TEMP TABLE at_x AS SELECT episode_id, run_id, series, panel, value, {x} AS x "
-        f"FROM {DRAWN} WHERE x IS NOT NULL"
+        "CREATE OR REPLACE TEMP TABLE at_x AS SELECT * FROM "
+        f"(SELECT episode_id, run_id, series, panel, value, {x} AS x FROM {DRAWN}) WHERE x IS NOT NULL"
     )
     if not bench.rows("SELECT 1 FROM at_x LIMIT 1"):
         raise NothingToDrawError("There is nothing to draw: no episode has a metadata.policy_version.")
