@@ -398,6 +398,18 @@ def test_damaged_messages_are_refused(tmp_path: Path, content: Any, message: str
         el.import_dataset(source, tmp_path / "s", format="messages")
 
 
+@pytest.mark.parametrize("value", [3, ["hello"], "hello"])
+def test_tables_with_a_column_of_that_name_stay_tables(tmp_path: Path, value: Any) -> None:
+    """`messages` of a table may be their number, or texts."""
+    row = {"episode": 0, "observation": [0.5], "action": 1, "reward": 1.0, "messages": value}
+    (tmp_path / "log.jsonl").write_text(json.dumps(row) + "\n")
+    assert el.import_dataset(tmp_path / "log.jsonl", tmp_path / "from-json", dry_run=True).format == "table"
+    if not isinstance(value, str):
+        pl.DataFrame([row]).write_parquet(tmp_path / "log.parquet")
+        report = el.import_dataset(tmp_path / "log.parquet", tmp_path / "from-parquet", dry_run=True)
+        assert report.format == "table"
+
+
 def test_branches_go_out_as_lines(tmp_path: Path) -> None:
     """Each branch is a conversation; what they share, tokens and times count as lost."""
     store, _ = imported(lines(tmp_path / "traces.jsonl", trace()), tmp_path / "s")

@@ -13,6 +13,7 @@ An export writes a line for each branch, without tokens and times; or, with `lay
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -35,6 +36,7 @@ from .records import (
     RolloutDataset,
     base_of,
     files_of,
+    first_bytes,
     first_keys,
     json_lines,
     kept_json,
@@ -52,6 +54,8 @@ _RECORD = "record"
 _TEXT_FACTS = ("group", "task", "stop_reason", "error")
 _NUMBER_FACTS = ("sample", "policy_version")
 _BATCH = 64
+#: `messages` with a list of objects, or with such a list as text.
+_LISTED = re.compile(rb'"messages"\s*:\s*(?:\[\s*[{\]]|"\s*\[)')
 
 
 def _files(source: Any) -> list[Path]:
@@ -64,12 +68,28 @@ def _detect(source: Any) -> Match:
     if not files:
         return Match("it has no JSON lines or Parquet", 2, related=False)
     try:
-        keys = set(pq.read_schema(files[0]).names) if _is_parquet(files[0]) else first_keys(files[0])
+        found = _parquet_has_messages(files[0]) if _is_parquet(files[0]) else _lines_have_messages(files[0])
     except (pa.ArrowException, OSError):
         return Match(f"{files[0].name} cannot be read", 2, related=False)
-    if _MESSAGES in keys:
+    if found:
         return Match(f"{files[0].name} has {_MESSAGES}")
     return Match(f"{files[0].name} has no {_MESSAGES}", 1, related=False)
+
+
+def _parquet_has_messages(path: Path) -> bool:
+    """Return whether a column may hold messages. A table may have numbers of messages, or lists of texts."""
+    schema = pq.read_schema(path)
+    if _MESSAGES not in schema.names:
+        return False
+    kind = schema.field(_MESSAGES).type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):  # JSON
+        return True
+    listed = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    return listed and pa.types.is_struct(kind.value_type) and kind.value_type.get_field_index("role") >= 0
+
+
+def _lines_have_messages(path: Path) -> bool:
+    return _MESSAGES in first_keys(path) and _LISTED.search(first_bytes(path)) is not None
 
 
 def _is_parquet(path: Path) -> bool:

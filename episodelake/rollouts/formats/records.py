@@ -132,10 +132,15 @@ def _natural(path: Path) -> list[tuple[int, int, str]]:
     return [(0, int(each), each) if each.isdecimal() else (1, 0, each) for each in parts]
 
 
+def first_bytes(path: Path) -> bytes:
+    """Return the bytes of a JSON file in which keys are looked for."""
+    with path.open("rb") as file:
+        return file.read(_HEAD_BYTES)
+
+
 def first_keys(path: Path) -> set[str]:
     """Return the keys of the object that a JSON file begins with, as far as its first bytes have them."""
-    with path.open("rb") as file:
-        head = file.read(_HEAD_BYTES)
+    head = first_bytes(path)
     keys: set[str] = set()
     if not head.lstrip().startswith(b"{"):
         return keys
