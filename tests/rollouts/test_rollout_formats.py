@@ -421,6 +421,23 @@ def test_branches_go_out_as_lines(tmp_path: Path) -> None:
     assert report.lost["tokens of messages"] == 3 and report.lost["time of messages"] == 3
 
 
+def test_metadata_do_not_take_the_place_of_messages(tmp_path: Path) -> None:
+    """Metadata with names of the line are counted as lost; an own `record` is no JSON of an import."""
+    store = el.create(tmp_path / "store", el.Rollouts())
+    own = {"messages": 3, "reward": 7, "truncated": True, "prompt": "p", "kept": 1}
+    with store.writer() as writer:
+        for record in ("session-17", 5):
+            writer.write_rollout([{"role": "assistant", "content": "4"}], metadata={**own, "record": record})
+    report = store.refresh().export(tmp_path / "out.jsonl", format="messages")
+    names = ("messages", "prompt", "reward", "truncated")
+    assert report.lost == {f"the metadata {name}, a name that the line itself has": 2 for name in names}
+    lines = list(map(json.loads, (tmp_path / "out.jsonl").read_text().splitlines()))
+    assert [each.pop("record") for each in lines] == ["session-17", 5]
+    assert lines == [{"messages": [{"role": "assistant", "content": "4"}], "kept": 1}] * 2
+    for format in ("verifiers", "atif"):
+        assert not store.export(tmp_path / format, format=format).lost
+
+
 def test_groups_go_out_as_pairs(tmp_path: Path) -> None:
     """The best and the worst of a group, after what they share; everything else counts as lost."""
     store = el.create(tmp_path / "s", el.Rollouts())

@@ -51,6 +51,8 @@ _SUFFIXES = (".jsonl", ".parquet")
 _MESSAGES, _PROMPT, _COMPLETION = "messages", "prompt", "completion"
 #: Metadata with JSON.
 _RECORD = "record"
+#: Keys of a line that say what the rollout is, so that metadata of these names have no place.
+_OF_LINE = frozenset({_MESSAGES, _PROMPT, _COMPLETION, "reward", "truncated"})
 _TEXT_FACTS = ("group", "task", "stop_reason", "error")
 _NUMBER_FACTS = ("sample", "policy_version")
 _BATCH = 64
@@ -237,6 +239,9 @@ def _lines(export: Export) -> Iterator[dict[str, Any]]:
     for rollout, metadata in rollouts_of(export):
         record = taken_json(metadata, _RECORD)
         facts = {**metadata, **record}
+        for name in sorted(_OF_LINE.intersection(facts)):
+            export.losses.add(f"the metadata {name}, a name that the line itself has")
+            del facts[name]
         if rollout.reward or "rewards" in facts:
             facts["reward"] = rollout.reward
         if rollout.episode.truncated:
