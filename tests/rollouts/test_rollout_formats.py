@@ -398,6 +398,17 @@ def test_damaged_messages_are_refused(tmp_path: Path, content: Any, message: str
         el.import_dataset(source, tmp_path / "s", format="messages")
 
 
+def test_keys_with_names_of_facts_come_in(tmp_path: Path) -> None:
+    """`record` has what cannot be metadata of its own: columns know no case."""
+    chat = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "4"}]
+    others = {"Task": "other", "Rewards": 2, "record": "own", "list": [1]}
+    line = {"messages": chat, "task": "own", **others}
+    store, _ = imported(lines(tmp_path / "in.jsonl", line), tmp_path / "store")
+    assert json.loads(store.rollout(0).metadata["record"]) == others
+    store.export(tmp_path / "out.jsonl", format="messages")
+    assert read_lines(tmp_path / "out.jsonl") == [line]
+
+
 @pytest.mark.parametrize("value", [3, ["hello"], "hello"])
 def test_tables_with_a_column_of_that_name_stay_tables(tmp_path: Path, value: Any) -> None:
     """`messages` of a table may be their number, or texts."""
@@ -431,9 +442,9 @@ def test_metadata_do_not_take_the_place_of_messages(tmp_path: Path) -> None:
     report = store.refresh().export(tmp_path / "out.jsonl", format="messages")
     names = ("messages", "prompt", "reward", "truncated")
     assert report.lost == {f"the metadata {name}, a name that the line itself has": 2 for name in names}
-    lines = list(map(json.loads, (tmp_path / "out.jsonl").read_text().splitlines()))
-    assert [each.pop("record") for each in lines] == ["session-17", 5]
-    assert lines == [{"messages": [{"role": "assistant", "content": "4"}], "kept": 1}] * 2
+    written = read_lines(tmp_path / "out.jsonl")
+    assert [each.pop("record") for each in written] == ["session-17", 5]
+    assert written == [{"messages": [{"role": "assistant", "content": "4"}], "kept": 1}] * 2
     for format in ("verifiers", "atif"):
         assert not store.export(tmp_path / format, format=format).lost
 

@@ -30,7 +30,6 @@ from ...plugin.files import is_folder
 from ...writers.importing.boundary import Files, check_groups
 from ..tokens import TOKEN_COLUMNS
 from .records import (
-    RESERVED,
     Arguments,
     Record,
     RolloutDataset,
@@ -38,6 +37,7 @@ from .records import (
     files_of,
     first_bytes,
     first_keys,
+    is_reserved,
     json_lines,
     kept_json,
     list_at,
@@ -165,7 +165,7 @@ def _arguments(content: Mapping[str, Any], place: str) -> Arguments:
     for name in ("rewards", "weights"):
         rest.pop(name, None)
     kept = {name: value for name, value in rest.items() if value is not None and name != "truncated"}
-    plain = {name: value for name, value in kept.items() if _is_plain(value) and name not in RESERVED}
+    plain = {name: value for name, value in kept.items() if _is_plain(value) and not is_reserved(name)}
     others = {name: value for name, value in kept.items() if name not in plain}
     return {
         "messages": messages,

@@ -36,8 +36,9 @@ _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[{}\[\]:]', re.DOTALL)
 #: What the report of an import says of columns.
 _MAPPING = {"observation": "the message that each message continues", "action": "whether it was sampled"}
 
-#: Metadata with a meaning of their own, which other keys of a source must not take.
-RESERVED = frozenset({*FACTS, "rewards", "weights", "source_key", "source_digest"})
+#: Metadata with a meaning of their own, which other keys of a source must not take: `record` has as JSON what
+#: is no plain metadata.
+_RESERVED = frozenset({*FACTS, "rewards", "weights", "source_key", "source_digest", "record"})
 
 #: The arguments of `rollout_steps` for one rollout; None if it has no message.
 Arguments = Mapping[str, Any] | None
@@ -101,6 +102,11 @@ class RolloutDataset(ForeignDataset):
             return ForeignEpisode(**rollout_steps(**arguments, vocabulary=vocabulary))
         except InvalidArgumentError as error:
             raise DatasetError(f"{record.place}: {error}") from error
+
+
+def is_reserved(name: str) -> bool:
+    """Return whether metadata of this name have a meaning of their own; columns know no case."""
+    return name.lower() in _RESERVED
 
 
 def files_of(source: Any, *patterns: str) -> list[Path]:
