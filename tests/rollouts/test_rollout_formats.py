@@ -611,6 +611,33 @@ def test_trajectories_go_out_as_they_came(tmp_path: Path, version: int) -> None:
     same(store, again)
 
 
+def test_all_facts_of_a_rollout_go_through_atif(tmp_path: Path) -> None:
+    """Those of `write_rollout`, the advantage of the rollout too."""
+    store = el.create(tmp_path / "store", el.Rollouts())
+    with store.writer() as writer:
+        writer.write_rollout(
+            [{"role": "user", "content": "?"}, {"role": "assistant", "content": "4"}],
+            tokens=[[1], [2, 3]],
+            logprobs=[None, [-0.5, -0.25]],
+            advantages=0.5,
+            rewards={"a": 1.0, "b": 2.0},
+            weights={"b": 0.5},
+            group="g",
+            sample=1,
+            task="t",
+            policy_version=3,
+            stop_reason="length",
+            error="boom",
+            truncated=True,
+        )
+    assert not store.refresh().export(tmp_path / "out", format="atif").lost
+    rollout = imported(tmp_path / "out", tmp_path / "again")[0].rollout(0)
+    mine = store.rollout(0)
+    assert {name: rollout.metadata.get(name) for name in mine.metadata} == mine.metadata
+    assert rollout.reward == mine.reward and rollout.episode.truncated
+    np.testing.assert_array_equal(rollout.branches[0].logprobs, mine.branches[0].logprobs)
+
+
 def test_other_rollouts_go_out_as_atif(tmp_path: Path) -> None:
     """Branches are trials of their own; what steps have no place for counts as lost."""
     store, _ = imported(lines(tmp_path / "traces.jsonl", trace()), tmp_path / "s")
