@@ -611,6 +611,15 @@ def test_trajectories_go_out_as_they_came(tmp_path: Path, version: int) -> None:
     same(store, again)
 
 
+def test_calls_of_any_form_go_out_as_atif(tmp_path: Path) -> None:
+    """One without a function has no name there."""
+    store = el.create(tmp_path / "store", el.Rollouts())
+    with store.writer() as writer:
+        writer.write_rollout([{"role": "assistant", "tool_calls": [{"id": "c", "function": None}, None]}])
+    store.refresh().export(tmp_path / "out", format="atif")
+    assert len(imported(tmp_path / "out", tmp_path / "again")[0].rollout(0).messages[0]["tool_calls"]) == 2
+
+
 def test_all_facts_of_a_rollout_go_through_atif(tmp_path: Path) -> None:
     """Those of `write_rollout`, the advantage of the rollout too."""
     store = el.create(tmp_path / "store", el.Rollouts())
