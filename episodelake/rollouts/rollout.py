@@ -151,13 +151,14 @@ class Rollout:
         numbers = {}
         for name in PER_SAMPLED:
             values = np.full(len(mask), np.nan, np.float32)
-            values[mask] = _joined(
-                [
-                    piece.numbers.get(name, np.full(np.count_nonzero(piece.mask), np.nan, np.float32))
-                    for _, piece in pieces
-                ],
-                np.float32,
-            )
+            if any(name in piece.numbers for _, piece in pieces):
+                values[mask] = _joined(
+                    [
+                        piece.numbers.get(name, np.full(np.count_nonzero(piece.mask), np.nan, np.float32))
+                        for _, piece in pieces
+                    ],
+                    np.float32,
+                )
             numbers[name] = values
         return Branch(
             path,

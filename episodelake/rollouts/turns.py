@@ -111,13 +111,18 @@ def _turn(
         _content(message.get("content")),
         _text(reasoning) if reasoning else "",
         tuple(map(_call, calls)),
-        {key: _text(value) for key, value in message.items() if key not in _SHOWN},
+        {str(key): _text(value) for key, value in message.items() if key not in _SHOWN},
         tokens,
     )
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    if isinstance(value, str):
+        return value
+    try:
+        return json.dumps(value, ensure_ascii=False, default=str)
+    except TypeError:  # keys that JSON lacks
+        return str(value)
 
 
 def _content(content: Any) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 
+import numpy as np
 import polars as pl
 
 from ..context import ReadContext
@@ -58,34 +60,47 @@ def rollout_findings(context: ReadContext, ids: pl.Series) -> Iterator[Finding]:
     """
     from ..sql.session import QuerySession
 
-    session = QuerySession(context, read_only=False)
     declared = context.snapshot.manifest.rollouts or {}
     queries = dict(_QUERIES)
     if isinstance(vocabulary := declared.get("vocabulary"), int):
         queries["vocabulary"] = f"""
             SELECT DISTINCT episode_id FROM messages
             WHERE list_max(tokens) >= {vocabulary} OR list_min(tokens) < 0"""
-    if isinstance(context_size := declared.get("context"), int):
-        queries["context"] = _too_long(context_size)
-    for kind, query in queries.items():
-        rows = pl.DataFrame({"episode_id": ids}).join(
-            session.query(query).with_columns(found=True),
-            on="episode_id",
-            how="left",
-            maintain_order="left",
-        )
-        found = rows["found"].fill_null(False).to_numpy()
-        yield from finding(kind, "", found, None, "{episodes} with " + KINDS[kind])
-    session.close()
+    with closing(QuerySession(context, read_only=False)) as session:
+        for kind, query in queries.items():
+            found = session.query(query).get_column("episode_id")
+            yield from _finding(kind, ids, found)
+        if isinstance(size := declared.get("context"), int):
+            yield from _finding("context", ids, _too_long(session.query(_SIZES), size))
 
 
-def _too_long(context: int) -> str:
-    """Return a query for the rollouts with a branch of more tokens."""
-    return f"""
-        WITH RECURSIVE reached AS (
-            SELECT episode_id, message, coalesce(len(tokens), 0) AS size FROM messages WHERE parent < 0
-            UNION ALL
-            SELECT m.episode_id, m.message, r.size + coalesce(len(m.tokens), 0)
-            FROM reached AS r JOIN messages AS m ON m.episode_id = r.episode_id AND m.parent = r.message
-        )
-        SELECT DISTINCT episode_id FROM reached WHERE size > {context}"""
+def _finding(kind: str, ids: pl.Series, found: pl.Series) -> Iterator[Finding]:
+    yield from finding(
+        kind, "", ids.is_in(found.implode()).to_numpy(), None, "{episodes} with " + KINDS[kind]
+    )
+
+
+#: The messages of all rollouts, with the place of the one that each continues among them.
+_SIZES = """
+    WITH sizes AS MATERIALIZED (
+        SELECT episode_id, message, parent, coalesce(len(tokens), 0) AS size,
+            row_number() OVER (ORDER BY episode_id, message) - 1 AS place
+        FROM messages
+    )
+    SELECT m.episode_id, m.size, coalesce(p.place, -1) AS above
+    FROM sizes AS m LEFT JOIN sizes AS p
+        ON p.episode_id = m.episode_id AND p.message = m.parent AND p.message < m.message
+    ORDER BY m.place"""
+
+
+def _too_long(messages: pl.DataFrame, context: int) -> pl.Series:
+    """Return the ids of the rollouts with a branch of more tokens than the context; messages as of `_SIZES`.
+
+    Each round doubles the number of messages that are added up, so there are few, however long branches are.
+    """
+    reached = messages["size"].to_numpy().astype(np.int64)
+    above = messages["above"].to_numpy().astype(np.int64)
+    while len(below := np.flatnonzero(above >= 0)):
+        reached[below] += reached[above[below]]
+        above[below] = above[above[below]]
+    return messages["episode_id"].filter(pl.Series(reached > context))

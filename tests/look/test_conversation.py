@@ -28,6 +28,16 @@ def test_texts_of_strangers_are_escaped(store: el.EpisodeStore) -> None:
     assert "<details><summary>All 2,500 characters</summary>" in text
 
 
+def test_keys_that_json_lacks_are_shown() -> None:
+    """Messages may have any mapping, so numbers and tuples may be keys."""
+    store = el.create("memory://odd-keys", el.Rollouts())
+    with store.writer() as writer:
+        writer.write_rollout([{"role": "assistant", 3: 4, "pairs": {(1, 2): 3}}])
+    turns = turns_of(store.refresh().rollout(0))
+    assert turns[0].others == {"3": "4", "pairs": "{(1, 2): 3}"}
+    assert "{(1, 2): 3}" in conversation_html(turns, "logprobs", 0)
+
+
 def test_tokens_have_colours(store: el.EpisodeStore) -> None:
     """A token has more colour the less probable it was; advantages are red below zero, else green."""
     turns = turns_of(store.rollout(0))

@@ -398,6 +398,29 @@ def test_damaged_messages_are_refused(tmp_path: Path, content: Any, message: str
         el.import_dataset(source, tmp_path / "s", format="messages")
 
 
+def test_keys_with_names_of_facts_come_in(tmp_path: Path) -> None:
+    """`record` has what cannot be metadata of its own: columns know no case."""
+    chat = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "4"}]
+    others = {"Task": "other", "Rewards": 2, "record": "own", "list": [1]}
+    line = {"messages": chat, "task": "own", **others}
+    store, _ = imported(lines(tmp_path / "in.jsonl", line), tmp_path / "store")
+    assert json.loads(store.rollout(0).metadata["record"]) == others
+    store.export(tmp_path / "out.jsonl", format="messages")
+    assert read_lines(tmp_path / "out.jsonl") == [line]
+
+
+@pytest.mark.parametrize("value", [3, ["hello"], "hello"])
+def test_tables_with_a_column_of_that_name_stay_tables(tmp_path: Path, value: Any) -> None:
+    """`messages` of a table may be their number, or texts."""
+    row = {"episode": 0, "observation": [0.5], "action": 1, "reward": 1.0, "messages": value}
+    (tmp_path / "log.jsonl").write_text(json.dumps(row) + "\n")
+    assert el.import_dataset(tmp_path / "log.jsonl", tmp_path / "from-json", dry_run=True).format == "table"
+    if not isinstance(value, str):
+        pl.DataFrame([row]).write_parquet(tmp_path / "log.parquet")
+        report = el.import_dataset(tmp_path / "log.parquet", tmp_path / "from-parquet", dry_run=True)
+        assert report.format == "table"
+
+
 def test_branches_go_out_as_lines(tmp_path: Path) -> None:
     """Each branch is a conversation; what they share, tokens and times count as lost."""
     store, _ = imported(lines(tmp_path / "traces.jsonl", trace()), tmp_path / "s")
@@ -407,6 +430,23 @@ def test_branches_go_out_as_lines(tmp_path: Path) -> None:
     assert [each["branch"] for each in written] == [0, 1]
     assert report.lost["a message that branches share, which each of them repeats"] == 1
     assert report.lost["tokens of messages"] == 3 and report.lost["time of messages"] == 3
+
+
+def test_metadata_do_not_take_the_place_of_messages(tmp_path: Path) -> None:
+    """Metadata with names of the line are counted as lost; an own `record` is no JSON of an import."""
+    store = el.create(tmp_path / "store", el.Rollouts())
+    own = {"messages": 3, "reward": 7, "truncated": True, "prompt": "p", "kept": 1}
+    with store.writer() as writer:
+        for record in ("session-17", 5):
+            writer.write_rollout([{"role": "assistant", "content": "4"}], metadata={**own, "record": record})
+    report = store.refresh().export(tmp_path / "out.jsonl", format="messages")
+    names = ("messages", "prompt", "reward", "truncated")
+    assert report.lost == {f"the metadata {name}, a name that the line itself has": 2 for name in names}
+    written = read_lines(tmp_path / "out.jsonl")
+    assert [each.pop("record") for each in written] == ["session-17", 5]
+    assert written == [{"messages": [{"role": "assistant", "content": "4"}], "kept": 1}] * 2
+    for format in ("verifiers", "atif"):
+        assert not store.export(tmp_path / format, format=format).lost
 
 
 def test_groups_go_out_as_pairs(tmp_path: Path) -> None:
@@ -569,6 +609,42 @@ def test_trajectories_go_out_as_they_came(tmp_path: Path, version: int) -> None:
     }
     again, _ = imported(tmp_path / "out", tmp_path / "again")
     same(store, again)
+
+
+def test_calls_of_any_form_go_out_as_atif(tmp_path: Path) -> None:
+    """One without a function has no name there."""
+    store = el.create(tmp_path / "store", el.Rollouts())
+    with store.writer() as writer:
+        writer.write_rollout([{"role": "assistant", "tool_calls": [{"id": "c", "function": None}, None]}])
+    store.refresh().export(tmp_path / "out", format="atif")
+    assert len(imported(tmp_path / "out", tmp_path / "again")[0].rollout(0).messages[0]["tool_calls"]) == 2
+
+
+def test_all_facts_of_a_rollout_go_through_atif(tmp_path: Path) -> None:
+    """Those of `write_rollout`, the advantage of the rollout too."""
+    store = el.create(tmp_path / "store", el.Rollouts())
+    with store.writer() as writer:
+        writer.write_rollout(
+            [{"role": "user", "content": "?"}, {"role": "assistant", "content": "4"}],
+            tokens=[[1], [2, 3]],
+            logprobs=[None, [-0.5, -0.25]],
+            advantages=0.5,
+            rewards={"a": 1.0, "b": 2.0},
+            weights={"b": 0.5},
+            group="g",
+            sample=1,
+            task="t",
+            policy_version=3,
+            stop_reason="length",
+            error="boom",
+            truncated=True,
+        )
+    assert not store.refresh().export(tmp_path / "out", format="atif").lost
+    rollout = imported(tmp_path / "out", tmp_path / "again")[0].rollout(0)
+    mine = store.rollout(0)
+    assert {name: rollout.metadata.get(name) for name in mine.metadata} == mine.metadata
+    assert rollout.reward == mine.reward and rollout.episode.truncated
+    np.testing.assert_array_equal(rollout.branches[0].logprobs, mine.branches[0].logprobs)
 
 
 def test_other_rollouts_go_out_as_atif(tmp_path: Path) -> None:

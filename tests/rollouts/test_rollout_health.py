@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import episodelake as el
 
 USER = {"role": "user", "content": "2 + 2?"}
@@ -59,6 +61,25 @@ def test_empty_messages_and_long_branches_are_named(tmp_path: Path) -> None:
         context=3,
     )
     assert found == {"context": [3], "empty_message": [0]}
+
+
+def test_contexts_of_deep_trees_are_those_of_their_branches(tmp_path: Path) -> None:
+    """Every branch is added up, however many messages it has."""
+    generator = np.random.default_rng(0)
+    sizes, trees = [], []
+    for count in (1, 2, 7, 40, 90):
+        parents = [int(generator.integers(max(-1, at - 3), at)) for at in range(count)]
+        tokens = [[1] * int(generator.integers(0, 4)) for _ in range(count)]
+        sizes.append(0)
+        reached = [0] * count
+        for at, parent in enumerate(parents):
+            reached[at] = len(tokens[at]) + (reached[parent] if parent >= 0 else 0)
+            sizes[-1] = max(sizes[-1], reached[at])
+        trees.append({"messages": [GOOD] * count, "parents": parents, "tokens": tokens})
+    for number, context in enumerate(sorted(sizes)[1:]):
+        found = findings(tmp_path / str(number), *trees, context=context)
+        beyond = [at for at, size in enumerate(sizes) if size > context]
+        assert found.get("context", []) == beyond
 
 
 def test_tokens_of_other_writers_are_checked(tmp_path: Path) -> None:

@@ -180,9 +180,11 @@ def trajectory_arguments(trajectory: Mapping[str, Any], place: str, losses: Loss
     names |= {"session": trajectory.get("session_id"), "trajectory": trajectory.get("trajectory_id")}
     metadata = {name: text for name, value in names.items() if (text := text_or_none(value))}
     exported = _exported(rest, place)
+    arguments = made.arguments()
     return {
-        **made.arguments(),
+        **arguments,
         **exported,
+        "numbers": {**arguments.get("numbers", {}), **exported.get("numbers", {})},
         "metadata": {
             **metadata,
             **({"usage": usage} if usage else {}),
@@ -202,11 +204,13 @@ def _exported(rest: dict[str, Any], place: str) -> dict[str, Any]:
     if not rest["extra"]:
         del rest["extra"]
     reward, rewards = given.pop("reward", None), given.pop("rewards", None)
+    advantage = given.pop("advantage", None)
     return {
+        "numbers": {} if advantage is None else {"advantages": advantage},
         "rewards": rewards or reward,
         "weights": given.pop("weights", None),
         "truncated": given.pop("truncated", False) is True,
-        "facts": {name: given.pop(name) for name in FACTS[:-1] if name in given},
+        "facts": {name: given.pop(name) for name in FACTS if name in given},
         "metadata": given,
     }
 

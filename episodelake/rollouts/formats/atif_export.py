@@ -163,6 +163,8 @@ class _Steps:
 
     def _call(self, call: Any) -> dict[str, Any]:
         function = call.get("function", call) if isinstance(call, Mapping) else {}
+        if not isinstance(function, Mapping):
+            function = {}
         text = function.get("arguments", "{}")
         try:
             arguments = json.loads(text) if isinstance(text, str) else text

@@ -13,6 +13,7 @@ An export writes a line for each branch, without tokens and times; or, with `lay
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -29,13 +30,14 @@ from ...plugin.files import is_folder
 from ...writers.importing.boundary import Files, check_groups
 from ..tokens import TOKEN_COLUMNS
 from .records import (
-    RESERVED,
     Arguments,
     Record,
     RolloutDataset,
     base_of,
     files_of,
+    first_bytes,
     first_keys,
+    is_reserved,
     json_lines,
     kept_json,
     list_at,
@@ -49,9 +51,13 @@ _SUFFIXES = (".jsonl", ".parquet")
 _MESSAGES, _PROMPT, _COMPLETION = "messages", "prompt", "completion"
 #: Metadata with JSON.
 _RECORD = "record"
+#: Keys of a line that say what the rollout is, so that metadata of these names have no place.
+_OF_LINE = frozenset({_MESSAGES, _PROMPT, _COMPLETION, "reward", "truncated"})
 _TEXT_FACTS = ("group", "task", "stop_reason", "error")
 _NUMBER_FACTS = ("sample", "policy_version")
 _BATCH = 64
+#: `messages` with a list of objects, or with such a list as text.
+_LISTED = re.compile(rb'"messages"\s*:\s*(?:\[\s*[{\]]|"\s*\[)')
 
 
 def _files(source: Any) -> list[Path]:
@@ -64,12 +70,28 @@ def _detect(source: Any) -> Match:
     if not files:
         return Match("it has no JSON lines or Parquet", 2, related=False)
     try:
-        keys = set(pq.read_schema(files[0]).names) if _is_parquet(files[0]) else first_keys(files[0])
+        found = _parquet_has_messages(files[0]) if _is_parquet(files[0]) else _lines_have_messages(files[0])
     except (pa.ArrowException, OSError):
         return Match(f"{files[0].name} cannot be read", 2, related=False)
-    if _MESSAGES in keys:
+    if found:
         return Match(f"{files[0].name} has {_MESSAGES}")
     return Match(f"{files[0].name} has no {_MESSAGES}", 1, related=False)
+
+
+def _parquet_has_messages(path: Path) -> bool:
+    """Return whether a column may hold messages. A table may have numbers of messages, or lists of texts."""
+    schema = pq.read_schema(path)
+    if _MESSAGES not in schema.names:
+        return False
+    kind = schema.field(_MESSAGES).type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):  # JSON
+        return True
+    listed = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    return listed and pa.types.is_struct(kind.value_type) and kind.value_type.get_field_index("role") >= 0
+
+
+def _lines_have_messages(path: Path) -> bool:
+    return _MESSAGES in first_keys(path) and _LISTED.search(first_bytes(path)) is not None
 
 
 def _is_parquet(path: Path) -> bool:
@@ -143,7 +165,7 @@ def _arguments(content: Mapping[str, Any], place: str) -> Arguments:
     for name in ("rewards", "weights"):
         rest.pop(name, None)
     kept = {name: value for name, value in rest.items() if value is not None and name != "truncated"}
-    plain = {name: value for name, value in kept.items() if _is_plain(value) and name not in RESERVED}
+    plain = {name: value for name, value in kept.items() if _is_plain(value) and not is_reserved(name)}
     others = {name: value for name, value in kept.items() if name not in plain}
     return {
         "messages": messages,
@@ -217,6 +239,9 @@ def _lines(export: Export) -> Iterator[dict[str, Any]]:
     for rollout, metadata in rollouts_of(export):
         record = taken_json(metadata, _RECORD)
         facts = {**metadata, **record}
+        for name in sorted(_OF_LINE.intersection(facts)):
+            export.losses.add(f"the metadata {name}, a name that the line itself has")
+            del facts[name]
         if rollout.reward or "rewards" in facts:
             facts["reward"] = rollout.reward
         if rollout.episode.truncated:

@@ -36,8 +36,9 @@ _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[{}\[\]:]', re.DOTALL)
 #: What the report of an import says of columns.
 _MAPPING = {"observation": "the message that each message continues", "action": "whether it was sampled"}
 
-#: Metadata with a meaning of their own, which other keys of a source must not take.
-RESERVED = frozenset({*FACTS, "rewards", "weights", "source_key", "source_digest"})
+#: Metadata with a meaning of their own, which other keys of a source must not take: `record` has as JSON what
+#: is no plain metadata.
+_RESERVED = frozenset({*FACTS, "rewards", "weights", "source_key", "source_digest", "record"})
 
 #: The arguments of `rollout_steps` for one rollout; None if it has no message.
 Arguments = Mapping[str, Any] | None
@@ -103,6 +104,11 @@ class RolloutDataset(ForeignDataset):
             raise DatasetError(f"{record.place}: {error}") from error
 
 
+def is_reserved(name: str) -> bool:
+    """Return whether metadata of this name have a meaning of their own; columns know no case."""
+    return name.lower() in _RESERVED
+
+
 def files_of(source: Any, *patterns: str) -> list[Path]:
     """Return the files of a source: itself, those of a list, or those of a folder that match a pattern.
 
@@ -132,10 +138,15 @@ def _natural(path: Path) -> list[tuple[int, int, str]]:
     return [(0, int(each), each) if each.isdecimal() else (1, 0, each) for each in parts]
 
 
+def first_bytes(path: Path) -> bytes:
+    """Return the bytes of a JSON file in which keys are looked for."""
+    with path.open("rb") as file:
+        return file.read(_HEAD_BYTES)
+
+
 def first_keys(path: Path) -> set[str]:
     """Return the keys of the object that a JSON file begins with, as far as its first bytes have them."""
-    with path.open("rb") as file:
-        head = file.read(_HEAD_BYTES)
+    head = first_bytes(path)
     keys: set[str] = set()
     if not head.lstrip().startswith(b"{"):
         return keys

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from ...errors import DatasetError
 from ...plugin import Format, Match
 from .messages import parquet_rows, without_nulls
-from .records import RESERVED, Arguments, Record, RolloutDataset, base_of, files_of, kept_json
+from .records import Arguments, Record, RolloutDataset, base_of, files_of, is_reserved, kept_json
 
 PATTERN = "completions_*.parquet"
 _NEEDED = ("step", "prompt", "completion", "advantage")
@@ -101,7 +101,7 @@ def _arguments(row: Mapping[str, Any], facts: Mapping[str, Any], place: str) -> 
         "facts": facts,
         "metadata": {
             "step": row["step"],
-            **{f"trl_{name}" if name in RESERVED else name: value for name, value in plain.items()},
+            **{f"trl_{name}" if is_reserved(name) else name: value for name, value in plain.items()},
             **({"record": kept_json(lists, place)} if lists else {}),
         },
     }

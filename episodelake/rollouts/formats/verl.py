@@ -19,13 +19,13 @@ from typing import Any
 from ...errors import DatasetError
 from ...plugin import Format, Match
 from .records import (
-    RESERVED,
     Arguments,
     Record,
     RolloutDataset,
     base_of,
     files_of,
     first_keys,
+    is_reserved,
     json_lines,
     kept_json,
     object_of,
@@ -111,7 +111,7 @@ def _arguments(
         "rewards": row.get("score"),
         "facts": facts,
         "metadata": {
-            **{f"verl_{name}" if name in RESERVED else name: value for name, value in plain.items()},
+            **{f"verl_{name}" if is_reserved(name) else name: value for name, value in plain.items()},
             **metadata,
             **({} if step is None else {"step": step}),
             **({"record": kept_json(lists, place)} if lists else {}),

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...errors import DatasetError
+from ...errors import CorruptStoreError, DatasetError
 from ...plugin import Export, Holds, load_json
 from ..messages import COLUMNS
 from ..rollout import Rollout
@@ -59,10 +59,19 @@ def rollouts_of(export: Export) -> Iterator[tuple[Rollout, dict[str, Any]]]:
 
 
 def taken_json(metadata: dict[str, Any], name: str) -> dict[str, Any]:
-    """Take the JSON that an import has kept in metadata; an empty object if there is none."""
-    text = metadata.pop(name, None)
-    value = load_json(text, f"The metadata {name}") if isinstance(text, str) else {}
-    return value if isinstance(value, dict) else {}
+    """Take the JSON that an import has kept in metadata; an empty object if there is none.
+
+    What somebody else has under this name stays.
+    """
+    text = metadata.get(name)
+    try:
+        value = load_json(text, f"The metadata {name}") if isinstance(text, str) else None
+    except CorruptStoreError:  # a text of other use
+        value = None
+    if not isinstance(value, dict):
+        return {}
+    del metadata[name]
+    return value
 
 
 def write_json_lines(target: Path, lines: Iterable[Mapping[str, Any]]) -> None:
