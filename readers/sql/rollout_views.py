@@ -94,25 +94,27 @@ def rollout_macros() -> list[Macro]:
     ]
 
 
+#: A rollout that its writer did not end has no reward yet.
+_FINISHED = "\"group\" IS NOT NULL AND end_reason IN ('terminated', 'truncated')"
 #: The unbiased estimate of Chen et al. (2021), Evaluating Large Language Models Trained on Code, section 2.1:
 #: 1 - C(n - c, k) / C(n, k) for n samples of which c are right. NULL where there are fewer than k.
-_PASS_AT_K = """
+_PASS_AT_K = f"""
 SELECT "group", samples, correct, CASE WHEN samples < _k THEN NULL WHEN correct = 0 THEN 0.0
     WHEN samples - correct < _k THEN 1.0
     ELSE 1 - list_product(list_transform(range(samples - correct + 1, samples + 1), lambda i: 1 - _k / i))
     END AS pass_at_k
 FROM (
     SELECT "group", count(*) AS samples, count(*) FILTER (WHERE reward >= threshold) AS correct
-    FROM rollouts WHERE "group" IS NOT NULL GROUP BY "group"
+    FROM rollouts WHERE {_FINISHED} GROUP BY "group"
 )"""
 #: As GRPO has them, Shao et al. (2024), DeepSeekMath, section 4.1.2; with the deviation of a sample.
-_GROUP_ADVANTAGES = """
+_GROUP_ADVANTAGES = f"""
 SELECT episode_id, "group", reward, group_mean, group_std,
     (reward - group_mean) / (coalesce(group_std, 0) + epsilon) AS group_advantage
 FROM (
     SELECT episode_id, "group", reward, avg(reward) OVER (PARTITION BY "group") AS group_mean,
         stddev_samp(reward) OVER (PARTITION BY "group") AS group_std
-    FROM rollouts WHERE "group" IS NOT NULL
+    FROM rollouts WHERE {_FINISHED}
 )"""
 
 

@@ -752,3 +752,45 @@ def test_rollouts_of_verl_have_groups(tmp_path: Path) -> None:
     report = el.import_dataset(folder, tmp_path / "s", on_error="skip")
     assert (report.episodes, report.present, len(report.skipped)) == (2, 4, 2)
     assert "output is None; expected a text" in report.skipped[1][1]
+
+
+@pytest.mark.parametrize("format", ["verifiers", "atif"])
+def test_facts_come_back(tmp_path: Path, format: str) -> None:
+    """Groups, versions, advantages and metadata of a rollout of our own survive both ways."""
+    store = el.create(tmp_path / "store", el.Rollouts())
+    facts = {"group": "g", "sample": 2, "policy_version": 7, "stop_reason": "stop"}
+    with store.writer() as writer:
+        for task in ("quiz", None):
+            writer.write_rollout(
+                [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}],
+                tokens=[[1], [2, 3]],
+                advantages=0.5,
+                rewards=1.0,
+                task=task,
+                metadata={"note": "mine"},
+                **facts,
+            )
+    el.open(store.url).export(tmp_path / "out", format=format)
+    assert el.import_dataset(tmp_path / "out", tmp_path / "again", format=format).episodes == 2
+    again = el.open(tmp_path / "again")
+    for position, task in enumerate(("quiz", None)):
+        metadata = again.rollout(position).metadata
+        expected = {**facts, "advantage": 0.5, "note": "mine", "task": task}
+        assert {name: metadata.get(name) for name in expected} == expected
+    (batch,) = again.loader(2, el.Padded(3))
+    assert batch["advantages"].tolist() == [[0.0, 0.5, 0.5]] * 2
+
+
+def test_lines_of_prompts_are_recognised_and_numbers_are_facts(tmp_path: Path) -> None:
+    """A line with `prompt` and `completion` is a conversation; the number of a prompt is its group."""
+    line = {
+        "prompt": [{"role": "user", "content": "?"}],
+        "completion": [{"role": "assistant", "content": "!"}],
+        "group": 7,
+        "policy_version": "3",
+    }
+    (tmp_path / "lines.jsonl").write_text(json.dumps(line) + "\n")
+    assert el.import_dataset(tmp_path / "lines.jsonl", tmp_path / "store").episodes == 1
+    rollout = el.open(tmp_path / "store").rollout(0)
+    assert rollout.sampled == [False, True]
+    assert (rollout.metadata["group"], rollout.metadata["policy_version"]) == ("7", 3)

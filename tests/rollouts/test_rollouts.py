@@ -200,6 +200,9 @@ def test_macros_compare_the_samples_of_a_group(store: el.EpisodeStore) -> None:
             for value in values:
                 writer.write_rollout(MESSAGES, group=group, rewards=value)
         writer.write_rollout(MESSAGES, rewards=1.0)
+        open_still = writer.begin_rollout(group="a")
+        for message in MESSAGES:
+            open_still.append(message)
     reader = el.open(store.url)
     for k in (1, 2, 3, 5):
         rows = reader.query(f'SELECT * FROM pass_at_k({k}) ORDER BY "group"').to_dicts()

@@ -56,8 +56,8 @@ _OF_LINE = frozenset({_MESSAGES, _PROMPT, _COMPLETION, "reward", "truncated"})
 _TEXT_FACTS = ("group", "task", "stop_reason", "error")
 _NUMBER_FACTS = ("sample", "policy_version")
 _BATCH = 64
-#: `messages` with a list of objects, or with such a list as text.
-_LISTED = re.compile(rb'"messages"\s*:\s*(?:\[\s*[{\]]|"\s*\[)')
+#: `messages` or `prompt` with a list of objects, or with such a list as text.
+_LISTED = re.compile(rb'"(?:messages|prompt)"\s*:\s*(?:\[\s*[{\]]|"\s*\[)')
 
 
 def _files(source: Any) -> list[Path]:
@@ -91,7 +91,9 @@ def _parquet_has_messages(path: Path) -> bool:
 
 
 def _lines_have_messages(path: Path) -> bool:
-    return _MESSAGES in first_keys(path) and _LISTED.search(first_bytes(path)) is not None
+    keys = first_keys(path)
+    listed = _MESSAGES in keys or {_PROMPT, _COMPLETION} <= keys
+    return listed and _LISTED.search(first_bytes(path)) is not None
 
 
 def _is_parquet(path: Path) -> bool:
@@ -155,9 +157,10 @@ def _arguments(content: Mapping[str, Any], place: str) -> Arguments:
     rest = {name: value for name, value in content.items() if name not in (_MESSAGES, _PROMPT, _COMPLETION)}
     facts: dict[str, Any] = {}
     for name in (*_TEXT_FACTS, *_NUMBER_FACTS):
-        wanted = str if name in _TEXT_FACTS else int
-        if isinstance(rest.get(name), wanted) and not isinstance(rest[name], bool):
-            facts[name] = rest.pop(name)
+        fact = _as_text(rest.get(name)) if name in _TEXT_FACTS else _as_number(rest.get(name))
+        if fact is not None:
+            facts[name] = fact
+            del rest[name]
     reward = rest.pop("reward", None)
     named = mapping_at(rest, "rewards", place)
     weights = mapping_at(rest, "weights", place)
@@ -207,6 +210,18 @@ def without_nulls(value: Any) -> Any:
             if part is not None or (name == "content" and "role" in value)
         }
     return [without_nulls(each) for each in value] if isinstance(value, list) else value
+
+
+def _as_text(value: Any) -> str | None:
+    """Return a text or whole number, such as the number of a prompt, as the text of a fact; else None."""
+    return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else None
+
+
+def _as_number(value: Any) -> int | None:
+    """Return a whole number, or a text with one, as a fact; else None."""
+    if isinstance(value, str) and re.fullmatch(r"-?\d{1,18}", value, re.ASCII):
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _is_number(value: Any) -> bool:

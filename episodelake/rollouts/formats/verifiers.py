@@ -21,6 +21,7 @@ from typing import Any, Literal
 from ...errors import DatasetError
 from ...plugin import Export, Format, Losses, Match, export_format
 from ..rollout import Rollout
+from ..steps import FACTS
 from .records import (
     Arguments,
     Record,
@@ -28,6 +29,7 @@ from .records import (
     base_of,
     files_of,
     first_keys,
+    is_reserved,
     json_lines,
     kept_json,
     list_at,
@@ -42,6 +44,8 @@ VERSION = 1
 PATTERN = "traces*.jsonl"
 #: Metadata with JSON.
 TRACE, EPISODE = "verifiers", "verifiers_episode"
+#: Key of `info` under which an export has the facts and metadata that a trace has no other place for.
+ROLLOUT = "rollout"
 #: Streams of a node with a number for each sampled token.
 STREAMS = ("logprobs", "reference_logprobs", "advantages", "loss_weights")
 _LIMITS = frozenset(
@@ -137,28 +141,46 @@ def trace_arguments(content: Any, episode: Mapping[str, Any], place: str, losses
     kept_nodes = {str(at): kept for at, node in enumerate(nodes) if (kept := _node_rest(node, losses))}
     if kept_nodes:
         rest["nodes"] = kept_nodes
+    exported = _exported(rest, place)
     calls = [object_of(call, f"{place}, a call") for call in list_at(trace, "calls", place)]
     stop = text_or_none(trace.get("stop_condition"))
+    tokens = _tokens(nodes, place)
     return {
         "messages": [from_verifiers(node.get("message")) for node in nodes],
         "parents": [_parent(node, at, place) for at, node in enumerate(nodes)],
         "sampled": [node.get("sampled") is True for node in nodes],
         "times": [node.get("timestamp") for node in nodes],
-        **_tokens(nodes, place),
+        **tokens,
+        "numbers": {**tokens.get("numbers", {}), **exported["numbers"]},
         **_rewards(trace, rest, place),
         "facts": {
             "task": _task(trace, place),
             "stop_reason": stop,
             "error": _error(list_at(trace, "errors", place)),
             **episode.get("facts", {}),
+            **exported["facts"],
         },
         "truncated": stop in _LIMITS or _ended_by_length(calls),
         "metadata": {
             **_metadata(trace, calls, rest, place),
             **episode.get("metadata", {}),
+            **exported["metadata"],
             TRACE: kept_json(rest, place),
         },
     }
+
+
+def _exported(rest: dict[str, Any], place: str) -> dict[str, dict[str, Any]]:
+    """Take what our export has written of the rollout; nothing if the trace is none of ours."""
+    info = mapping_at(rest, "info", place)
+    given = dict(mapping_at(info, ROLLOUT, place))
+    if ROLLOUT in info:
+        rest["info"] = {name: value for name, value in info.items() if name != ROLLOUT}
+    advantage = given.pop("advantage", None)
+    numbers = {} if advantage is None else {"advantages": advantage}
+    facts = {name: given.pop(name) for name in FACTS if name in given}
+    others = {name: value for name, value in given.items() if not is_reserved(name)}
+    return {"numbers": numbers, "facts": facts, "metadata": others}
 
 
 def _rest(values: Mapping[str, Any], known: Any) -> dict[str, Any]:
@@ -322,7 +344,7 @@ def _lines(export: Export) -> Iterator[dict[str, Any]]:
             trace = _trace(rollout, metadata, export.losses)
             if not facts and group is not None:
                 facts = {"id": name, "task": trace["task"], "group": {"id": group}, "ok": trace["ok"]}
-                trace["info"].pop("group")
+                trace["info"][ROLLOUT].pop("group")
             traces.append(trace)
         if facts:
             yield {**facts, "traces": traces}
@@ -335,7 +357,8 @@ def _trace(rollout: Rollout, metadata: dict[str, Any], losses: Losses) -> dict[s
     rest = taken_json(metadata, TRACE)
     kept_nodes = rest.pop("nodes", {})
     error, name = metadata.get("error"), metadata.get("task")
-    if not rest:
+    is_made = not rest
+    if is_made:
         rest = {
             "version": VERSION,
             "task": {"type": name or "task", "data": {}, **({"key": name} if name else {})},
@@ -350,6 +373,9 @@ def _trace(rollout: Rollout, metadata: dict[str, Any], losses: Losses) -> dict[s
     shown = metadata.get("stop_reason") in _LIMITS or _ended_by_length(rest.get("calls", []))
     losses.add("that a rollout was truncated", int(rollout.episode.truncated and not shown))
     further = without(metadata, {*_PLACED, *_DERIVED})
+    if is_made:
+        # The type of a task must be a text; this says whether the rollout has a task.
+        further["task"] = name
     return {
         **rest,
         "id": metadata.get("trace", rollout.id),
@@ -359,7 +385,7 @@ def _trace(rollout: Rollout, metadata: dict[str, Any], losses: Losses) -> dict[s
             **rest.get("rewards", {}),
         },
         "metrics": {**metadata.get("metrics", {}), **rest.get("metrics", {})},
-        "info": {**rest.get("info", {}), **further},
+        "info": {**rest.get("info", {}), **({ROLLOUT: further} if further else {})},
         "stop_condition": metadata.get("stop_reason"),
         "timing": metadata.get("timing", {}),
     }
