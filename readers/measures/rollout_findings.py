@@ -36,13 +36,17 @@ _QUERIES = {
             SELECT episode_id, list(hash(role, content, parts) ORDER BY message) AS prompt
             FROM messages LEFT JOIN firsts USING (episode_id)
             WHERE message < first OR first IS NULL GROUP BY episode_id
-        ), named AS (SELECT episode_id, prompt, "group" FROM prompts JOIN rollouts USING (episode_id))
+        ), named AS (
+            SELECT episode_id, prompt, coalesce(task, "group") AS name
+            FROM prompts JOIN rollouts USING (episode_id)
+            WHERE "group" IS NOT NULL
+        )
         SELECT episode_id FROM named SEMI JOIN (
-            SELECT prompt FROM named GROUP BY prompt HAVING count(DISTINCT "group") > 1
+            SELECT prompt FROM named GROUP BY prompt HAVING count(DISTINCT name) > 1
         ) USING (prompt)""",
     "duplicate": """
         WITH texts AS (
-            SELECT episode_id, list(hash(parent, sampled, role, content, parts, reasoning, tool_ids,
+            SELECT episode_id, list(hash(parent, sampled, role, name, content, parts, reasoning, tool_ids,
                 tool_names, tool_arguments, rest, tokens, logprobs) ORDER BY message) AS said
             FROM messages GROUP BY episode_id
         ), ordered AS (

@@ -48,6 +48,18 @@ def test_repetitions_are_named(tmp_path: Path) -> None:
     assert found == {"duplicate": [2], "duplicate_prompt": [0, 1, 2]}
 
 
+def test_a_task_may_have_groups_of_several_steps(tmp_path: Path) -> None:
+    """A prompt that is sampled again at another step is no duplicate where its task has a name."""
+    five = [USER, {"role": "assistant", "content": "5"}]
+    steps = [{"group": f"step-{step}", "task": "sum"} for step in range(2)]
+    found = findings(
+        tmp_path,
+        *({**each, "rewards": 1.0, "messages": [USER, {**GOOD, "name": each["group"]}]} for each in steps),
+        *({**each, "rewards": 0.0, "messages": [*five, {**GOOD, "name": each["group"]}]} for each in steps),
+    )
+    assert found == {}
+
+
 def test_empty_messages_and_long_branches_are_named(tmp_path: Path) -> None:
     """A sampled message with nothing in it; a branch beyond the context, not a rollout whose branches fit."""
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
