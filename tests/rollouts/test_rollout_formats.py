@@ -170,6 +170,18 @@ def test_traces_of_an_episode_share_its_facts(tmp_path: Path) -> None:
     assert row == {"group": "g1", "policy_version": 5, "policy_version_end": 6, "env": "quiz"}
 
 
+def test_own_metadata_join_no_traces(tmp_path: Path) -> None:
+    """Rollouts with an `episode` of their own are no traces of one episode, with one group."""
+    store = el.create(tmp_path / "store", el.Rollouts())
+    chat = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "4"}]
+    with store.writer() as writer:
+        for group in ("a", "b"):
+            writer.write_rollout(chat, group=group, metadata={"episode": 1})
+    assert not store.refresh().export(tmp_path / "traces.jsonl", format="verifiers").lost
+    again, _ = imported(tmp_path / "traces.jsonl", tmp_path / "again")
+    assert [again.rollout(at).metadata["group"] for at in range(2)] == ["a", "b"]
+
+
 def test_traces_go_out_as_they_came(tmp_path: Path) -> None:
     """Episodes and traces have the same content, without what was counted as lost."""
     given = [trace(), episode(trace(id="a"), trace(id="b"))]

@@ -333,23 +333,29 @@ def write_verifiers(export: Export, target: Path) -> None:
 
 def _lines(export: Export) -> Iterator[dict[str, Any]]:
     pairs = rollouts_of(export)
-    for _, neighbours in groupby(pairs, lambda pair: pair[1].get("episode") or pair[0].id):
+    for _, neighbours in groupby(pairs, _episode_of):
         facts: dict[str, Any] = {}
         traces = []
         for rollout, metadata in neighbours:
-            group, name = metadata.get("group"), metadata.get("episode") or rollout.id
+            group = metadata.get("group")
             facts = taken_json(metadata, EPISODE) or facts
             if facts:
                 metadata = without(metadata, _OF_EPISODE)
             trace = _trace(rollout, metadata, export.losses)
             if not facts and group is not None:
-                facts = {"id": name, "task": trace["task"], "group": {"id": group}, "ok": trace["ok"]}
+                facts = {"id": rollout.id, "task": trace["task"], "group": {"id": group}, "ok": trace["ok"]}
                 trace["info"][ROLLOUT].pop("group")
             traces.append(trace)
         if facts:
             yield {**facts, "traces": traces}
         else:
             yield from traces
+
+
+def _episode_of(pair: tuple[Rollout, Mapping[str, Any]]) -> str:
+    """Return the name of the episode that a trace came in with; for others that of the rollout."""
+    rollout, metadata = pair
+    return (metadata.get("episode") if EPISODE in metadata else None) or rollout.id
 
 
 def _trace(rollout: Rollout, metadata: dict[str, Any], losses: Losses) -> dict[str, Any]:
