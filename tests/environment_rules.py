@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 import episodelake as el
-from episodelake.testing import Driver, RecorderAdapter, RecorderContract, Rollout, ScriptedEnv
+from episodelake.testing import Driver, PlayedEpisode, RecorderAdapter, RecorderContract, ScriptedEnv
 from episodelake.testing.adapters import case, play
 from episodelake.testing.environments import assert_infos
 from episodelake.testing.recorder_rules import Recording, check_episode, logged_row
@@ -99,7 +99,7 @@ class Drawing(ScriptedEnv):
 class Piece:
     """The steps of an environment's episode that one stored episode must have."""
 
-    rollout: Rollout
+    rollout: PlayedEpisode
     start: int
     stop: int
 
@@ -109,7 +109,7 @@ class Piece:
         cut = self.rollout.cut(self.stop)
         parts = {name: getattr(cut, name)[steps] for name in ("actions", "rewards")}
         flags = {name: getattr(cut, name)[steps] for name in ("terminations", "truncations")}
-        kept = Rollout(cut.observations[rows], cut.infos[rows], **parts, **flags)
+        kept = PlayedEpisode(cut.observations[rows], cut.infos[rows], **parts, **flags)
         check_episode(episode, kept, env, told[rows])
         # Without a seed, that of the first episode is the one that the environment drew.
         if self.start or self.rollout.seed is not None:
@@ -519,7 +519,7 @@ class EnvironmentContract(RecorderContract):
         """Return the environment that a step callback sees."""
         return recorder.env
 
-    def _check_shown(self, shown: list[Any], rollout: Rollout, env: ScriptedEnv, lane: int) -> None:
+    def _check_shown(self, shown: list[Any], rollout: PlayedEpisode, env: ScriptedEnv, lane: int) -> None:
         assert [step.t for step in shown] == list(range(len(shown)))
         first, *others = shown
         assert (first.action, first.reward, first.terminated, first.truncated) == (None,) * 4

@@ -206,7 +206,7 @@ class WrongAt(SmallEnv):
         return self.wrong if (self.what, self.when) == ("info", self.t) else super().tell()
 
 
-class Rollout(testing.Rollout):
+class Rollout(testing.PlayedEpisode):
     """One episode as a plain loop saw it."""
 
     def cut(self, length: int) -> Rollout:

@@ -17,7 +17,7 @@ from gymnasium.vector.utils import batch_space, concatenate, create_empty_array,
 
 import episodelake as el
 from episodelake.store.common.compatibility import AutoresetMode
-from episodelake.testing import Driver, RecorderAdapter, Rollout, ScriptedEnv
+from episodelake.testing import Driver, PlayedEpisode, RecorderAdapter, ScriptedEnv
 from episodelake.testing.infos import ODD_INFOS
 from episodelake.testing.values import overwrite, own, stack
 
@@ -362,7 +362,7 @@ class PoolOf(RecorderAdapter):
             isinstance(value, int) and abs(value) >= 2**63 for value in info.values()
         )
 
-    def told(self, rollout: Rollout, lane: int) -> list[Mapping[Any, Any]]:
+    def told(self, rollout: PlayedEpisode, lane: int) -> list[Mapping[Any, Any]]:
         """Add what the pool says of each row."""
         rows = enumerate(rollout.infos)
         return [{"env_id": np.int32(lane), "elapsed_step": np.int32(t), **info} for t, info in rows]
@@ -649,7 +649,7 @@ def play_alone(env: ScriptedEnv) -> None:
         env.step(env.action())
 
 
-def arrays(env: ScriptedEnv, rollout: Rollout) -> dict[str, Any]:
+def arrays(env: ScriptedEnv, rollout: PlayedEpisode) -> dict[str, Any]:
     """Return an episode as `write_episode` takes it, in arrays and lists of its own."""
     gather = _raw if env.raw else stack
     return {

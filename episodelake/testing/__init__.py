@@ -20,7 +20,7 @@ for _module in (
 
 from .adapters import Driver, RecorderAdapter  # noqa: E402
 from .backends import Backend  # noqa: E402
-from .environments import Rollout, ScriptedEnv, assert_recorded, plain_loop, script  # noqa: E402
+from .environments import PlayedEpisode, ScriptedEnv, assert_recorded, plain_loop, script  # noqa: E402
 from .formats import FormatContract  # noqa: E402
 from .recorder_rules import RecorderContract  # noqa: E402
 from .stores import StoreContract  # noqa: E402
@@ -34,7 +34,7 @@ __all__ = [
     "FormatContract",
     "RecorderAdapter",
     "RecorderContract",
-    "Rollout",
+    "PlayedEpisode",
     "ScriptedEnv",
     "StoreContract",
     "StoreMachine",

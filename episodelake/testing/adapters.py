@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from .. import EpisodeStore, create
-from .environments import Rollout, ScriptedEnv
+from .environments import PlayedEpisode, ScriptedEnv
 from .infos import ODD_INFOS
 
 
@@ -96,7 +96,7 @@ class RecorderAdapter(ABC):
         """Return whether an info comes to the recorder as the environment gave it."""
         return True
 
-    def told(self, rollout: Rollout, lane: int) -> list[Mapping[Any, Any]]:
+    def told(self, rollout: PlayedEpisode, lane: int) -> list[Mapping[Any, Any]]:
         """Return the infos that a recorder of this kind must keep of an episode."""
         return rollout.infos
 

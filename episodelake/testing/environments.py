@@ -16,7 +16,7 @@ from .values import extreme_value, overwrite, own, same, stack
 
 
 @dataclass
-class Rollout:
+class PlayedEpisode:
     """One episode as a plain loop sees it: T+1 observations and infos, and T of all others."""
 
     observations: list[Any]
@@ -40,11 +40,11 @@ class Rollout:
             return "cut"
         return "terminated" if self.terminations[-1] else "truncated"
 
-    def cut(self, length: int) -> Rollout:
+    def cut(self, length: int) -> PlayedEpisode:
         """Return its first `length` transitions."""
         steps = {name: getattr(self, name)[:length] for name in _STEPS}
         rows = {name: getattr(self, name)[: length + 1] for name in ("observations", "infos")}
-        return Rollout(**rows, **steps, seed=self.seed, options=self.options)
+        return PlayedEpisode(**rows, **steps, seed=self.seed, options=self.options)
 
 
 _STEPS = ("actions", "rewards", "terminations", "truncations")
@@ -58,7 +58,7 @@ def script(
     seed: int = 0,
     infos: Sequence[Mapping[Any, Any]] = ({},),
     rewards: Sequence[Any] = (1.0, -0.0, 0.1, -2.5),
-) -> list[Rollout]:
+) -> list[PlayedEpisode]:
     """Return one episode of each length with extreme values of the spaces; ends take turns.
 
     Args:
@@ -73,7 +73,7 @@ def script(
         flags = [False] * (length - 1)
         ending = number % 3
         found.append(
-            Rollout(
+            PlayedEpisode(
                 [extreme_value(observation_space, random) for _ in range(length + 1)],
                 [dict(next(each_info)) for _ in range(length + 1)],
                 [extreme_value(action_space, random) for _ in range(length)],
@@ -88,8 +88,8 @@ def script(
 class ScriptedEnv(gymnasium.Env):
     """An environment that plays given episodes in turn and keeps what a plain loop around it sees.
 
-    `history` has a `Rollout` for each reset: what the environment gave, and the actions that it got. All that
-    it gives are copies.
+    `history` has a `PlayedEpisode` for each reset: what the environment gave, and the actions that it got.
+    All that it gives are copies.
 
     Args:
         episodes: the script.
@@ -105,18 +105,18 @@ class ScriptedEnv(gymnasium.Env):
         self,
         observation_space: spaces.Space,
         action_space: spaces.Space,
-        episodes: Sequence[Rollout],
+        episodes: Sequence[PlayedEpisode],
         *,
         reuses: bool = False,
     ) -> None:
         self.observation_space, self.action_space = observation_space, action_space
         self.episodes, self.reuses = list(episodes), reuses
-        self.history: list[Rollout] = []
+        self.history: list[PlayedEpisode] = []
         self.calls = self.closed = 0
         self._given: list[Any] = []
 
     @property
-    def script(self) -> Rollout:
+    def script(self) -> PlayedEpisode:
         """The episode that is played now."""
         return self.episodes[(len(self.history) - 1) % len(self.episodes)]
 
@@ -138,14 +138,14 @@ class ScriptedEnv(gymnasium.Env):
         """Return how many episodes have ended."""
         return sum(rollout.done for rollout in self.history)
 
-    def recorded(self) -> list[Rollout]:
+    def recorded(self) -> list[PlayedEpisode]:
         """Return the episodes of at least one step."""
         return [rollout for rollout in self.history if rollout.actions]
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, Any]:
         """Begin the next episode of the script."""
         super().reset(seed=seed)
-        self.history.append(Rollout([], [], seed=seed, options=own(options)))
+        self.history.append(PlayedEpisode([], [], seed=seed, options=own(options)))
         if options is not None:
             options.clear()
         return self._give(0)
@@ -180,12 +180,12 @@ class ScriptedEnv(gymnasium.Env):
         return self._given[0], self._given[1]
 
 
-def plain_loop(env: ScriptedEnv, transitions: int, seed: int | None = None) -> list[Rollout]:
+def plain_loop(env: ScriptedEnv, transitions: int, seed: int | None = None) -> list[PlayedEpisode]:
     """Play an environment by a plain loop for so many steps; return copies of all that it saw."""
-    found: list[Rollout] = []
+    found: list[PlayedEpisode] = []
     while transitions > 0:
         observation, info = env.reset(seed=None if found else seed)
-        found.append(Rollout([own(observation)], [own(info)], seed=None if found else seed))
+        found.append(PlayedEpisode([own(observation)], [own(info)], seed=None if found else seed))
         while transitions > 0 and not found[-1].done:
             action = env.action()
             found[-1].actions.append(own(action))
@@ -199,7 +199,7 @@ def plain_loop(env: ScriptedEnv, transitions: int, seed: int | None = None) -> l
     return found
 
 
-def assert_recorded(episode: Any, plain: Rollout, env: gymnasium.Env) -> None:
+def assert_recorded(episode: Any, plain: PlayedEpisode, env: gymnasium.Env) -> None:
     """Fail unless a stored episode is exactly what a plain loop saw.
 
     Args:
@@ -210,7 +210,7 @@ def assert_recorded(episode: Any, plain: Rollout, env: gymnasium.Env) -> None:
     check_episode(episode, plain, env, plain.infos)
 
 
-def check_episode(episode: Any, plain: Rollout, env: gymnasium.Env, infos: Sequence[Any]) -> None:
+def check_episode(episode: Any, plain: PlayedEpisode, env: gymnasium.Env, infos: Sequence[Any]) -> None:
     """Fail unless an episode is exactly what a plain loop saw."""
     assert len(episode) == episode.length == len(plain.actions)
     assert same(episode.observations, stack(env.observation_space, plain.observations))
@@ -219,7 +219,7 @@ def check_episode(episode: Any, plain: Rollout, env: gymnasium.Env, infos: Seque
     assert_infos(episode.infos, infos)
 
 
-def check_outcomes(episode: Any, plain: Rollout) -> None:
+def check_outcomes(episode: Any, plain: PlayedEpisode) -> None:
     """Fail unless rewards, flags and what follows from them are those of a plain loop."""
     rewards = np.array([np.asarray(reward, np.float64).reshape(-1) for reward in plain.rewards])
     assert same(episode.rewards, rewards if episode.rewards.ndim > 1 else rewards[:, 0])

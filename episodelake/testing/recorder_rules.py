@@ -20,7 +20,7 @@ from .. import EpisodeStore, errors, recover
 from .. import open as open_store
 from .adapters import RecorderAdapter, case, play
 from .environments import (
-    Rollout,
+    PlayedEpisode,
     ScriptedEnv,
     assert_infos,
     check_episode,
@@ -46,9 +46,9 @@ class Recording:
     envs: Sequence[ScriptedEnv]
     adapter: RecorderAdapter
 
-    def pairs(self) -> list[tuple[int, Any, Rollout]]:
+    def pairs(self) -> list[tuple[int, Any, PlayedEpisode]]:
         """Return lane, stored episode and truth of every episode; fail unless there are as many of both."""
-        found: list[tuple[int, Any, Rollout]] = []
+        found: list[tuple[int, Any, PlayedEpisode]] = []
         for lane, env in enumerate(self.envs):
             stored, true = self.adapter.episodes(self.store, lane), env.recorded()
             assert len(stored) == len(true), f"{len(stored)} episodes of environment {lane}, not {len(true)}"
@@ -268,7 +268,7 @@ class RecorderContract:
             seen, infos, acts, paid = (
                 own(list(values)) for values in (observations, [{}] * (count + 1), actions, rewards)
             )
-            rollout = Rollout(seen, infos, acts, paid, [*never, True], [*never, False])
+            rollout = PlayedEpisode(seen, infos, acts, paid, [*never, True], [*never, False])
             envs.append(ScriptedEnv(space, PUSH, [rollout]))
             envs[-1].raw = True
         return envs

@@ -70,8 +70,8 @@ class Ragged:
     `leading`.
 
     Args:
-        values: the values of all rows, one after the other: an array of shape (m, *item). For sequences of
-            sequences `Ragged` again, whose rows are the values.
+        values: the values of all rows, one after the other, an array of m values. For sequences of sequences
+            `Ragged` again, whose rows are the values.
         offsets: int64, shape (n + 1,): from 0 to m, ascending.
         leading: the axes of the n rows; None for one axis.
 
@@ -121,7 +121,7 @@ class Ragged:
 
     @property
     def lengths(self) -> np.ndarray:
-        """The number of values of each row: int64, of the shape `leading`."""
+        """How many values each row has, int64, of the shape `leading`."""
         return np.diff(self.offsets).reshape(self.leading)
 
     @property
@@ -221,8 +221,8 @@ class Ragged:
                 level.
 
         Returns:
-            A fresh array of shape (*leading, length, *item), and where it has values of a row: bool, of shape
-            (*leading, length).
+            A fresh array, whose axes are those of the rows, the length and those of a value; and a bool array
+            without the axes of a value: where it has values of a row.
 
         Raises:
             InvalidArgumentError: a row is longer.

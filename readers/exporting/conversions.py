@@ -19,6 +19,7 @@ import polars as pl
 from ...store.common.arguments import flag, one_of
 from ...store.common.exchange import Losses, find_format
 from ...store.common.optional_packages import require
+from ...store.errors import InvalidArgumentError
 from ...store.names import ACTION, EPISODE, OBSERVATION, REWARD, TERMINATED, TRUNCATED
 from ..context import ReadContext
 from ..frames import collected
@@ -89,6 +90,14 @@ def flat_transitions(
         InvalidArgumentError: the view is empty, or a space has values without a fixed shape.
     """
     export = export_of(view, target, holds)
+    schema = view.context.snapshot.schema
+    parts = [*schema.observation.parts, *schema.action.parts]
+    differing = [part.root for part in parts if not part.leaves]
+    if differing:
+        raise InvalidArgumentError(
+            f"The values of {', '.join(differing)} differ in length, and {target} needs arrays of one shape.",
+            hint="Load them with view.loader(...), or export to a format that holds episodes.",
+        )
     export.count_losses_of_transitions()
     count = int(export.ends["length"].sum())
     (batch,) = view.loader(max(count, 1), columns=_KEYS)

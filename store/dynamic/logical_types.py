@@ -69,11 +69,9 @@ _ARRAY_TYPES: dict[str, pa.DataType] = {
 class LogicalType:
     """The kind of a column of infos, policy values, metadata or own step columns.
 
-    Attributes:
-        form: "json", "timestamp", "scalar", "list" or "array".
-        dtype: of the numbers in its values; None for texts and moments.
-        shape: of its values; (-1,) takes any length.
-        physical: the type of its columns on disk.
+    Its `form` is "json", "timestamp", "scalar", "list" or "array"; its `dtype` that of the numbers in its
+    values, None for texts and moments; its `shape` that of its values, (-1,) for any length; and `physical`
+    the type of its columns on disk.
     """
 
     form: str

@@ -21,7 +21,7 @@ from gymnasium.vector import AutoresetMode
 import episodelake as el
 import recorder_adapters as adapters
 from collecting_parts import interrupted
-from episodelake.testing import RecorderAdapter, Rollout, ScriptedEnv, script
+from episodelake.testing import PlayedEpisode, RecorderAdapter, ScriptedEnv, script
 from episodelake.testing.adapters import case
 from episodelake.testing.environments import check_episode
 from episodelake.testing.values import own, same, stack
@@ -251,7 +251,7 @@ class CollectContract:
         """Take a step by hand."""
         recorder.step(actions if self.batch > 1 else actions[0])
 
-    def _begins(self, episode: Any, rollout: Rollout, env: ScriptedEnv) -> bool:
+    def _begins(self, episode: Any, rollout: PlayedEpisode, env: ScriptedEnv) -> bool:
         """Return whether an episode is the beginning of what was played."""
         rows = rollout.observations[: episode.length + 1]
         alike = same(episode.observations, stack(env.observation_space, rows))
