@@ -215,6 +215,8 @@ def test_a_dropped_store_leaves_no_connection(
     store: el.EpisodeStore, query: str, remote: bool, read_only: bool
 ) -> None:
     """Dropping a store frees its DuckDB connections, with their threads and memory."""
+    if remote:
+        pytest.importorskip("obstore")
     url, options = store.url, shared_server().storage_options() if remote else None
     if remote:
         store.copy(url := new_url(), storage_options=options)
