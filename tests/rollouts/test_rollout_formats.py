@@ -751,6 +751,7 @@ def test_rollouts_of_verl_have_groups(tmp_path: Path) -> None:
     ]
     lines(folder / "10.jsonl", *new)
     lines(folder / "9.jsonl", *old)
+    lines(folder / "metrics.jsonl", {"loss": 0.5})  # is none of a step
     store, report = imported(folder, tmp_path / "s")
     assert report.format == "verl"
     facts = [store.rollout(at).metadata for at in range(4)]

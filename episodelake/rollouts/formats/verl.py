@@ -54,7 +54,8 @@ def _detect(source: Any) -> Match:
 class _Dataset(RolloutDataset):
     def __init__(self, source: Any) -> None:
         super().__init__()
-        self._files, self._base = files_of(source, PATTERN), base_of(source)
+        # Other JSON lines may lie beside those of the steps; a single file may have any name.
+        self._files, self._base = _files(source) or files_of(source, PATTERN), base_of(source)
         if not self._files:
             raise DatasetError(f"{source} has no {PATTERN}.")
         self._counts: Counter[str] = Counter()
