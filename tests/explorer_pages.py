@@ -325,7 +325,7 @@ class Visit:
         self.button("Run").click()
 
     def check(self) -> None:
-        """What is in view has names and an outline for screen readers, and nothing lies over anything."""
+        """Elements in view have names and an outline for screen readers, and none covers another."""
         settle(self.page)
         assert (unnamed(self.page), misplaced(self.page), crowded(self.page)) == ([], [], [])
 

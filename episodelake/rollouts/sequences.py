@@ -256,7 +256,7 @@ class Sequences:
 
         Args:
             starts, stops, first: of each span.
-            owners, rollouts: the sequence and the rollout of each span; sequences are told apart by owner.
+            owners, rollouts: the sequence and the rollout of each span; each sequence has its own owner.
         """
         own = np.ones(len(starts), bool)
         own[1:] = owners[1:] != owners[:-1]

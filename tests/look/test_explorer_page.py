@@ -690,7 +690,7 @@ def test_the_overview(stores: Explorer, lake: Path, visit: Open) -> None:
 
 
 def test_an_operator_follows_a_store(stores: Explorer, lake: Path, visit: Open) -> None:
-    """What another process records appears by itself; what is open and ticked stays, while it is there. A
+    """Episodes of another process appear by themselves; open and ticked ones stay, while they are there. A
     filter that fails on a newer version is reported, and without it that version shows.
     """
     growing = make_store(lake / "growing", runs=1, episodes=5)

@@ -202,7 +202,7 @@ def test_tokens_that_do_not_fit_are_refused(
 
 
 class Dumped:
-    """What looks like an object of pydantic."""
+    """A stand-in for an object of pydantic."""
 
     def model_dump(self) -> dict[str, Any]:
         """The mapping of it."""

@@ -130,7 +130,7 @@ def _indented(arguments: str) -> str:
 
 
 def _tokens(turn: Turn, tint: str, largest: float) -> str:
-    """Return a cell for each sampled token: its colour is its number, its id is told by the pointer."""
+    """Return a cell for each sampled token: its colour shows its number, its tooltip the id."""
     if turn.tokens is None or not turn.sampled_count:
         return ""
     ids = turn.tokens.tokens[turn.tokens.mask].tolist()

@@ -7,7 +7,7 @@ the agent, tools and model calls, are JSON in the metadata `verifiers`, and thos
 https://github.com/PrimeIntellect-ai/verifiers, verifiers/v1/trace.py and graph.py.
 
 As in `Trace.is_truncated`, a rollout is truncated by a limit of turns or tokens, or if its last answer ended
-by its length. `to_record` rounds log-probabilities to four decimals unless it is told otherwise.
+by its length. `to_record` rounds log-probabilities to four decimals by default.
 """
 
 from __future__ import annotations
