@@ -20,7 +20,7 @@ from .facets import exact_literal
 from .listing import SeriesColors, column_sql
 
 _HIGHEST = 170
-_TALL = 330
+_TALL = 250
 _OVERLAID = 90
 CURSOR = "cursor"
 BRUSH = "brush"
@@ -296,8 +296,12 @@ def _layered(panel: dict[str, Any]) -> dict[str, Any]:
     """Return a chart of one layer as a layered chart, so that another can be drawn over it."""
     if "layer" in panel:
         return panel
-    inside = {key: value for key, value in panel.items() if key in _OF_A_LAYER}
-    return {**{key: value for key, value in panel.items() if key not in _OF_A_LAYER}, "layer": [inside]}
+    inside = {"name": "panel_0"} | {key: value for key, value in panel.items() if key in _OF_A_LAYER}
+    outside = {key: value for key, value in panel.items() if key not in _OF_A_LAYER}
+    # Every layer would get a selection of its own, of the same name.
+    if params := panel.get("params"):
+        outside["params"] = [{"views": [inside["name"]], **each} for each in params]
+    return {**outside, "layer": [inside]}
 
 
 #: The width of a label at most, of one that leans, and about that of a letter, in pixels.

@@ -20,7 +20,7 @@ from .episode_pane import facts_list
 from .facets_pane import FacetsPane, label_of
 from .listing import POSITION, RUN_KEY, Choice, EpisodeList
 from .moments import text_of
-from .widgets import Drawing, PageOwner, icon_button, note
+from .widgets import DataTable, Drawing, PageOwner, icon_button, note
 
 ROWS_OF_A_PAGE = 50
 #: A list of episodes shows so many columns, without these, unless others are chosen.
@@ -29,10 +29,6 @@ _LEFT_OUT = ("run_id", "terminated", "truncated", "ended_at", "wide_seed", "opti
 _CHART_PAUSE = 4.0
 #: A menu of boxes to tick, which would be no items of a menu.
 _BOXES = "auto-close=false role=dialog aria-label=Columns"
-
-
-class _EpisodesTable(ui.table, component="episodes_table.js"):
-    """The table of the list; its cells are in the script beside this module."""
 
 
 class EpisodesPane:
@@ -145,7 +141,7 @@ class EpisodesPane:
             about.classes("w-full").mark("about")
 
     def _table(self) -> None:
-        table = _EpisodesTable(
+        table = DataTable(
             rows=[],
             columns=self._column_specs(),
             row_key="_id",
@@ -193,7 +189,6 @@ class EpisodesPane:
         total = len(self.positions)
         self._first = min(self._first, max(0, (total - 1) // self._count * self._count))
         episodes = self.page.shown.episodes
-        self._labels = {run.run_id: run.label for run in episodes.runs}
         rows = episodes.rows(self.positions[self._first : self._first + self._count])
         self._table_place.rows = [self._texts(row) for row in rows]
         self._table_place.props["no-data-label"] = self._nothing()
@@ -216,10 +211,7 @@ class EpisodesPane:
     def _texts(self, row: dict[str, Any]) -> dict[str, Any]:
         texts = {name: text_of(row.get(name), 120) for name, box in self._boxes.items() if box.value}
         identity = row["episode_id"]
-        rest = identity.removeprefix(row["run_id"])
-        texts["episode_id"] = text_of(
-            self._labels.get(row["run_id"], row["run_id"]) + rest if rest != identity else identity
-        )
+        texts["episode_id"] = text_of(self.page.shown.episodes.short_id(identity))
         return {**texts, "_id": identity, POSITION: row[POSITION], "_open": self._open_class(identity)}
 
     def _open_class(self, identity: str) -> str:
