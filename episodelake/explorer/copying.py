@@ -8,16 +8,16 @@ from functools import partial
 from nicegui import ui
 
 from .address import Address
-from .listing import Choice
+from .listing import Choice, EpisodeList
 
 _KINDS = ("Python", "SQL", "Command", "Link")
 
 
-def copy_menu(state: Callable[[], tuple[Address, Choice, str]]) -> None:
+def copy_menu(state: Callable[[], tuple[Address, Choice, EpisodeList]]) -> None:
     """Add the button.
 
     Args:
-        state: returns the address of the tab, the choice of its list, and the URL of the store.
+        state: returns the address of the tab, the choice of its list, and all episodes.
     """
 
     def copy(kind: str) -> None:
@@ -32,12 +32,12 @@ def copy_menu(state: Callable[[], tuple[Address, Choice, str]]) -> None:
             ui.menu_item(kind, partial(copy, kind))
 
 
-def code(kind: str, address: Address, choice: Choice, url: str) -> str:
+def code(kind: str, address: Address, choice: Choice, episodes: EpisodeList) -> str:
     """Return what a tab shows as Python, SQL or a command."""
     match kind:
         case "Python":
-            return address.python(url, choice.sql)
+            return address.python(episodes)
         case "SQL":
             return address.sql(choice.sql)
         case _:
-            return address.command(url, choice.sql)
+            return address.command(episodes.store.url, choice.sql)

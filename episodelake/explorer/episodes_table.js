@@ -37,11 +37,13 @@ export default {
   <template #body-cell-store="props"><td class="text-left"><a class="mono" :href="props.row._href">{{ props.value }}</a>
     <span v-if="props.row._live" class="dot following" role="img" aria-label="recording" title="recording"></span>
     </td></template>
+  <template #no-data="props"><div class="nothing">{{ props.message }}
+    <button v-if="clearable" class="clear" @click="$emit('clear')">Clear the filter</button></div></template>
   <template #body-cell="props"><td :class="['text-' + props.col.align, props.col.classes]"
     :title="props.row._titles?.[props.col.name]">{{ props.row._texts?.[props.col.name] ?? props.value }}</td></template>
   </q-table>`,
-  props: ["rows", "columns", "pagination", "selected", "filter"],
-  emits: ["request", "selection", "rowClick", "open", "beside", "update:pagination", "update:fullscreen"],
+  props: ["rows", "columns", "pagination", "selected", "filter", "clearable"],
+  emits: ["request", "selection", "rowClick", "open", "beside", "clear", "update:pagination", "update:fullscreen"],
   methods: {
     openClass: (row) => row._open,
     order: ({ __thClass: names }) =>

@@ -42,7 +42,7 @@ from .player import Player
 from .reasons import ReasonBar
 from .recording_pane import RecordingPane
 from .sql_pane import SqlPane
-from .widgets import BUNDLE_PATH, Tab, note, path_label, vega_bundle
+from .widgets import BUNDLE_PATH, Tab, add_grip, note, path_label, vega_bundle
 
 #: Seconds that the opening of a large store may take.
 _OPENING = 120.0
@@ -174,7 +174,7 @@ class Page(Tab):
                 ui.tab("overview", "Overview", icon="insights")
                 ui.tab("episodes", "Episodes", icon="view_list")
                 ui.tab("sql", "SQL", icon="terminal")
-            copy_menu(lambda: (self.address, self.episodes.chosen, self.shown.store.url))
+            copy_menu(lambda: (self.address, self.episodes.chosen, self.shown.episodes))
             ui.button("Export", icon="ios_share", on_click=lambda: self.export.open()).props(
                 "flat dense no-caps"
             ).mark("export")
@@ -183,6 +183,7 @@ class Page(Tab):
 
     def _episodes_tab(self) -> None:
         with ui.splitter(value=46, limits=(25, 75)).classes("explorer-split") as splitter:
+            add_grip(splitter)
             with splitter.before, ui.element("div").classes("list-side"):
                 self.recording = RecordingPane(self)
                 self.episodes = EpisodesPane(self)

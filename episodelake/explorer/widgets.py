@@ -93,6 +93,22 @@ def icon_button(icon: str, name: str, on_click: Callable[..., Any] | None = None
     return button
 
 
+def add_grip(splitter: ui.splitter) -> None:
+    """Add a handle to a splitter that the pointer drags and the arrow keys move."""
+
+    def move(by: int) -> None:
+        low, high = splitter.props["limits"]
+        splitter.set_value(min(max(splitter.value + by, low), high))
+
+    with splitter.separator:
+        grip = ui.element("div").classes("grip").props("role=separator tabindex=0")
+        grip.props["aria-label"] = "Border between the list and the episode: drag it, or press left and right"
+        grip.props["aria-valuenow"] = 46
+        # The arrow keys of the page move through steps.
+        for key, by in (("left", -3), ("right", 3)):
+            grip.on(f"keydown.{key}.stop.prevent", lambda by=by: move(by))
+
+
 def note(classes: str = "muted") -> ui.label:
     """Return a label that shows only while it has a text."""
     label = ui.label().classes(classes)

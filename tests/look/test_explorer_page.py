@@ -195,7 +195,23 @@ def test_an_analyst_finds_episodes_and_exports_them(
     seen.press("g")
     expect(page.get_by_role("button", name="Good (G)")).to_have_count(0)
 
-    # A misspelt column is reported and changes nothing.
+    # Twenty rows fit on a small screen, and the border of the list is dragged, or moved by keys.
+    page.set_viewport_size({"width": 1440, "height": 900})
+    settle(page)
+    fitting = "(rows, floor) => rows.filter((row) => row.getBoundingClientRect().bottom <= floor).length"
+    floor = seen.count.bounding_box()
+    assert floor is not None and seen.rows.evaluate_all(fitting, floor["y"]) >= 20
+    grip, side = page.get_by_role("separator", name="Border"), page.locator(".list-side")
+    width = side.evaluate("(side) => side.clientWidth")
+    seen.drag(grip, (0.5, 20), (15, 20))
+    page.mouse.up()
+    wait_until(lambda: side.evaluate("(side) => side.clientWidth") > width + 60, "a wider list")
+    grip.focus()
+    seen.press("ArrowLeft", "ArrowLeft", "ArrowLeft")
+    wait_until(lambda: side.evaluate("(side) => side.clientWidth") < width + 40, "a narrower list")
+    page.set_viewport_size({"width": 1500, "height": 1000})
+
+    # A misspelt column is reported and changes nothing; an error and an empty list offer a way out.
     seen.filter("episode_return > 100 and end_reason = 'truncated'")
     wanted = [e.id for e in store if e.episode_return > 100 and e.end_reason == "truncated"]
     seen.lists(len(wanted))
@@ -203,8 +219,14 @@ def test_an_analyst_finds_episodes_and_exports_them(
     seen.filter("lenght > 3")
     expect(page.locator(".problem", has_text="Nearest: length")).to_be_visible()
     seen.lists(len(wanted))
+    seen.button("Clear the condition").click()
+    seen.lists(120)
+    expect(page.locator(".problem:visible")).to_have_count(0)
     seen.filter("length > 1000")
     expect(page.get_by_text("No episode fulfils the filter")).to_be_visible()
+    seen.button("Clear the filter").click()
+    seen.lists(120)
+    expect(page.get_by_placeholder("SQL condition")).to_have_value("")
 
     # The filtered episodes are downloaded, and written as a store.
     seen.filter("length = 5")
@@ -356,8 +378,9 @@ def test_an_episode_is_played_and_compared(explorer: Explorer, store: el.Episode
     page = seen.page
     seen.opened(store[119])
     expect(seen.fact("note").first).to_have_text(HOSTILE)
-    page.locator(".overview .q-expansion-item__container").get_by_text(HOSTILE).first.click()
-    expect(seen.fact("author", "overview")).to_have_text(f"{HOSTILE}, B")
+    seen.button("About the data").click()
+    expect(seen.fact("author", "about")).to_have_text(f"{HOSTILE}, B")
+    seen.press("Escape")
     page.get_by_role("button", name="Play or pause").click()
     seen.at(store[119].length, store[119].length)
     expect(page.locator(".timeline button", has_text="play_arrow")).to_be_visible()
