@@ -87,7 +87,9 @@ class EpisodesPane:
         self._chips = ui.element("div").classes("chips")
         with ui.element("div").classes("problem bar") as place:
             self._problem = ui.label().classes("grow").mark("filter-problem")
-            ui.button("Clear the condition", on_click=self._clear).props("dense no-caps outline color=negative")
+            ui.button("Clear the condition", on_click=self._clear).props(
+                "dense no-caps outline color=negative"
+            )
         place.bind_visibility_from(self._problem, "text", backward=bool)
 
     def _toggle_facets(self) -> None:
@@ -140,7 +142,10 @@ class EpisodesPane:
         card = self.page.shown.card
         if card:
             entries = {key: text_of(value) for key, value in card.items()}
-            with icon_button("info", "About the data").props("size=sm").mark("about"), ui.menu().props(_ABOUT):
+            with (
+                icon_button("info", "About the data").props("size=sm").mark("about"),
+                ui.menu().props(_ABOUT),
+            ):
                 ui.html(facts_list({"About": entries}), sanitize=False).classes("about p-3")
 
     def _table(self) -> None:
