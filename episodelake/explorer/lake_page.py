@@ -188,11 +188,12 @@ class _LakeSqlPane(SqlPane):
     _tables = ("episodes", "runs", "stores")
 
     def __init__(self, page: Any) -> None:
+        self._lake: Lake = page.watch.lake
         super().__init__(page, _EXAMPLES)
 
     @property
     def _opened(self) -> Lake:
-        return self.page.watch.lake
+        return self._lake
 
     def _clicked(self, event: GenericEventArguments) -> None:
         row = event.args[1]

@@ -109,7 +109,8 @@ def finding(
         number = len(positions) if values is None else values
         text = message.format(episodes=counted(len(positions), "episode"), values=f"{number:,}")
         chosen = [None if each is None else each[positions] for each in (amounts, steps)]
-        yield Finding(kind, column, positions, number, text, *chosen, extreme, label or column)
+        named = label or column
+        yield Finding(kind, column, positions, number, text, *chosen, extreme=extreme, label=named)
 
 
 def limits(values: np.ndarray) -> tuple[float, float]:
