@@ -11,7 +11,8 @@ from nicegui.events import GenericEventArguments
 
 from ..plugin import counted, size_text
 from ..types import Lake
-from .checkup import SEVERE, Checkup
+from .checkup import SEVERE
+from .live.lake_figures import Health
 from .live.watch import PAUSE, LakeWatch
 from .moments import text_of
 from .sql_pane import SqlPane
@@ -118,10 +119,11 @@ class LakePage(Tab):
 
     def _row(self, row: dict[str, Any]) -> dict[str, Any]:
         name, watched = row["store"], self.watch.figures
-        figures, checkup = watched.figures.get(name), watched.checkups.get(name)
+        figures, health = watched.figures.get(name), watched.health.get(name)
         numbers = {each: row[each] for each in ("episodes", "steps", "bytes")}
         numbers["last"] = figures.last if figures else None
-        health = "" if row["error"] or not row["episodes"] else _health(checkup)
+        checking = watched.checking is not None and watched.checking[0] == name
+        told = ("checking" if checking else "not checked") if health is None else _told(health)
         error = row["error"] or ""
         texts = {
             each: "" if numbers[each] is None else f"{numbers[each]:,}" for each in ("episodes", "steps")
@@ -131,7 +133,7 @@ class LakePage(Tab):
         return {
             "store": text_of(name),
             "curve": spark(figures.curve) if figures else "",
-            **{"health": health, "_severe": _severity(checkup) if health else ""},
+            **({"health": told, "_severe": _severity(health)} if row["episodes"] else {}),
             "env_ids": ", ".join(map(text_of, row["env_ids"] or ())),
             "updated": "" if row["updated"] is None else f"{row['updated']:%Y-%m-%d %H:%M:%S}",
             "error": text_of(error, 200),
@@ -206,18 +208,14 @@ class _LakeSqlPane(SqlPane):
             )
 
 
-def _health(checkup: Checkup | None) -> str:
-    if checkup is None or (checkup.report is None and not checkup.problem):
-        return "not checked" if checkup is None else f"checking {checkup.share:.0%}"
-    if checkup.report is None:
+def _told(health: Health) -> str:
+    if health.problem:
         return "unreadable"
-    found = len(checkup.report.findings)
-    return counted(found, "finding") if found else "no findings"
+    return counted(len(health.kinds), "finding") if health.kinds else "no findings"
 
 
-def _severity(checkup: Checkup | None) -> str:
+def _severity(health: Health | None) -> str:
     """Return the class of a store's health."""
-    if checkup is None or (checkup.report is None and not checkup.problem):
+    if health is None:
         return ""
-    kinds = {each.kind for each in checkup.report.findings} if checkup.report else {*SEVERE}
-    return "severe" if kinds & {*SEVERE} else "hint" if kinds else "fine"
+    return "severe" if health.problem or {*health.kinds} & {*SEVERE} else "hint" if health.kinds else "fine"

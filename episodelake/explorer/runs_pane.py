@@ -121,7 +121,7 @@ class RunsPane:
                 pagination={"rowsPerPage": _ROWS},
                 on_select=lambda event: page.choose_runs([row["_id"] for row in event.selection]),
             )
-            self._table.classes("episodes-table runs-table").mark("runs-table")
+            self._table.classes("runs-table").mark("runs-table")
             self._table.on("rowClick", self._clicked, [[], ["_id"], None])
 
     async def show(self, choice: Choice) -> None:

@@ -694,7 +694,7 @@ def test_the_overview(stores: Explorer, lake: Path, visit: Open) -> None:
         assert set(seen.column("#")) == {str(position) for position in finding.positions}
         seen.opened(rows["episode_id"][0])
         seen.at(rows["t"][0] or 0, 12)
-        why = report.reasons(rows["episode_id"][0])["reason"].to_list()
+        why = report.reasons(int(finding.positions[0]))["reason"].to_list()
         expect(page.locator(".reason-bar .finding")).to_have_text(why)
         signal = "observation[1]" if finding.kind == "nan" else "reward"
         expect(page.locator(".player .picker .q-chip")).to_contain_text(signal)
@@ -900,7 +900,9 @@ def test_a_lake(stores: Explorer, lake: Path, visit: Open, tmp_path: Path) -> No
         for name in listed
         if rows.filter(has=page.locator(f"a:text-is('{name}')")).locator("polyline").count()
     ]
-    assert {"cartpole", "pixels/three", "robot", "sick"} <= set(curves) and not {"long", "empty"} & set(curves)
+    assert {"cartpole", "pixels/three", "robot", "sick"} <= set(curves) and not {"long", "empty"} & set(
+        curves
+    )
     seen.check()
 
     # A query over all of them; a row leads to its episode.

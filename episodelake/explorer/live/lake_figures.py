@@ -46,23 +46,40 @@ class Figures:
     last: float | None = None
 
 
+@dataclass(frozen=True)
+class Health:
+    """The health of a store.
+
+    Attributes:
+        version: the version that was looked at.
+        kinds: of its findings, one each.
+        problem: why there are none; empty if it could be read.
+    """
+
+    version: int
+    kinds: tuple[str, ...] = ()
+    problem: str = ""
+
+
 @dataclass
 class LakeFigures:
     """The figures of the stores of a lake; safe to use from several threads.
 
     Attributes:
         figures: of the stores, by name.
-        checkups: the health of stores, by name.
+        health: of the stores that were looked at, by name.
+        checking: the store whose health is looked at now, and how far that is.
         live: the stores that writers of this machine record into.
     """
 
     lake: Lake
     figures: dict[str, Figures] = field(default_factory=dict)
-    checkups: dict[str, Checkup] = field(default_factory=dict)
+    health: dict[str, Health] = field(default_factory=dict)
+    checking: tuple[str, Checkup] | None = None
     live: frozenset[str] = frozenset()
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
     _stopped: bool = False
-    _checking: threading.Thread | None = None
+    _thread: threading.Thread | None = None
 
     def look(self, stores: pl.DataFrame) -> None:
         """Look at the stores that have changed, unless another thread does; health follows in the background.
@@ -91,16 +108,16 @@ class LakeFigures:
             self.figures = {
                 name: each for name, each in self.figures.items() if name in versions
             } | self._read({name: versions[name] for name in changed})
-        if self._checking is None or not self._checking.is_alive():
+        if self._thread is None or not self._thread.is_alive():
             small = readable.filter(pl.col("bytes") <= MOST_BYTES).sort("bytes")
             waiting = [
                 (name, version)
                 for name, version in small.select("store", "version").iter_rows()
-                if name not in self.checkups or self.checkups[name].version != version
+                if name not in self.health or self.health[name].version != version
             ]
             if waiting:
-                self._checking = threading.Thread(target=self._check, args=[waiting], daemon=True)
-                self._checking.start()
+                self._thread = threading.Thread(target=self._check, args=[waiting], daemon=True)
+                self._thread.start()
 
     def _read(self, versions: dict[str, int]) -> dict[str, Figures]:
         session, names = self.lake.session(), ", ".join(map(literal, versions))
@@ -132,16 +149,21 @@ class LakeFigures:
                 store = self.lake[name]
                 if self._stopped or store.version != version:
                     continue
-                self.checkups[name] = Checkup(store)
-                self.checkups[name].wait()
+                checkup = Checkup(store)
+                self.checking = name, checkup
+                checkup.wait()
+                if not self._stopped:
+                    found = checkup.report.findings if checkup.report else ()
+                    self.health[name] = Health(version, tuple(each.kind for each in found), checkup.problem)
             except EpisodelakeError:
                 continue  # The list says why, or the next look finds it changed.
+        self.checking = None
 
     def close(self) -> None:
         """Stop what runs in the background."""
         self._stopped = True
-        for checkup in list(self.checkups.values()):
-            checkup.stop()
+        if self.checking is not None:
+            self.checking[1].stop()
 
 
 def _is_live(url: str) -> bool:
