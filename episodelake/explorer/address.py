@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import partial
 from typing import Any
 from urllib.parse import urlencode
+
+from nicegui import ui
 
 from .. import EpisodeStore
 from ..plugin import literal
@@ -17,6 +20,7 @@ from .listing import POSITION, Choice, EpisodeList, column_sql
 OVERVIEW, EPISODES, SQL = "overview", "episodes", "sql"
 PANES = (OVERVIEW, EPISODES, SQL)
 _MOST_PARTS = 200
+_COPIED = ("Python", "SQL", "Command", "Link")
 _SEVERAL = ("brush", "chips", "facets", "runs", "signals", "compared", "overlaid")
 _CURVE = {each.name: each.default for each in fields(Curve)}
 
@@ -206,6 +210,36 @@ def _training(store: EpisodeStore) -> list[str]:
         "for batch in loader:",
         f"    ...  # {what}",
     ]
+
+
+def copy_menu(state: Callable[[], tuple[Address, Choice, EpisodeList]]) -> None:
+    """Add the button.
+
+    Args:
+        state: returns the address of the tab, the choice of its list, and all episodes.
+    """
+
+    def copy(kind: str) -> None:
+        if kind == "Link":
+            ui.run_javascript("navigator.clipboard.writeText(location.href)")
+        else:
+            ui.clipboard.write(code(kind, *state()))
+        ui.notify("Copied", timeout=1000)
+
+    with ui.button("Copy as", icon="content_copy").props("flat dense no-caps").mark("copy-as"), ui.menu():
+        for kind in _COPIED:
+            ui.menu_item(kind, partial(copy, kind))
+
+
+def code(kind: str, address: Address, choice: Choice, episodes: EpisodeList) -> str:
+    """Return what a tab shows as Python, SQL or a command."""
+    match kind:
+        case "Python":
+            return address.python(episodes)
+        case "SQL":
+            return address.sql(choice.sql)
+        case _:
+            return address.command(episodes.store.url, choice.sql)
 
 
 def _number(text: str) -> int:

@@ -26,20 +26,19 @@ from ..errors import EpisodelakeError
 from ..plugin import Unsealed, counted
 from ..readers.charts.theme import END_COLORS
 from ..types import Lake
-from .address import OVERVIEW, Address
-from .copying import copy_menu
+from .address import OVERVIEW, Address, copy_menu
 from .dialogs import CompareDialog, ExportDialog
 from .episode_pane import GONE
 from .episodes_pane import EpisodesPane
 from .label_bar import LabelBar
-from .lake_page import STORE_PATH, LakePage
 from .listing import Choice
 from .live.growing import POLL
 from .live.watch import PAUSE, LakeWatch, Shown, Watch
 from .moments import text_of
-from .overview_pane import OverviewPane
+from .overview.lake_page import STORE_PATH, LakePage
+from .overview.overview_pane import OverviewPane
+from .overview.reasons import ReasonBar
 from .player import Player
-from .reasons import ReasonBar
 from .recording_pane import RecordingPane
 from .sql_pane import SqlPane
 from .widgets import BUNDLE_PATH, Tab, add_grip, note, path_label, vega_bundle

@@ -153,7 +153,7 @@ class SqlPane:
 
     @property
     def _opened(self) -> EpisodeStore | Lake:
-        """What queries see."""
+        """The store or the lake that queries see."""
         return self.page.shown.store
 
     @property

@@ -13,6 +13,7 @@ import numpy as np
 from gymnasium.spaces import Box
 
 from ...store.common.progress import Progress
+from ...store.manifest import dimension_names
 from ...store.names import ACTION, OBSERVATION, REWARD
 from ...store.spaces.fixed import FixedNode
 from ..columns.selection import EpisodeIndex, Selection, select
@@ -169,7 +170,7 @@ class StepScan:
         measured = [
             _Leaf(
                 *(node.column, node.column.removeprefix(schema.prefix), node, len(index)),
-                snapshot.dimension_names(node.column, node.size),
+                dimension_names(snapshot.layout, node.column, node.size),
             )
             for node in nodes
             if not node.binary

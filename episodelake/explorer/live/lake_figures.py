@@ -1,5 +1,5 @@
-"""What a glance at a lake tells of each store beside `Lake.stores`: its curve, its last return, its health,
-and whether a writer records.
+"""Figures of each store of a lake beside those of `Lake.stores`: its curve, its last return, its health, and
+whether a writer records.
 
 Curves come from one query over the stores that have changed. Health is looked at in the background, the
 smallest store first.

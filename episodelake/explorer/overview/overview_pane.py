@@ -11,18 +11,18 @@ import numpy as np
 import polars as pl
 from nicegui import run, ui
 
-from ..errors import EpisodelakeError
-from ..plugin import RunEnv, counted, literal, size_text
-from ..readers.charts.series import LENGTH, POLICY, RETURN, RUN, numeric_columns, values_of_episodes
-from ..readers.charts.theme import END_COLORS
-from ..types import Finding
-from .charts import DISTRIBUTIONS, Curve, curve_spec, distribution_spec, interval_condition, to_extremes
-from .checkup import SEVERE, Checkup, name_of
-from .listing import Choice, column_sql
-from .live.watch import Shown
-from .moments import NOTHING, text_of
+from ...errors import EpisodelakeError
+from ...plugin import RunEnv, counted, literal, size_text
+from ...readers.charts.series import LENGTH, POLICY, RETURN, RUN, numeric_columns, values_of_episodes
+from ...readers.charts.theme import END_COLORS
+from ...types import Finding
+from ..charts import DISTRIBUTIONS, Curve, curve_spec, distribution_spec, interval_condition, to_extremes
+from ..checkup import SEVERE, Checkup, name_of
+from ..listing import Choice, column_sql
+from ..live.watch import Shown
+from ..moments import NOTHING, text_of
+from ..widgets import Drawing, PageOwner, draw_into, note
 from .runs_pane import RunsPane
-from .widgets import Drawing, PageOwner, draw_into, note
 
 _POLL = 0.3
 _PAUSE = 4.0

@@ -10,13 +10,13 @@ from typing import Any
 import polars as pl
 from nicegui import run, ui
 
-from ..errors import EpisodelakeError
-from ..plugin import counted
-from ..readers.charts.theme import shown
-from .facets_pane import label_of
-from .listing import RUN_KEY, Choice, EpisodeList
-from .moments import NOTHING, text_of
-from .widgets import DataTable, PageOwner, note, spark, usual_limits
+from ...errors import EpisodelakeError
+from ...plugin import collected, counted
+from ...readers.charts.theme import shown
+from ..facets_pane import label_of
+from ..listing import RUN_KEY, Choice, EpisodeList
+from ..moments import NOTHING, text_of
+from ..widgets import DataTable, PageOwner, note, spark, usual_limits
 
 #: The points of a curve.
 _PLACES = 24
@@ -73,7 +73,7 @@ def run_facts(frame: pl.DataFrame, most: int = MOST_RUNS) -> list[RunFacts]:
             ended=pl.col("ended_at").max(),
         )
     )
-    runs = (
+    runs = collected(
         parts.group_by("run_id")
         .agg(
             pl.struct("place", "value").alias("curve"),
@@ -85,7 +85,6 @@ def run_facts(frame: pl.DataFrame, most: int = MOST_RUNS) -> list[RunFacts]:
         )
         .sort("began", "run_id", descending=True, nulls_last=True)
         .head(most)
-        .collect()
     )
     facts = []
     for row in runs.iter_rows(named=True):

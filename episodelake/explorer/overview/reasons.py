@@ -8,12 +8,12 @@ import numpy as np
 import polars as pl
 from nicegui import ui
 
-from .. import Episode
-from ..errors import CorruptStoreError
-from ..readers.charts.signals import row_values, signal_columns
-from ..types import HealthReport
-from .moments import text_of
-from .widgets import PageOwner
+from ... import Episode
+from ...errors import CorruptStoreError
+from ...readers.charts.signals import row_values, signal_columns
+from ...types import HealthReport
+from ..moments import text_of
+from ..widgets import PageOwner
 
 _MOST_REASONS, _MOST_SIGNALS = 4, 4
 _NO_REASONS = pl.DataFrame(schema={"column": pl.String, "reason": pl.String, "t": pl.Int64})
@@ -74,8 +74,8 @@ class ReasonBar:
             t: the step; None where the finding has none.
         """
         if column is None:
-            columns = self._rows(episode_id).filter(pl.col("t").eq_missing(t))["column"].to_list()
-            column = columns[0] if columns else ""
+            columns = self._rows(episode_id).filter(pl.col("t").eq_missing(t))["column"]
+            column = str(columns[0]) if len(columns) else ""
         episode = self.page.reopened(episode_id)
         try:
             return [] if episode is None else signals_at(episode, column, t)

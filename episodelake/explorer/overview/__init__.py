@@ -1,0 +1,1 @@
+"""First screens: of a store its figures, curves, runs and health, and of a lake its stores."""
