@@ -120,7 +120,7 @@ class RunsPane:
                 pagination={"rowsPerPage": _ROWS},
                 on_select=lambda event: page.choose_runs([row["_id"] for row in event.selection]),
             )
-            self._table.classes("runs-table").mark("runs-table")
+            self._table.classes("runs-table").mark("runs-table").props('no-data-label="No runs"')
             self._table.on("rowClick", self._clicked, [[], ["_id"], None])
 
     async def show(self, choice: Choice) -> None:
