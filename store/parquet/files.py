@@ -18,11 +18,10 @@ import contextlib
 import errno
 import os
 import threading
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, CancelledError, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -175,6 +174,45 @@ class _FileEnd:
     size: int
     data: bytes | None
 
+    @property
+    def nbytes(self) -> int:
+        """About how many bytes of memory it takes; a footer takes eight times its bytes in the file."""
+        return 8 * self.metadata.serialized_size + len(self.data or b"")
+
+
+class _RemoteEnds:
+    """Ends of files of object stores, each asked for once, since a file never changes.
+
+    Safe to use from several threads; those used least recently go first.
+
+    Args:
+        most: about how many bytes are kept.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.clear()
+
+    def find(self, place: Place) -> _FileEnd:
+        """Return the end of a file; see `read_footer` for errors."""
+        with self._lock:
+            if place in self._ends:
+                self._ends.move_to_end(place)
+                return self._ends[place]
+        end = _read_end(place)
+        with self._lock:
+            if self._ends.setdefault(place, end) is end:
+                self._bytes += end.nbytes
+            while self._bytes > self._most:
+                self._bytes -= self._ends.popitem(last=False)[1].nbytes
+        return end
+
+    def clear(self) -> None:
+        """Forget all, also in a child that was forked while another thread held the lock."""
+        self._bytes = 0
+        self._ends: OrderedDict[Place, _FileEnd] = OrderedDict()
+        self._lock = threading.Lock()
+
 
 def read_footer(place: Place) -> pq.FileMetaData:
     """Read and check the footer of a Parquet file of the store.
@@ -196,8 +234,9 @@ def _read_end(place: Place) -> _FileEnd:
         return _FileEnd(metadata, size, tail if len(tail) == size else None)
 
 
-#: Ends of files of object stores. A file never changes, so each is asked for once.
-_remote_end = lru_cache(1024)(_read_end)
+_remote_ends = _RemoteEnds(128 << 20)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_remote_ends.clear)
 
 
 def footer_bytes(place: Place) -> bytes:
@@ -341,7 +380,7 @@ def open_parquet(
     """
     options: dict[str, Any]
     if place.local is None:
-        end = _remote_end(place)
+        end = _remote_ends.find(place)
         metadata = metadata or end.metadata
         source = place.parquet_source(end.size) if end.data is None else pa.BufferReader(end.data)
         options = {"pre_buffer": True}
@@ -422,7 +461,7 @@ def check_listed(place: Place, file: TableFile, schema: pa.Schema) -> None:
     key = file_key(place, file.rows, file.columns)
     if key is not None and key in _checked:
         return
-    footer = read_footer(place) if place.local is not None else _remote_end(place).metadata
+    footer = read_footer(place) if place.local is not None else _remote_ends.find(place).metadata
     in_file = footer.schema.to_arrow_schema()
     columns = frozenset(in_file.names)
     if footer.num_rows != file.rows or columns != file.columns:
