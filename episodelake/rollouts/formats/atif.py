@@ -16,11 +16,9 @@ after it have no tokens. A step with `is_copied_context`, or with `llm_call_coun
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -43,6 +41,7 @@ from .records import (
     numbers_of,
     object_of,
     parsed,
+    seconds_of,
     text_or_none,
 )
 
@@ -259,7 +258,7 @@ class _Messages:
             message["tool_calls"] = [self._call(object_of(call, place)) for call in calls]
         at = len(self.messages)
         drawn = source == "agent" and not step.get("is_copied_context") and step.get("llm_call_count") != 0
-        self._append(message, drawn, _seconds(step.get("timestamp"), place))
+        self._append(message, drawn, seconds_of(step.get("timestamp"), place))
         metrics = mapping_at(step, "metrics", place)
         self._tokens(metrics, at, place)
         rest = {name: value for name, value in step.items() if name not in _OF_STEP and value is not None}
@@ -334,17 +333,3 @@ def _ids(metrics: Mapping[str, Any], name: str, place: str) -> list[int]:
     if not all(type(each) is int for each in values):
         raise DatasetError(f"{place}: {name} is no list of whole numbers.")
     return values
-
-
-def _seconds(text: Any, place: str) -> float | None:
-    """Return a timestamp in seconds since 1970; without a time zone it is in UTC."""
-    if text is None:
-        return None
-    try:
-        moment = datetime.fromisoformat(text)
-        seconds = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-    except (TypeError, ValueError, OverflowError):
-        seconds = math.nan
-    if math.isnan(seconds):
-        raise DatasetError(f"{place}: timestamp is {text!r:.100}; expected a time as in ISO 8601.")
-    return seconds

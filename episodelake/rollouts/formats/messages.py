@@ -37,6 +37,8 @@ from .records import (
     files_of,
     first_bytes,
     first_keys,
+    is_number,
+    is_plain,
     is_reserved,
     json_lines,
     kept_json,
@@ -164,11 +166,11 @@ def _arguments(content: Mapping[str, Any], place: str) -> Arguments:
     reward = rest.pop("reward", None)
     named = mapping_at(rest, "rewards", place)
     weights = mapping_at(rest, "weights", place)
-    numbers = {"advantages": rest.pop("advantage")} if _is_number(rest.get("advantage")) else {}
+    numbers = {"advantages": rest.pop("advantage")} if is_number(rest.get("advantage")) else {}
     for name in ("rewards", "weights"):
         rest.pop(name, None)
     kept = {name: value for name, value in rest.items() if value is not None and name != "truncated"}
-    plain = {name: value for name, value in kept.items() if _is_plain(value) and not is_reserved(name)}
+    plain = {name: value for name, value in kept.items() if is_plain(value) and not is_reserved(name)}
     others = {name: value for name, value in kept.items() if name not in plain}
     return {
         "messages": messages,
@@ -222,17 +224,6 @@ def _as_number(value: Any) -> int | None:
     if isinstance(value, str) and re.fullmatch(r"-?\d{1,18}", value, re.ASCII):
         return int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_plain(value: Any) -> bool:
-    """Return whether a value may be metadata as it is: it has no lists."""
-    if isinstance(value, Mapping):
-        return bool(value) and all(map(_is_plain, value.values()))
-    return isinstance(value, str | int | float)
 
 
 @export_format(

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from abc import abstractmethod
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
 
 import numpy as np
 
@@ -277,3 +279,35 @@ def kept_json(value: Any, place: str) -> str:
         return dump_json(freeze_value(value))
     except (TypeError, ValueError, RecursionError) as error:
         raise DatasetError(f"{place} cannot be kept: {error!s:.200}.") from error
+
+
+def is_plain(value: Any) -> bool:
+    """Return whether a value may be metadata as it is: it has no lists."""
+    if isinstance(value, Mapping):
+        return bool(value) and all(map(is_plain, value.values()))
+    return isinstance(value, str | int | float)
+
+
+def split_plain(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the values that may be metadata as they are, and the others without nulls."""
+    plain = {name: value for name, value in values.items() if is_plain(value)}
+    return plain, {name: each for name, each in values.items() if each is not None and name not in plain}
+
+
+def is_number(value: Any) -> TypeGuard[int | float]:
+    """Return whether a value is a number, and no truth value."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def seconds_of(text: Any, place: str) -> float | None:
+    """Return a timestamp in seconds since 1970; without a time zone it is in UTC."""
+    if text is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+        seconds = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    except (TypeError, ValueError, OverflowError):
+        seconds = math.nan
+    if math.isnan(seconds):
+        raise DatasetError(f"{place}: timestamp is {text!r:.100}; expected a time as in ISO 8601.")
+    return seconds
