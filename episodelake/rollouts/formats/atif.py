@@ -26,15 +26,15 @@ from typing import Any
 from ...errors import DatasetError
 from ...plugin import Format, Losses, Match
 from ...plugin.files import is_file, is_folder
-from ..steps import FACTS
 from .records import (
     Arguments,
     Record,
     RolloutDataset,
-    base_of,
     bounded_text,
+    exported_facts,
     files_of,
     first_keys,
+    is_sum,
     kept_json,
     list_at,
     mapping_at,
@@ -58,6 +58,8 @@ _OF_ROOT = frozenset({"steps", "subagent_trajectories"})
 _OF_STEP = frozenset(
     {"step_id", "timestamp", "source", "message", "reasoning_content", "tool_calls", "observation", "metrics"}
 )
+#: Of what an export writes of a rollout, what is neither fact nor metadata.
+_OWN = ("reward", "rewards", "weights", "truncated")
 _OF_METRICS = frozenset({"prompt_token_ids", "completion_token_ids", "logprobs"})
 _USAGE = {
     "prompt_tokens": "total_prompt_tokens",
@@ -84,18 +86,15 @@ def _states_atif(path: Path) -> bool:
 
 class _Dataset(RolloutDataset):
     def __init__(self, source: Any) -> None:
-        super().__init__()
-        self._files, self._base = files_of(source, *_PATTERNS), base_of(source)
+        super().__init__(source, files_of(source, *_PATTERNS), NAME)
         self._in_folder = isinstance(source, str | Path) and is_folder(source)
-        self.count = len(self._files)
-        if not self._files:
-            raise DatasetError(f"{source} has no {NAME}.")
+        self.count = len(self.files)
 
     def records(self) -> Iterator[Record]:
-        for path in self._files:
-            key = path.relative_to(self._base).as_posix()
+        for path in self.files:
+            key = path.relative_to(self.base).as_posix()
             # The other files of a trial belong to the source only if its folder does.
-            inside = self._in_folder and path.parent.name == "agent" and path.parent != self._base
+            inside = self._in_folder and path.parent.name == "agent" and path.parent != self.base
             yield Record(str(path), key, partial(_read, path, inside, self.losses))
 
 
@@ -199,18 +198,24 @@ def _exported(rest: dict[str, Any], place: str) -> dict[str, Any]:
     if ROLLOUT not in extra:
         return {}
     given = dict(mapping_at(extra, ROLLOUT, place))
-    rest["extra"] = {name: value for name, value in extra.items() if name != ROLLOUT}
+    rewards, weights = (mapping_at(given, name, place) for name in ("rewards", "weights"))
+    own = {name: given.pop(name) for name in _OWN if name in given}
+    exported = exported_facts(given)
+    reward, truncated = own.get("reward"), own.get("truncated", False)
+    if rewards and reward is not None and not is_sum(reward, rewards, weights):
+        given["reward"] = reward
+    if not isinstance(truncated, bool):
+        given["truncated"] = truncated
+    # Of another writer.
+    kept = {**extra, ROLLOUT: given}
+    rest["extra"] = {name: value for name, value in kept.items() if name != ROLLOUT or given}
     if not rest["extra"]:
         del rest["extra"]
-    reward, rewards = given.pop("reward", None), given.pop("rewards", None)
-    advantage = given.pop("advantage", None)
     return {
-        "numbers": {} if advantage is None else {"advantages": advantage},
+        **exported,
         "rewards": rewards or reward,
-        "weights": given.pop("weights", None),
-        "truncated": given.pop("truncated", False) is True,
-        "facts": {name: given.pop(name) for name in FACTS if name in given},
-        "metadata": given,
+        "weights": weights or None,
+        "truncated": truncated is True,
     }
 
 
@@ -249,7 +254,7 @@ class _Messages:
         source = step.get("source")
         if step.get("step_id") != number:
             raise DatasetError(f"{place}: step_id is {step.get('step_id')!r:.100}; expected {number}.")
-        if source not in ROLES:
+        if not isinstance(source, str) or source not in ROLES:
             raise DatasetError(f"{place}: source is {source!r:.100}; expected one of {', '.join(ROLES)}.")
         message: dict[str, Any] = {"role": ROLES[source], "content": step.get("message")}
         if step.get("reasoning_content") is not None:

@@ -28,7 +28,6 @@ from .records import (
     Arguments,
     Record,
     RolloutDataset,
-    base_of,
     bounded_text,
     files_of,
     first_bytes,
@@ -75,15 +74,12 @@ def _detect(source: Any) -> Match:
 
 class _Dataset(RolloutDataset):
     def __init__(self, source: Any) -> None:
-        super().__init__()
-        self._files, self._base = _files(source), base_of(source)
+        super().__init__(source, _files(source), ".eval log of Inspect")
         self._archive: _Archive | None = None
-        if not self._files:
-            raise DatasetError(f"{source} has no .eval log of Inspect.")
 
     def records(self) -> Iterator[Record]:
-        for path in self._files:
-            name = path.relative_to(self._base).as_posix()
+        for path in self.files:
+            name = path.relative_to(self.base).as_posix()
             records = self._of_archive if _is_archive(path) else self._of_json
             try:
                 yield from records(path, name)

@@ -7,7 +7,7 @@ import math
 import re
 from abc import abstractmethod
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -15,11 +15,14 @@ from pathlib import Path
 from typing import Any, Literal, TypeGuard
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from ...errors import DatasetError, InvalidArgumentError
 from ...plugin import (
     ForeignDataset,
     ForeignEpisode,
+    Match,
     Part,
     check_bytes,
     dump_json,
@@ -71,10 +74,25 @@ class Record:
 
 
 class RolloutDataset(ForeignDataset):
-    """An open source of rollouts."""
+    """An open source of rollouts.
 
-    def __init__(self) -> None:
+    Args:
+        source: for messages.
+        files: those of the source with rollouts.
+        needed: names them in the error if there are none.
+
+    Attributes:
+        base: the folder by which files are named in keys.
+
+    Raises:
+        DatasetError: there is no file.
+    """
+
+    def __init__(self, source: Any, files: list[Path], needed: str) -> None:
         super().__init__()
+        if not files:
+            raise DatasetError(f"{source} has no {needed}.")
+        self.files, self.base = files, base_of(source)
         declared = Rollouts()
         self.observation_space, self.action_space = declared.observation_space, declared.action_space
         self.rollouts = declared.to_json()
@@ -90,7 +108,7 @@ class RolloutDataset(ForeignDataset):
         for record in self.records():
             first = places.setdefault(record.key, record.place)
             if first != record.place:
-                problem = f"{record.place}: the id {record.key!r} is that of {first}."
+                problem = f"{record.place}: the id {record.key!r:.100} is that of {first}."
                 record = Record.damaged(record.place, record.place, DatasetError(problem))
             yield Part((record.key,), partial(self._episode, record))
 
@@ -104,11 +122,45 @@ class RolloutDataset(ForeignDataset):
             return ForeignEpisode(**rollout_steps(**arguments, vocabulary=vocabulary))
         except InvalidArgumentError as error:
             raise DatasetError(f"{record.place}: {error}") from error
+        except RecursionError as error:
+            raise DatasetError(f"{record.place}: a value is nested too deep.") from error
 
 
 def is_reserved(name: str) -> bool:
     """Return whether metadata of this name have a meaning of their own; columns know no case."""
     return name.lower() in _RESERVED
+
+
+def detected(
+    files: list[Path],
+    pattern: str,
+    names_of: Callable[[Path], Collection[str]],
+    lacking_of: Callable[[Collection[str]], list[str]],
+    content: str,
+) -> Match:
+    """Return whether the first of some files has the keys or columns of a format.
+
+    Args:
+        pattern: of the names of files, for the reason.
+        names_of: returns the keys of a file.
+        lacking_of: returns which keys of the format are not among them.
+        content: what the file has, for the reason.
+    """
+    if not files:
+        return Match(f"it has no {pattern}", 2, related=False)
+    try:
+        lacking = lacking_of(names_of(files[0]))
+    except (pa.ArrowException, OSError):
+        return Match(f"{files[0].name} cannot be read", 2, related=False)
+    if lacking:
+        reason = f"{files[0].name} has no {', '.join(lacking)}"
+        return Match(reason, len(lacking), related=len(lacking) == 1)
+    return Match(f"{files[0].name} has {content}")
+
+
+def columns_of_parquet(path: Path) -> list[str]:
+    """Return the names of the columns of a Parquet file."""
+    return pq.read_schema(path).names
 
 
 def files_of(source: Any, *patterns: str) -> list[Path]:
@@ -292,6 +344,52 @@ def split_plain(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, An
     """Return the values that may be metadata as they are, and the others without nulls."""
     plain = {name: value for name, value in values.items() if is_plain(value)}
     return plain, {name: each for name, each in values.items() if each is not None and name not in plain}
+
+
+def own_metadata(values: Mapping[str, Any], prefix: str, place: str) -> dict[str, Any]:
+    """Return further keys of a row as metadata: lists as JSON in `record`.
+
+    Args:
+        prefix: of keys whose names have a meaning of their own.
+    """
+    plain, lists = split_plain(values)
+    named = {f"{prefix}_{name}" if is_reserved(name) else name: value for name, value in plain.items()}
+    return {**named, **({"record": kept_json(lists, place)} if lists else {})}
+
+
+def version_before(step: Any) -> int | None:
+    """Return the policy version of rollouts that a trainer wrote at a step: that before its update.
+
+    Trainers count steps from 1, and the version of the first model is 0.
+    """
+    if isinstance(step, bool) or not isinstance(step, int):
+        return None
+    return max(step - 1, 0)
+
+
+def exported_facts(given: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Take the facts, advantage and metadata that an export of ours has written of a rollout.
+
+    Args:
+        given: of it; names that metadata must not have stay.
+
+    Returns:
+        `numbers`, `facts` and `metadata` as `rollout_steps` takes them.
+    """
+    advantage = given.pop("advantage", None)
+    facts = {name: given.pop(name) for name in FACTS if name in given}
+    others = {name: given.pop(name) for name in list(given) if not is_reserved(name)}
+    numbers = {} if advantage is None else {"advantages": advantage}
+    return {"numbers": numbers, "facts": facts, "metadata": others}
+
+
+def is_sum(reward: Any, rewards: Mapping[str, Any], weights: Mapping[str, Any]) -> bool:
+    """Return whether a reward follows from its parts."""
+    try:
+        total = math.fsum(value * weights.get(name, 1.0) for name, value in rewards.items())
+        return is_number(reward) and math.isclose(reward, total, rel_tol=1e-9, abs_tol=1e-12)
+    except (TypeError, ValueError, OverflowError):  # which is an error of its own
+        return False
 
 
 def is_number(value: Any) -> TypeGuard[int | float]:
