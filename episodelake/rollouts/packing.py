@@ -115,7 +115,7 @@ class SequenceUnits(FedUnits):
                 f"{wrong[0]}=... does not go with {self}, which holds the tokens of whole rollouts in memory "
                 "and gives each branch once an epoch.",
                 hint="Leave it out, and choose rollouts with filter(...), such as "
-                "store.filter('\"metadata.group\" = ...').",
+                "store.filter('\"group\" = ...').",
             )
         if config.pipeline.on_read:
             raise InvalidArgumentError(

@@ -15,10 +15,13 @@ from .findings import KINDS, Finding, finding
 _QUERIES = {
     "lengths": """
         SELECT DISTINCT episode_id FROM (
-            SELECT *, CASE WHEN token_mask IS NULL THEN CASE WHEN sampled THEN len(tokens) ELSE 0 END
-                ELSE len(list_filter(token_mask, lambda each: each)) END AS wanted FROM messages
-        ) WHERE len(token_mask) <> len(tokens) OR len(logprobs) <> wanted OR len(reference_logprobs) <> wanted
-            OR len(advantages) <> wanted OR len(loss_weights) <> wanted OR len(token_rewards) <> wanted""",
+            SELECT episode_id, len(token_mask) AS masked, len(tokens) AS size,
+                [len(logprobs), len(reference_logprobs), len(advantages), len(loss_weights),
+                    len(token_rewards)] AS sizes,
+                CASE WHEN token_mask IS NULL THEN CASE WHEN sampled THEN len(tokens) ELSE 0 END
+                    ELSE len(list_filter(token_mask, lambda each: each)) END AS wanted
+            FROM messages
+        ) WHERE masked <> size OR len(list_filter(sizes, lambda each: each <> wanted)) > 0""",
     "empty_message": """
         SELECT DISTINCT episode_id FROM messages
         WHERE sampled AND coalesce(content, '') = '' AND coalesce(parts, '[]') = '[]'

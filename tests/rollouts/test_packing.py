@@ -382,7 +382,7 @@ def test_columns_of_messages_and_rollouts() -> None:
         ({"weights": el.Prioritized()}, r"weights=\.\.\. does not go with Packed"),
         ({"agent": "a"}, r"agent=\.\.\. does not go"),
         ({"joint": True}, r"joint=\.\.\. does not go"),
-        ({"group": "a"}, "metadata.group"),
+        ({"group": "a"}, r'filter.."group" = '),
         ({"cache": "stream"}, "cache"),
         ({"transitions": "reward > 0"}, "transitions"),
         ({"transforms": [el.ReturnToGo()]}, "derives columns of steps"),
