@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .. import EpisodeWriter
-from ..errors import InvalidArgumentError, RecorderStateError
+from ..errors import RecorderStateError
 from ..types import EpisodeRow, OpenEpisode
 from .declaration import Rollouts
-from .messages import ROLE, columns_of
-from .steps import RolloutFacts, finite, further, is_sampled, parent_of, rollout_steps
-from .tokens import MASK, PER_SAMPLED, checked
+from .steps import MessageStep, RolloutFacts, finite, rollout_steps
+from .tokens import MASK, PER_SAMPLED, message_tokens
 
 
 class RolloutWriter(EpisodeWriter):
@@ -89,13 +88,7 @@ class RolloutWriter(EpisodeWriter):
             times=times,
             tokens=tokens,
             mask=mask,
-            numbers={
-                "logprobs": logprobs,
-                "reference_logprobs": reference_logprobs,
-                "advantages": advantages,
-                "loss_weights": loss_weights,
-                "token_rewards": token_rewards,
-            },
+            numbers=_numbers(logprobs, reference_logprobs, advantages, loss_weights, token_rewards),
             rewards=rewards,
             weights=weights,
             facts={
@@ -141,6 +134,11 @@ class RolloutWriter(EpisodeWriter):
     def vocabulary(self) -> int | None:
         """How many token ids there are; None if the store does not declare it."""
         return Rollouts.of(self.session.store.manifest.rollouts or {}).vocabulary
+
+
+def _numbers(*values: Any) -> dict[str, Any]:
+    """Return the arguments with numbers of tokens, given in the order of `PER_SAMPLED`, by name."""
+    return dict(zip(PER_SAMPLED, values, strict=True))
 
 
 class OpenRollout:
@@ -193,26 +191,22 @@ class OpenRollout:
             RecorderStateError: the rollout has ended.
         """
         self._check_open()
+        step = MessageStep.of(message, self._count, sampled, parent, time)
+        numbers = _numbers(logprobs, reference_logprobs, advantages, loss_weights, token_rewards)
         place = f"message {self._count}"
-        row = columns_of(message, place)
-        own = is_sampled("sampled", sampled, row[ROLE])
-        above = self._count - 1 if parent is None else parent_of("parent", parent, self._count)
-        given = (logprobs, reference_logprobs, advantages, loss_weights, token_rewards)
-        numbers = {MASK: mask, **dict(zip(PER_SAMPLED, given, strict=True))}
-        if tokens is None and any(values is not None for values in numbers.values()):
-            raise InvalidArgumentError(f"{place}: numbers of tokens came without tokens.")
-        piece = None if tokens is None else checked(tokens, numbers, own, self._writer.vocabulary, place)
-        row.update(further(row[ROLE], own, piece, time))
+        row = step.row(
+            message_tokens(tokens, {MASK: mask, **numbers}, step.sampled, self._writer.vocabulary, place)
+        )
         worth = finite("reward", reward)
         if self._open is None and not self._skipped:
             # Only a rollout with a message is an episode.
             self._open = self._writer.begin(
-                above, extra=row, source_key=self._source_key, metadata=self._metadata
+                step.parent, extra=row, source_key=self._source_key, metadata=self._metadata
             )
             self._skipped = self._open is None
         elif self._open is not None:
-            self._open.append(int(self._sampled), self._reward, above, extra=row)
-        self._sampled, self._reward = own, worth
+            self._open.append(int(self._sampled), self._reward, step.parent, extra=row)
+        self._sampled, self._reward = step.sampled, worth
         self._count += 1
         return self._count - 1
 

@@ -138,7 +138,7 @@ def test_a_rollout_grows_message_by_message(store: el.EpisodeStore) -> None:
         ({"messages": []}, "has no message"),
         ({"messages": ["hello"]}, "message 0 is str"),
         ({"messages": [{"content": "hello"}]}, "message 0: role is None"),
-        ({"parents": [-1, 0, 5, 2, 3]}, r"parents\[2\] is 5"),
+        ({"parents": [-1, 0, 5, 2, 3]}, r"message 2: parent is 5"),
         ({"parents": [-1]}, "parents has 1 entries, and there are 5 messages"),
         ({"tokens": IDS}, "there is no mask"),
         ({"tokens": IDS, "mask": MASK[:5]}, r"mask has shape \(5,\), and there are 20 tokens"),
