@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .. import EpisodeWriter
-from ..errors import RecorderStateError
+from .. import EpisodeStore, EpisodeWriter
+from ..errors import InvalidArgumentError, RecorderStateError
 from ..types import EpisodeRow, OpenEpisode
 from .declaration import Rollouts
 from .steps import MessageStep, RolloutFacts, finite, rollout_steps
@@ -130,6 +130,35 @@ class RolloutWriter(EpisodeWriter):
         )
         return OpenRollout(self, facts.metadata, source_key)
 
+    def reopen_rollout(self, rollout_id: str) -> OpenRollout:
+        """Continue a rollout that was cut or interrupted, of any run; see `EpisodeWriter.reopen`.
+
+        Its next message has the number after the last one. Rewards of messages stay, but that of the last one
+        is 0: its row waited for the next message.
+
+        Args:
+            rollout_id: the id of the rollout, or of one that it took the place of.
+
+        Raises:
+            EpisodeNotFoundError: the newest version of the store has no such rollout.
+            InvalidArgumentError: it is terminated or truncated, or ends without a message.
+            RecorderStateError: another writer of this machine, or this one, continues it already; or this
+                writer is closed.
+            StoreAccessError: its rows cannot be read, or the journal cannot be written.
+        """
+        episode = self.reopen(rollout_id)
+        handle = self.session.store
+        try:
+            old = EpisodeStore(handle.layout, handle.manifest).rollout(episode.continues)
+            if len(old.sampled) <= len(old.episode):
+                raise InvalidArgumentError(
+                    f"The rollout {old.id!r} ends without a message, so none can follow. Begin a new one."
+                )
+        except BaseException:
+            episode.discard()
+            raise
+        return OpenRollout(self, {}, None, (episode, old.sampled))
+
     @property
     def vocabulary(self) -> int | None:
         """How many token ids there are; None if the store does not declare it."""
@@ -142,18 +171,25 @@ def _numbers(*values: Any) -> dict[str, Any]:
 
 
 class OpenRollout:
-    """A rollout that `RolloutWriter.begin_rollout` started."""
+    """A rollout that `RolloutWriter.begin_rollout` started, or `reopen_rollout` continues."""
 
-    def __init__(self, writer: RolloutWriter, metadata: Mapping[str, Any], source_key: str | None) -> None:
+    def __init__(
+        self,
+        writer: RolloutWriter,
+        metadata: Mapping[str, Any],
+        source_key: str | None,
+        continued: tuple[OpenEpisode | None, Sequence[bool]] = (None, ()),
+    ) -> None:
         self._writer = writer
         self._metadata = metadata
         self._source_key = source_key
-        self._open: OpenEpisode | None = None
+        #: The episode, and whether the model sampled each of its messages.
+        self._open, sampled = continued
         self._skipped = False
         self._over = False
-        self._count = 0
+        self._count = len(sampled)
         #: Of the last message, whose row is complete when the next one comes.
-        self._sampled, self._reward = False, 0.0
+        self._sampled, self._reward = self._count > 0 and sampled[-1], 0.0
 
     def __len__(self) -> int:
         """Return how many messages it has."""

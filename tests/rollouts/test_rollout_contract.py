@@ -717,6 +717,25 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert rollouts["b"].sampled == [True] * 4
     assert rollouts["b"].branches[0].logprobs.tolist() == [-1, -2] * 4
     check_views(store)
+    # Each may go on, in another run, and takes the place of the interrupted one.
+    with reader.writer(run="later") as writer:
+        again = writer.reopen_rollout(rollouts["b"].id)
+        assert len(again) == 4
+        assert again.append({"role": "user", "content": "on"}, tokens=[9], parent=1) == 4
+        again.end(rewards=1.5, stop_reason="stop")
+        cut = writer.reopen_rollout(rollouts["a"].id)
+        cut.append(MODEL, tokens=[7], logprobs=[-3], reward=0.5)
+    reader = el.open(store.url)
+    ended, cut = (reader.rollout(each.id) for each in reader.sort("episode_return", descending=True))
+    assert ended.messages == [*rollouts["b"].messages, {"role": "user", "content": "on"}]
+    assert ended.sampled == [True] * 4 + [False] and ended.reward == 1.5
+    assert ended.parents == [-1, 0, 1, 2, 1] and ended.episode.end_reason == "terminated"
+    assert ended.metadata == {"group": "b", "continues": [rollouts["b"].id], "stop_reason": "stop"}
+    assert cut.messages == [*rollouts["a"].messages, MODEL] and cut.episode.end_reason == "cut"
+    check_views(store)
+    ended_already = pytest.raises(el.errors.InvalidArgumentError, match="is terminated after 5 steps")
+    with reader.writer() as writer, ended_already:
+        writer.reopen_rollout(ended.id)
 
 
 @pytest.mark.further
