@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from ..context import ReadContext
+from ..sql.rollout_views import compared
 from .findings import KINDS, Finding, finding
 
 #: The ids of the rollouts that have the finding.
@@ -47,10 +48,9 @@ _QUERIES = {
         SELECT episode_id FROM named SEMI JOIN (
             SELECT prompt FROM named GROUP BY prompt HAVING count(DISTINCT name) > 1
         ) USING (prompt)""",
-    "duplicate": """
+    "duplicate": f"""
         WITH texts AS (
-            SELECT episode_id, list(hash(parent, sampled, role, name, content, parts, reasoning, tool_ids,
-                tool_names, tool_arguments, rest, tokens, logprobs) ORDER BY message) AS said
+            SELECT episode_id, list(hash(parent, sampled, {compared()}) ORDER BY message) AS said
             FROM messages GROUP BY episode_id
         ), ordered AS (
             SELECT episode_id, row_number() OVER (PARTITION BY said ORDER BY episode_id) AS place FROM texts

@@ -35,6 +35,8 @@ _OF_MESSAGE = {
 }
 _OF_MESSAGES = {"episode_id", "message", "parent", "sampled", "reward", *_OF_MESSAGE}
 _NUMBERS = ("logprobs", "reference_logprobs", "advantages", "loss_weights", "token_rewards")
+#: What messages are compared by.
+_SAID = [name for name in _OF_MESSAGE if name not in ("time", "token_mask", *_NUMBERS[1:])]
 #: Metadata of episodes, in the order of `rollouts`.
 _OF_ROLLOUT = {
     "group": "VARCHAR",
@@ -92,6 +94,17 @@ def rollout_views(
         f"{_annotated(annotations[EPISODES], taken)} FROM episodes"
     )
     return {MESSAGES: messages, ROLLOUTS: rollouts, TOKENS: _TOKENS}
+
+
+def compared(there: Collection[str] = tuple(_OF_MESSAGE)) -> str:
+    """Return the columns by which messages are compared, as a list in SQL.
+
+    They are all that was said, with its tokens and log-probabilities.
+
+    Args:
+        there: the columns to choose from; by default those of the view `messages`.
+    """
+    return ", ".join(quote(name) for name in _SAID if name in there)
 
 
 def rollout_names(episodes: Collection[str]) -> dict[str, str]:
