@@ -624,6 +624,23 @@ def test_rollouts_stay_equal_wherever_they_go(tmp_path: Path, place: str) -> Non
     check_views(store)
 
 
+@pytest.mark.parametrize(("name", "format"), [("rows.parquet", "parquet"), ("hub", "huggingface")])
+@pytest.mark.parametrize("layout", ["transitions", "steps"])
+def test_exported_rows_are_rollouts_again(tmp_path: Path, name: str, format: Any, layout: str) -> None:
+    """The files of tables have the declaration; an import into a store of rollouts goes by that store's."""
+    store = filled(tmp_path / "s")
+    assert not store.export(tmp_path / name, format=format, layout=layout).lost
+    assert not el.import_dataset(tmp_path / name, tmp_path / "back").lost
+    back = el.open(tmp_path / "back")
+    assert back.handle.manifest.rollouts == {"tokenizer": "t"} and contents(back) == contents(store)
+    check_views(back)
+    plain = el.create(
+        tmp_path / "plain", observation_space=store.observation_space, action_space=store.action_space
+    )
+    with pytest.raises(el.errors.SpaceMismatchError, match="store of no rollouts"):
+        el.import_dataset(tmp_path / name, plain.url)
+
+
 @pytest.mark.further
 def test_programs_that_look_at_stores_take_rollouts(tmp_path: Path) -> None:
     """The terminal, health, quality and the report, on an empty store and on one with all kinds."""
