@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from ...store.common.arguments import whole_number
 from ...store.common.optional_packages import require
@@ -80,6 +80,14 @@ class Loader(EpochPosition):
         return (
             f"Loader({self.units} units, {len(self)} batches of {self._source.batching.size}, "
             f"epoch {self._epoch}, position {self._position})"
+        )
+
+    def __getitem__(self, key: object) -> NoReturn:
+        """Raise an InvalidArgumentError: batches have an order, and torch's `DataLoader` needs a dataset."""
+        raise InvalidArgumentError(
+            f"A loader yields batches in an order and has no item {key!r:.100}. Iterate over it; in place of "
+            "torch's DataLoader(loader) take loader.torch_loader(num_workers), or a DataLoader of "
+            "loader.iterable_dataset() with batch_size=None."
         )
 
     def __getstate__(self) -> dict[str, Any]:
