@@ -6,7 +6,7 @@ Each is a table with sparklines over small aggregates: a row for each run or oth
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from ...errors import NothingToDrawError
 from ...plugin import counted
 from ..output.page import Page
 from ..output.sparkline import Line, span_of, stretches
+from .store_figures import run_labels
 
 POINTS = 60
 BINS = 40
@@ -30,12 +31,14 @@ class Drawing:
         notes: remarks below it.
         span: the scale of all lines; None where each has its own.
         shown: rows to draw instead.
+        labels: on a terminal, what runs are called in place of their ids.
     """
 
     rows: list[dict[str, Any]]
     notes: Sequence[str] = ()
     span: tuple[float, float] | None = None
     shown: list[dict[str, Any]] | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     def write(self, page: Page, rows: object = None) -> None:
         """Draw on a page.
@@ -47,6 +50,11 @@ class Drawing:
             raise NothingToDrawError("There is nothing to draw: these episodes have no such numbers.")
         lines = [_numbers(row["points"]) for row in self.rows if "points" in row]
         cells = [_cells(row, self.span) for row in self.shown or self.rows]
+        if page.is_terminal:
+            named = {name: label for name, label in self.labels.items() if name != label}
+            cells = [
+                {**row, "run": named.get(row["run"], row["run"])} if "run" in row else row for row in cells
+            ]
         if not any(row.get("beyond") for row in cells):
             cells = [{name: cell for name, cell in row.items() if name != "beyond"} for row in cells]
         for keys in dict.fromkeys(map(tuple, cells)):
@@ -96,11 +104,13 @@ class DrawnSeries:
         series: the oldest run first.
         notes: on runs that are left out, and on outliers.
         ends: where an axis of all of them ends, before a few outliers; None where there is no finite value.
+        labels: what runs are called, by their names in `series`.
     """
 
     series: list[RunSeries]
     notes: Sequence[str]
     ends: tuple[float, float] | None
+    labels: Mapping[str, str]
 
 
 def drawn_series(view: EpisodeView, what: str, by: str | None) -> DrawnSeries:
@@ -118,7 +128,9 @@ def drawn_series(view: EpisodeView, what: str, by: str | None) -> DrawnSeries:
         RunSeries(_named(name, panel), panel, part["value"].to_numpy(), "run" if by is None else "series")
         for (name, panel), part in parts.items()
     ]
-    return DrawnSeries(series, numbers.notes, numbers.ends)
+    runs = run_labels(view) if by is None else {}
+    labels = {_named(name, panel): _named(runs[name], panel) for name, panel in parts if name in runs}
+    return DrawnSeries(series, numbers.notes, numbers.ends, labels)
 
 
 def _named(series: str, panel: str) -> str:
@@ -132,7 +144,8 @@ def time_drawing(drawn: DrawnSeries) -> Drawing:
         {**_counts_of(each), **_spread(each.values), "points": _means(each.values)} for each in drawn.series
     ]
     several = any(each.panel for each in drawn.series)
-    return Drawing(rows, _left_out(rows, drawn.notes), None if several else drawn.ends)
+    span = None if several else drawn.ends
+    return Drawing(rows, _left_out(rows, drawn.notes), span, labels=drawn.labels)
 
 
 def learning_drawing(view: EpisodeView, **options: Any) -> Drawing:
@@ -193,7 +206,7 @@ def histogram_drawing(drawn: DrawnSeries) -> Drawing:
         {**_counts_of(each), "edges": edges.tolist(), **_counts(each.values[np.isfinite(each.values)], edges)}
         for each in drawn.series
     ]
-    return Drawing(rows, _left_out(rows, drawn.notes))
+    return Drawing(rows, _left_out(rows, drawn.notes), labels=drawn.labels)
 
 
 def _edges(ends: tuple[float, float] | None) -> np.ndarray:
