@@ -20,8 +20,10 @@ from .facets import exact_literal
 from .listing import SeriesColors, column_sql
 
 _HIGHEST = 170
-_TALL = 330
+_TALL = 250
 _OVERLAID = 90
+#: Above the list, whose rows need the room.
+_LOW = 84
 CURSOR = "cursor"
 BRUSH = "brush"
 #: Beside the panels of an episode a legend would take the room of the lines.
@@ -77,7 +79,7 @@ def overview_spec(name: str, view: EpisodeView, colors: SeriesColors) -> dict[st
     """
     brushable = _brushable(view)
     chart = OVERVIEWS[name].draw(view)
-    specification = _adapted(chart, colors)
+    specification = _changed(_adapted(chart, colors), _low)
     specification = _changed(specification, _brushed) if brushable else specification
     # A histogram says first how many values it has, and then what is odd about them.
     notes = chart.title.subtitle[1:] if "from" in OVERVIEWS[name].columns else []
@@ -201,6 +203,16 @@ def _resized(part: dict[str, Any], height: int) -> dict[str, Any]:
     return {**part, "height": height} if isinstance(part.get("height"), int) else part
 
 
+def _low(part: dict[str, Any]) -> dict[str, Any]:
+    """Return an object of a specification; the chart is low, so the tab above it names what y is."""
+    resized = _resized(part, _LOW)
+    if isinstance(part.get("y"), dict) and "title" in part["y"]:
+        resized = {**resized, "y": {**part["y"], "title": None}}
+    if isinstance(part.get("legend"), dict) and part.get("field"):
+        resized = {**resized, "legend": {**part["legend"], "title": None, "columns": 2, "labelLimit": 90}}
+    return resized
+
+
 def _lower(part: dict[str, Any]) -> dict[str, Any]:
     """Return an object of a specification; a chart is no higher than the page has room for."""
     if ("layer" in part or "mark" in part) and isinstance(part.get("height"), int):
@@ -296,8 +308,12 @@ def _layered(panel: dict[str, Any]) -> dict[str, Any]:
     """Return a chart of one layer as a layered chart, so that another can be drawn over it."""
     if "layer" in panel:
         return panel
-    inside = {key: value for key, value in panel.items() if key in _OF_A_LAYER}
-    return {**{key: value for key, value in panel.items() if key not in _OF_A_LAYER}, "layer": [inside]}
+    inside = {"name": "panel_0"} | {key: value for key, value in panel.items() if key in _OF_A_LAYER}
+    outside = {key: value for key, value in panel.items() if key not in _OF_A_LAYER}
+    # Every layer would get a selection of its own, of the same name.
+    if params := panel.get("params"):
+        outside["params"] = [{"views": [inside["name"]], **each} for each in params]
+    return {**outside, "layer": [inside]}
 
 
 #: The width of a label at most, of one that leans, and about that of a letter, in pixels.

@@ -20,7 +20,7 @@ from .episode_pane import facts_list
 from .facets_pane import FacetsPane, label_of
 from .listing import POSITION, RUN_KEY, Choice, EpisodeList
 from .moments import text_of
-from .widgets import Drawing, PageOwner, icon_button, note
+from .widgets import DataTable, Drawing, PageOwner, icon_button, note
 
 ROWS_OF_A_PAGE = 50
 #: A list of episodes shows so many columns, without these, unless others are chosen.
@@ -29,10 +29,7 @@ _LEFT_OUT = ("run_id", "terminated", "truncated", "ended_at", "wide_seed", "opti
 _CHART_PAUSE = 4.0
 #: A menu of boxes to tick, which would be no items of a menu.
 _BOXES = "auto-close=false role=dialog aria-label=Columns"
-
-
-class _EpisodesTable(ui.table, component="episodes_table.js"):
-    """The table of the list; its cells are in the script beside this module."""
+_ABOUT = "role=dialog aria-label=About"
 
 
 class EpisodesPane:
@@ -88,7 +85,10 @@ class EpisodesPane:
         self._about_chip.on("remove", lambda: self.choose(replace(self.choice, ids=None, about="")))
         self._about_chip.set_visibility(False)
         self._chips = ui.element("div").classes("chips")
-        self._problem = note("problem w-full").mark("filter-problem")
+        with ui.element("div").classes("problem bar") as place:
+            self._problem = ui.label().classes("grow").mark("filter-problem")
+            ui.button("Clear the condition", on_click=self._clear).props("dense no-caps outline color=negative")
+        place.bind_visibility_from(self._problem, "text", backward=bool)
 
     def _toggle_facets(self) -> None:
         self.facets.place.set_visibility(not self.facets.place.visible)
@@ -118,7 +118,6 @@ class EpisodesPane:
 
     def _overview(self) -> None:
         with ui.element("div").classes("card overview"):
-            self._about()
             first: Any = next(iter(OVERVIEWS))
             with ui.row().classes("w-full items-center gap-2 overview-head"):
                 tabs = ui.tabs(value=first, on_change=self._kind_changed)
@@ -126,26 +125,26 @@ class EpisodesPane:
                     for name, overview in OVERVIEWS.items():
                         ui.tab(name, overview.label)
                 self._kind = tabs
+                self._about()
                 self._chip = ui.chip(removable=True, icon="highlight_alt", color="primary").props(
                     "dense outline size=12px"
                 )
                 self._chip.classes("mono").mark("brush").on("remove", self._clear_brush)
                 self._chip.set_visibility(False)
             self._drawing = Drawing(on_brush=self._brush)
-            self._drawing.mark("overview").style("min-height: 208px")
+            self._drawing.mark("overview").style("min-height: 124px")
             self._no_chart = note("muted pb-2").style("white-space: normal")
 
     def _about(self) -> None:
-        """Show the dataset card; its title is seen without opening it."""
+        """Offer the dataset card, whose title the overview shows too."""
         card = self.page.shown.card
         if card:
-            with ui.expansion(text_of(card.get("title", "About"), 80), icon="info").props("dense") as about:
-                entries = {key: text_of(value) for key, value in card.items()}
-                ui.html(facts_list({"About": entries}), sanitize=False)
-            about.classes("w-full").mark("about")
+            entries = {key: text_of(value) for key, value in card.items()}
+            with icon_button("info", "About the data").props("size=sm").mark("about"), ui.menu().props(_ABOUT):
+                ui.html(facts_list({"About": entries}), sanitize=False).classes("about p-3")
 
     def _table(self) -> None:
-        table = _EpisodesTable(
+        table = DataTable(
             rows=[],
             columns=self._column_specs(),
             row_key="_id",
@@ -157,6 +156,7 @@ class EpisodesPane:
         table.on("rowClick", self._clicked, [[], ["_id", POSITION], None])
         table.on("open", lambda event: self._opened(event.args["_id"]))
         table.on("beside", self._beside_clicked)
+        table.on("clear", lambda: self.page.show_whole())
         self._table_place = table
 
     def _column_specs(self) -> list[dict[str, Any]]:
@@ -193,10 +193,10 @@ class EpisodesPane:
         total = len(self.positions)
         self._first = min(self._first, max(0, (total - 1) // self._count * self._count))
         episodes = self.page.shown.episodes
-        self._labels = {run.run_id: run.label for run in episodes.runs}
         rows = episodes.rows(self.positions[self._first : self._first + self._count])
         self._table_place.rows = [self._texts(row) for row in rows]
         self._table_place.props["no-data-label"] = self._nothing()
+        self._table_place.props["clearable"] = bool(len(episodes))
         self._table_place.pagination = {
             "sortBy": self.choice.sort,
             "descending": self.choice.descending,
@@ -216,10 +216,7 @@ class EpisodesPane:
     def _texts(self, row: dict[str, Any]) -> dict[str, Any]:
         texts = {name: text_of(row.get(name), 120) for name, box in self._boxes.items() if box.value}
         identity = row["episode_id"]
-        rest = identity.removeprefix(row["run_id"])
-        texts["episode_id"] = text_of(
-            self._labels.get(row["run_id"], row["run_id"]) + rest if rest != identity else identity
-        )
+        texts["episode_id"] = text_of(self.page.shown.episodes.short_id(identity))
         return {**texts, "_id": identity, POSITION: row[POSITION], "_open": self._open_class(identity)}
 
     def _open_class(self, identity: str) -> str:
@@ -270,6 +267,11 @@ class EpisodesPane:
         self._first = 0
         if await self._take(wanted, self.brushed):
             await self.chart()
+
+    async def _clear(self) -> None:
+        """Remove the typed condition."""
+        self._input.value = ""
+        await self._filter()
 
     async def choose(self, wanted: Choice, brushed: Sequence[str] = ()) -> None:
         """Show the episodes of a choice that was not typed."""

@@ -27,6 +27,7 @@ from ..plugin import Unsealed, counted
 from ..readers.charts.theme import END_COLORS
 from ..types import Lake
 from .address import OVERVIEW, Address
+from .copying import copy_menu
 from .dialogs import CompareDialog, ExportDialog
 from .episode_pane import GONE
 from .episodes_pane import EpisodesPane
@@ -38,9 +39,10 @@ from .live.watch import PAUSE, LakeWatch, Shown, Watch
 from .moments import text_of
 from .overview_pane import OverviewPane
 from .player import Player
+from .reasons import ReasonBar
 from .recording_pane import RecordingPane
 from .sql_pane import SqlPane
-from .widgets import BUNDLE_PATH, Tab, note, path_label, vega_bundle
+from .widgets import BUNDLE_PATH, Tab, add_grip, note, path_label, vega_bundle
 
 #: Seconds that the opening of a large store may take.
 _OPENING = 120.0
@@ -172,45 +174,23 @@ class Page(Tab):
                 ui.tab("overview", "Overview", icon="insights")
                 ui.tab("episodes", "Episodes", icon="view_list")
                 ui.tab("sql", "SQL", icon="terminal")
-            self._copy_button()
+            copy_menu(lambda: (self.address, self.episodes.chosen, self.shown.episodes))
             ui.button("Export", icon="ios_share", on_click=lambda: self.export.open()).props(
                 "flat dense no-caps"
             ).mark("export")
             self.dark_button()
         self._banner = note("problem banner").mark("banner")
 
-    def _copy_button(self) -> None:
-        """Add the button that copies what the tab shows, as code."""
-        with ui.button("Copy as", icon="content_copy").props("flat dense no-caps").mark("copy-as"), ui.menu():
-            for name in ("Python", "SQL", "Command", "Link"):
-                ui.menu_item(name, partial(self._copy, name))
-
-    def _copy(self, kind: str) -> None:
-        if kind == "Link":
-            ui.run_javascript("navigator.clipboard.writeText(location.href)")
-        else:
-            ui.clipboard.write(self.code(kind))
-        ui.notify("Copied", timeout=1000)
-
-    def code(self, kind: str) -> str:
-        """Return what the tab shows as Python, SQL or a command."""
-        address, query = self.address, self.episodes.chosen.sql
-        url = self.shown.store.url
-        match kind:
-            case "Python":
-                return address.python(url, query)
-            case "SQL":
-                return address.sql(query)
-            case _:
-                return address.command(url, query)
-
     def _episodes_tab(self) -> None:
         with ui.splitter(value=46, limits=(25, 75)).classes("explorer-split") as splitter:
+            add_grip(splitter)
             with splitter.before, ui.element("div").classes("list-side"):
                 self.recording = RecordingPane(self)
                 self.episodes = EpisodesPane(self)
             with splitter.after:
                 self.player = Player(self)
+                with self.player.top:
+                    self.reasons = ReasonBar(self)
                 self.labels: LabelBar | None = None
                 if self.watch.writable:
                     with self.player.top:
@@ -260,6 +240,7 @@ class Page(Tab):
         """React to an episode that was closed or opened in the player."""
         self.episodes.mark_open(self.player.ids)
         self.recording.mark_open(self.player.ids)
+        self.reasons.show(next(iter(self.player.ids), ""))
         if self.labels is not None:
             self.labels.show(next(iter(self.player.ids), ""))
 
@@ -296,9 +277,24 @@ class Page(Tab):
         await self.overview.follow(self.episodes.chosen)
 
     async def show_finding(self, name: str) -> None:
-        """Let the list show the episodes of a finding."""
+        """Let the list show the episodes of a finding, and open the first one where it shows."""
         self.show_list()
         await self.episodes.choose(await self._with_finding(Choice(), name))
+        first = self.watch.checkup().first(name)
+        if first is not None:
+            self.show_reason(*first)
+
+    def show_reason(self, episode_id: str, column: str | None, t: int | None) -> None:
+        """Open an episode at the step of a finding, with the signal of its column."""
+        self.show_list()
+        self.player.signals = self.reasons.signals(episode_id, column, t)
+        self.open_episode(episode_id, t=t)
+        self.look_at_player()
+
+    async def choose_runs(self, run_ids: Sequence[str]) -> None:
+        """Let the list and the overview show the episodes of some runs; of all without any."""
+        chosen = replace(self.episodes.choice, run_ids=tuple(run_ids))
+        await self.episodes.choose(chosen, self.episodes.brushed)
 
     async def _with_finding(self, choice: Choice, name: str) -> Choice:
         """Return a choice with the episodes of a finding, once the health of the store is known."""
