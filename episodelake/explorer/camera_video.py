@@ -1,4 +1,4 @@
-"""Cameras that a store encodes, as video files: packets of the store, which only the browser decodes."""
+"""What the browser draws frames from: video files of packets of the store, and packs of pictures."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ import threading
 import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Protocol
 
 import fastapi
 from starlette.responses import FileResponse
@@ -26,18 +25,12 @@ _NONE = 404
 _HEADERS = {"cache-control": "no-store"}
 
 
-@dataclass(frozen=True)
-class VideoMoment:
-    """A frame of a video that the browser has; see `Picture`."""
+class PackSource(Protocol):
+    """Frames that the browser asks for by parts."""
 
-    seconds: float
-    width: int
-    t: int
-    difference: None = None
-
-    def props(self, label: str) -> dict[str, Any]:
-        """Return what a video has to show this."""
-        return {"currentTime": self.seconds, "aria-label": label}
+    def packed(self, first: int, *, exact: bool) -> bytes:
+        """Return the pack of pictures from a step on."""
+        ...
 
 
 class CameraVideo:
@@ -46,25 +39,15 @@ class CameraVideo:
     Args:
         episode: of one agent.
         column: of frames that the store encodes.
-        width: of a frame in pixels.
     """
 
-    def __init__(self, episode: Episode, column: str, width: int) -> None:
+    def __init__(self, episode: Episode, column: str) -> None:
         self._episode = episode
         self._column = column
         self._lock = threading.Lock()
         self._folder: TemporaryDirectory[str] | None = None
         self._made = False
-        self._width = width
-        key = secrets.token_urlsafe(16)
-        self.url = f"{_FOLDER}/{key}"
-        _OPEN[key] = self
-
-    def at(self, t: int) -> VideoMoment:
-        """Return the place of a step, or of the last frame if that of the last step is missing."""
-        seen = min(t, self._episode._observation_count - 1)
-        # In the middle of the time that the frame is shown.
-        return VideoMoment((seen + 0.5) / FPS, self._width, seen)
+        self.url = offered(self)
 
     def file(self) -> Path | None:
         """Return the file, which lives as long as this object; None where the frames have to be decoded.
@@ -93,9 +76,16 @@ def _file_in(folder: TemporaryDirectory[str]) -> Path:
     return Path(folder.name) / "video.mp4"
 
 
-_FOLDER = "videos"
-#: By the last part of the address, the videos of all open pages.
-_OPEN: weakref.WeakValueDictionary[str, CameraVideo] = weakref.WeakValueDictionary()
+_FOLDER = "frames"
+#: By the last part of the address, the videos and the cameras of all open pages.
+_OPEN: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+
+
+def offered(frames: CameraVideo | PackSource) -> str:
+    """Return the address at which the browser finds frames, as long as they are referred to."""
+    key = secrets.token_urlsafe(16)
+    _OPEN[key] = frames
+    return f"{_FOLDER}/{key}"
 
 
 class _SentVideo(FileResponse):
@@ -113,11 +103,12 @@ async def _removing(_: fastapi.FastAPI) -> AsyncIterator[None]:
         yield
     finally:
         for video in list(_OPEN.values()):
-            video.remove()
+            if isinstance(video, CameraVideo):
+                video.remove()
 
 
-def add_videos(application: fastapi.FastAPI) -> None:
-    """Give an application the files of all videos, of which browsers ask for ranges."""
+def add_frames(application: fastapi.FastAPI) -> None:
+    """Give an application the files of all videos, of which browsers ask for ranges, and the packs."""
     router = fastapi.APIRouter(lifespan=_removing)
 
     @router.api_route(f"/{_FOLDER}/{{key}}", methods=["GET", "HEAD"], include_in_schema=False)
@@ -130,5 +121,12 @@ def add_videos(application: fastapi.FastAPI) -> None:
         if video is None or path is None:
             return fastapi.Response(status_code=_NONE, headers=_HEADERS)
         return _SentVideo(video, path)
+
+    @router.get(f"/{_FOLDER}/{{key}}/{{first}}", include_in_schema=False)
+    def send_pack(key: str, first: int, exact: bool = False) -> fastapi.Response:
+        source = _OPEN.get(key)
+        if source is None or first < 0:
+            return fastapi.Response(status_code=204, headers=_HEADERS)
+        return fastapi.Response(source.packed(first, exact=exact), headers=_HEADERS)
 
     application.include_router(router)

@@ -250,6 +250,8 @@ def to_extremes(
 def episode_spec(episode: Episode, signals: Sequence[str] = ()) -> dict[str, Any]:
     """Return the specification of an episode over time, with a cursor at the signal `cursor` in every panel.
 
+    Its usermeta has the last t at which the cursor stands.
+
     Args:
         episode: all panels go to its last t, so that the cursor stands at one place in them.
         signals: what to draw, as `Episode.plot` takes it; none for its default.
@@ -289,7 +291,7 @@ def episode_spec(episode: Episode, signals: Sequence[str] = ()) -> dict[str, Any
     legend = {**specification.get("config", {}).get("legend", {}), **_LEGEND_ABOVE}
     specification["config"] = {**specification.get("config", {}), "legend": legend}
     params = [*specification.get("params", []), {"name": CURSOR, "value": 0}]
-    return {**specification, "params": params, "usermeta": {"cursor": True}}
+    return {**specification, "params": params, "usermeta": {"cursor": max(episode.length, 1)}}
 
 
 def _layered(panel: dict[str, Any]) -> dict[str, Any]:

@@ -44,8 +44,6 @@ from .widgets import BUNDLE_PATH, Tab, note, path_label, vega_bundle
 
 #: Seconds that the opening of a large store may take.
 _OPENING = 120.0
-#: Steps of an arrow key with Shift.
-_FAR = 10
 
 
 def add_page(application: fastapi.FastAPI, watch: Watch | LakeWatch, exports: Path) -> None:
@@ -128,8 +126,6 @@ class Page(Tab):
         self.sql: SqlPane | None = None
         ui.keyboard(on_key=self._arrow_key, ignore=["input", "select", "textarea"])
         ui.keyboard(on_key=self._label_key, ignore=["input", "select", "textarea"])
-        # Space presses the button that was clicked last, so it is left to that.
-        ui.keyboard(on_key=self._space_key)
         self._timer = ui.timer(PAUSE, self._follow)
         if not self.watch.pinned:
             ui.timer(POLL, self._follow_writers)
@@ -461,22 +457,8 @@ class Page(Tab):
     def _arrow_key(self, event: KeyEventArguments) -> None:
         if not event.action.keydown or self.tabs.value != "episodes":
             return
-        if event.key.arrow_left or event.key.arrow_right:
-            by = _FAR if event.modifiers.shift else 1
-            self.player.step(by if event.key.arrow_right else -by)
-        elif event.key.name in ("Home", "End"):
-            self.player.jump(self.player.longest if event.key.name == "End" else 0)
-        elif event.key.name in ("+", "-"):
-            self.player.change_speed(1 if event.key.name == "+" else -1)
-        elif event.key.name == "l" and not event.action.repeat:
-            self.player.toggle_loop()
-        elif event.key.arrow_up or event.key.arrow_down:
+        if event.key.arrow_up or event.key.arrow_down:
             self.episodes.move(1 if event.key.arrow_down else -1)
-
-    def _space_key(self, event: KeyEventArguments) -> None:
-        pressed = event.key.space and event.action.keydown and not event.action.repeat
-        if pressed and self.tabs.value == "episodes":
-            self.player.toggle_play()
 
     async def _label_key(self, event: KeyEventArguments) -> None:
         labels, pressed = self.labels, event.action.keydown and not event.action.repeat
