@@ -32,6 +32,7 @@ class Address:
         runs: the ids of the chosen runs.
         finding: the name of the finding whose episodes are listed.
         sort: the column to sort by, with a minus for largest first.
+        gallery: whether the list is a grid of pictures.
         episode, beside: the ids of the open episodes.
         t: the step that is shown.
         signals: what is drawn of them.
@@ -49,6 +50,7 @@ class Address:
     runs: tuple[str, ...] = ()
     finding: str = ""
     sort: str = f"-{POSITION}"
+    gallery: bool = False
     episode: str = ""
     beside: str = ""
     t: int = 0
@@ -87,6 +89,7 @@ class Address:
         return cls(
             pane=pane if pane in PANES else OVERVIEW,
             t=_number(known.get("t", ["0"])[0]),
+            gallery="gallery" in known,
             curve=Curve(**curve),
             **single,
             **several,

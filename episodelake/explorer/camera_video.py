@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import threading
 import weakref
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Protocol
+from typing import Any
 
 import fastapi
 from starlette.responses import FileResponse
@@ -23,14 +23,6 @@ from ..readers.pictures.video import FPS, copied_mp4
 _NONE = 404
 #: Frames stay out of the browser's cache on disk, as the page itself does.
 _HEADERS = {"cache-control": "no-store"}
-
-
-class PackSource(Protocol):
-    """Frames that the browser asks for by parts."""
-
-    def packed(self, first: int, *, exact: bool) -> bytes:
-        """Return the pack of pictures from a step on."""
-        ...
 
 
 class CameraVideo:
@@ -81,8 +73,12 @@ _FOLDER = "frames"
 _OPEN: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
 
 
-def offered(frames: CameraVideo | PackSource) -> str:
-    """Return the address at which the browser finds frames, as long as they are referred to."""
+def offered(frames: object) -> str:
+    """Return the address at which the browser finds frames, as long as they are referred to.
+
+    Args:
+        frames: with `file` of a video, `packed` of a camera, or `sheet` of the episodes of a store.
+    """
     key = secrets.token_urlsafe(16)
     _OPEN[key] = frames
     return f"{_FOLDER}/{key}"
@@ -96,7 +92,7 @@ class _SentVideo(FileResponse):
         self._video = video
 
 
-@asynccontextmanager
+@contextlib.asynccontextmanager
 async def _removing(_: fastapi.FastAPI) -> AsyncIterator[None]:
     """Delete all files when the server ends: a signal may end the process without finalizers."""
     try:
@@ -128,5 +124,12 @@ def add_frames(application: fastapi.FastAPI) -> None:
         if source is None or first < 0:
             return fastapi.Response(status_code=204, headers=_HEADERS)
         return fastapi.Response(source.packed(first, exact=exact), headers=_HEADERS)
+
+    @router.get(f"/{_FOLDER}/{{key}}/sheet/{{episode:path}}", include_in_schema=False)
+    def send_sheet(key: str, episode: str) -> fastapi.Response:
+        source, sheet = _OPEN.get(key), b""
+        with contextlib.suppress(EpisodelakeError):  # The episode itself shows what is wrong with it.
+            sheet = source.sheet(episode) if source is not None else b""
+        return fastapi.Response(sheet, 200 if sheet else 204, _HEADERS, "image/jpeg")
 
     application.include_router(router)

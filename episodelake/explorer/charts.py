@@ -21,6 +21,17 @@ from .listing import SeriesColors, column_sql
 
 _HIGHEST = 170
 _TALL = 330
+#: All signals of an episode together, and one at least.
+_BESIDE = 250
+_LOWEST = 20
+_MOST_NUMBERED = 6
+#: The width of a label at most, of one that leans, and about that of a letter, in pixels.
+_LABEL_LIMIT = 140
+_LEANING_LIMIT = 90
+_SIGN = 6.5
+#: An axis without room for numbers: its name stands before the line.
+_NAMED = {"labels": False, "ticks": False, "grid": False, "titleAngle": 0, "titleAlign": "right"}
+_NAMED |= {"titleBaseline": "middle", "titleLimit": _LABEL_LIMIT, "titlePadding": 4}
 _OVERLAID = 90
 CURSOR = "cursor"
 BRUSH = "brush"
@@ -284,14 +295,23 @@ def episode_spec(episode: Episode, signals: Sequence[str] = ()) -> dict[str, Any
                 x["scale"] = {**x.get("scale", {}), **across["scale"]}
         panel["layer"] = [*panel["layer"], rule]
         if panel["layer"][0]["mark"]["type"] != "rect":  # Rows of a heat map need their room.
-            panel["height"] = 76 if len(panels) > 2 else 110
-    specification = panels[0] if alone else {**specification, "vconcat": panels}
+            _fit(panel, len(panels))
+    specification = panels[0] if alone else {**specification, "vconcat": panels, "spacing": 6}
     if "vconcat" in specification:
         specification.setdefault("resolve", {}).setdefault("scale", {})["color"] = "independent"
     legend = {**specification.get("config", {}).get("legend", {}), **_LEGEND_ABOVE}
     specification["config"] = {**specification.get("config", {}), "legend": legend}
     params = [*specification.get("params", []), {"name": CURSOR, "value": 0}]
     return {**specification, "params": params, "usermeta": {"cursor": max(episode.length, 1)}}
+
+
+def _fit(panel: dict[str, Any], count: int) -> None:
+    """Make a panel so high that all of them are seen beside the frames."""
+    panel["height"] = max(_LOWEST, min(110, _BESIDE // count))
+    if count > _MOST_NUMBERED:
+        for layer in panel["layer"]:
+            if "y" in layer.get("encoding", {}):
+                layer["encoding"]["y"]["axis"] = _NAMED
 
 
 def _layered(panel: dict[str, Any]) -> dict[str, Any]:
@@ -302,10 +322,6 @@ def _layered(panel: dict[str, Any]) -> dict[str, Any]:
     return {**{key: value for key, value in panel.items() if key not in _OF_A_LAYER}, "layer": [inside]}
 
 
-#: The width of a label at most, of one that leans, and about that of a letter, in pixels.
-_LABEL_LIMIT = 140
-_LEANING_LIMIT = 90
-_SIGN = 6.5
 KINDS = ("line", "points", "bars", "histogram")
 
 

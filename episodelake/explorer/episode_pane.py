@@ -122,13 +122,13 @@ class EpisodePane:
 
     def _heading(self) -> None:
         with ui.element("div").classes("bar"):
-            ui.label(text_of(self.episode.id)).classes("episode-id grow").mark("episode-id")
+            ui.label(text_of(self.episode.id)).classes("episode-id").mark("episode-id")
+            self._figure_place = ui.element("div").classes("figures").mark("figures")
             icon_button("content_copy", "Copy the id", self._copy).props("size=sm")
             icon_button("close", "Close", lambda: self.player.close(self)).props("size=sm")
 
     def _figures(self) -> None:
         episode = self.episode
-        self._figure_place = ui.element("div").classes("figures").mark("figures")
         self._show_figures()
         if episode.agents:
             self._agent = episode.agents[0]

@@ -18,6 +18,7 @@ from ..plugin import counted, literal
 from .charts import OVERVIEWS, conditions_of, overview_spec, to_extremes
 from .episode_pane import facts_list
 from .facets_pane import FacetsPane, label_of
+from .gallery import Sheets
 from .listing import POSITION, RUN_KEY, Choice, EpisodeList
 from .moments import text_of
 from .widgets import Drawing, PageOwner, icon_button, note
@@ -51,6 +52,7 @@ class EpisodesPane:
         self._count = ROWS_OF_A_PAGE
         self._open: Sequence[str] = ()
         self._charted = 0.0
+        self._sheets = Sheets(page.watch)
         with ui.element("div").classes("pane"):
             self._filter_bar()
             self._overview()
@@ -79,6 +81,8 @@ class EpisodesPane:
             self._runs.on_value_change(self._filter)
             icon_button("bar_chart", "Facets", self._toggle_facets).mark("facets-button")
             icon_button("stacked_line_chart", "Compare", lambda: self.page.compare()).mark("compare")
+            self._gallery = icon_button("grid_view", "Gallery", lambda: self.show_gallery(not self.gallery))
+            self._gallery.mark("gallery").set_visibility(self._sheets.ratio is not None)
             with icon_button("view_column", "Columns").mark("columns"), ui.menu().props(_BOXES):
                 self._boxes: dict[str, ui.checkbox] = {}
                 self._column_menu = ui.column().classes("p-3 gap-0")
@@ -117,7 +121,7 @@ class EpisodesPane:
         self._show()
 
     def _overview(self) -> None:
-        with ui.element("div").classes("card overview"):
+        with ui.element("div").classes("card overview") as self._drawing_place:
             self._about()
             first: Any = next(iter(OVERVIEWS))
             with ui.row().classes("w-full items-center gap-2 overview-head"):
@@ -157,7 +161,22 @@ class EpisodesPane:
         table.on("rowClick", self._clicked, [[], ["_id", POSITION], None])
         table.on("open", lambda event: self._opened(event.args["_id"]))
         table.on("beside", self._beside_clicked)
+        table.props["quick"] = self._sheets.quick
+        table.style(f"--ratio: {self._sheets.ratio or 1:.4g}")
         self._table_place = table
+
+    @property
+    def gallery(self) -> bool:
+        """Whether the list is a grid of pictures."""
+        return bool(self._table_place.props.get("grid"))
+
+    def show_gallery(self, wanted: bool) -> None:
+        """Show the list as a grid of pictures, or as a table."""
+        wanted = wanted and self._sheets.ratio is not None
+        self._table_place.props["grid"] = wanted
+        self._gallery.props["aria-pressed"] = str(wanted).lower()
+        self._gallery.classes(remove="pressed", add="pressed" if wanted else "")
+        self._drawing_place.set_visibility(not wanted)
 
     def _column_specs(self) -> list[dict[str, Any]]:
         episodes = self.page.shown.episodes
@@ -220,7 +239,8 @@ class EpisodesPane:
         texts["episode_id"] = text_of(
             self._labels.get(row["run_id"], row["run_id"]) + rest if rest != identity else identity
         )
-        return {**texts, "_id": identity, POSITION: row[POSITION], "_open": self._open_class(identity)}
+        own = {"_id": identity, "_open": self._open_class(identity), "_sheet": self._sheets.url_of(identity)}
+        return {**texts, **own, POSITION: row[POSITION]}
 
     def _open_class(self, identity: str) -> str:
         classes = [

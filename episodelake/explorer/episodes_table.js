@@ -3,7 +3,7 @@
 export default {
   template: `<q-table flat bordered dense binary-state-sort :rows="rows" :columns="columns" :pagination="pagination"
     :selected="selected" :rows-per-page-options="[25, 50, 100, 200]" rows-per-page-label="Rows"
-    :table-row-class-fn="openClass" @update:pagination="paged" @request="requested" @selection="chosen"
+    :table-row-class-fn="openClass" :grid="grid" @update:pagination="paged" @request="requested" @selection="chosen"
     @row-click="clicked">
   <template #header-selection="props"><button role="checkbox" class="tick" aria-label="Tick all rows of the page"
     :aria-checked="props.selected ?? 'mixed'" @click.stop="props.selected = !props.selected">
@@ -20,7 +20,21 @@ export default {
     @click.stop="props.selected = !props.selected">
     <i class="material-icons" aria-hidden="true">check_box{{ props.selected ? "" : "_outline_blank" }}</i>
     </button></template>
+  <template #item="{ row, ...item }"><div :class="['shot', row._open]">
+    <button class="shot-open" :data-keep="row._id" :title="row._id" @click="$emit('open', row)"
+    @keydown.space.stop.prevent="item.selected = !item.selected" @keydown.b.stop="$emit('beside', row)">
+    <span class="thumb"><img v-if="row._sheet" :src="row._sheet" loading="lazy" fetchpriority="low" alt=""></span>
+    <span class="shot-name mono">{{ row.episode_id }}</span><span class="shot-facts">
+    <span v-for="col in item.cols.filter(({ name }) => facts.includes(name))" :class="[col.name === 'end_reason' && 'end', col.value]">
+    {{ col.name === "end_reason" ? "" : col.label }} {{ col.value }}</span></span></button>
+    <button role="checkbox" class="tick" tabindex="-1" :aria-label="'Tick ' + row._id" :aria-checked="item.selected"
+    @click="item.selected = !item.selected">
+    <i class="material-icons" aria-hidden="true">check_box{{ item.selected ? "" : "_outline_blank" }}</i></button>
+    <button class="beside" tabindex="-1" :aria-label="'Open beside: ' + row.episode_id" title="Open beside"
+    @click="$emit('beside', row)"><i class="material-icons" aria-hidden="true">vertical_split</i></button>
+    </div></template>
   <template #body-cell-episode_id="props"><td class="text-left" :title="props.row._id">
+    <span v-if="quick" class="thumb"><img :src="props.row._sheet" loading="lazy" fetchpriority="low" alt=""></span>
     <button class="open mono" :data-keep="props.row._id" @click.stop="$emit('open', props.row)"
     @keydown.space.stop.prevent="props.selected = !props.selected"
     @keydown.b.stop="$emit('beside', props.row)">{{ props.value }}</button>
@@ -30,8 +44,9 @@ export default {
   <template #body-cell-end_reason="props"><td class="text-left"><span :class="['end', props.value]">
     {{ props.value }}</span></td></template>
   </q-table>`,
-  props: ["rows", "columns", "pagination", "selected"],
+  props: ["rows", "columns", "pagination", "selected", "grid", "quick"],
   emits: ["request", "selection", "rowClick", "open", "beside", "update:pagination", "update:fullscreen"],
+  data: () => ({ facts: ["episode_return", "length", "end_reason"] }),
   methods: {
     openClass: (row) => row._open,
     order: ({ __thClass: names }) =>

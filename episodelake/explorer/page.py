@@ -317,6 +317,7 @@ class Page(Tab):
             runs=choice.run_ids,
             finding=choice.about,
             sort=("-" if choice.descending else "") + choice.sort,
+            gallery=self.episodes.gallery,
             episode=ids[0],
             beside=ids[1],
             t=self.player.t,
@@ -340,6 +341,7 @@ class Page(Tab):
             if address.finding:
                 choice = await self._with_finding(choice, address.finding)
             await self.overview.choose(address.curve)
+            self.episodes.show_gallery(address.gallery)
             await self.episodes.facets.choose(address.facets or None)
             await self.episodes.choose(choice, address.brush)
             await run.io_bound(self.watch.recorded)

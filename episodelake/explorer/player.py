@@ -39,7 +39,7 @@ class Player:
         self.signals: list[str] = []
         with ui.element("div").classes("pane player stepped"):
             #: Where the page may put what belongs to the open episodes.
-            self.top = ui.element("div")
+            self.top = ui.element("div").classes("above")
             self._playback = Playback(self._moved)
             self._problem = note("problem w-full").mark("player-problem")
             self._place = ui.element("div").classes("panes")

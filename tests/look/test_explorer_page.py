@@ -375,7 +375,6 @@ def test_an_episode_is_played_and_compared(explorer: Explorer, store: el.Episode
         expect(seen.fact("lives")).to_have_text(str(t))
         action = str(episode.actions[t]) if t < episode.length else "\N{EN DASH}"
         expect(seen.fact("action")).to_have_text(action)
-        page.wait_for_function("() => document.querySelector('.first img.frame').complete")
         seen.shows(episode.observations["camera"][t])
         seen.press("ArrowRight")
     with redrawn(chart):
@@ -398,7 +397,7 @@ def test_an_episode_is_played_and_compared(explorer: Explorer, store: el.Episode
     assert episode.length != other.length
     for pane, one in (("first", episode), ("second", other)):
         expect(seen.fact("lives", pane)).to_have_text(str(one.length))
-        seen.shows(one.observations["camera"][-1], f".{pane} img.frame")
+        seen.shows(one.observations["camera"][-1], f".{pane} canvas.frame")
     page.locator(".first button", has_text="close").click()
     seen.opened(other)
     expect(page.locator(".episode-id")).to_have_count(1)
@@ -756,7 +755,7 @@ def test_an_unsealed_episode_is_watched(stores: Explorer, lake: Path, visit: Ope
     writer.ask("step 2")
     expect(row.locator("td").nth(1)).to_have_text("5")
     seen.at(5, 5)
-    expect(page.locator(".episode.first img.frame")).to_have_attribute("alt", "camera at t = 5")
+    expect(page.locator(".episode.first canvas.frame")).to_have_attribute("aria-label", "camera at t = 5")
     seen.press("ArrowLeft")
     seen.at(4, 5)
     writer.ask("step 1")
@@ -769,7 +768,7 @@ def test_an_unsealed_episode_is_watched(stores: Explorer, lake: Path, visit: Ope
     expect(row.locator("td").nth(3)).to_contain_text("waits for its seal")
     expect(figures).to_contain_text("waits for its seal")
     writer.ask("seal")
-    expect(page.locator(".recording")).to_be_hidden()
+    expect(page.locator(".recording-part")).to_be_hidden()
     expect(figures).to_contain_text("terminated")
     seen.at(4, 7)
     expect(page.locator(".episodes-table tr.open-a .open")).to_have_text(re.compile("live/000001"))
@@ -796,7 +795,7 @@ def test_an_unsealed_episode_is_watched(stores: Explorer, lake: Path, visit: Ope
     expect(row).to_contain_text("its writer is gone")
     expect(header).not_to_contain_text("writer")
     shutil.rmtree(Path(store.path) / "journal")
-    expect(page.locator(".recording")).to_be_hidden()
+    expect(page.locator(".recording-part")).to_be_hidden()
     expect(page.locator(".episode.first .problem")).to_contain_text("not in the newest version")
     seen.at(3, 3)
 
@@ -910,8 +909,8 @@ def test_a_robot_with_cameras_and_joints(stores: Explorer, lake: Path, visit: Op
     seen = visit(stores, "robot")
     page, thumbnails = seen.page, seen.page.locator(".thumbnails img")
     expect(page.locator(".first figcaption")).to_have_text(list(CAMERAS))
-    wrist = page.locator("img.frame[alt^='wrist']")
-    seen.shows(robot[1].observations["wrist"][0], "img.frame[alt^='wrist']")
+    wrist = page.locator("canvas.frame[aria-label^='wrist']")
+    seen.shows(robot[1].observations["wrist"][0], "canvas.frame[aria-label^='wrist']")
     seen.at(0, STEPS)
     expect(thumbnails).to_have_count(12)
     thumbnails.last.click()
@@ -939,9 +938,9 @@ def test_a_robot_with_cameras_and_joints(stores: Explorer, lake: Path, visit: Op
     for name in CAMERAS[:2]:
         frame = page.locator(f"video.frame[aria-label='{name} at t = {t}']")
         wait_until(lambda frame=frame: abs(frame.evaluate(PLAYED) - 5 * t) < 2, f"{name} at {t}")
-    right = page.locator("img.frame[alt^='right']")
+    right = page.locator("canvas.frame[aria-label^='right']")
     for frame, name in ((right, "right"), (wrist, "wrist")):
-        expect(frame).to_have_attribute("alt", f"{name} at t = {t}")
+        expect(frame).to_have_attribute("aria-label", f"{name} at t = {t}")
         assert (np.abs(pixels(frame).astype(int) - 5 * t) < 2 * (name == "right") + 1).all()
     seen.check()
 
@@ -1009,6 +1008,6 @@ def test_long_episodes_and_replays(stores: Explorer, lake: Path, visit: Open) ->
     expect(caption).to_have_text("replay")
     seen.press("ArrowRight")
     expect(caption).to_contain_text("not what was recorded, since step 1: observation[1] was")
-    expect(page.locator(".first img.frame")).to_have_css("outline-style", "solid")
+    expect(page.locator(".first canvas.frame")).to_have_css("outline-style", "solid")
     seen.press("ArrowLeft")
     expect(caption).to_have_text("replay")
