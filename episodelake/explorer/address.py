@@ -12,8 +12,8 @@ from ..readers.charts.overlay import START
 from .charts import Curve
 from .listing import POSITION, Choice
 
-OVERVIEW, EPISODES, SQL = "overview", "episodes", "sql"
-PANES = (OVERVIEW, EPISODES, SQL)
+OVERVIEW, EPISODES, COMPARE, SQL = "overview", "episodes", "compare", "sql"
+PANES = (OVERVIEW, EPISODES, COMPARE, SQL)
 _MOST_PARTS = 200
 _SEVERAL = ("brush", "chips", "facets", "runs", "signals", "compared", "overlaid")
 _CURVE = {each.name: each.default for each in fields(Curve)}
@@ -36,8 +36,8 @@ class Address:
         episode, beside: the ids of the open episodes.
         t: the step that is shown.
         signals: what is drawn of them.
-        compared: the ids of the episodes that the open dialog compares.
-        align, overlaid: where it aligns them, and the signals that it draws.
+        compared: the ids of the episodes that are compared.
+        align, overlaid: where they are aligned, and their signals that are drawn.
         query: the text of the SQL box.
         curve: the learning curve.
     """
@@ -88,7 +88,7 @@ class Address:
         }
         return cls(
             pane=pane if pane in PANES else OVERVIEW,
-            t=_number(known.get("t", ["0"])[0]),
+            t=(_step if "compared" in known else _number)(known.get("t", ["0"])[0]),
             gallery="gallery" in known,
             curve=Curve(**curve),
             **single,
@@ -159,6 +159,11 @@ class Address:
 
 
 _PLAIN = Address()
+
+
+def _step(text: str) -> int:
+    """Return a step, which is negative before the one at which episodes are aligned."""
+    return -_number(text[1:]) if text.startswith("-") else _number(text)
 
 
 def _number(text: str) -> int:

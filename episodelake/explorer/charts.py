@@ -131,8 +131,38 @@ def curve_spec(curve: Curve, view: EpisodeView, colors: SeriesColors) -> dict[st
 def compare_spec(
     view: EpisodeView, signals: Sequence[str], align: str, colors: SeriesColors
 ) -> dict[str, Any]:
-    """Return the specification of episodes over each other; see `distribution_spec`."""
-    return _still(view.plot.overlay(list(signals) or None, align), colors, _OVERLAID)
+    """Return the specification of episodes over each other, with a cursor; see `distribution_spec`.
+
+    Its usermeta also has `episodes`: the label and the zero of each by its id, `differ`: the first step at
+    which two of them differ, and `cursor`: the last step, all of them aligned.
+    """
+    chart = view.plot.overlay(list(signals) or None, align)
+    specification = _still(chart, colors, _OVERLAID)
+    alone = "vconcat" not in specification
+    panels = [_layered(panel) for panel in specification.get("vconcat", [specification])]
+    for panel in panels:
+        panel["layer"] = [*panel["layer"], _cursor("at")]
+        panel["height"] = max(_LOWEST, min(_OVERLAID, _TALL // len(panels)))
+        panel["layer"][0]["encoding"]["y"]["axis"] = {"tickCount": 3}
+        if panel is not panels[-1]:
+            panel["layer"][0]["encoding"]["x"]["axis"] = {"labels": False, "ticks": False}
+    specification = panels[0] if alone else {**specification, "vconcat": panels, "spacing": 8}
+    ends = {each.id: each.length for each in view}
+    episodes = chart.usermeta["episodes"]
+    last = max(1, *(ends[key] - each["zero"] for key, each in episodes.items()))
+    meta = {"episodes": episodes, "differ": chart.usermeta["differ"], "cursor": last}
+    params = [*specification["params"], {"name": CURSOR, "value": 0}]
+    return {**specification, "params": params, "usermeta": specification["usermeta"] | meta}
+
+
+def _cursor(field: str, **scale: Any) -> dict[str, Any]:
+    """Return a layer with a line at the signal `cursor`."""
+    return {
+        "data": {"values": [{}]},
+        "transform": [{"calculate": CURSOR, "as": field}],
+        "mark": {"type": "rule", "color": "#e0524c", "strokeWidth": 1.5, "clip": True},
+        "encoding": {"x": {"field": field, "type": "quantitative", "title": None, **scale}},
+    }
 
 
 def distribution_spec(name: str, view: EpisodeView, colors: SeriesColors) -> dict[str, Any]:
@@ -272,17 +302,8 @@ def episode_spec(episode: Episode, signals: Sequence[str] = ()) -> dict[str, Any
         InvalidArgumentError: there is no such signal.
     """
     specification = _compact(episode.plot(list(signals) or None).to_dict())
-    across = {
-        "field": "t",
-        "type": "quantitative",
-        "scale": {"domain": [0, max(episode.length, 1)], "nice": False},
-    }
-    rule = {
-        "data": {"values": [{}]},
-        "transform": [{"calculate": CURSOR, "as": "t"}],
-        "mark": {"type": "rule", "color": "#e0524c", "strokeWidth": 1.5, "clip": True},
-        "encoding": {"x": {**across, "title": None}},
-    }
+    across = {"domain": [0, max(episode.length, 1)], "nice": False}
+    rule = _cursor("t", scale=across)
     alone = "vconcat" not in specification
     panels = [_layered(panel) for panel in specification.get("vconcat", [specification])]
     for panel in panels:
@@ -292,7 +313,7 @@ def episode_spec(episode: Episode, signals: Sequence[str] = ()) -> dict[str, Any
             if encoding.get("color", {}).get("legend"):
                 encoding["color"]["legend"]["title"] = None
             if x.get("field") == "t":
-                x["scale"] = {**x.get("scale", {}), **across["scale"]}
+                x["scale"] = {**x.get("scale", {}), **across}
         panel["layer"] = [*panel["layer"], rule]
         if panel["layer"][0]["mark"]["type"] != "rect":  # Rows of a heat map need their room.
             _fit(panel, len(panels))

@@ -26,8 +26,9 @@ from ..errors import EpisodelakeError
 from ..plugin import Unsealed, counted
 from ..readers.charts.theme import END_COLORS
 from ..types import Lake
-from .address import OVERVIEW, Address
-from .dialogs import CompareDialog, ExportDialog
+from .address import COMPARE, OVERVIEW, Address
+from .compare_pane import ComparePane
+from .dialogs import ExportDialog
 from .episode_pane import GONE
 from .episodes_pane import EpisodesPane
 from .label_bar import LabelBar
@@ -119,10 +120,11 @@ class Page(Tab):
                 self.overview = OverviewPane(self)
             with ui.tab_panel("episodes").classes("explorer-panel"):
                 self._episodes_tab()
+            with ui.tab_panel(COMPARE).classes("explorer-panel"):
+                self._compare = ComparePane(self, self.episodes)
             with ui.tab_panel("sql").classes("explorer-panel"):
                 self.sql_place = ui.element("div").classes("w-full h-full")
         self.export = ExportDialog(self, self.episodes)
-        self._compare = CompareDialog(self, self.episodes)
         self.sql: SqlPane | None = None
         ui.keyboard(on_key=self._arrow_key, ignore=["input", "select", "textarea"])
         ui.keyboard(on_key=self._label_key, ignore=["input", "select", "textarea"])
@@ -167,6 +169,7 @@ class Page(Tab):
             ) as self.tabs:
                 ui.tab("overview", "Overview", icon="insights")
                 ui.tab("episodes", "Episodes", icon="view_list")
+                ui.tab(COMPARE, "Compare", icon="stacked_line_chart")
                 ui.tab("sql", "SQL", icon="terminal")
             self._copy_button()
             ui.button("Export", icon="ios_share", on_click=lambda: self.export.open()).props(
@@ -276,7 +279,8 @@ class Page(Tab):
         self.episodes.show_ids(ids)
 
     async def compare(self) -> None:
-        """Draw the ticked episodes over each other."""
+        """Show the ticked episodes beside each other."""
+        self.tabs.set_value(COMPARE)
         await self._compare.open()
 
     async def narrow(self, column: str, condition: str) -> None:
@@ -308,6 +312,7 @@ class Page(Tab):
     def address(self) -> Address:
         """State of this tab, as its URL has it."""
         choice, ids = self.episodes.choice, [*self.player.ids, "", ""]
+        step: dict[str, Any] = {"t": self.player.t}
         return Address(
             pane=str(self.tabs.value or OVERVIEW),
             where=" AND ".join(choice.conditions),
@@ -320,11 +325,10 @@ class Page(Tab):
             gallery=self.episodes.gallery,
             episode=ids[0],
             beside=ids[1],
-            t=self.player.t,
             signals=tuple(self.player.signals),
             query=self.sql.text if self.sql else "",
             curve=self.overview.curve,
-            **self._compare.state,
+            **(self._compare.state if self.tabs.value == COMPARE else step),
         )
 
     async def go(self, address: Address) -> None:
@@ -346,9 +350,10 @@ class Page(Tab):
             await self.episodes.choose(choice, address.brush)
             await run.io_bound(self.watch.recorded)
             await self._open(address)
-            self.tabs.set_value(address.pane)
+            if address.compared:
+                await self._compare.show(address.compared, address.align, address.overlaid, address.t)
+            self.tabs.set_value(COMPARE if address.compared else address.pane)
             await self.follow_list()
-            await self._compare.show(address.compared, address.align, address.overlaid)
             if self.sql is not None:
                 self.sql.write(address.query)
         finally:

@@ -82,6 +82,8 @@ export default {
       this.show();
     },
     tick(now) {
+      // Nobody sees another tab.
+      if (!this.$el.checkVisibility()) this.playing = false;
       if (!this.playing) return;
       const pace = this.pace();
       const passed = (Math.min(Math.max(now - this.before, 0), LONGEST) / 1000) * pace;

@@ -334,6 +334,25 @@ def test_facets_narrow_the_list(explorer: Explorer, store: el.EpisodeStore, visi
     chips.filter(has_text="end_reason").get_by_role("button").click()
     seen.lists(rows["length"].is_between(4, 5).sum())
 
+    # The list is a gallery, too: its pictures come, keys open, tick and compare them, and the address has it.
+    seen.button("Gallery").click()
+    shots = page.locator(".shot")
+    expect(shots).to_have_count(min(50, rows["length"].is_between(4, 5).sum()))
+    picture = shots.nth(1).locator("img")
+    wait_until(
+        lambda: picture.evaluate("(image) => image.naturalWidth / image.naturalHeight") == 9, "12 frames"
+    )
+    shots.nth(1).locator(".shot-open").focus()
+    expect(picture).to_have_css("animation-name", "flick")
+    seen.press("Space", "Enter")
+    expect(shots.nth(1)).to_have_class(re.compile("open-a"))
+    expect(shots.nth(1).get_by_role("checkbox")).to_be_checked()
+    page.wait_for_url(re.compile("gallery="))
+    seen.check()
+    page.reload()
+    expect(shots.nth(1)).to_have_class(re.compile("open-a"))
+    seen.button("Gallery").click()
+
     # The columns of facets are chosen, also none.
     page.goto(page.url + "&facets=metadata.level")
     titles = facet.locator(".facet-title")
@@ -402,13 +421,28 @@ def test_an_episode_is_played_and_compared(explorer: Explorer, store: el.Episode
     seen.opened(other)
     expect(page.locator(".episode-id")).to_have_count(1)
 
-    # Another alignment draws those that are compared anew, a bad one is reported.
+    # Those that are compared show their frames in step; another alignment moves them, a bad one is reported.
     seen.tick(1, 3)
     seen.button("Compare").click()
-    caption = page.locator(".compare .caption")
-    expect(seen.canvas(".compare")).to_be_visible()
+    caption, timeline = page.locator(".compare > .caption"), page.locator(".compare .timeline .t")
+    cameras = [store[118].observations["camera"], store[116].observations["camera"]]
+
+    def together(*steps: int) -> None:
+        for number, (camera, t) in enumerate(zip(cameras, steps, strict=True), 1):
+            seen.shows(camera[t], f".compare figure:nth-child({number}) canvas.frame")
+
+    chart = seen.canvas(".compare .chart-place")
+    expect(chart).to_be_visible()
     expect(caption).to_contain_text("2 episodes, aligned at start")
-    assert colours(seen.canvas(".compare")) > 10
+    expect(page.locator(".compare figcaption")).to_have_text(["seed2/38", "seed2/36"])
+    assert colours(chart) > 10
+    longest = max(store[118].length, store[116].length)
+    expect(timeline).to_have_text(f"t = 0 / {longest}")
+    together(0, 0)
+    settle(page)
+    with redrawn(chart):
+        page.locator("body").press("ArrowRight")
+        together(1, 1)
     box = page.get_by_label("Align at")
     for align, told in (("reward > 0", "aligned at reward > 0"), ("rewad > 0", "rewad")):
         box.fill(align)
@@ -419,11 +453,19 @@ def test_an_episode_is_played_and_compared(explorer: Explorer, store: el.Episode
     box.press("Enter")
     page.get_by_label("Signals").last.click()
     page.get_by_role("option", name="reward", exact=True).click()
-    page.wait_for_url(re.compile("compared=.*compared=.*align=end&overlaid=reward"))
+    expect(timeline).to_have_text(f"t = -{longest} / 0")
+    page.keyboard.press("Escape")
+    page.locator(".compare .q-slider").focus()
+    seen.press("End", "ArrowLeft")
+    together(-2, -2)
+    page.wait_for_url(re.compile("t=-1&compared=.*compared=.*align=end&overlaid=reward"))
     copy = seen.copied().page
-    expect(copy.locator(".compare .caption")).to_contain_text("2 episodes, aligned at end")
+    expect(copy.locator(".compare > .caption")).to_contain_text("2 episodes, aligned at end")
     expect(copy.locator(".compare .q-chip")).to_have_text(re.compile("reward"))
-    copy.get_by_role("button", name="Close the comparison").click()
+    expect(copy.locator(".compare .timeline .t")).to_have_text("t = -1 / 0")
+    copy.get_by_role("button", name="First difference").click()
+    expect(copy.locator(".compare .timeline .t")).not_to_have_text("t = -1 / 0")
+    copy.get_by_role("tab", name="Episodes").click()
     copy.wait_for_url(lambda url: "compared" not in url)
 
 
@@ -913,6 +955,14 @@ def test_a_robot_with_cameras_and_joints(stores: Explorer, lake: Path, visit: Op
     seen.shows(robot[1].observations["wrist"][0], "canvas.frame[aria-label^='wrist']")
     seen.at(0, STEPS)
     expect(thumbnails).to_have_count(12)
+    width = wrist.bounding_box()["width"]  # type: ignore[index]
+    wrist.click()
+    expect(page.locator("figure:popover-open")).to_be_visible()
+    assert wrist.bounding_box()["width"] > 2 * width  # type: ignore[index]
+    seen.press("ArrowRight")
+    seen.at(1, STEPS)
+    wrist.click()
+    expect(page.locator("figure:popover-open")).to_have_count(0)
     thumbnails.last.click()
     seen.at(STEPS, STEPS)
     seen.press("Home")

@@ -11,6 +11,8 @@ from PIL import Image
 
 import episodelake as el
 from episodelake.explorer import moments
+from episodelake.explorer.gallery import Sheets
+from episodelake.explorer.live.watch import Watch
 from episodelake.explorer.moments import RecordedPictures, frame_sources, rate_of
 from episodelake.store.errors import StoreAccessError
 
@@ -29,7 +31,7 @@ def frames() -> dict[str, np.ndarray]:
 
 
 @pytest.fixture(scope="module")
-def episode(frames: dict[str, np.ndarray], tmp_path_factory: pytest.TempPathFactory) -> el.Episode:
+def store(frames: dict[str, np.ndarray], tmp_path_factory: pytest.TempPathFactory) -> el.EpisodeStore:
     """An episode with both."""
     space = Dict({name: Box(0, 255, images.shape[1:], np.uint8) for name, images in frames.items()})
     path = tmp_path_factory.mktemp("playback") / "store"
@@ -42,7 +44,13 @@ def episode(frames: dict[str, np.ndarray], tmp_path_factory: pytest.TempPathFact
             terminations=True,
             truncations=False,
         )
-    return store.refresh()[0]
+    return store.refresh()
+
+
+@pytest.fixture(scope="module")
+def episode(store: el.EpisodeStore) -> el.Episode:
+    """The only episode."""
+    return store[0]
 
 
 def _image(data: bytes) -> np.ndarray:
@@ -159,6 +167,19 @@ def test_thumbnails(episode: el.Episode, frames: dict[str, np.ndarray]) -> None:
         image = _image(base64.b64decode(url.partition("base64,")[2]))
         np.testing.assert_array_equal(image, frames["large"][t][::4, ::4])
     assert len(RecordedPictures(episode, "observation.small").thumbnails(100)) == LENGTH + 1
+
+
+def test_sheets(store: el.EpisodeStore, frames: dict[str, np.ndarray]) -> None:
+    """Twelve pictures from the first to the last, made once; an episode that is gone has none."""
+    sheets, episode = Sheets(Watch(store)), store[0]
+    assert sheets.ratio == 300 / 320 and not sheets.quick
+    sheet = sheets.sheet(episode.id)
+    assert sheets.sheet(episode.id) is sheet and sheets.sheet("gone/000001") == b""
+    pictures = np.split(_image(sheet), 12, axis=1)
+    for picture, t in ((pictures[0], 0), (pictures[6], round(6 * LENGTH / 11)), (pictures[-1], LENGTH)):
+        assert picture.shape == (96, 90, 3)
+        assert abs(picture.mean() - frames["large"][t].mean()) < 3
+        assert np.abs(picture[::24, ::30].astype(int) - frames["large"][t][::80, ::100]).mean() < 12
 
 
 RATES = [(10, 10.0), (2.5, 2.5), (None, 30.0), (0, 30.0), ("fast", 30.0), (1e9, 30.0)]
