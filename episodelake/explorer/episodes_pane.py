@@ -18,7 +18,6 @@ from ..plugin import counted, literal
 from .charts import OVERVIEWS, conditions_of, overview_spec, to_extremes
 from .episode_pane import facts_list
 from .facets_pane import FacetsPane, label_of
-from .gallery import Sheets
 from .listing import POSITION, RUN_KEY, Choice, EpisodeList
 from .moments import text_of
 from .widgets import Drawing, PageOwner, icon_button, note
@@ -52,7 +51,7 @@ class EpisodesPane:
         self._count = ROWS_OF_A_PAGE
         self._open: Sequence[str] = ()
         self._charted = 0.0
-        self._sheets = Sheets(page.watch)
+        self._sheets = page.watch.sheets
         with ui.element("div").classes("pane"):
             self._filter_bar()
             self._overview()

@@ -1,93 +1,59 @@
-"""Sheets: a few small pictures of an episode side by side, which play where the pointer is, in lists."""
+"""Pictures of runs on the overview."""
 
 from __future__ import annotations
 
-import io
-import threading
-from urllib.parse import quote
+from functools import partial
 
-import numpy as np
+import polars as pl
+from nicegui import ui
 
-from .. import Episode
-from ..plugin import require
-from ..readers.pictures.images import image_column, image_columns
-from .camera_video import offered
-from .live.watch import Watch
+from .moments import text_of
+from .widgets import PageOwner
 
-#: The pictures of a sheet, as the page's style has them too, and their height at most.
-FRAMES = 12
-_HEIGHT = 96
-#: The most bytes of sheets that are kept for a store.
-_KEPT = 64_000_000
-#: Lists show pictures beside names where a frame has so many pixels at most: reading larger ones is slow.
-_QUICK = 128 * 128
+#: The newest runs have pictures.
+_MOST_RUNS = 12
 
 
-class Sheets:
-    """The sheets of a store's episodes, made when a browser asks for one; safe to use from several threads.
+class RunPictures:
+    """A picture of the newest episode of each run, which plays under the pointer; a click opens the episode.
 
     Args:
-        watch: the store.
-
-    Attributes:
-        ratio: the width of a frame by its height; None if episodes have no pictures.
-        quick: sheets cost little.
+        page: the page that it is part of.
     """
 
-    def __init__(self, watch: Watch) -> None:
-        self._watch = watch
-        self._lock = threading.Lock()
-        self._kept: dict[str, bytes] = {}
-        self.url = offered(self)
-        self.ratio, self.quick = None, False
-        schema = watch.shown.store.selection().snapshot.schema
-        columns = () if schema.groups else image_columns(schema)
-        if columns:
-            image = image_column(schema, columns[0], None)
-            height, width = (image.leaf.shape[image.layout.index(axis)] for axis in "HW")
-            self.ratio, self.quick = width / height, height * width <= _QUICK
+    def __init__(self, page: PageOwner) -> None:
+        self.page = page
+        self._shown: list[str] = []
+        with ui.element("section").classes("card part").mark("run-pictures") as self._part:
+            with ui.element("h2").classes("part-title"):
+                ui.label("Newest episodes")
+            self._place = ui.element("div").classes("run-pictures")
+            self._place.style(f"--ratio: {page.watch.sheets.ratio or 1:.4g}")
+        self.show()
 
-    def url_of(self, episode_id: str) -> str | None:
-        """Return the address of an episode's sheet; None without pictures."""
-        return None if self.ratio is None else f"{self.url}/sheet/{quote(episode_id, safe='')}"
+    def show(self) -> None:
+        """Show the version that the page shows."""
+        episodes = self.page.shown.episodes
+        newest = episodes.frame.group_by("run_id", maintain_order=True).agg(pl.col("episode_id").last())
+        ids = newest["episode_id"].tail(_MOST_RUNS).to_list()[::-1]
+        self._part.set_visibility(bool(ids) and self.page.watch.sheets.ratio is not None)
+        if ids == self._shown:
+            return
+        self._shown, labels = ids, {run.run_id: run.label for run in episodes.runs}
+        self._place.clear()
+        with self._place:
+            for episode_id in ids:
+                run_id, _, number = episode_id.rpartition("/")
+                name = f"{labels.get(run_id, run_id)}/{number}"
+                with ui.element("button").classes("shot shot-open") as shot:
+                    shot.props["title"] = text_of(episode_id)
+                    with ui.element("span").classes("thumb"):
+                        image = ui.element("img").props("loading=lazy fetchpriority=low")
+                        image.props["src"], image.props["alt"] = self.page.watch.sheets.url_of(episode_id), ""
+                    ui.label(text_of(name)).classes("shot-name mono")
+                shot.on("click", partial(self._open, episode_id))
 
-    def sheet(self, episode_id: str) -> bytes:
-        """Return a sheet as JPEG; empty if the episode is gone or has no pictures.
-
-        Raises:
-            CorruptStoreError: the file is damaged.
-        """
-        # One at a time: the episode that is open comes first.
-        with self._lock:
-            sheet = self._kept.pop(episode_id, None)
-            if sheet is None:
-                shown = self._watch.shown
-                position = shown.episodes.position_of(episode_id)
-                sheet = b"" if position is None else sheet_of(shown.store[position])
-            if sheet:
-                self._kept[episode_id] = sheet
-            while sum(map(len, self._kept.values())) > _KEPT:
-                del self._kept[next(iter(self._kept))]
-        return sheet
-
-
-def sheet_of(episode: Episode) -> bytes:
-    """Return pictures of the first camera of an episode, spread evenly, side by side as JPEG.
-
-    Raises:
-        CorruptStoreError: the file is damaged.
-    """
-    steps = np.linspace(0, episode._observation_count - 1, FRAMES).round().astype(int)
-    distinct = np.unique(steps)
-    frames = dict(episode.video(distinct.tolist(), column=image_columns(episode._own_schema)[0]))
-    images = require("PIL.Image", "A sheet of pictures")
-    small = {}
-    for t, frame in frames.items():
-        picture = images.fromarray(frame)
-        height = min(_HEIGHT, picture.height)
-        small[t] = np.asarray(picture.resize((max(1, picture.width * height // picture.height), height)))
-    file = io.BytesIO()
-    images.fromarray(np.concatenate([small[t] for t in steps.tolist()], axis=1)).save(
-        file, "jpeg", quality=85
-    )
-    return file.getvalue()
+    def _open(self, episode_id: str) -> None:
+        self.page.show_list()
+        self.page.open_episode(episode_id)
+        self.page.look_at_player()

@@ -11,7 +11,6 @@ from PIL import Image
 
 import episodelake as el
 from episodelake.explorer import moments
-from episodelake.explorer.gallery import Sheets
 from episodelake.explorer.live.watch import Watch
 from episodelake.explorer.moments import RecordedPictures, frame_sources, rate_of
 from episodelake.store.errors import StoreAccessError
@@ -170,13 +169,13 @@ def test_thumbnails(episode: el.Episode, frames: dict[str, np.ndarray]) -> None:
 
 
 def test_sheets(store: el.EpisodeStore, frames: dict[str, np.ndarray]) -> None:
-    """Twelve pictures from the first to the last, made once; an episode that is gone has none."""
-    sheets, episode = Sheets(Watch(store)), store[0]
+    """Pictures from the first to the last, of a large frame four, made once; one that is gone has none."""
+    sheets, episode = Watch(store).sheets, store[0]
     assert sheets.ratio == 300 / 320 and not sheets.quick
     sheet = sheets.sheet(episode.id)
     assert sheets.sheet(episode.id) is sheet and sheets.sheet("gone/000001") == b""
     pictures = np.split(_image(sheet), 12, axis=1)
-    for picture, t in ((pictures[0], 0), (pictures[6], round(6 * LENGTH / 11)), (pictures[-1], LENGTH)):
+    for picture, t in ((pictures[0], 0), (pictures[5], round(LENGTH / 3)), (pictures[-1], LENGTH)):
         assert picture.shape == (96, 90, 3)
         assert abs(picture.mean() - frames["large"][t].mean()) < 3
         assert np.abs(picture[::24, ::30].astype(int) - frames["large"][t][::80, ::100]).mean() < 12
