@@ -93,7 +93,6 @@ def sheet_of(episode: Episode, distinct: int) -> bytes:
         height = min(_HEIGHT, picture.height)
         small[t] = np.asarray(picture.resize((max(1, picture.width * height // picture.height), height)))
     file = io.BytesIO()
-    images.fromarray(
-        np.concatenate([small[t] for t in places.repeat(FRAMES // distinct).tolist()], axis=1)
-    ).save(file, "jpeg", quality=85)
+    side_by_side = [small[t] for t in places.repeat(FRAMES // distinct).tolist()]
+    images.fromarray(np.concatenate(side_by_side, axis=1)).save(file, "jpeg", quality=85)
     return file.getvalue()
