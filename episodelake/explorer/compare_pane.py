@@ -45,10 +45,15 @@ class ComparePane:
         with ui.element("div").classes("pane scrolling stepped compare"):
             self._playback = Playback(self._moved)
             with ui.element("div").classes("bar wrapping"):
-                self._align = self._select([START, END], "Align at: start, end, or the first step with")
-                self._align.props("use-input new-value-mode=add-unique").set_value(START)
+                self._align = self._select(
+                    [START, END],
+                    "Align at: start, end, or the first step with",
+                    value=START,
+                    with_input=True,
+                    new_value_mode="add-unique",
+                )
                 self._align.classes("grow").mark("align")
-                self._signals = self._select([], "Signals", multiple=True)
+                self._signals = self._select([], "Signals", multiple=True, value=[])
                 self._signals.props("use-chips").classes("grow picker").mark("compared")
                 self._camera = self._select([], "Camera")
                 self._over = ui.switch("Over each other").on_value_change(self._stack).mark("stacked")

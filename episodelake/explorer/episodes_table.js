@@ -20,18 +20,18 @@ export default {
     @click.stop="props.selected = !props.selected">
     <i class="material-icons" aria-hidden="true">check_box{{ props.selected ? "" : "_outline_blank" }}</i>
     </button></template>
-  <template #item="{ row, ...item }"><div :class="['shot', row._open]">
-    <button class="shot-open" :data-keep="row._id" :title="row._id" @click="$emit('open', row)"
-    @keydown.space.stop.prevent="item.selected = !item.selected" @keydown.b.stop="$emit('beside', row)">
-    <span class="thumb"><img v-if="row._sheet" :src="row._sheet" loading="lazy" fetchpriority="low" alt=""></span>
-    <span class="shot-name mono">{{ row.episode_id }}</span><span class="shot-facts">
-    <span v-for="col in item.cols.filter(({ name }) => facts.includes(name))" :class="[col.name === 'end_reason' && 'end', col.value]">
+  <template #item="props"><div :class="['shot', props.row._open]">
+    <button class="shot-open" :data-keep="props.row._id" :title="props.row._id" @click="$emit('open', props.row)"
+    @keydown.space.stop.prevent="props.selected = !props.selected" @keydown.b.stop="$emit('beside', props.row)">
+    <span class="thumb"><img v-if="props.row._sheet" :src="props.row._sheet" loading="lazy" fetchpriority="low" alt=""></span>
+    <span class="shot-name mono">{{ props.row.episode_id }}</span><span class="shot-facts">
+    <span v-for="col in props.cols.filter(({ name }) => facts.includes(name))" :class="[col.name === 'end_reason' && 'end', col.value]">
     {{ col.name === "end_reason" ? "" : col.label }} {{ col.value }}</span></span></button>
-    <button role="checkbox" class="tick" tabindex="-1" :aria-label="'Tick ' + row._id" :aria-checked="item.selected"
-    @click="item.selected = !item.selected">
-    <i class="material-icons" aria-hidden="true">check_box{{ item.selected ? "" : "_outline_blank" }}</i></button>
-    <button class="beside" tabindex="-1" :aria-label="'Open beside: ' + row.episode_id" title="Open beside"
-    @click="$emit('beside', row)"><i class="material-icons" aria-hidden="true">vertical_split</i></button>
+    <button role="checkbox" class="tick" tabindex="-1" :aria-label="'Tick ' + props.row._id" :aria-checked="props.selected"
+    @click="props.selected = !props.selected">
+    <i class="material-icons" aria-hidden="true">check_box{{ props.selected ? "" : "_outline_blank" }}</i></button>
+    <button class="beside" tabindex="-1" :aria-label="'Open beside: ' + props.row.episode_id" title="Open beside"
+    @click="$emit('beside', props.row)"><i class="material-icons" aria-hidden="true">vertical_split</i></button>
     </div></template>
   <template #body-cell-episode_id="props"><td class="text-left" :title="props.row._id">
     <span v-if="quick" class="thumb"><img :src="props.row._sheet" loading="lazy" fetchpriority="low" alt=""></span>

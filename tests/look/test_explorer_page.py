@@ -455,7 +455,7 @@ def test_an_episode_is_played_and_compared(explorer: Explorer, store: el.Episode
     page.get_by_role("option", name="reward", exact=True).click()
     expect(timeline).to_have_text(f"t = -{longest} / 0")
     page.keyboard.press("Escape")
-    page.locator(".compare .q-slider").focus()
+    page.locator(".compare .q-slider").click(position={"x": 2, "y": 10})
     seen.press("End", "ArrowLeft")
     together(-2, -2)
     page.wait_for_url(re.compile("t=-1&compared=.*compared=.*align=end&overlaid=reward"))
