@@ -14,8 +14,8 @@ from ..readers.charts.overlay import START
 from .charts import Curve
 from .listing import POSITION, Choice, EpisodeList, column_sql
 
-OVERVIEW, EPISODES, SQL = "overview", "episodes", "sql"
-PANES = (OVERVIEW, EPISODES, SQL)
+OVERVIEW, EPISODES, COMPARE, SQL = "overview", "episodes", "compare", "sql"
+PANES = (OVERVIEW, EPISODES, COMPARE, SQL)
 _MOST_PARTS = 200
 _SEVERAL = ("brush", "chips", "facets", "runs", "signals", "compared", "overlaid")
 _CURVE = {each.name: each.default for each in fields(Curve)}
@@ -34,11 +34,12 @@ class Address:
         runs: the ids of the chosen runs.
         finding: the name of the finding whose episodes are listed.
         sort: the column to sort by, with a minus for largest first.
+        gallery: whether the list is a grid of pictures.
         episode, beside: the ids of the open episodes.
         t: the step that is shown.
         signals: what is drawn of them.
-        compared: the ids of the episodes that the open dialog compares.
-        align, overlaid: where it aligns them, and the signals that it draws.
+        compared: the ids of the episodes that are compared.
+        align, overlaid: where they are aligned, and their signals that are drawn.
         query: the text of the SQL box.
         curve: the learning curve.
     """
@@ -51,6 +52,7 @@ class Address:
     runs: tuple[str, ...] = ()
     finding: str = ""
     sort: str = f"-{POSITION}"
+    gallery: bool = False
     episode: str = ""
     beside: str = ""
     t: int = 0
@@ -88,7 +90,8 @@ class Address:
         }
         return cls(
             pane=pane if pane in PANES else OVERVIEW,
-            t=_number(known.get("t", ["0"])[0]),
+            t=(_step if "compared" in known else _number)(known.get("t", ["0"])[0]),
+            gallery="gallery" in known,
             curve=Curve(**curve),
             **single,
             **several,
@@ -206,6 +209,11 @@ def _training(store: EpisodeStore) -> list[str]:
         "for batch in loader:",
         f"    ...  # {what}",
     ]
+
+
+def _step(text: str) -> int:
+    """Return a step, which is negative before the one at which episodes are aligned."""
+    return -_number(text[1:]) if text.startswith("-") else _number(text)
 
 
 def _number(text: str) -> int:

@@ -48,6 +48,7 @@ class EpisodesPane:
         self._count = ROWS_OF_A_PAGE
         self._open: Sequence[str] = ()
         self._charted = 0.0
+        self._sheets = page.watch.sheets
         with ui.element("div").classes("pane"):
             self._filter_bar()
             self._overview()
@@ -76,6 +77,8 @@ class EpisodesPane:
             self._runs.on_value_change(self._filter)
             icon_button("bar_chart", "Facets", self._toggle_facets).mark("facets-button")
             icon_button("stacked_line_chart", "Compare", lambda: self.page.compare()).mark("compare")
+            self._gallery = icon_button("grid_view", "Gallery", lambda: self.show_gallery(not self.gallery))
+            self._gallery.mark("gallery").set_visibility(self._sheets.ratio is not None)
             with icon_button("view_column", "Columns").mark("columns"), ui.menu().props(_BOXES):
                 self._boxes: dict[str, ui.checkbox] = {}
                 self._column_menu = ui.column().classes("p-3 gap-0")
@@ -87,7 +90,9 @@ class EpisodesPane:
         self._chips = ui.element("div").classes("chips")
         with ui.element("div").classes("problem bar") as place:
             self._problem = ui.label().classes("grow").mark("filter-problem")
-            ui.button("Clear the condition", on_click=self._clear).props("dense no-caps outline color=negative")
+            ui.button("Clear the condition", on_click=self._clear).props(
+                "dense no-caps outline color=negative"
+            )
         place.bind_visibility_from(self._problem, "text", backward=bool)
 
     def _toggle_facets(self) -> None:
@@ -117,7 +122,7 @@ class EpisodesPane:
         self._show()
 
     def _overview(self) -> None:
-        with ui.element("div").classes("card overview"):
+        with ui.element("div").classes("card overview") as self._drawing_place:
             first: Any = next(iter(OVERVIEWS))
             with ui.row().classes("w-full items-center gap-2 overview-head"):
                 tabs = ui.tabs(value=first, on_change=self._kind_changed)
@@ -140,7 +145,10 @@ class EpisodesPane:
         card = self.page.shown.card
         if card:
             entries = {key: text_of(value) for key, value in card.items()}
-            with icon_button("info", "About the data").props("size=sm").mark("about"), ui.menu().props(_ABOUT):
+            with (
+                icon_button("info", "About the data").props("size=sm").mark("about"),
+                ui.menu().props(_ABOUT),
+            ):
                 ui.html(facts_list({"About": entries}), sanitize=False).classes("about p-3")
 
     def _table(self) -> None:
@@ -157,7 +165,22 @@ class EpisodesPane:
         table.on("open", lambda event: self._opened(event.args["_id"]))
         table.on("beside", self._beside_clicked)
         table.on("clear", lambda: self.page.show_whole())
+        table.props["quick"] = self._sheets.quick
+        table.style(f"--ratio: {self._sheets.ratio or 1:.4g}")
         self._table_place = table
+
+    @property
+    def gallery(self) -> bool:
+        """Whether the list is a grid of pictures."""
+        return bool(self._table_place.props.get("grid"))
+
+    def show_gallery(self, wanted: bool) -> None:
+        """Show the list as a grid of pictures, or as a table."""
+        wanted = wanted and self._sheets.ratio is not None
+        self._table_place.props["grid"] = wanted
+        self._gallery.props["aria-pressed"] = str(wanted).lower()
+        self._gallery.classes(remove="pressed", add="pressed" if wanted else "")
+        self._drawing_place.set_visibility(not wanted)
 
     def _column_specs(self) -> list[dict[str, Any]]:
         episodes = self.page.shown.episodes
@@ -217,7 +240,8 @@ class EpisodesPane:
         texts = {name: text_of(row.get(name), 120) for name, box in self._boxes.items() if box.value}
         identity = row["episode_id"]
         texts["episode_id"] = text_of(self.page.shown.episodes.short_id(identity))
-        return {**texts, "_id": identity, POSITION: row[POSITION], "_open": self._open_class(identity)}
+        own = {"_id": identity, "_open": self._open_class(identity), "_sheet": self._sheets.url_of(identity)}
+        return {**texts, **own, POSITION: row[POSITION]}
 
     def _open_class(self, identity: str) -> str:
         classes = [

@@ -18,6 +18,7 @@ from ..readers.charts.theme import END_COLORS
 from ..types import Finding
 from .charts import DISTRIBUTIONS, Curve, curve_spec, distribution_spec, interval_condition, to_extremes
 from .checkup import Checkup, name_of
+from .gallery import RunPictures
 from .listing import Choice, column_sql
 from .live.watch import Shown
 from .moments import NOTHING, text_of
@@ -68,6 +69,7 @@ class OverviewPane:
                 with ui.element("div").classes("overview-column"):
                     self._curve_part()
                     self._runs = RunsPane(page)
+                    self._pictures = RunPictures(page)
                 with ui.element("div").classes("overview-column beside-curve"):
                     with _part("Health"):
                         self._health = ui.element("div").classes("findings").mark("health")
@@ -292,6 +294,7 @@ class OverviewPane:
 
     async def renew(self) -> None:
         """Show a newer version."""
+        self._pictures.show()
         await self._follow_facts()
         self._by.set_options(self._groups(), value=self._by.value)
         for name, options in self._options().items():

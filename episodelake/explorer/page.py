@@ -26,9 +26,10 @@ from ..errors import EpisodelakeError
 from ..plugin import Unsealed, counted
 from ..readers.charts.theme import END_COLORS
 from ..types import Lake
-from .address import OVERVIEW, Address
+from .address import COMPARE, OVERVIEW, Address
+from .compare_pane import ComparePane
 from .copying import copy_menu
-from .dialogs import CompareDialog, ExportDialog
+from .dialogs import ExportDialog
 from .episode_pane import GONE
 from .episodes_pane import EpisodesPane
 from .label_bar import LabelBar
@@ -46,8 +47,6 @@ from .widgets import BUNDLE_PATH, Tab, add_grip, note, path_label, vega_bundle
 
 #: Seconds that the opening of a large store may take.
 _OPENING = 120.0
-#: Steps of an arrow key with Shift.
-_FAR = 10
 
 
 def add_page(application: fastapi.FastAPI, watch: Watch | LakeWatch, exports: Path) -> None:
@@ -123,15 +122,14 @@ class Page(Tab):
                 self.overview = OverviewPane(self)
             with ui.tab_panel("episodes").classes("explorer-panel"):
                 self._episodes_tab()
+            with ui.tab_panel(COMPARE).classes("explorer-panel"):
+                self._compare = ComparePane(self, self.episodes)
             with ui.tab_panel("sql").classes("explorer-panel"):
                 self.sql_place = ui.element("div").classes("w-full h-full")
         self.export = ExportDialog(self, self.episodes)
-        self._compare = CompareDialog(self, self.episodes)
         self.sql: SqlPane | None = None
         ui.keyboard(on_key=self._arrow_key, ignore=["input", "select", "textarea"])
         ui.keyboard(on_key=self._label_key, ignore=["input", "select", "textarea"])
-        # Space presses the button that was clicked last, so it is left to that.
-        ui.keyboard(on_key=self._space_key)
         self._timer = ui.timer(PAUSE, self._follow)
         if not self.watch.pinned:
             ui.timer(POLL, self._follow_writers)
@@ -173,6 +171,7 @@ class Page(Tab):
             ) as self.tabs:
                 ui.tab("overview", "Overview", icon="insights")
                 ui.tab("episodes", "Episodes", icon="view_list")
+                ui.tab(COMPARE, "Compare", icon="stacked_line_chart")
                 ui.tab("sql", "SQL", icon="terminal")
             copy_menu(lambda: (self.address, self.episodes.chosen, self.shown.episodes))
             ui.button("Export", icon="ios_share", on_click=lambda: self.export.open()).props(
@@ -261,7 +260,8 @@ class Page(Tab):
         self.episodes.show_ids(ids)
 
     async def compare(self) -> None:
-        """Draw the ticked episodes over each other."""
+        """Show the ticked episodes beside each other."""
+        self.tabs.set_value(COMPARE)
         await self._compare.open()
 
     async def narrow(self, column: str, condition: str) -> None:
@@ -308,6 +308,7 @@ class Page(Tab):
     def address(self) -> Address:
         """State of this tab, as its URL has it."""
         choice, ids = self.episodes.choice, [*self.player.ids, "", ""]
+        step: dict[str, Any] = {"t": self.player.t}
         return Address(
             pane=str(self.tabs.value or OVERVIEW),
             where=" AND ".join(choice.conditions),
@@ -317,13 +318,13 @@ class Page(Tab):
             runs=choice.run_ids,
             finding=choice.about,
             sort=("-" if choice.descending else "") + choice.sort,
+            gallery=self.episodes.gallery,
             episode=ids[0],
             beside=ids[1],
-            t=self.player.t,
             signals=tuple(self.player.signals),
             query=self.sql.text if self.sql else "",
             curve=self.overview.curve,
-            **self._compare.state,
+            **(self._compare.state if self.tabs.value == COMPARE else step),
         )
 
     async def go(self, address: Address) -> None:
@@ -340,13 +341,15 @@ class Page(Tab):
             if address.finding:
                 choice = await self._with_finding(choice, address.finding)
             await self.overview.choose(address.curve)
+            self.episodes.show_gallery(address.gallery)
             await self.episodes.facets.choose(address.facets or None)
             await self.episodes.choose(choice, address.brush)
             await run.io_bound(self.watch.recorded)
             await self._open(address)
-            self.tabs.set_value(address.pane)
+            if address.compared:
+                await self._compare.show(address.compared, address.align, address.overlaid, address.t)
+            self.tabs.set_value(COMPARE if address.compared else address.pane)
             await self.follow_list()
-            await self._compare.show(address.compared, address.align, address.overlaid)
             if self.sql is not None:
                 self.sql.write(address.query)
         finally:
@@ -457,22 +460,8 @@ class Page(Tab):
     def _arrow_key(self, event: KeyEventArguments) -> None:
         if not event.action.keydown or self.tabs.value != "episodes":
             return
-        if event.key.arrow_left or event.key.arrow_right:
-            by = _FAR if event.modifiers.shift else 1
-            self.player.step(by if event.key.arrow_right else -by)
-        elif event.key.name in ("Home", "End"):
-            self.player.jump(self.player.longest if event.key.name == "End" else 0)
-        elif event.key.name in ("+", "-"):
-            self.player.change_speed(1 if event.key.name == "+" else -1)
-        elif event.key.name == "l" and not event.action.repeat:
-            self.player.toggle_loop()
-        elif event.key.arrow_up or event.key.arrow_down:
+        if event.key.arrow_up or event.key.arrow_down:
             self.episodes.move(1 if event.key.arrow_down else -1)
-
-    def _space_key(self, event: KeyEventArguments) -> None:
-        pressed = event.key.space and event.action.keydown and not event.action.repeat
-        if pressed and self.tabs.value == "episodes":
-            self.player.toggle_play()
 
     async def _label_key(self, event: KeyEventArguments) -> None:
         labels, pressed = self.labels, event.action.keydown and not event.action.repeat

@@ -193,7 +193,6 @@ class Drawing(ui.element, component="vega.js"):
         self._props["bundle"] = BUNDLE_PATH.removeprefix("/")
         self._props["spec"] = None
         self.specification: Any = None
-        self._props["cursor"] = None
         self.classes("w-full")
         if on_brush is not None:
             self.on("brush", lambda event: on_brush(_chosen(event)))
@@ -203,13 +202,6 @@ class Drawing(ui.element, component="vega.js"):
         self._props["spec"] = self.specification = specification
         self.set_visibility(specification is not None)
         self.update()
-
-    def point_at(self, t: int) -> None:
-        """Move the cursor of a chart over time."""
-        # A changed property would send the whole specification and draw the chart again.
-        with self._props.suspend_updates():
-            self._props["cursor"] = t
-        self.run_method("pointAt", t)
 
 
 async def draw_into(drawing: Drawing, caption: ui.label, make: Any, *arguments: Any) -> None:
