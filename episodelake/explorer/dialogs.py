@@ -21,7 +21,7 @@ from .episode_pane import GONE
 from .episodes_pane import EpisodesPane
 from .moments import text_of
 from .queries import FORMATS, export_folder, ids_as, sql_of_ids
-from .widgets import Drawing, PageOwner, draw_into, icon_button, note
+from .widgets import Drawing, PageOwner, icon_button, note
 
 
 class CompareDialog:
@@ -106,9 +106,8 @@ class CompareDialog:
             return
         view, signals = self.page.shown.store[self._positions], tuple(self._signals.value or ())
         align = self._align.value or START
-        await draw_into(
-            self._drawing, self._caption, compare_spec, view, signals, align, self.page.watch.colors
-        )
+        colors = self.page.watch.colors
+        await self._drawing.draw(self._caption, compare_spec, view, signals, align, colors)
 
 
 class ExportDialog:

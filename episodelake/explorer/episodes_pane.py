@@ -243,19 +243,12 @@ class EpisodesPane:
         """Draw the chart of the episodes that the filter and the runs leave."""
         self._charted = time.monotonic()
         name, shown, choice = str(self._kind.value), self.page.shown, self.choice
-        try:
-            specification = await run.io_bound(
-                shown.episodes.cached,
-                ("overview", name, choice.in_order),
-                lambda: overview_spec(name, shown.episodes.chosen(choice), self.page.watch.colors),
-            )
-        except EpisodelakeError as error:
-            self._no_chart.set_text(str(error))
-            self._drawing.show(None)
-            return
-        if specification is not None:
-            self._no_chart.set_text("\n".join(specification["usermeta"]["notes"]))
-            self._drawing.show(specification)
+        await self._drawing.draw(
+            self._no_chart,
+            shown.episodes.cached,
+            ("overview", name, choice.in_order),
+            lambda: overview_spec(name, shown.episodes.chosen(choice), self.page.watch.colors),
+        )
 
     # Events
 
