@@ -127,6 +127,16 @@ class EpisodePane:
         """The episode, or the agent of it that is looked at."""
         return self.episode if self._agent is None else self.episode.agent(self._agent)
 
+    @property
+    def step_key(self) -> tuple[str, ...]:
+        """What labels of its steps refer to: its id, and of several agents that which is shown."""
+        return (self.episode.id,) if self._agent is None else (self.episode.id, self._agent)
+
+    @property
+    def step_labels(self) -> Mapping[str, Any]:
+        """The annotations of its steps."""
+        return self._shown.step_annotations
+
     # Layout
 
     def _heading(self) -> None:

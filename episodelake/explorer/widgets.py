@@ -222,6 +222,10 @@ class PageOwner(Protocol):
         """Show the overview of what the list shows, if the overview is open."""
         ...
 
+    def ticked(self) -> None:
+        """Take note that other rows of the list are ticked."""
+        ...
+
     def closed_episode(self) -> None:
         """Take note that the player has closed an episode."""
         ...
@@ -240,10 +244,6 @@ class PageOwner(Protocol):
 
     def show_ids(self, ids: Sequence[str]) -> None:
         """Let the list show some episodes, by id."""
-        ...
-
-    async def follow_now(self) -> None:
-        """Show the newest version at once."""
         ...
 
     async def compare(self) -> None:
