@@ -158,6 +158,7 @@ class EpisodesPane:
             row_key="_id",
             selection="multiple",
             pagination={"rowsPerPage": self._count},
+            on_select=lambda: self.page.ticked(),
         )
         table.classes("episodes-table").mark("episodes")
         table.on("request", self._request)
@@ -264,19 +265,12 @@ class EpisodesPane:
         """Draw the chart of the episodes that the filter and the runs leave."""
         self._charted = time.monotonic()
         name, shown, choice = str(self._kind.value), self.page.shown, self.choice
-        try:
-            specification = await run.io_bound(
-                shown.episodes.cached,
-                ("overview", name, choice.in_order),
-                lambda: overview_spec(name, shown.episodes.chosen(choice), self.page.watch.colors),
-            )
-        except EpisodelakeError as error:
-            self._no_chart.set_text(str(error))
-            self._drawing.show(None)
-            return
-        if specification is not None:
-            self._no_chart.set_text("\n".join(specification["usermeta"]["notes"]))
-            self._drawing.show(specification)
+        await self._drawing.draw(
+            self._no_chart,
+            shown.episodes.cached,
+            ("overview", name, choice.in_order),
+            lambda: overview_spec(name, shown.episodes.chosen(choice), self.page.watch.colors),
+        )
 
     # Events
 
@@ -408,13 +402,29 @@ class EpisodesPane:
         """Open the next episode of the list, or the one before."""
         if not len(self.positions):
             return
-        ids = [row["_id"] for row in self._table_place.rows]
-        here = ids.index(self._open[0]) + self._first if self._open and self._open[0] in ids else None
+        here = self._place(self._open[0]) if self._open else None
         there = self._first if here is None else min(max(here + by, 0), len(self.positions) - 1)
-        if not self._first <= there < self._first + self._count:
-            self._first = there // self._count * self._count
+        self.open_listed(self.page.shown.episodes.frame["episode_id"][int(self.positions[there])])
+
+    def _place(self, episode_id: str) -> int | None:
+        """Return where an episode is in the list."""
+        places = np.flatnonzero(self.positions == self.page.shown.episodes.position_of(episode_id))
+        return int(places[0]) if len(places) else None
+
+    def after(self, episode_id: str, count: int) -> list[str]:
+        """Return the ids of the episodes below one; of the page without it."""
+        place = self._place(episode_id)
+        first = self._first if place is None else place + 1
+        ids = self.page.shown.episodes.frame["episode_id"]
+        return ids.gather(self.positions[first : first + count]).to_list()
+
+    def open_listed(self, episode_id: str) -> None:
+        """Open an episode, on its page of the list."""
+        place = self._place(episode_id)
+        if place is not None and not self._first <= place < self._first + self._count:
+            self._first = place // self._count * self._count
             self._show()
-        self.page.open_episode(self._table_place.rows[there - self._first]["_id"])
+        self.page.open_episode(episode_id)
 
     def show_ids(self, ids: Sequence[str]) -> None:
         """Filter by ids."""

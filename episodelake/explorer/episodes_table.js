@@ -37,7 +37,7 @@ export default {
     <span v-if="quick" class="thumb"><img :src="props.row._sheet" loading="lazy" fetchpriority="low" alt=""></span>
     <button class="open mono" :data-keep="props.row._id" @click.stop="$emit('open', props.row)"
     @keydown.space.stop.prevent="props.selected = !props.selected"
-    @keydown.b.stop="$emit('beside', props.row)">{{ props.value }}</button>
+    @keydown.shift.enter.stop.prevent="$emit('beside', props.row)">{{ props.value }}</button>
     <button class="beside" tabindex="-1" :aria-label="'Open beside: ' + props.value" title="Open beside"
     @click.stop="$emit('beside', props.row)">
     <i class="material-icons" aria-hidden="true">vertical_split</i></button></td></template>

@@ -23,7 +23,7 @@ from .listing import Choice, column_sql
 from .live.watch import Shown
 from .moments import NOTHING, text_of
 from .runs_pane import RunsPane
-from .widgets import Drawing, PageOwner, draw_into, note
+from .widgets import Drawing, PageOwner, note
 
 _POLL = 0.3
 _PAUSE = 4.0
@@ -272,7 +272,7 @@ class OverviewPane:
                 ("chart", what, choice.in_order), lambda: make(what, episodes.chosen(choice), colors)
             )
 
-        await draw_into(drawing, caption, made)
+        await drawing.draw(caption, made)
 
     # Events
 

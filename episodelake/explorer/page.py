@@ -60,7 +60,7 @@ def add_page(application: fastapi.FastAPI, watch: Watch | LakeWatch, exports: Pa
 
     pages: weakref.WeakSet[Page] = weakref.WeakSet()
     # A running query would delay the end of the process.
-    app.on_shutdown(lambda: [each.close() for each in (watch, *list(pages))])
+    app.on_shutdown(lambda: [each.close() for each in (watch, *pages, *(page.watch for page in list(pages)))])
     # Load what draws while the browser starts.
     app.on_startup(lambda: run.io_bound(_warm_up))
 
@@ -129,7 +129,6 @@ class Page(Tab):
         self.export = ExportDialog(self, self.episodes)
         self.sql: SqlPane | None = None
         ui.keyboard(on_key=self._arrow_key, ignore=["input", "select", "textarea"])
-        ui.keyboard(on_key=self._label_key, ignore=["input", "select", "textarea"])
         self._timer = ui.timer(PAUSE, self._follow)
         if not self.watch.pinned:
             ui.timer(POLL, self._follow_writers)
@@ -147,6 +146,8 @@ class Page(Tab):
         ui.on("moved", lambda event: self.go(Address.of(parse_qs(str(event.args)[1:]))))
         ui.run_javascript("addEventListener('popstate', () => emitEvent('moved', location.search))")
         ui.context.client.on_delete(self.close)
+        if self.watch.labels is not None:
+            ui.context.client.on_disconnect(self.watch.labels.hurry)
         self._show_version()
         self._show_writers(self.watch.recordings.unsealed)
         self._show_problems()
@@ -191,9 +192,9 @@ class Page(Tab):
                 with self.player.top:
                     self.reasons = ReasonBar(self)
                 self.labels: LabelBar | None = None
-                if self.watch.writable:
+                if self.watch.labels is not None:
                     with self.player.top:
-                        self.labels = LabelBar(self, lambda: self.episodes.marked, self.episodes.move)
+                        self.labels = LabelBar(self, self.watch.labels, self.episodes, self.player)
 
     # Events of the panes
 
@@ -242,6 +243,11 @@ class Page(Tab):
         self.reasons.show(next(iter(self.player.ids), ""))
         if self.labels is not None:
             self.labels.show(next(iter(self.player.ids), ""))
+
+    def ticked(self) -> None:
+        """Show what labels go to, and how they are."""
+        if self.labels is not None:
+            self.labels.renew()
 
     def look_at_player(self) -> None:
         """Scroll to the player on a narrow page, where it is below the list."""
@@ -381,23 +387,20 @@ class Page(Tab):
 
     # Following
 
-    async def follow_now(self) -> None:
-        """Show the newest version at once."""
-        await run.io_bound(self.watch.look_now)
-        await self._follow()
-
     async def _follow(self) -> None:
         shown = await run.io_bound(self.watch.look)
         if shown is None or self._timer.is_deleted:
             return
         self._show_problems()
         if shown.episodes.version == self.shown.episodes.version:
+            self.ticked()
             return
         self.shown = shown
         self._show_version()
         await self.episodes.renew()
         await self.overview.renew()
         self.player.renew()
+        self.ticked()
         if self.sql is not None:
             self.sql.renew()
 
@@ -463,21 +466,6 @@ class Page(Tab):
         if event.key.arrow_up or event.key.arrow_down:
             self.episodes.move(1 if event.key.arrow_down else -1)
 
-    async def _label_key(self, event: KeyEventArguments) -> None:
-        labels, pressed = self.labels, event.action.keydown and not event.action.repeat
-        if labels is None or not pressed or self.tabs.value != "episodes":
-            return
-        if event.modifiers.ctrl or event.modifiers.meta or event.modifiers.alt:
-            return
-        match event.key.name.lower():
-            case "g":
-                await labels.label(good=True)
-            case "b":
-                await labels.label(good=False)
-            case "n":
-                labels.focus_note()
-            case "u":
-                await labels.undo()
 
     def close(self) -> None:
         """Stop background work when the tab closes."""
