@@ -341,7 +341,7 @@ class LocalPlace(Place):
         """See `Place`."""
         sync_path(self._path)
 
-    def parquet_source(self) -> str:
+    def parquet_source(self, size: int | None = None) -> str:
         """See `Place`."""
         return str(self._path)
 
