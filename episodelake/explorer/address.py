@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
-from functools import partial
 from typing import Any
 from urllib.parse import urlencode
-
-from nicegui import ui
 
 from .. import EpisodeStore
 from ..plugin import literal
@@ -17,10 +14,9 @@ from ..readers.charts.overlay import START
 from .charts import Curve
 from .listing import POSITION, Choice, EpisodeList, column_sql
 
-OVERVIEW, EPISODES, SQL = "overview", "episodes", "sql"
-PANES = (OVERVIEW, EPISODES, SQL)
+OVERVIEW, EPISODES, COMPARE, SQL = "overview", "episodes", "compare", "sql"
+PANES = (OVERVIEW, EPISODES, COMPARE, SQL)
 _MOST_PARTS = 200
-_COPIED = ("Python", "SQL", "Command", "Link")
 _SEVERAL = ("brush", "chips", "facets", "runs", "signals", "compared", "overlaid")
 _CURVE = {each.name: each.default for each in fields(Curve)}
 
@@ -38,11 +34,12 @@ class Address:
         runs: the ids of the chosen runs.
         finding: the name of the finding whose episodes are listed.
         sort: the column to sort by, with a minus for largest first.
+        gallery: whether the list is a grid of pictures.
         episode, beside: the ids of the open episodes.
         t: the step that is shown.
         signals: what is drawn of them.
-        compared: the ids of the episodes that the open dialog compares.
-        align, overlaid: where it aligns them, and the signals that it draws.
+        compared: the ids of the episodes that are compared.
+        align, overlaid: where they are aligned, and their signals that are drawn.
         query: the text of the SQL box.
         curve: the learning curve.
     """
@@ -55,6 +52,7 @@ class Address:
     runs: tuple[str, ...] = ()
     finding: str = ""
     sort: str = f"-{POSITION}"
+    gallery: bool = False
     episode: str = ""
     beside: str = ""
     t: int = 0
@@ -92,7 +90,8 @@ class Address:
         }
         return cls(
             pane=pane if pane in PANES else OVERVIEW,
-            t=_number(known.get("t", ["0"])[0]),
+            t=(_step if "compared" in known else _number)(known.get("t", ["0"])[0]),
+            gallery="gallery" in known,
             curve=Curve(**curve),
             **single,
             **several,
@@ -212,34 +211,9 @@ def _training(store: EpisodeStore) -> list[str]:
     ]
 
 
-def copy_menu(state: Callable[[], tuple[Address, Choice, EpisodeList]]) -> None:
-    """Add the button.
-
-    Args:
-        state: returns the address of the tab, the choice of its list, and all episodes.
-    """
-
-    def copy(kind: str) -> None:
-        if kind == "Link":
-            ui.run_javascript("navigator.clipboard.writeText(location.href)")
-        else:
-            ui.clipboard.write(code(kind, *state()))
-        ui.notify("Copied", timeout=1000)
-
-    with ui.button("Copy as", icon="content_copy").props("flat dense no-caps").mark("copy-as"), ui.menu():
-        for kind in _COPIED:
-            ui.menu_item(kind, partial(copy, kind))
-
-
-def code(kind: str, address: Address, choice: Choice, episodes: EpisodeList) -> str:
-    """Return what a tab shows as Python, SQL or a command."""
-    match kind:
-        case "Python":
-            return address.python(episodes)
-        case "SQL":
-            return address.sql(choice.sql)
-        case _:
-            return address.command(episodes.store.url, choice.sql)
+def _step(text: str) -> int:
+    """Return a step, which is negative before the one at which episodes are aligned."""
+    return -_number(text[1:]) if text.startswith("-") else _number(text)
 
 
 def _number(text: str) -> int:

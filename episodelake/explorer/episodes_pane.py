@@ -48,6 +48,7 @@ class EpisodesPane:
         self._count = ROWS_OF_A_PAGE
         self._open: Sequence[str] = ()
         self._charted = 0.0
+        self._sheets = page.watch.sheets
         with ui.element("div").classes("pane"):
             self._filter_bar()
             self._overview()
@@ -76,6 +77,8 @@ class EpisodesPane:
             self._runs.on_value_change(self._filter)
             icon_button("bar_chart", "Facets", self._toggle_facets).mark("facets-button")
             icon_button("stacked_line_chart", "Compare", lambda: self.page.compare()).mark("compare")
+            self._gallery = icon_button("grid_view", "Gallery", lambda: self.show_gallery(not self.gallery))
+            self._gallery.mark("gallery").set_visibility(self._sheets.ratio is not None)
             with icon_button("view_column", "Columns").mark("columns"), ui.menu().props(_BOXES):
                 self._boxes: dict[str, ui.checkbox] = {}
                 self._column_menu = ui.column().classes("p-3 gap-0")
@@ -119,7 +122,7 @@ class EpisodesPane:
         self._show()
 
     def _overview(self) -> None:
-        with ui.element("div").classes("card overview"):
+        with ui.element("div").classes("card overview") as self._drawing_place:
             first: Any = next(iter(OVERVIEWS))
             with ui.row().classes("w-full items-center gap-2 overview-head"):
                 tabs = ui.tabs(value=first, on_change=self._kind_changed)
@@ -155,6 +158,7 @@ class EpisodesPane:
             row_key="_id",
             selection="multiple",
             pagination={"rowsPerPage": self._count},
+            on_select=lambda: self.page.ticked(),
         )
         table.classes("episodes-table").mark("episodes")
         table.on("request", self._request)
@@ -162,7 +166,22 @@ class EpisodesPane:
         table.on("open", lambda event: self._opened(event.args["_id"]))
         table.on("beside", self._beside_clicked)
         table.on("clear", lambda: self.page.show_whole())
+        table.props["quick"] = self._sheets.quick
+        table.style(f"--ratio: {self._sheets.ratio or 1:.4g}")
         self._table_place = table
+
+    @property
+    def gallery(self) -> bool:
+        """Whether the list is a grid of pictures."""
+        return bool(self._table_place.props.get("grid"))
+
+    def show_gallery(self, wanted: bool) -> None:
+        """Show the list as a grid of pictures, or as a table."""
+        wanted = wanted and self._sheets.ratio is not None
+        self._table_place.props["grid"] = wanted
+        self._gallery.props["aria-pressed"] = str(wanted).lower()
+        self._gallery.classes(remove="pressed", add="pressed" if wanted else "")
+        self._drawing_place.set_visibility(not wanted)
 
     def _column_specs(self) -> list[dict[str, Any]]:
         episodes = self.page.shown.episodes
@@ -222,7 +241,8 @@ class EpisodesPane:
         texts = {name: text_of(row.get(name), 120) for name, box in self._boxes.items() if box.value}
         identity = row["episode_id"]
         texts["episode_id"] = text_of(self.page.shown.episodes.short_id(identity))
-        return {**texts, "_id": identity, POSITION: row[POSITION], "_open": self._open_class(identity)}
+        own = {"_id": identity, "_open": self._open_class(identity), "_sheet": self._sheets.url_of(identity)}
+        return {**texts, **own, POSITION: row[POSITION]}
 
     def _open_class(self, identity: str) -> str:
         classes = [
@@ -245,19 +265,12 @@ class EpisodesPane:
         """Draw the chart of the episodes that the filter and the runs leave."""
         self._charted = time.monotonic()
         name, shown, choice = str(self._kind.value), self.page.shown, self.choice
-        try:
-            specification = await run.io_bound(
-                shown.episodes.cached,
-                ("overview", name, choice.in_order),
-                lambda: overview_spec(name, shown.episodes.chosen(choice), self.page.watch.colors),
-            )
-        except EpisodelakeError as error:
-            self._no_chart.set_text(str(error))
-            self._drawing.show(None)
-            return
-        if specification is not None:
-            self._no_chart.set_text("\n".join(specification["usermeta"]["notes"]))
-            self._drawing.show(specification)
+        await self._drawing.draw(
+            self._no_chart,
+            shown.episodes.cached,
+            ("overview", name, choice.in_order),
+            lambda: overview_spec(name, shown.episodes.chosen(choice), self.page.watch.colors),
+        )
 
     # Events
 
@@ -389,13 +402,29 @@ class EpisodesPane:
         """Open the next episode of the list, or the one before."""
         if not len(self.positions):
             return
-        ids = [row["_id"] for row in self._table_place.rows]
-        here = ids.index(self._open[0]) + self._first if self._open and self._open[0] in ids else None
+        here = self._place(self._open[0]) if self._open else None
         there = self._first if here is None else min(max(here + by, 0), len(self.positions) - 1)
-        if not self._first <= there < self._first + self._count:
-            self._first = there // self._count * self._count
+        self.open_listed(self.page.shown.episodes.frame["episode_id"][int(self.positions[there])])
+
+    def _place(self, episode_id: str) -> int | None:
+        """Return where an episode is in the list."""
+        places = np.flatnonzero(self.positions == self.page.shown.episodes.position_of(episode_id))
+        return int(places[0]) if len(places) else None
+
+    def after(self, episode_id: str, count: int) -> list[str]:
+        """Return the ids of the episodes below one; of the page without it."""
+        place = self._place(episode_id)
+        first = self._first if place is None else place + 1
+        ids = self.page.shown.episodes.frame["episode_id"]
+        return ids.gather(self.positions[first : first + count]).to_list()
+
+    def open_listed(self, episode_id: str) -> None:
+        """Open an episode, on its page of the list."""
+        place = self._place(episode_id)
+        if place is not None and not self._first <= place < self._first + self._count:
+            self._first = place // self._count * self._count
             self._show()
-        self.page.open_episode(self._table_place.rows[there - self._first]["_id"])
+        self.page.open_episode(episode_id)
 
     def show_ids(self, ids: Sequence[str]) -> None:
         """Filter by ids."""

@@ -193,36 +193,37 @@ class Drawing(ui.element, component="vega.js"):
         self._props["bundle"] = BUNDLE_PATH.removeprefix("/")
         self._props["spec"] = None
         self.specification: Any = None
-        self._props["cursor"] = None
+        self._turn = 0
         self.classes("w-full")
         if on_brush is not None:
             self.on("brush", lambda event: on_brush(_chosen(event)))
 
     def show(self, specification: dict[str, Any] | None) -> None:
         """Draw a specification; hide the chart for None."""
+        self._turn += 1
         self._props["spec"] = self.specification = specification
         self.set_visibility(specification is not None)
         self.update()
 
-    def point_at(self, t: int) -> None:
-        """Move the cursor of a chart over time."""
-        # A changed property would send the whole specification and draw the chart again.
-        with self._props.suspend_updates():
-            self._props["cursor"] = t
-        self.run_method("pointAt", t)
+    async def draw(self, caption: ui.label, make: Callable[..., Any], *arguments: Any) -> None:
+        """Draw what a function returns, or show in the caption why there is nothing to draw.
 
-
-async def draw_into(drawing: Drawing, caption: ui.label, make: Any, *arguments: Any) -> None:
-    """Draw what a function returns, made in a thread, or say why there is nothing to draw."""
-    try:
-        specification = await run.io_bound(make, *arguments)
-    except EpisodelakeError as error:
-        drawing.show(None)
-        caption.set_text(str(error))
-        return
-    if specification is not None:
-        caption.set_text("\n".join(specification["usermeta"]["notes"]))
-        drawing.show(specification)
+        Args:
+            caption: shows the chart's notes, too.
+            make: returns a specification, in a thread; a result that comes after that of a later call is
+                dropped.
+            arguments: those of `make`.
+        """
+        self._turn = turn = self._turn + 1
+        specification, problem = None, ""
+        try:
+            specification = await run.io_bound(make, *arguments)
+        except EpisodelakeError as error:
+            problem = str(error)
+        if turn == self._turn and not self.is_deleted and (problem or specification is not None):
+            notes = () if specification is None else specification.get("usermeta", {}).get("notes", ())
+            caption.set_text(problem or "\n".join(notes))
+            self.show(specification)
 
 
 def _chosen(event: GenericEventArguments) -> dict[str, tuple[float, float]]:
@@ -261,6 +262,10 @@ class PageOwner(Protocol):
         """Show the overview of what the list shows, if the overview is open."""
         ...
 
+    def ticked(self) -> None:
+        """Take note that other rows of the list are ticked."""
+        ...
+
     def closed_episode(self) -> None:
         """Take note that the player has closed an episode."""
         ...
@@ -279,10 +284,6 @@ class PageOwner(Protocol):
 
     def show_ids(self, ids: Sequence[str]) -> None:
         """Let the list show some episodes, by id."""
-        ...
-
-    async def follow_now(self) -> None:
-        """Show the newest version at once."""
         ...
 
     async def compare(self) -> None:

@@ -49,6 +49,22 @@ class HealthReport:
         """The share of episodes with a finding."""
         return self.affected["position"].n_unique() / max(self.count, 1)
 
+    @property
+    def summary(self) -> str:
+        """How many findings there are, and how many episodes those have that do not concern all of them."""
+        some = [len(each.positions) not in (0, self.count) for each in self.findings]
+        parts = [part["position"] for part, chosen in zip(self.parts(), some, strict=True) if chosen]
+        episodes = pl.concat(parts).n_unique() if parts else 0
+        everywhere = len(some) - sum(some) - len(self.unplaced)
+        places = [
+            f"{everywhere} in all {counted(self.count, 'episode')}" if everywhere else "",
+            f"{sum(some)} in {episodes:,} of {counted(self.count, 'episode')} ({episodes / self.count:.2%})"
+            if episodes
+            else "",
+            f"{len(self.unplaced)} in none" if self.unplaced else "",
+        ]
+        return f"{counted(len(self.findings), 'finding')}: {', '.join(filter(None, places)) or 'none'}."
+
     def frame(self) -> pl.DataFrame:
         """Return one row per finding: kind, column, episodes, values, first (an episode's id), message."""
         firsts = dict(zip(self.affected["position"], self.affected["episode_id"], strict=True))

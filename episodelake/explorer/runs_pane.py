@@ -10,13 +10,13 @@ from typing import Any
 import polars as pl
 from nicegui import run, ui
 
-from ...errors import EpisodelakeError
-from ...plugin import collected, counted
-from ...readers.charts.theme import shown
-from ..facets_pane import label_of
-from ..listing import RUN_KEY, Choice, EpisodeList
-from ..moments import NOTHING, text_of
-from ..widgets import DataTable, PageOwner, note, spark, usual_limits
+from ..errors import EpisodelakeError
+from ..plugin import collected, counted
+from ..readers.charts.theme import shown
+from .facets_pane import label_of
+from .listing import RUN_KEY, Choice, EpisodeList
+from .moments import NOTHING, text_of
+from .widgets import DataTable, PageOwner, note, spark, usual_limits
 
 #: The points of a curve.
 _PLACES = 24

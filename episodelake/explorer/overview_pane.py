@@ -11,18 +11,19 @@ import numpy as np
 import polars as pl
 from nicegui import run, ui
 
-from ...errors import EpisodelakeError
-from ...plugin import RunEnv, counted, literal, size_text
-from ...readers.charts.series import LENGTH, POLICY, RETURN, RUN, numeric_columns, values_of_episodes
-from ...readers.charts.theme import END_COLORS
-from ...types import Finding
-from ..charts import DISTRIBUTIONS, Curve, curve_spec, distribution_spec, interval_condition, to_extremes
-from ..checkup import SEVERE, Checkup, name_of
-from ..listing import Choice, column_sql
-from ..live.watch import Shown
-from ..moments import NOTHING, text_of
-from ..widgets import Drawing, PageOwner, draw_into, note
+from ..errors import EpisodelakeError
+from ..plugin import RunEnv, counted, literal, size_text
+from ..readers.charts.series import LENGTH, POLICY, RETURN, RUN, numeric_columns, values_of_episodes
+from ..readers.charts.theme import END_COLORS
+from ..types import Finding
+from .charts import DISTRIBUTIONS, Curve, curve_spec, distribution_spec, interval_condition, to_extremes
+from .checkup import SEVERE, Checkup, name_of
+from .gallery import RunPictures
+from .listing import Choice, column_sql
+from .live.watch import Shown
+from .moments import NOTHING, text_of
 from .runs_pane import RunsPane
+from .widgets import Drawing, PageOwner, note
 
 _POLL = 0.3
 _PAUSE = 4.0
@@ -66,6 +67,7 @@ class OverviewPane:
                 with ui.element("div").classes("overview-column"):
                     self._curve_part()
                     self._runs = RunsPane(page)
+                    self._pictures = RunPictures(page)
                 with ui.element("div").classes("overview-column beside-curve"):
                     with _part("Health"):
                         self._health = ui.element("div").classes("findings").mark("health")
@@ -268,7 +270,7 @@ class OverviewPane:
                 ("chart", what, choice.in_order), lambda: make(what, episodes.chosen(choice), colors)
             )
 
-        await draw_into(drawing, caption, made)
+        await drawing.draw(caption, made)
 
     # Events
 
@@ -290,6 +292,7 @@ class OverviewPane:
 
     async def renew(self) -> None:
         """Show a newer version."""
+        self._pictures.show()
         await self._follow_facts()
         self._by.set_options(self._groups(), value=self._by.value)
         for name, options in self._options().items():

@@ -9,14 +9,14 @@ import polars as pl
 from nicegui import run, ui
 from nicegui.events import GenericEventArguments
 
-from ...plugin import counted, size_text
-from ...types import Lake
-from ..checkup import SEVERE
-from ..live.lake_figures import Health
-from ..live.watch import PAUSE, LakeWatch
-from ..moments import text_of
-from ..sql_pane import SqlPane
-from ..widgets import DataTable, Tab, note, path_label, spark
+from ..plugin import counted, size_text
+from ..types import Lake
+from .checkup import SEVERE
+from .live.lake_figures import Health
+from .live.watch import PAUSE, LakeWatch
+from .moments import text_of
+from .sql_pane import SqlPane
+from .widgets import DataTable, Tab, note, path_label, spark
 
 STORE_PATH = "/store"
 _COLUMNS = {

@@ -1,1 +1,0 @@
-"""First screens: of a store its figures, curves, runs and health, and of a lake its stores."""
