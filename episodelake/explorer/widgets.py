@@ -17,7 +17,7 @@ from nicegui.events import GenericEventArguments
 from .. import Episode
 from ..errors import EpisodelakeError
 from ..plugin import require
-from ..readers.charts.bins import usual_range
+from ..readers.charts.bins import usual_ends
 from .live.watch import Shown, Watch
 from .moments import text_of
 
@@ -143,16 +143,10 @@ def spark(values: Sequence[float | None], limits: tuple[float, float] | None = N
     numbers = [(place, value) for place, value in enumerate(values) if value is not None]
     if len(numbers) < 2:
         return ""
-    low, high = limits or usual_limits([value for _, value in numbers])
+    low, high = limits or usual_ends(np.array([value for _, value in numbers]))
     span = high - low or 1.0
     heights = ((place, min(max((value - low) / span, 0.0), 1.0)) for place, value in numbers)
     return " ".join(f"{100 * place / (len(values) - 1):.4g},{19 - 18 * at:.3g}" for place, at in heights)
-
-
-def usual_limits(values: Sequence[float]) -> tuple[float, float]:
-    """Return limits of an axis that a few wild values do not move."""
-    quantiles = np.quantile(values, [0.01, 0.25, 0.75, 0.99]).tolist() if len(values) else [0.0] * 4
-    return usual_range(min(values, default=0.0), max(values, default=0.0), quantiles)
 
 
 #: Heads of columns that sort by a click or by a key, and say how the table is sorted.
