@@ -149,16 +149,6 @@ def spark(values: Sequence[float | None], limits: tuple[float, float] | None = N
     return " ".join(f"{100 * place / (len(values) - 1):.4g},{19 - 18 * at:.3g}" for place, at in heights)
 
 
-#: Heads of columns that sort by a click or by a key, and say how the table is sorted.
-HEAD_CELL = """<th :class="[props.col.__thClass, 'text-' + props.col.align]"
-  :aria-sort="!props.col.__thClass.includes('sorted') ? null
-    : props.col.__thClass.includes('sort-desc') ? 'descending' : 'ascending'">
-  <button v-if="props.col.sortable" class="sort" :data-keep="'sort ' + props.col.name"
-  @click="() => props.sort(props.col)">{{ props.col.label }}
-  <i class="material-icons" aria-hidden="true">arrow_upward</i></button>
-  <span v-else>{{ props.col.label }}</span></th>"""
-
-
 BUNDLE_PATH = "/vega.js"
 
 
