@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import math
 import re
+import struct
 from abc import abstractmethod
-from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -332,15 +332,16 @@ def numbers_of(values: Any, code: Literal["q", "d", "B"], place: str) -> np.ndar
     """Return a list of numbers as an array; None where it is empty or missing.
 
     Args:
-        code: of the module `array`, which reads lists twice as fast as numpy: int64, float64 or uint8.
+        code: of the module `struct`, which packs lists faster than numpy: int64, float64 or uint8.
     """
     if values is None or (isinstance(values, list) and not values):
         return None
     if not isinstance(values, list):
         raise DatasetError(f"{place} is a {type(values).__name__}; expected a list of numbers.")
     try:
-        return np.frombuffer(array(code, values), np.dtype(code))
-    except (TypeError, ValueError, OverflowError) as error:
+        packed = bytes(values) if code == "B" else struct.pack(f"{len(values)}{code}", *values)
+        return np.frombuffer(packed, np.dtype(code))
+    except (TypeError, ValueError, OverflowError, struct.error) as error:
         raise DatasetError(f"{place} is no list of such numbers: {error!s:.200}.") from error
 
 
