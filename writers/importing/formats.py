@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from os import PathLike
@@ -115,6 +115,13 @@ class Match:
     lacks: int = 0
     related: bool = True
     mappable: bool = False
+
+    @staticmethod
+    def of_names(names: Collection[str], *needed: str) -> Match:
+        """Return the match of a source with some arrays or columns, by those that the format needs."""
+        lacking = [name for name in needed if name not in names]
+        reason = f"it has no {', '.join(lacking)}" if lacking else f"it has {', '.join(needed)}"
+        return Match(reason, len(lacking))
 
     def check(self, problem: str) -> None:
         """Refuse a source that has not the format.
