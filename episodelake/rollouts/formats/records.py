@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
@@ -375,6 +376,11 @@ def own_metadata(values: Mapping[str, Any], prefix: str, place: str) -> dict[str
     plain, lists = split_plain(values)
     named = {f"{prefix}_{name}" if is_reserved(name) else name: value for name, value in plain.items()}
     return {**named, **({"record": kept_json(lists, place)} if lists else {})}
+
+
+def name_of_prompt(prompt: Any) -> str:
+    """Return a short name of a prompt, the same in every file."""
+    return hashlib.sha256(repr(prompt).encode(errors="surrogatepass")).hexdigest()[:12]
 
 
 def version_before(step: Any) -> int | None:
