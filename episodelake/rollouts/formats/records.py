@@ -43,6 +43,8 @@ from ..steps import FACTS, rollout_steps
 
 #: Keys of a JSON file are looked for in its first bytes.
 _HEAD_BYTES = 64 << 10
+#: Lines are often longer than Python's buffer.
+_BUFFER_BYTES = 1 << 20
 #: A text that the first bytes cut off goes to their end, so that its quotes are not tried one by one.
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[{}\[\]:]', re.DOTALL)
 #: Each digit as 0, and whatever may stand before a number as a comma.
@@ -241,7 +243,7 @@ def json_lines(
     """
     for path in paths:
         name = path.relative_to(base).as_posix()
-        with reading(path), path.open("rb") as file:
+        with reading(path), path.open("rb", buffering=_BUFFER_BYTES) as file:
             number = 1
             while line := bounded_line(file, place := f"{path}, line {number}"):
                 records: Iterable[Record] = ()
