@@ -47,6 +47,7 @@ _ZIP = b"PK"
 #: In an archive, the parts of a sample that Inspect has split.
 _SPLIT = re.compile(r"(samples/.+_epoch_\d+)/.+\.json", re.DOTALL)
 _ZSTD = 93
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, _ZSTD)
 
 
 #: Key and place of a sample, and what reads it.
@@ -231,6 +232,11 @@ class _Archive:
 
     def _content(self, member: zipfile.ZipInfo) -> bytes:
         """Return the bytes of a member, one more than it states at most."""
+        if member.compress_type not in _METHODS:  # others are decompressed without a bound
+            raise DatasetError(
+                f"{self.path}, {member.filename} has the compression method {member.compress_type}; known "
+                "are stored, deflate and zstd."
+            )
         if member.compress_type != _ZSTD:
             with self._zip.open(member) as file:
                 return file.read(member.file_size + 1)
