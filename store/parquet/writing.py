@@ -49,7 +49,7 @@ def writer_options(schema: pa.Schema, row_bytes: int, first: pa.Table | None = N
         first: the first rows, where they are known: large arrays of integers are encoded by what suits these.
     """
     leaves = [_leaf(column) for column in schema]
-    paths = Counter(path for path, _ in leaves)
+    paths = Counter([path for path, _ in leaves])
     delta = [
         path
         for column, (path, _) in zip(schema, leaves, strict=True)
