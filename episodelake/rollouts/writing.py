@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from .. import EpisodeStore, EpisodeWriter
+from .. import EpisodeWriter
 from ..errors import InvalidArgumentError, RecorderStateError
+from ..plugin import ReadContext, ReadView, Snapshot
 from ..types import EpisodeRow, OpenEpisode
 from .declaration import Rollouts
+from .rollout import Rollout
 from .steps import MessageStep, RolloutFacts, finite, rollout_steps
 from .tokens import MASK, PER_SAMPLED, message_tokens
 
@@ -162,7 +164,8 @@ class RolloutWriter(EpisodeWriter):
         episode = self.reopen(rollout_id)
         handle = self.session.store
         try:
-            old = EpisodeStore(handle.layout, handle.manifest).rollout(episode.continues)
+            newest = ReadView(ReadContext.of(Snapshot(handle.layout, handle.manifest)))
+            old = Rollout(newest[episode.continues])
             if len(old.sampled) <= len(old.episode):
                 raise InvalidArgumentError(
                     f"The rollout {old.id!r} ends without a message, so none can follow. Begin a new one."
