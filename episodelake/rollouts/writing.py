@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -23,10 +24,10 @@ class RolloutWriter(EpisodeWriter):
     It also has all that an `EpisodeWriter` has. An instance belongs to one thread and one process.
     """
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        #: Open rollouts of one message, which have no transition yet.
-        self._short: dict[OpenRollout, None] = {}
+    @cached_property
+    def _short(self) -> dict[OpenRollout, None]:
+        """Open rollouts of one message, which have no transition yet."""
+        return {}
 
     def close(self) -> None:
         """End open rollouts, seal everything and finish the run; see `EpisodeWriter.close`."""
