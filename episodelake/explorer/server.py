@@ -222,12 +222,12 @@ def _application(watch: Watch | LakeWatch, exports: Path) -> Any:
     import fastapi
     from nicegui import ui
 
-    from .camera_video import add_videos
+    from .camera_video import add_frames
     from .page import add_page
 
     application = fastapi.FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     add_page(application, watch, exports)
-    add_videos(application)
+    add_frames(application)
     ui.run_with(
         application,
         title="Episodelake",

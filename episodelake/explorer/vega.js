@@ -31,13 +31,16 @@ function widen(part, width) {
 }
 
 export default {
-  template: `<div class="chart-place"><div ref="drawing"></div></div>`,
-  props: { spec: Object, bundle: String, cursor: Number },
+  template: `<div class="chart-place" data-steps><div ref="drawing"></div></div>`,
+  props: { spec: Object, bundle: String },
   data: () => ({ above: false, beside: 120 }),
   mounted() {
-    this.t = this.cursor;
+    this.$el.stepper = { show: this.pointAt };
+    this.$el.dispatchEvent(new CustomEvent("joined", { bubbles: true }));
     this.observer = new ResizeObserver(() => {
-      if (Math.abs(this.$el.clientWidth - (this.drawnAt ?? 0)) > 8) this.later();
+      // A hidden chart has no width; it keeps its picture unless `draw` dropped it.
+      const width = this.$el.clientWidth;
+      if (width && Math.abs(width - (this.drawnAt ?? 0)) > 8) this.later();
     });
     this.observer.observe(this.$el);
     this.press = (event) => (this.pressed = event.type === "pointerdown");
@@ -55,9 +58,6 @@ export default {
     spec() {
       this.draw();
     },
-    cursor() {
-      this.pointAt(this.cursor);
-    },
     "$q.dark.isActive"() {
       this.later();
     },
@@ -72,8 +72,14 @@ export default {
       this.result = this.view = null;
     },
     async draw() {
-      if (!this.spec || !this.$el.clientWidth) return;
       const turn = (this.turn = (this.turn ?? 0) + 1);
+      if (!this.spec || !this.$el.clientWidth) {
+        // Drop the outdated picture. The observer draws again once the chart is shown.
+        this.finish();
+        this.$refs.drawing.replaceChildren();
+        this.drawnAt = 0;
+        return;
+      }
       const embed = await bundle(this.bundle);
       for (let attempt = 0; attempt < 2; attempt++) {
         if (turn !== this.turn || !this.$el?.isConnected) return;
@@ -124,8 +130,8 @@ export default {
       this.point();
     },
     point() {
-      if (!this.view || !this.spec.usermeta?.cursor || this.t == null) return;
-      this.view.signal("cursor", this.t).runAsync();
+      const last = this.spec?.usermeta?.cursor;
+      if (this.view && last && this.t !== undefined) this.view.signal("cursor", Math.min(this.t, last)).runAsync();
     },
   },
 };

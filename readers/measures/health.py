@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import polars as pl
@@ -119,9 +120,32 @@ class HealthReport:
             )
         )
         first = episodes.sort("rank", "findings", "position", descending=[False, True, False]).head(most)
-        reasons = [[_reason(**each) for each in listed] for listed in first["reasons"].to_list()]
+        reasons = [[self._reason(**each) for each in listed] for listed in first["reasons"].to_list()]
         texts = pl.Series("reasons", reasons, pl.List(pl.String))
         return first.select("episode_id", "position", texts, "t")
+
+    def reasons(self, episode_id: str) -> pl.DataFrame:
+        """Return why an episode has findings: kind, column, reason (a text) and t (or NULL), a row each."""
+        rows = self.affected.filter(pl.col("episode_id") == episode_id)
+        chosen = rows.select("kind", "column", "amount", "t", "extreme").iter_rows(named=True)
+        texts = pl.Series("reason", [self._reason(**each) for each in chosen], pl.String)
+        return rows.select("kind", "column", texts, "t")
+
+    @cached_property
+    def _labels(self) -> dict[tuple[str, str], str]:
+        return {(each.kind, each.column): each.label for each in self.findings}
+
+    def _reason(self, kind: str, column: str, amount: float | None, t: int | None, extreme: str) -> str:
+        """Return, in words, a reason for which an episode is an outlier."""
+        label = self._labels[kind, column]
+        if kind == "outlier":
+            what = f"{extreme} {_NAMES.get(column, label)}".strip()
+            reason = f"{what} of {amount:.6g}, far from other episodes"
+        elif amount is not None:
+            reason = f"{amount:.0f} {'NaN' if kind == 'nan' else 'infinite values'} in {label}"
+        else:
+            reason = f"{label} is {kind}" if column else KINDS[kind]
+        return reason if t is None else f"{reason}, t = {t}"
 
     def __str__(self) -> str:
         """Return the findings as lines."""
@@ -134,18 +158,6 @@ _WORST = (
     *("nan", "infinite", "outlier", "missing_observation", "interrupted", "cut", "saturated", "constant"),
     *("duplicate", "lengths", "vocabulary", "context", "empty_message"),
 )
-
-
-def _reason(kind: str, column: str, amount: float | None, t: int | None, extreme: str) -> str:
-    """Return, in words, the reasons for which an episode is an outlier."""
-    if kind == "outlier":
-        what = f"{extreme} {_NAMES.get(column, column)}".strip()
-        reason = f"{what} of {amount:.6g}, far from other episodes"
-    elif amount is not None:
-        reason = f"{amount:.0f} {'NaN' if kind == 'nan' else 'infinite values'} in {column}"
-    else:
-        reason = f"{column} is {kind}" if column else KINDS[kind]
-    return reason if t is None else f"{reason}, t = {t}"
 
 
 _NAMES = {"episode_return": "return"}
