@@ -17,7 +17,7 @@ from nicegui.events import GenericEventArguments
 from .. import Episode
 from ..errors import EpisodelakeError
 from ..plugin import require
-from ..readers.charts.bins import usual_range
+from ..readers.charts.bins import usual_ends
 from .live.watch import Shown, Watch
 from .moments import text_of
 
@@ -151,8 +151,7 @@ def spark(values: Sequence[float | None], limits: tuple[float, float] | None = N
 
 def usual_limits(values: Sequence[float]) -> tuple[float, float]:
     """Return limits of an axis that a few wild values do not move."""
-    quantiles = np.quantile(values, [0.01, 0.25, 0.75, 0.99]).tolist() if len(values) else [0.0] * 4
-    return usual_range(min(values, default=0.0), max(values, default=0.0), quantiles)
+    return usual_ends(np.asarray(values, np.float64)) if len(values) else (0.0, 0.0)
 
 
 #: Heads of columns that sort by a click or by a key, and say how the table is sorted.
