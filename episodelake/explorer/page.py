@@ -466,7 +466,6 @@ class Page(Tab):
         if event.key.arrow_up or event.key.arrow_down:
             self.episodes.move(1 if event.key.arrow_down else -1)
 
-
     def close(self) -> None:
         """Stop background work when the tab closes."""
         if self.sql is not None:

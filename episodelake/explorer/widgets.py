@@ -98,7 +98,7 @@ def add_grip(splitter: ui.splitter) -> None:
 
     def move(by: int) -> None:
         low, high = splitter.props["limits"]
-        splitter.set_value(min(max(splitter.value + by, low), high))
+        splitter.set_value(min(max((splitter.value or low) + by, low), high))
 
     with splitter.separator:
         grip = ui.element("div").classes("grip").props("role=separator tabindex=0")
@@ -106,7 +106,7 @@ def add_grip(splitter: ui.splitter) -> None:
         grip.props["aria-valuenow"] = 46
         # The arrow keys of the page move through steps.
         for key, by in (("left", -3), ("right", 3)):
-            grip.on(f"keydown.{key}.stop.prevent", lambda by=by: move(by))
+            grip.on(f"keydown.{key}.stop.prevent", functools.partial(move, by), [])
 
 
 def note(classes: str = "muted") -> ui.label:
@@ -301,7 +301,7 @@ class PageOwner(Protocol):
         """Let the list show the episodes of a finding, and open the first one where it shows."""
         ...
 
-    def show_reason(self, episode_id: str, column: str, t: int | None) -> None:
+    def show_reason(self, episode_id: str, column: str | None, t: int | None) -> None:
         """Open an episode at the step of a finding, with the signal of its column."""
         ...
 
