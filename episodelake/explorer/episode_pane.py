@@ -11,19 +11,16 @@ from nicegui import background_tasks, run, ui
 from .. import Episode
 from ..errors import EpisodelakeError
 from ..readers.charts.signals import signal_columns
-from .camera import Camera
 from .charts import episode_spec
 from .moments import (
-    FrameSource,
     Moment,
-    RecordedPictures,
-    frame_sources,
-    has_environment,
     metadata_of,
     moment_of,
     summary_of,
     text_of,
 )
+from .pictures.camera import Camera
+from .pictures.sources import FrameSource, RecordedPictures, frame_sources, has_environment
 from .rollouts.conversation import is_rollout, rollout_facts
 from .rollouts.view import ConversationView
 from .widgets import Drawing, icon_button, note

@@ -18,10 +18,10 @@ from ..readers.charts.theme import END_COLORS
 from ..types import Finding
 from .charts import DISTRIBUTIONS, Curve, curve_spec, distribution_spec, interval_condition, to_extremes
 from .checkup import Checkup, name_of
-from .gallery import RunPictures
 from .listing import Choice, column_sql
 from .live.watch import Shown
 from .moments import NOTHING, text_of
+from .pictures.runs import RunPictures
 from .widgets import Drawing, PageOwner, draw_into, note
 
 _POLL = 0.3

@@ -6,9 +6,9 @@ from nicegui import background_tasks, run, ui
 
 from .. import Episode
 from ..errors import EpisodelakeError
-from .camera import Playback
 from .episode_pane import EpisodePane
-from .moments import rate_of
+from .pictures.camera import Playback
+from .pictures.sources import rate_of
 from .rollouts.conversation import is_rollout, samples_of
 from .widgets import PageOwner, note
 

@@ -17,7 +17,7 @@ from ...plugin import Unsealed
 from ...types import Lake
 from ..checkup import Checkup
 from ..listing import EpisodeList, SeriesColors
-from ..sheets import Sheets
+from ..pictures.sheets import Sheets
 from .growing import Recordings, state_of
 
 #: Seconds between polls; a pause lasts at least this many times the loading of a version.

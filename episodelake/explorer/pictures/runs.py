@@ -7,8 +7,8 @@ from functools import partial
 import polars as pl
 from nicegui import ui
 
-from .moments import text_of
-from .widgets import PageOwner
+from ..moments import text_of
+from ..widgets import PageOwner
 
 #: The newest runs have pictures.
 _MOST_RUNS = 12
