@@ -399,7 +399,7 @@ def misplaced(page: Page) -> list[str]:
             for (const part of shown("*"))
                 if (part.scrollHeight > part.clientHeight + 1 && getComputedStyle(part).overflowY === "auto"
                     && part.tabIndex < 0 && !part.querySelector("a, button, input, [tabindex]"))
-                    faults.push("cannot be scrolled by keys: " + part.className);
+                    faults.push("cannot be scrolled by keys: " + part.outerHTML.slice(0, 200));
             return faults;
         }"""
     )

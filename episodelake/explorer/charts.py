@@ -20,7 +20,7 @@ from .facets import exact_literal
 from .listing import SeriesColors, column_sql
 
 _HIGHEST = 170
-_TALL = 330
+_TALL = 250
 #: All signals of an episode together, and one at least.
 _BESIDE = 250
 _LOWEST = 20
@@ -33,6 +33,8 @@ _SIGN = 6.5
 _NAMED = {"labels": False, "ticks": False, "grid": False, "titleAngle": 0, "titleAlign": "right"}
 _NAMED |= {"titleBaseline": "middle", "titleLimit": _LABEL_LIMIT, "titlePadding": 4}
 _OVERLAID = 90
+#: Above the list, whose rows need the room.
+_LOW = 84
 CURSOR = "cursor"
 BRUSH = "brush"
 #: Beside the panels of an episode a legend would take the room of the lines.
@@ -88,7 +90,7 @@ def overview_spec(name: str, view: EpisodeView, colors: SeriesColors) -> dict[st
     """
     brushable = _brushable(view)
     chart = OVERVIEWS[name].draw(view)
-    specification = _adapted(chart, colors)
+    specification = _changed(_adapted(chart, colors), _low)
     specification = _changed(specification, _brushed) if brushable else specification
     # A histogram says first how many values it has, and then what is odd about them.
     notes = chart.title.subtitle[1:] if "from" in OVERVIEWS[name].columns else []
@@ -242,6 +244,16 @@ def _resized(part: dict[str, Any], height: int) -> dict[str, Any]:
     return {**part, "height": height} if isinstance(part.get("height"), int) else part
 
 
+def _low(part: dict[str, Any]) -> dict[str, Any]:
+    """Return an object of a specification; the chart is low, so the tab above it names what y is."""
+    resized = _resized(part, _LOW)
+    if isinstance(part.get("y"), dict) and "title" in part["y"]:
+        resized = {**resized, "y": {**part["y"], "title": None}}
+    if isinstance(part.get("legend"), dict) and part.get("field"):
+        resized = {**resized, "legend": {**part["legend"], "title": None, "columns": 2, "labelLimit": 90}}
+    return resized
+
+
 def _lower(part: dict[str, Any]) -> dict[str, Any]:
     """Return an object of a specification; a chart is no higher than the page has room for."""
     if ("layer" in part or "mark" in part) and isinstance(part.get("height"), int):
@@ -339,8 +351,12 @@ def _layered(panel: dict[str, Any]) -> dict[str, Any]:
     """Return a chart of one layer as a layered chart, so that another can be drawn over it."""
     if "layer" in panel:
         return panel
-    inside = {key: value for key, value in panel.items() if key in _OF_A_LAYER}
-    return {**{key: value for key, value in panel.items() if key not in _OF_A_LAYER}, "layer": [inside]}
+    inside = {"name": "panel_0"} | {key: value for key, value in panel.items() if key in _OF_A_LAYER}
+    outside = {key: value for key, value in panel.items() if key not in _OF_A_LAYER}
+    # Every layer would get a selection of its own, of the same name.
+    if params := panel.get("params"):
+        outside["params"] = [{"views": [inside["name"]], **each} for each in params]
+    return {**outside, "layer": [inside]}
 
 
 KINDS = ("line", "points", "bars", "histogram")

@@ -115,6 +115,16 @@ class EpisodePane:
         """The episode, or the agent of it that is looked at."""
         return self.episode if self._agent is None else self.episode.agent(self._agent)
 
+    @property
+    def step_key(self) -> tuple[str, ...]:
+        """Id that labels of its steps refer to, and of several agents the one that is shown."""
+        return (self.episode.id,) if self._agent is None else (self.episode.id, self._agent)
+
+    @property
+    def step_labels(self) -> Mapping[str, Any]:
+        """The annotations of its steps."""
+        return self._shown.step_annotations
+
     # Layout
 
     def _heading(self) -> None:
@@ -227,18 +237,8 @@ class EpisodePane:
 
     def draw_signals(self) -> None:
         """Draw the signals over time; in a moment, so that the rest is there before."""
-        background_tasks.create(self._draw())
-
-    async def _draw(self) -> None:
-        try:
-            specification = await run.io_bound(episode_spec, self._shown, tuple(self._picker.value or ()))
-        except EpisodelakeError as error:
-            self._no_signals.set_text(str(error))
-            self._drawing.show(None)
-            return
-        if specification is not None and not self._left:
-            self._no_signals.set_text("")
-            self._drawing.show(specification)
+        signals = tuple(self._picker.value or ())
+        background_tasks.create(self._drawing.draw(self._no_signals, episode_spec, self._shown, signals))
 
     def _picked(self) -> None:
         self.player.signals = list(self._picker.value or ())

@@ -20,7 +20,7 @@ from .episode_pane import facts_list
 from .facets_pane import FacetsPane, label_of
 from .listing import POSITION, RUN_KEY, Choice, EpisodeList
 from .moments import text_of
-from .widgets import Drawing, PageOwner, icon_button, note
+from .widgets import DataTable, Drawing, PageOwner, icon_button, note
 
 ROWS_OF_A_PAGE = 50
 #: A list of episodes shows so many columns, without these, unless others are chosen.
@@ -29,10 +29,7 @@ _LEFT_OUT = ("run_id", "terminated", "truncated", "ended_at", "wide_seed", "opti
 _CHART_PAUSE = 4.0
 #: A menu of boxes to tick, which would be no items of a menu.
 _BOXES = "auto-close=false role=dialog aria-label=Columns"
-
-
-class _EpisodesTable(ui.table, component="episodes_table.js"):
-    """The table of the list; its cells are in the script beside this module."""
+_ABOUT = "role=dialog aria-label=About"
 
 
 class EpisodesPane:
@@ -91,7 +88,12 @@ class EpisodesPane:
         self._about_chip.on("remove", lambda: self.choose(replace(self.choice, ids=None, about="")))
         self._about_chip.set_visibility(False)
         self._chips = ui.element("div").classes("chips")
-        self._problem = note("problem w-full").mark("filter-problem")
+        with ui.element("div").classes("problem bar") as place:
+            self._problem = ui.label().classes("grow").mark("filter-problem")
+            ui.button("Clear the condition", on_click=self._clear).props(
+                "dense no-caps outline color=negative"
+            )
+        place.bind_visibility_from(self._problem, "text", backward=bool)
 
     def _toggle_facets(self) -> None:
         self.facets.place.set_visibility(not self.facets.place.visible)
@@ -121,7 +123,6 @@ class EpisodesPane:
 
     def _overview(self) -> None:
         with ui.element("div").classes("card overview") as self._drawing_place:
-            self._about()
             first: Any = next(iter(OVERVIEWS))
             with ui.row().classes("w-full items-center gap-2 overview-head"):
                 tabs = ui.tabs(value=first, on_change=self._kind_changed)
@@ -129,37 +130,42 @@ class EpisodesPane:
                     for name, overview in OVERVIEWS.items():
                         ui.tab(name, overview.label)
                 self._kind = tabs
+                self._about()
                 self._chip = ui.chip(removable=True, icon="highlight_alt", color="primary").props(
                     "dense outline size=12px"
                 )
                 self._chip.classes("mono").mark("brush").on("remove", self._clear_brush)
                 self._chip.set_visibility(False)
             self._drawing = Drawing(on_brush=self._brush)
-            self._drawing.mark("overview").style("min-height: 208px")
+            self._drawing.mark("overview").style("min-height: 124px")
             self._no_chart = note("muted pb-2").style("white-space: normal")
 
     def _about(self) -> None:
-        """Show the dataset card; its title is seen without opening it."""
+        """Offer the dataset card, whose title the overview shows too."""
         card = self.page.shown.card
         if card:
-            with ui.expansion(text_of(card.get("title", "About"), 80), icon="info").props("dense") as about:
-                entries = {key: text_of(value) for key, value in card.items()}
-                ui.html(facts_list({"About": entries}), sanitize=False)
-            about.classes("w-full").mark("about")
+            entries = {key: text_of(value) for key, value in card.items()}
+            with (
+                icon_button("info", "About the data").props("size=sm").mark("about"),
+                ui.menu().props(_ABOUT),
+            ):
+                ui.html(facts_list({"About": entries}), sanitize=False).classes("about p-3")
 
     def _table(self) -> None:
-        table = _EpisodesTable(
+        table = DataTable(
             rows=[],
             columns=self._column_specs(),
             row_key="_id",
             selection="multiple",
             pagination={"rowsPerPage": self._count},
+            on_select=lambda: self.page.ticked(),
         )
         table.classes("episodes-table").mark("episodes")
         table.on("request", self._request)
         table.on("rowClick", self._clicked, [[], ["_id", POSITION], None])
         table.on("open", lambda event: self._opened(event.args["_id"]))
         table.on("beside", self._beside_clicked)
+        table.on("clear", lambda: self.page.show_whole())
         table.props["quick"] = self._sheets.quick
         table.style(f"--ratio: {self._sheets.ratio or 1:.4g}")
         self._table_place = table
@@ -211,10 +217,10 @@ class EpisodesPane:
         total = len(self.positions)
         self._first = min(self._first, max(0, (total - 1) // self._count * self._count))
         episodes = self.page.shown.episodes
-        self._labels = {run.run_id: run.label for run in episodes.runs}
         rows = episodes.rows(self.positions[self._first : self._first + self._count])
         self._table_place.rows = [self._texts(row) for row in rows]
         self._table_place.props["no-data-label"] = self._nothing()
+        self._table_place.props["clearable"] = bool(len(episodes))
         self._table_place.pagination = {
             "sortBy": self.choice.sort,
             "descending": self.choice.descending,
@@ -234,10 +240,7 @@ class EpisodesPane:
     def _texts(self, row: dict[str, Any]) -> dict[str, Any]:
         texts = {name: text_of(row.get(name), 120) for name, box in self._boxes.items() if box.value}
         identity = row["episode_id"]
-        rest = identity.removeprefix(row["run_id"])
-        texts["episode_id"] = text_of(
-            self._labels.get(row["run_id"], row["run_id"]) + rest if rest != identity else identity
-        )
+        texts["episode_id"] = text_of(self.page.shown.episodes.short_id(identity))
         own = {"_id": identity, "_open": self._open_class(identity), "_sheet": self._sheets.url_of(identity)}
         return {**texts, **own, POSITION: row[POSITION]}
 
@@ -262,19 +265,12 @@ class EpisodesPane:
         """Draw the chart of the episodes that the filter and the runs leave."""
         self._charted = time.monotonic()
         name, shown, choice = str(self._kind.value), self.page.shown, self.choice
-        try:
-            specification = await run.io_bound(
-                shown.episodes.cached,
-                ("overview", name, choice.in_order),
-                lambda: overview_spec(name, shown.episodes.chosen(choice), self.page.watch.colors),
-            )
-        except EpisodelakeError as error:
-            self._no_chart.set_text(str(error))
-            self._drawing.show(None)
-            return
-        if specification is not None:
-            self._no_chart.set_text("\n".join(specification["usermeta"]["notes"]))
-            self._drawing.show(specification)
+        await self._drawing.draw(
+            self._no_chart,
+            shown.episodes.cached,
+            ("overview", name, choice.in_order),
+            lambda: overview_spec(name, shown.episodes.chosen(choice), self.page.watch.colors),
+        )
 
     # Events
 
@@ -289,6 +285,11 @@ class EpisodesPane:
         self._first = 0
         if await self._take(wanted, self.brushed):
             await self.chart()
+
+    async def _clear(self) -> None:
+        """Remove the typed condition."""
+        self._input.value = ""
+        await self._filter()
 
     async def choose(self, wanted: Choice, brushed: Sequence[str] = ()) -> None:
         """Show the episodes of a choice that was not typed."""
@@ -401,13 +402,29 @@ class EpisodesPane:
         """Open the next episode of the list, or the one before."""
         if not len(self.positions):
             return
-        ids = [row["_id"] for row in self._table_place.rows]
-        here = ids.index(self._open[0]) + self._first if self._open and self._open[0] in ids else None
+        here = self._place(self._open[0]) if self._open else None
         there = self._first if here is None else min(max(here + by, 0), len(self.positions) - 1)
-        if not self._first <= there < self._first + self._count:
-            self._first = there // self._count * self._count
+        self.open_listed(self.page.shown.episodes.frame["episode_id"][int(self.positions[there])])
+
+    def _place(self, episode_id: str) -> int | None:
+        """Return where an episode is in the list."""
+        places = np.flatnonzero(self.positions == self.page.shown.episodes.position_of(episode_id))
+        return int(places[0]) if len(places) else None
+
+    def after(self, episode_id: str, count: int) -> list[str]:
+        """Return the ids of the episodes below one; of the page without it."""
+        place = self._place(episode_id)
+        first = self._first if place is None else place + 1
+        ids = self.page.shown.episodes.frame["episode_id"]
+        return ids.gather(self.positions[first : first + count]).to_list()
+
+    def open_listed(self, episode_id: str) -> None:
+        """Open an episode, on its page of the list."""
+        place = self._place(episode_id)
+        if place is not None and not self._first <= place < self._first + self._count:
+            self._first = place // self._count * self._count
             self._show()
-        self.page.open_episode(self._table_place.rows[there - self._first]["_id"])
+        self.page.open_episode(episode_id)
 
     def show_ids(self, ids: Sequence[str]) -> None:
         """Filter by ids."""

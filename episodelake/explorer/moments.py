@@ -6,6 +6,7 @@ One row is read at a time, without columns of images.
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -38,6 +39,10 @@ class Moment:
     others: dict[str, str]
 
 
+#: The card's names of numbers by column, which a step has no time to read again.
+_NAMES: weakref.WeakKeyDictionary[Any, dict[str, tuple[str, ...] | None]] = weakref.WeakKeyDictionary()
+
+
 def moment_of(episode: Episode, t: int) -> Moment:
     """Return the row t of an episode; of several agents, take one agent's episode.
 
@@ -45,6 +50,13 @@ def moment_of(episode: Episode, t: int) -> Moment:
         CorruptStoreError: the steps are damaged; the message names the file.
     """
     step, infos, others = row_values(episode, t)
+    names = _NAMES.setdefault(episode._rows.snapshot, {})
+    for column, value in step.items():
+        if isinstance(value, list):
+            if column not in names:
+                names[column] = episode._rows.snapshot.dimension_names(column, len(value))
+            named = dict(zip(names[column] or (), value, strict=False))
+            step[column] = named if len(named) == len(value) else value
     return Moment(t, dict(sorted(_texts(step).items(), key=_in_order)), _texts(infos), _texts(others))
 
 

@@ -28,6 +28,7 @@ from ..readers.charts.theme import END_COLORS
 from ..types import Lake
 from .address import COMPARE, OVERVIEW, Address
 from .compare_pane import ComparePane
+from .copying import copy_menu
 from .dialogs import ExportDialog
 from .episode_pane import GONE
 from .episodes_pane import EpisodesPane
@@ -39,9 +40,10 @@ from .live.watch import PAUSE, LakeWatch, Shown, Watch
 from .moments import text_of
 from .overview_pane import OverviewPane
 from .player import Player
+from .reasons import ReasonBar
 from .recording_pane import RecordingPane
 from .sql_pane import SqlPane
-from .widgets import BUNDLE_PATH, Tab, note, path_label, vega_bundle
+from .widgets import BUNDLE_PATH, Tab, add_grip, note, path_label, vega_bundle
 
 #: Seconds that the opening of a large store may take.
 _OPENING = 120.0
@@ -58,7 +60,7 @@ def add_page(application: fastapi.FastAPI, watch: Watch | LakeWatch, exports: Pa
 
     pages: weakref.WeakSet[Page] = weakref.WeakSet()
     # A running query would delay the end of the process.
-    app.on_shutdown(lambda: [each.close() for each in (watch, *list(pages))])
+    app.on_shutdown(lambda: [each.close() for each in (watch, *pages, *(page.watch for page in list(pages)))])
     # Load what draws while the browser starts.
     app.on_startup(lambda: run.io_bound(_warm_up))
 
@@ -127,7 +129,6 @@ class Page(Tab):
         self.export = ExportDialog(self, self.episodes)
         self.sql: SqlPane | None = None
         ui.keyboard(on_key=self._arrow_key, ignore=["input", "select", "textarea"])
-        ui.keyboard(on_key=self._label_key, ignore=["input", "select", "textarea"])
         self._timer = ui.timer(PAUSE, self._follow)
         if not self.watch.pinned:
             ui.timer(POLL, self._follow_writers)
@@ -145,6 +146,8 @@ class Page(Tab):
         ui.on("moved", lambda event: self.go(Address.of(parse_qs(str(event.args)[1:]))))
         ui.run_javascript("addEventListener('popstate', () => emitEvent('moved', location.search))")
         ui.context.client.on_delete(self.close)
+        if self.watch.labels is not None:
+            ui.context.client.on_disconnect(self.watch.labels.hurry)
         self._show_version()
         self._show_writers(self.watch.recordings.unsealed)
         self._show_problems()
@@ -171,49 +174,27 @@ class Page(Tab):
                 ui.tab("episodes", "Episodes", icon="view_list")
                 ui.tab(COMPARE, "Compare", icon="stacked_line_chart")
                 ui.tab("sql", "SQL", icon="terminal")
-            self._copy_button()
+            copy_menu(lambda: (self.address, self.episodes.chosen, self.shown.episodes))
             ui.button("Export", icon="ios_share", on_click=lambda: self.export.open()).props(
                 "flat dense no-caps"
             ).mark("export")
             self.dark_button()
         self._banner = note("problem banner").mark("banner")
 
-    def _copy_button(self) -> None:
-        """Add the button that copies what the tab shows, as code."""
-        with ui.button("Copy as", icon="content_copy").props("flat dense no-caps").mark("copy-as"), ui.menu():
-            for name in ("Python", "SQL", "Command", "Link"):
-                ui.menu_item(name, partial(self._copy, name))
-
-    def _copy(self, kind: str) -> None:
-        if kind == "Link":
-            ui.run_javascript("navigator.clipboard.writeText(location.href)")
-        else:
-            ui.clipboard.write(self.code(kind))
-        ui.notify("Copied", timeout=1000)
-
-    def code(self, kind: str) -> str:
-        """Return what the tab shows as Python, SQL or a command."""
-        address, query = self.address, self.episodes.chosen.sql
-        url = self.shown.store.url
-        match kind:
-            case "Python":
-                return address.python(url, query)
-            case "SQL":
-                return address.sql(query)
-            case _:
-                return address.command(url, query)
-
     def _episodes_tab(self) -> None:
         with ui.splitter(value=46, limits=(25, 75)).classes("explorer-split") as splitter:
+            add_grip(splitter)
             with splitter.before, ui.element("div").classes("list-side"):
                 self.recording = RecordingPane(self)
                 self.episodes = EpisodesPane(self)
             with splitter.after:
                 self.player = Player(self)
+                with self.player.top:
+                    self.reasons = ReasonBar(self)
                 self.labels: LabelBar | None = None
-                if self.watch.writable:
+                if self.watch.labels is not None:
                     with self.player.top:
-                        self.labels = LabelBar(self, lambda: self.episodes.marked, self.episodes.move)
+                        self.labels = LabelBar(self, self.watch.labels, self.episodes, self.player)
 
     # Events of the panes
 
@@ -259,8 +240,14 @@ class Page(Tab):
         """React to an episode that was closed or opened in the player."""
         self.episodes.mark_open(self.player.ids)
         self.recording.mark_open(self.player.ids)
+        self.reasons.show(next(iter(self.player.ids), ""))
         if self.labels is not None:
             self.labels.show(next(iter(self.player.ids), ""))
+
+    def ticked(self) -> None:
+        """Show what labels go to, and how they are."""
+        if self.labels is not None:
+            self.labels.renew()
 
     def look_at_player(self) -> None:
         """Scroll to the player on a narrow page, where it is below the list."""
@@ -296,9 +283,24 @@ class Page(Tab):
         await self.overview.follow(self.episodes.chosen)
 
     async def show_finding(self, name: str) -> None:
-        """Let the list show the episodes of a finding."""
+        """Let the list show the episodes of a finding, and open the first one where it shows."""
         self.show_list()
         await self.episodes.choose(await self._with_finding(Choice(), name))
+        first = self.watch.checkup().first(name)
+        if first is not None:
+            self.show_reason(*first)
+
+    def show_reason(self, episode_id: str, column: str | None, t: int | None) -> None:
+        """Open an episode at the step of a finding, with the signal of its column."""
+        self.show_list()
+        self.player.signals = self.reasons.signals(episode_id, column, t)
+        self.open_episode(episode_id, t=t)
+        self.look_at_player()
+
+    async def choose_runs(self, run_ids: Sequence[str]) -> None:
+        """Let the list and the overview show the episodes of some runs; of all without any."""
+        chosen = replace(self.episodes.choice, run_ids=tuple(run_ids))
+        await self.episodes.choose(chosen, self.episodes.brushed)
 
     async def _with_finding(self, choice: Choice, name: str) -> Choice:
         """Return a choice with the episodes of a finding, once the health of the store is known."""
@@ -385,23 +387,20 @@ class Page(Tab):
 
     # Following
 
-    async def follow_now(self) -> None:
-        """Show the newest version at once."""
-        await run.io_bound(self.watch.look_now)
-        await self._follow()
-
     async def _follow(self) -> None:
         shown = await run.io_bound(self.watch.look)
         if shown is None or self._timer.is_deleted:
             return
         self._show_problems()
         if shown.episodes.version == self.shown.episodes.version:
+            self.ticked()
             return
         self.shown = shown
         self._show_version()
         await self.episodes.renew()
         await self.overview.renew()
         self.player.renew()
+        self.ticked()
         if self.sql is not None:
             self.sql.renew()
 
@@ -466,22 +465,6 @@ class Page(Tab):
             return
         if event.key.arrow_up or event.key.arrow_down:
             self.episodes.move(1 if event.key.arrow_down else -1)
-
-    async def _label_key(self, event: KeyEventArguments) -> None:
-        labels, pressed = self.labels, event.action.keydown and not event.action.repeat
-        if labels is None or not pressed or self.tabs.value != "episodes":
-            return
-        if event.modifiers.ctrl or event.modifiers.meta or event.modifiers.alt:
-            return
-        match event.key.name.lower():
-            case "g":
-                await labels.label(good=True)
-            case "b":
-                await labels.label(good=False)
-            case "n":
-                labels.focus_note()
-            case "u":
-                await labels.undo()
 
     def close(self) -> None:
         """Stop background work when the tab closes."""

@@ -9,7 +9,7 @@ import threading
 from functools import partial
 from typing import Any
 
-from nicegui import run, ui
+from nicegui import background_tasks, run, ui
 from nicegui.events import GenericEventArguments
 
 from ..errors import EpisodelakeError
@@ -191,12 +191,14 @@ class SqlPane:
         self._stopped.set()
 
     def _clear(self) -> None:
-        """Hide the last result, which does not belong to a query that failed."""
+        """Hide the last result, which does not belong to the next query."""
         self._result = None
+        self._drawing.show(None)
         for element in (self._chart_card, self._table, self._take, self._download):
             element.set_visibility(False)
 
     def _show(self, result: Result) -> None:
+        self._clear()
         self._result = result
         names = result.table.column_names
         rows = []
@@ -247,17 +249,10 @@ class SqlPane:
         self._draw()
 
     def _draw(self) -> None:
-        if self._result is None:
-            return
-        try:
+        if self._result is not None:
             chosen = (self._kind.value, self._x.value, self._y.value, self._color.value)
-            specification = result_spec(self._result.table, *chosen, self.page.watch.colors)
-        except EpisodelakeError as error:
-            self._no_chart.set_text(str(error))
-            self._drawing.show(None)
-            return
-        self._no_chart.set_text("")
-        self._drawing.show(specification)
+            given = (self._result.table, *chosen, self.page.watch.colors)
+            background_tasks.create(self._drawing.draw(self._no_chart, result_spec, *given))
 
     def _clicked(self, event: GenericEventArguments) -> None:
         identity, t = event.args[1].get("_episode"), event.args[1].get("_t")

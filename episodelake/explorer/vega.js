@@ -38,7 +38,9 @@ export default {
     this.$el.stepper = { show: this.pointAt };
     this.$el.dispatchEvent(new CustomEvent("joined", { bubbles: true }));
     this.observer = new ResizeObserver(() => {
-      if (Math.abs(this.$el.clientWidth - (this.drawnAt ?? 0)) > 8) this.later();
+      // A hidden chart has no width; it keeps its picture unless `draw` dropped it.
+      const width = this.$el.clientWidth;
+      if (width && Math.abs(width - (this.drawnAt ?? 0)) > 8) this.later();
     });
     this.observer.observe(this.$el);
     this.press = (event) => (this.pressed = event.type === "pointerdown");
@@ -70,8 +72,14 @@ export default {
       this.result = this.view = null;
     },
     async draw() {
-      if (!this.spec || !this.$el.clientWidth) return;
       const turn = (this.turn = (this.turn ?? 0) + 1);
+      if (!this.spec || !this.$el.clientWidth) {
+        // Drop the outdated picture. The observer draws again once the chart is shown.
+        this.finish();
+        this.$refs.drawing.replaceChildren();
+        this.drawnAt = 0;
+        return;
+      }
       const embed = await bundle(this.bundle);
       for (let attempt = 0; attempt < 2; attempt++) {
         if (turn !== this.turn || !this.$el?.isConnected) return;

@@ -195,7 +195,23 @@ def test_an_analyst_finds_episodes_and_exports_them(
     seen.press("g")
     expect(page.get_by_role("button", name="Good (G)")).to_have_count(0)
 
-    # A misspelt column is reported and changes nothing.
+    # Twenty rows fit on a small screen, and the border of the list is dragged, or moved by keys.
+    page.set_viewport_size({"width": 1440, "height": 900})
+    settle(page)
+    fitting = "(rows, floor) => rows.filter((row) => row.getBoundingClientRect().bottom <= floor).length"
+    floor = seen.count.bounding_box()
+    assert floor is not None and seen.rows.evaluate_all(fitting, floor["y"]) >= 20
+    grip, side = page.get_by_role("separator", name="Border"), page.locator(".list-side")
+    width = side.evaluate("(side) => side.clientWidth")
+    seen.drag(grip, (0.5, 20), (15, 20))
+    page.mouse.up()
+    wait_until(lambda: side.evaluate("(side) => side.clientWidth") > width + 60, "a wider list")
+    grip.focus()
+    seen.press("ArrowLeft", "ArrowLeft", "ArrowLeft")
+    wait_until(lambda: side.evaluate("(side) => side.clientWidth") < width + 40, "a narrower list")
+    page.set_viewport_size({"width": 1500, "height": 1000})
+
+    # A misspelt column is reported and changes nothing; an error and an empty list offer a way out.
     seen.filter("episode_return > 100 and end_reason = 'truncated'")
     wanted = [e.id for e in store if e.episode_return > 100 and e.end_reason == "truncated"]
     seen.lists(len(wanted))
@@ -203,8 +219,14 @@ def test_an_analyst_finds_episodes_and_exports_them(
     seen.filter("lenght > 3")
     expect(page.locator(".problem", has_text="Nearest: length")).to_be_visible()
     seen.lists(len(wanted))
+    seen.button("Clear the condition").click()
+    seen.lists(120)
+    expect(page.locator(".problem:visible")).to_have_count(0)
     seen.filter("length > 1000")
     expect(page.get_by_text("No episode fulfils the filter")).to_be_visible()
+    seen.button("Clear the filter").click()
+    seen.lists(120)
+    expect(page.get_by_placeholder("SQL condition")).to_have_value("")
 
     # The filtered episodes are downloaded, and written as a store.
     seen.filter("length = 5")
@@ -375,8 +397,9 @@ def test_an_episode_is_played_and_compared(explorer: Explorer, store: el.Episode
     page = seen.page
     seen.opened(store[119])
     expect(seen.fact("note").first).to_have_text(HOSTILE)
-    page.locator(".overview .q-expansion-item__container").get_by_text(HOSTILE).first.click()
-    expect(seen.fact("author", "overview")).to_have_text(f"{HOSTILE}, B")
+    seen.button("About the data").click()
+    expect(seen.fact("author", "about")).to_have_text(f"{HOSTILE}, B")
+    seen.press("Escape")
     page.get_by_role("button", name="Play or pause").click()
     seen.at(store[119].length, store[119].length)
     expect(page.locator(".timeline button", has_text="play_arrow")).to_be_visible()
@@ -687,13 +710,15 @@ def test_a_roboticist_labels_episodes(visit: Open, tmp_path: Path) -> None:
 
 
 def test_the_overview(stores: Explorer, lake: Path, visit: Open) -> None:
-    """The first screen has amounts, findings, curves and ends; findings and ends list their episodes."""
+    """The first screen has amounts, curves, runs, findings and ends. Findings and ends list their episodes, a
+    finding opens the first one at its step, and runs that are ticked filter the page.
+    """
     sick = el.open(lake / "sick")
     seen = visit(stores, "sick", pane=None)
     page = seen.page
     frame, report = sick.episodes.collect(), sick.health()
     facts, part = page.locator(".about-facts"), page.locator(".part-of")
-    returns = ".beside-curve .part:nth-child(2)"
+    returns = ".distribution.returns"
     for text in (f"{len(frame):,}", f"{frame['length'].sum():,}", f"{frame['episode_return'].median():.6g}"):
         expect(facts.get_by_text(text, exact=True).first).to_be_visible()
     for place in (".part:has(.smoothing)", returns, ".beside-curve .part:last-child"):
@@ -704,13 +729,43 @@ def test_the_overview(stores: Explorer, lake: Path, visit: Open) -> None:
         page.get_by_label("Colour").click()
         page.get_by_role("option", name="run.algo").click()
     seen.check()
-    for finding in report.findings[:2]:
+    for finding, rows in list(zip(report.findings, report.parts(), strict=True))[:2]:
         page.locator(".finding", has_text=finding.message).click()
         seen.lists(len(finding.positions))
         assert set(seen.column("#")) == {str(position) for position in finding.positions}
+        seen.opened(rows["episode_id"][0])
+        seen.at(rows["t"][0] or 0, 12)
+        why = report.reasons(rows["episode_id"][0])["reason"].to_list()
+        expect(page.locator(".reason-bar .finding")).to_have_text(why)
+        signal = "observation[1]" if finding.kind == "nan" else "reward"
+        expect(page.locator(".player .picker .q-chip")).to_contain_text(signal)
+        expect(seen.canvas(".first")).to_be_visible()
         seen.tab("Overview")
         expect(part).to_contain_text(f"{len(finding.positions)} of {len(frame)} episodes")
     page.get_by_role("button", name="Whole store").click()
+    expect(part).to_be_hidden()
+
+    # The runs, those that began last first.
+    rows = page.locator(".runs-table tbody tr")
+    expect(rows).to_have_count(4)
+    for run, name in enumerate(("run3", "run2", "run1", "run0")):
+        own = frame.filter(frame["run_id"].str.starts_with(name))
+        returns_of_run = own["episode_return"].to_list()
+        cells = rows.nth(run).locator("td").all_inner_texts()
+        assert cells[1] == name and cells[5] == "30" and cells[7] == ("ppo" if run % 2 == 0 else "dqn")
+        assert cells[3:5] == [f"{sum(returns_of_run[-3:]) / 3:.6g}", f"{max(returns_of_run):.6g}"]
+        expect(rows.nth(run).locator("polyline")).to_be_attached()
+    with redrawn(page.locator(".part:has(.smoothing) .chart-place")):
+        rows.nth(0).get_by_role("checkbox").click()
+    rows.nth(2).get_by_role("checkbox").click()
+    expect(part).to_contain_text(f"60 of {len(frame)} episodes")
+    expect(rows).to_have_count(4)
+    seen.tab("Episodes")
+    seen.lists(60)
+    assert {text.partition("/")[0] for text in seen.column("episode")} <= {"run1", "run3"}
+    page.wait_for_url(re.compile("runs=run3.*runs=run1"))
+    seen.tab("Overview")
+    page.get_by_role("button", name="All runs").click()
     expect(part).to_be_hidden()
     page.locator(".end-row", has_text="truncated").click()
     ended = frame.filter(end_reason="truncated")

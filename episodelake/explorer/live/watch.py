@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -16,6 +17,7 @@ from ...errors import CorruptStoreError, EpisodelakeError
 from ...plugin import Unsealed
 from ...types import Lake
 from ..checkup import Checkup
+from ..labels import ENTRY, LabelQueue
 from ..listing import EpisodeList, SeriesColors
 from ..pictures.sheets import Sheets
 from .growing import Recordings, state_of
@@ -33,7 +35,7 @@ class Shown:
         store: the open store, pinned at the version.
         episodes: its list.
         card: the entries of the dataset card that have a meaning, as texts.
-        fps: the card's frames per second, unchecked; None where it has none.
+        fps, labels: the card's frames per second and keys of labels, unchecked; None where it has none.
         seconds: how long it took to load.
     """
 
@@ -41,6 +43,7 @@ class Shown:
     episodes: EpisodeList
     card: dict[str, str]
     fps: Any
+    labels: Any
     seconds: float
 
 
@@ -53,10 +56,10 @@ def load(store: EpisodeStore) -> Shown:
     started = time.perf_counter()
     try:
         content = store.card
-        card, fps = content.texts(), content.get("fps")
+        card, entries = content.texts(), (content.get("fps"), content.get(ENTRY))
     except CorruptStoreError as error:
-        card, fps = {"problem": str(error)}, None
-    return Shown(store, EpisodeList(store), card, fps, time.perf_counter() - started)
+        card, entries = {"problem": str(error)}, (None, None)
+    return Shown(store, EpisodeList(store), card, *entries, time.perf_counter() - started)
 
 
 class Watch:
@@ -72,11 +75,10 @@ class Watch:
         recordings: what writers of this machine record now.
         colors: those of its runs, the same in every version and on all pages.
         sheets: small pictures of its episodes.
-        writable: whether pages may label episodes.
+        labels: those of its pages; None unless pages may label episodes.
     """
 
     def __init__(self, store: EpisodeStore, *, pinned: bool = False, writable: bool = False) -> None:
-        self.writable = writable
         self.left_out: tuple[str, ...] = ()
         try:
             self.shown = load(store)
@@ -91,6 +93,7 @@ class Watch:
         self._earliest = 0.0
         self.recordings = Recordings(store)
         self._checkup: Checkup | None = None
+        self.labels = LabelQueue(store, Path.cwd()) if writable else None
 
     def find(self, episode_id: str) -> Episode | None:
         """Return an episode of the version that is shown; None if it is gone."""
@@ -114,6 +117,8 @@ class Watch:
         if self._checkup is not None:
             self._checkup.stop()
         self.recordings.close()
+        if self.labels is not None:
+            self.labels.close()
 
     def recorded(self, now: Callable[[], float] = time.monotonic) -> Unsealed:
         """Return the unsealed episodes as of now or a moment ago; of a fixed version none."""
@@ -134,11 +139,6 @@ class Watch:
         shown = load(store)
         self.left_out = left_out
         return shown
-
-    def look_now(self) -> Shown:
-        """Look for a newer version, however short ago the last look was."""
-        self._earliest = 0.0
-        return self.look()
 
     def look(self, now: Callable[[], float] = time.monotonic) -> Shown:
         """Poll for a newer version, unless the last poll was a moment ago, and return the one to show.
