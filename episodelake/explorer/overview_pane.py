@@ -21,7 +21,7 @@ from .checkup import Checkup, name_of
 from .listing import Choice, column_sql
 from .live.watch import Shown
 from .moments import NOTHING, text_of
-from .pictures.runs import RunPictures
+from .panes.run_pictures import RunPictures
 from .runs_pane import RunsPane
 from .widgets import Drawing, PageOwner, note
 

@@ -1,4 +1,4 @@
-"""Frames of episodes in the browser, which plays them: cameras, sheets for lists, and pictures of runs.
+"""Frames of episodes in the browser, which plays them.
 
-Begin with `camera`.
+`sources` has the frames, `served` sends them, the scripts beside `camera` draw them; `sheets` are for lists.
 """

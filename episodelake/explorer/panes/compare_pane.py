@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 from nicegui import background_tasks, run, ui
 
-from .. import Episode
-from ..errors import EpisodelakeError
-from ..readers.charts.overlay import END, MOST_EPISODES, START
-from ..readers.charts.signals import signal_columns
-from ..readers.charts.theme import PALETTE
-from .charts import compare_spec
-from .episodes_pane import EpisodesPane
-from .moments import text_of
-from .pictures.camera import Camera, Playback
-from .pictures.sources import frame_sources, rate_of
-from .widgets import Drawing, PageOwner, note
+from ... import Episode
+from ...errors import EpisodelakeError
+from ...readers.charts.overlay import END, MOST_EPISODES, START
+from ...readers.charts.signals import signal_columns
+from ...readers.charts.theme import PALETTE
+from ..charts import compare_spec
+from ..episodes_pane import EpisodesPane
+from ..moments import text_of
+from ..pictures.camera import Camera, Playback
+from ..pictures.sources import frame_sources, rate_of
+from ..widgets import Drawing, PageOwner, note
 
 #: More episodes have lines, and no frames.
 _MOST_CAMERAS = 8
