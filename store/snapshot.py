@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 from typing import Any
@@ -492,16 +491,3 @@ class Snapshot:
                 f"Version {self.version} of {self.layout.root} was vacuumed: some of its files are gone. "
                 "Open the newest version, or a tagged one."
             )
-
-
-@dataclass(frozen=True)
-class EpisodeSet:
-    """Episodes of a snapshot: all, or those with certain ids.
-
-    Attributes:
-        snapshot: the snapshot.
-        ids: their ids, in any order; None for all.
-    """
-
-    snapshot: Snapshot
-    ids: pa.Array | None = None
