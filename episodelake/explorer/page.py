@@ -266,8 +266,9 @@ class Page(Tab):
 
     async def compare(self) -> None:
         """Show the ticked episodes beside each other."""
+        if self._compare.state["compared"]:
+            await self._compare.open()
         self.tabs.set_value(COMPARE)
-        await self._compare.open()
 
     async def narrow(self, column: str, condition: str) -> None:
         """Let the list show those of its episodes that fulfil an SQL condition on a column."""
@@ -449,6 +450,8 @@ class Page(Tab):
         await self.follow_list()
         if self.tabs.value == "episodes" and not self.player.panes:
             self.episodes.move(0)  # The pane never starts empty.
+        if self.tabs.value == COMPARE and not self._compare.state["compared"]:
+            await self._compare.open()
         if self.tabs.value == "sql" and self.sql is None:
             with self.sql_place:
                 self.sql = SqlPane(self)

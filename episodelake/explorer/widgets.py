@@ -156,7 +156,7 @@ def spark(values: Sequence[float | None], limits: tuple[float, float] | None = N
 
 def usual_limits(values: Sequence[float]) -> tuple[float, float]:
     """Return limits of an axis that a few wild values do not move."""
-    quantiles = np.quantile(values, [0.01, 0.25, 0.75, 0.99]).tolist() if len(values) else [0.0] * 4
+    quantiles = np.quantile(values, [0.02, 0.98]).tolist() if len(values) else [0.0] * 2
     return usual_range(min(values, default=0.0), max(values, default=0.0), quantiles)
 
 
