@@ -74,9 +74,9 @@ def reasons_of(report: HealthReport | None, episode_id: str) -> pl.DataFrame:
     """Return the rows of `HealthReport.reasons`, without findings that most of the episodes have."""
     if report is None or not episode_id:
         return pl.DataFrame()
-    usual = [each for each in report.findings if 2 * len(each.positions) > report.count]
+    usual = {(each.kind, each.column) for each in report.findings if 2 * len(each.positions) > report.count}
     rows = report.reasons(episode_id)
-    return rows.filter(~pl.struct("kind", "column").is_in([(each.kind, each.column) for each in usual]))
+    return rows.filter([kind not in usual for kind in rows.select("kind", "column").iter_rows()])
 
 
 def signals_at(episode: Episode, column: str, t: int | None) -> list[str]:
