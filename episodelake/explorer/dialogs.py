@@ -11,11 +11,10 @@ from nicegui import run, ui
 from .. import EpisodeStore
 from ..errors import EpisodelakeError
 from ..plugin import counted
-from .episode_pane import GONE
 from .episodes_pane import EpisodesPane
 from .moments import text_of
 from .queries import FORMATS, export_folder, ids_as, sql_of_ids
-from .widgets import PageOwner, note
+from .widgets import GONE, PageOwner, note
 
 
 class ExportDialog:
