@@ -1,5 +1,6 @@
 """The explorer in a real, headless Chromium, one user's walk after another: `make test-explorer`."""
 
+import getpass
 import re
 import shutil
 import urllib.error
@@ -602,33 +603,39 @@ def test_a_roboticist_labels_episodes(visit: Open, tmp_path: Path) -> None:
 
     def labelled(name: str, *wanted: object) -> None:
         # The last episodes have these labels.
-        got = lambda: [one.annotations.get(name) for one in read()][-len(wanted) :]  # noqa: E731
-        wait_until(lambda: got() == list(wanted), f"{name} of the last episodes to be {wanted}")
+        def got() -> bool:
+            if save.is_visible():
+                save.click()
+                page.wait_for_timeout(300)
+            return [one.annotations.get(name) for one in read()][-len(wanted) :] == list(wanted)
+
+        wait_until(got, f"{name} of the last episodes to be {wanted}")
 
     with explored(made.path, tmp_path / "out", "--write") as explorer:
         seen = visit(explorer)
         page = seen.page
+        save, left = seen.page.get_by_title("Save now"), seen.page.locator(".label-left")
         seen.opened(made[5])
-        seen.press("g")
-        seen.opened(made[4])
-        labelled("good", None, None, None, None, None, True)
-        expect(page.locator(".episodes-table th", has_text="good")).to_be_visible()
-        seen.press("b")
-        seen.opened(made[3])
-        labelled("good", None, None, None, None, False, True)
-        seen.press("n")
-        expect(page.get_by_role("textbox", name="Note")).to_be_focused()
-        page.keyboard.type("fell over")  # Keys in its box are text.
+        expect(left).to_have_text("6 left")
+        # The page does not wait for the server, and keys in the box of the note are text.
+        seen.press("g", "b", "n")
+        page.keyboard.type("bug: fell over")
         seen.press("Enter")
-        labelled("note", "fell over", None, None)
+        seen.opened(made[3])
+        expect(left).to_have_text("4 of 6 left")
+        labelled("good", None, None, None, None, False, True)
+        labelled("note", "bug: fell over", None, None)
+        labelled("labelled_by", getpass.getuser(), getpass.getuser(), getpass.getuser())
+        expect(page.locator(".episodes-table th", has_text="good")).to_be_visible()
         page.wait_for_function("document.activeElement.tagName !== 'INPUT'")
         seen.opened(made[3])
         seen.press("b")
         seen.opened(made[2])
         labelled("good", False, False, True)
         seen.rows.nth(0).click()
-        expect(page.locator(".label-state")).to_have_text("good")
+        expect(page.locator(".label-state")).to_contain_text(f"good \N{MIDDLE DOT} {getpass.getuser()}")
         seen.tick(0, 1)
+        expect(page.get_by_text("labels go to the 2 ticked rows")).to_be_visible()
         page.get_by_role("button", name="Bad (B)").click()
         labelled("good", False, False)
         undo = page.get_by_role("button", name="Undo the last label (U)")
@@ -637,6 +644,29 @@ def test_a_roboticist_labels_episodes(visit: Open, tmp_path: Path) -> None:
             labelled("good", *wanted)
         expect(undo).to_be_disabled()
         labelled("note", *[None] * 6)
+
+        # Keys of their own, and steps from a mark on.
+        page.get_by_role("button", name="Keys and labels").click()
+        box, keep = page.get_by_role("textbox", name="A key and a label"), seen.button("Save")
+        for text, problem in (("s length=3", "was recorded"), ("u good=1", "a key of the page")):
+            box.fill(text)
+            keep.click()
+            expect(page.locator(".q-dialog .problem")).to_contain_text(problem)
+        box.fill("s outcome=slip\nd outcome=drop")
+        keep.click()
+        expect(page.get_by_role("button", name="Slip (S)")).to_be_visible()
+        seen.opened(made[5])
+        seen.press("ArrowRight", "m", "ArrowRight", "s")
+        expect(page.locator(".label-state")).to_contain_text("slip at t = 1 to 2")
+        seen.press("d")
+        seen.opened(made[4])
+        labelled("outcome", None, "drop")
+        assert read()[5].step_annotations["outcome"][:4] == [None, "slip", "slip", None]
+        assert read().card["labels"] == ['s outcome="slip"', 'd outcome="drop"']
+        seen.press("?")
+        expect(page.get_by_role("dialog", name="Keys")).to_contain_text("undo the last label")
+        seen.press("d", "Escape")  # A key of a dialog labels nothing.
+        seen.check()
         seen.ask(ENDLESS)
         expect(page.get_by_role("button", name="Stop")).to_be_visible()
         explorer.interrupt()
