@@ -213,7 +213,7 @@ class LabelBar(ui.element, component="labels.js"):
         given = event.args
         self._handled = given["seq"]
         label = (NOTE, given["note"] or None) if given["key"] is None else self.labels.get(given["key"])
-        ids = self._listed.marked or [given["id"]]
+        ids = [given["id"]] if self._mark is not None else self._listed.marked or [given["id"]]
         if label is None or ids == [""]:
             self.renew()
             return

@@ -656,6 +656,9 @@ def test_a_roboticist_labels_episodes(visit: Open, tmp_path: Path) -> None:
         keep.click()
         expect(page.get_by_role("button", name="Slip (S)")).to_be_visible()
         seen.opened(made[5])
+        for row in range(2):
+            seen.rows.nth(row).get_by_role("checkbox").click()
+        expect(page.get_by_text("ticked rows")).to_be_hidden()
         seen.press("ArrowRight", "m", "ArrowRight", "s")
         expect(page.locator(".label-state")).to_contain_text("slip at t = 1 to 2")
         seen.press("d")
