@@ -38,7 +38,7 @@ class Explorer:
         write: bool,
         storage_options: Mapping[str, str] | None,
     ) -> Explorer:
-        """Start an explorer and return it once its page answers.
+        """Start an explorer and return it once its port is taken; the page answers about two seconds later.
 
         Args:
             url: of a store or a lake.
@@ -53,7 +53,7 @@ class Explorer:
                 labelled.
             MissingPackageError: a package of the extra `explore` is not installed.
             StoreNotFoundError, StoreAccessError, CorruptStoreError: the process cannot read it.
-            ComputationError: the process ended before its page answered.
+            ComputationError: the process ended before its port was taken.
         """
         height = whole_number("height", height, 1, _TALLEST)
         if write and version is not None:
@@ -90,7 +90,7 @@ class Explorer:
         if "error" in answer:
             raise getattr(errors, answer["kind"])(answer["error"])
         raise ComputationError(
-            f"The explorer of {url} ended with status {process.returncode} before its page answered. "
+            f"The explorer of {url} ended with status {process.returncode} before its page could answer. "
             "Standard error has its messages."
         )
 

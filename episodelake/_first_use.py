@@ -52,10 +52,6 @@ def lazy_names(module: str, file: str) -> tuple[list[str], Callable[[str], objec
     return names, load, lambda: sorted({*namespace, *names})
 
 
-#: Names of other libraries for what this one has.
-_MEANT = {"load": "open", "read": "open", "connect": "open"}
-
-
 def _hint(name: str) -> str:
     """Return the end of a message about an unknown name: where it is, or the name most like it."""
     if name.startswith("_"):
@@ -66,13 +62,17 @@ def _hint(name: str) -> str:
             f"el.plugin.{each}": f"{__package__}.plugin.{each}" for each in ("columns", "engines", "files")
         }
     known = {f"{room}.{each}": each for room, path in rooms.items() for each in sys.modules[path].__all__}
-    there = [path for path, each in known.items() if each in (name, _MEANT.get(name))]
+    there = [path for path, each in known.items() if each == name]
     if there:
-        return f": did you mean {there[0]}?" if name in _MEANT else f": it is {there[0]}."
-    # It loads difflib, which no program needs that misspells nothing.
+        return f": it is {there[0]}."
+    # They load difflib, which no program needs that misspells nothing.
     from .store.common.arguments import near_names
+    from .store.common.habits import meant
 
-    near = near_names(name, list(known.values()), 1)
+    same = meant("module", name)
+    if same is not None and same not in known.values():
+        return f": did you mean {same}?"
+    near = [same] if same else near_names(name, list(known.values()), 1)
     return "".join(f": did you mean {path}?" for path, each in known.items() if [each] == near)
 
 

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from ..store.dynamic.columns import columns_or_nulls
 from ..store.errors import CorruptStoreError
 from ..store.files import Place
-from ..store.parquet.files import open_parquet, reading_file
+from ..store.parquet.files import open_parquet, over_files, reading_file
 from ..store.snapshot import Snapshot
 from ..store.spaces import SpaceCodec
 from ..store.spaces.arrow import flat_array, list_array, values_of
@@ -425,6 +425,10 @@ class BlockReader:
     def __reduce__(self) -> tuple[Any, ...]:
         """Open files are not taken along."""
         return BlockReader, (self.snapshot,)
+
+    def files(self, names: Iterable[str]) -> Sequence[SegmentFile]:
+        """Return the open files of segments; on an object store several are opened at a time."""
+        return over_files(self.file, list(names), self.snapshot.layout.root)
 
     def single(self, position: int) -> tuple[Block, int]:
         """Return the same as `shared`; a part with the episode alone if its row group was not asked for yet.

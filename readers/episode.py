@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 
 from ..store.agents import Lanes, lanes_of
-from ..store.common.arguments import missing_attribute
+from ..store.common.arguments import missing_attribute, suggest
 from ..store.common.optional_packages import require
 from ..store.dynamic.column_groups import EXTRA
 from ..store.errors import InvalidArgumentError
@@ -24,14 +24,6 @@ from ..store.spaces.arrow import values_of
 from .blocks import Block, BlockPart, BlockReader
 from .context import EpisodeRowReader
 from .episode_data import EpisodeData, stack
-
-#: Attributes by names that other libraries have for them.
-_MEANT = {
-    "episode_id": "id",
-    "steps": "frame()",
-    "to_polars": "frame()",
-    "to_pandas": "frame().to_pandas()",
-}
 
 if TYPE_CHECKING:
     from .charts.chart import AnyChart
@@ -56,16 +48,28 @@ class Episode(EpisodeData):
 
         def __getattr__(self, name: str) -> Any:
             """Raise an AttributeError that has the names most like an unknown one."""
-            raise missing_attribute(self, name, _MEANT)
-
-        def __getitem__(self, name: object) -> Any:
-            """Raise an InvalidArgumentError: an episode has attributes, and no items."""
-            known = isinstance(name, str) and not name.startswith("_") and hasattr(type(self), name)
-            hint = f" Did you mean episode.{name}?" if known else ""
-            raise InvalidArgumentError(f"An episode has attributes, and no item {name!r:.100}.{hint}")
+            raise missing_attribute(self, name, "episode")
 
         # Else it could be iterated over, item by item.
         __iter__ = None
+
+    def __getitem__(self, name: str) -> Any:
+        """Return an attribute by its name, as of a dict of arrays: `episode["observations"]`.
+
+        Raises:
+            InvalidArgumentError: it has no such attribute, or only a method.
+        """
+        public = isinstance(name, str) and not name.startswith("_")
+        there = public and (name in vars(self) or hasattr(type(self), name))
+        if there and not callable(getattr(type(self), name, None)):
+            return getattr(self, name)
+        text = f"An episode has no item {name!r:.100}."
+        if there:
+            raise InvalidArgumentError(f"{text} Call episode.{name}().")
+        if not public:
+            raise InvalidArgumentError(f"{text} Take rows of episode.frame(), or of episode.observations.")
+        names = [each for each in dir(type(self)) if not each.startswith("_")]
+        raise InvalidArgumentError(text + suggest(name, names, "episode"))
 
     def agent(self, agent_id: str) -> Episode:
         """Return one agent of a multi-agent episode, as an episode of its own.

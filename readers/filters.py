@@ -28,6 +28,7 @@ from .sql.advice import advice
 from .sql.beside import exact_text, refuse_rounded
 from .sql.connections import add_macros, add_steps, check_frame_function, check_has_steps, macros_for
 from .sql.macros import TRANSITIONS, WITH_NEXT
+from .sql.rollout_views import rollout_columns, rollout_names
 from .sql.session import QuerySession, check_text, plain_parameters
 from .sql.sources import SqlSources, run_interruptible
 from .sql.text import RUN, named_words, names_run_keys, run_keys
@@ -108,7 +109,8 @@ def _confined_views(
         words: of a condition that reads steps, for the macros that it names; None for any other.
     """
     connection = sources.connection
-    body = f"SELECT *, row_number() OVER () - 1 AS {POSITION} FROM ({sources.table(EPISODES)})"
+    names = _further_columns(snapshot)
+    body = f"SELECT *{names}, row_number() OVER () - 1 AS {POSITION} FROM ({sources.table(EPISODES)})"
     if candidates is not None:
         chosen = np.zeros(snapshot.episode_count, bool)
         chosen[candidates] = True
@@ -129,6 +131,17 @@ def _confined_views(
         check_has_steps(connection)
         add_macros(connection, words)
     sources.confine()
+
+
+def _names_of_rollouts(snapshot: Snapshot) -> dict[str, str]:
+    """Return further names of columns of episodes; empty for a store of other episodes than rollouts."""
+    there = snapshot.episodes_schema.names
+    return {} if snapshot.manifest.rollouts is None else rollout_names(there)
+
+
+def _further_columns(snapshot: Snapshot) -> str:
+    """Return the end of a list of columns of episodes: those by further names."""
+    return "" if snapshot.manifest.rollouts is None else rollout_columns(snapshot.episodes_schema.names)
 
 
 def _fulfilling(
@@ -169,6 +182,8 @@ def invalid_expression(
 def _meant(snapshot: Snapshot, name: str) -> str:
     """Return the end of a message about an unknown column of episodes."""
     prefix, _, key = name.partition(".")
+    if (column := _names_of_rollouts(snapshot).get(name)) is not None:
+        return f" It is the column {column} of episodes. SQL text has both names."
     if prefix != RUN or not key:
         return suggest(name, snapshot.episodes_schema.names)
     known = run_keys(snapshot)
@@ -344,6 +359,8 @@ def _values(context: ReadContext, by: str | pl.Expr) -> pl.Series:
         )
     snapshot = context.snapshot
     frame = positioned_episodes(snapshot, context.positions)
+    if isinstance(by, str):
+        by = _names_of_rollouts(snapshot).get(by, by)
     key = pl.col(by) if isinstance(by, str) else by
     try:
         named = isinstance(by, str) and by in frame.collect_schema()
@@ -374,7 +391,9 @@ def _sql_values(context: ReadContext, text: str) -> pl.Series:
         raise QueryError(f"Cannot sort by {text!r}, which is no SQL expression: {error}") from error
     session = QuerySession(context, keep_rows=False)
     try:
-        values = session.query(f"SELECT episode_id, ({text}\n) AS {_KEY} FROM episodes")
+        names = _further_columns(context.snapshot)
+        rows = f"(SELECT *{names} FROM episodes) AS episodes" if names else "episodes"
+        values = session.query(f"SELECT episode_id, ({text}\n) AS {_KEY} FROM {rows}")
     finally:
         session.close()
     snapshot = context.snapshot

@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from ..store.common.habits import meant
 from ..store.delta.log import TableFile
 from ..store.errors import EpisodelakeError, EpisodeNotFoundError, InvalidArgumentError
 from ..store.files import Place, access_error, is_denied, is_passing
@@ -147,9 +148,19 @@ def positions_of_ids(context: ReadContext, ids: Collection[str]) -> dict[str, in
             shown = collect_episodes(snapshot, few)["episode_id"].to_list()
             raise EpisodeNotFoundError(
                 f"There is no episode {episode_id!r} among these {len(context)}. "
-                f"Ids look like: {', '.join(map(repr, shown)) or 'none'}." + refresh_hint(snapshot)
+                f"Ids look like: {', '.join(map(repr, shown)) or 'none'}."
+                + _column_hint(snapshot, episode_id)
+                + refresh_hint(snapshot)
             )
     return positions
+
+
+def _column_hint(snapshot: Snapshot, name: str) -> str:
+    """Return the hint for a name that other libraries take for a column of a dataset."""
+    columns = {*snapshot.shown_schema("steps").names, *snapshot.shown_schema("episodes").names}
+    if name not in columns and meant("view", name) is None:
+        return ""
+    return " For columns take view.steps, view.episodes or view.loader(); of an episode view[0].observations."
 
 
 def collect_table(snapshot: Snapshot, table: str, frame: pl.LazyFrame) -> pl.DataFrame:

@@ -34,18 +34,6 @@ STORE_ONLY = (
 )
 
 
-#: What other libraries call what a view has.
-_MEANT = {
-    "num_episodes": "len(view)",
-    "total_episodes": "len(view)",
-    "limit": "view[:n]",
-    "head": "view[:n]",
-    "to_pandas": "view.to.pandas() or view.episodes.collect().to_pandas()",
-    "to_polars": "view.episodes.collect() or view.steps.collect()",
-    "add_episode": "writer() and its write_episode(...)",
-}
-
-
 class DescribedView(ContextView):
     """The part of a view that describes its store and version, and answers in dataframes and SQL."""
 
@@ -53,9 +41,14 @@ class DescribedView(ContextView):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Raise an AttributeError; it says so where a store has what a view lacks."""
+            """Return a conversion by its name elsewhere, `to_pandas`; else raise an AttributeError, which
+            says where a store has what a view lacks.
+            """
+            kind = name.removeprefix("to_")
+            if kind != name and not kind.startswith("_") and hasattr(self.to, kind):
+                return getattr(self.to, kind)
             if name not in STORE_ONLY:
-                raise missing_attribute(self, name, _MEANT)
+                raise missing_attribute(self, name, "view")
             raise AttributeError(
                 f"{type(self).__name__!r} object has no attribute {name!r}: it is of the whole store or "
                 "moves on. Call it on the store, as open(view.url) gives it.",

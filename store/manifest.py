@@ -389,7 +389,8 @@ def _not_found(root: Place) -> StoreNotFoundError:
         listed = ", ".join(str(root / name) for name in stores[:_NAMED])
         more = f" and {len(stores) - _NAMED} more" if len(stores) > _NAMED else ""
         return StoreNotFoundError(
-            f"{root} is a folder with stores, not a store. Give one of them: {listed}{more}."
+            f"{root} is a folder with stores, not a store. Give one of them: {listed}{more}. "
+            f"For all of them: `episodelake lake {root}`, in Python episodelake.lake({str(root)!r})."
         )
     holds = ", ".join(names[:_NAMED]) or "nothing"
     return StoreNotFoundError(

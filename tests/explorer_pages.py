@@ -1,7 +1,5 @@
 """What the tests of the explorer's page share: a store, the command in a process, Chromium and one visit."""
 
-import base64
-import io
 import os
 import re
 import shutil
@@ -16,7 +14,6 @@ from urllib.parse import urlsplit
 
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete
-from PIL import Image
 from playwright.sync_api import Browser, Locator, Page, Playwright, expect
 
 import episodelake as el
@@ -341,7 +338,7 @@ class Visit:
         """The canvas of a chart."""
         return self.page.locator(f"{place} canvas").first
 
-    def shows(self, frame: np.ndarray, place: str = ".first img.frame") -> None:
+    def shows(self, frame: np.ndarray, place: str = ".first canvas.frame") -> None:
         """Wait until a frame is shown, pixel by pixel."""
         wait_until(lambda: np.array_equal(pixels(self.page.locator(place)), frame), f"the frame in {place}")
 
@@ -354,12 +351,15 @@ def redrawn(part: Locator) -> Iterator[None]:
     wait_until(lambda: part.screenshot() != before, "another picture")
 
 
-def pixels(image: Locator) -> np.ndarray:
-    """A picture of a page as it was sent, pixel by pixel; empty before it was."""
-    source = image.get_attribute("src")
-    if not source:
-        return np.zeros(0)
-    return np.asarray(Image.open(io.BytesIO(base64.b64decode(source.partition(",")[2]))))
+def pixels(canvas: Locator) -> np.ndarray:
+    """What a canvas shows, pixel by pixel."""
+    height, *data = canvas.evaluate(
+        """(canvas) => {
+            const context = canvas.getContext("2d");
+            return [canvas.height, ...context.getImageData(0, 0, canvas.width, canvas.height).data];
+        }"""
+    )
+    return np.array(data, np.uint8).reshape(height, -1, 4)[..., :3]
 
 
 def unnamed(page: Page) -> list[str]:
@@ -399,7 +399,7 @@ def misplaced(page: Page) -> list[str]:
             for (const part of shown("*"))
                 if (part.scrollHeight > part.clientHeight + 1 && getComputedStyle(part).overflowY === "auto"
                     && part.tabIndex < 0 && !part.querySelector("a, button, input, [tabindex]"))
-                    faults.push("cannot be scrolled by keys: " + part.className);
+                    faults.push("cannot be scrolled by keys: " + part.outerHTML.slice(0, 200));
             return faults;
         }"""
     )

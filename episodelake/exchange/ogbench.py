@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from ..plugin import FlatTree, Match, TreeLayout, tree_format
-from ..writers.importing.npy import compared, npz_path
+from ..writers.importing.npy import npz_path
 from ..writers.importing.trees import NPZ, looked_into_tree
 
 _LAYOUT = TreeLayout(observation="observations", action="actions", reward="rewards", last="terminals")
@@ -28,7 +28,7 @@ class _Dataset(FlatTree):
 
 
 def _look(file: Any) -> Match:
-    return compared(file.names, "observations", "actions", "terminals")
+    return Match.of_names(file.names, "observations", "actions", "terminals")
 
 
 def _look_into_shard(file: Any) -> Match:

@@ -26,7 +26,9 @@ def _opened(request: dict[str, Any]) -> EpisodeStore | Lake:
     try:
         return open_store(url, version=request["version"], storage_options=options)
     except StoreNotFoundError:
-        return lake(url, storage_options=options)
+        found = lake(url, storage_options=options)
+        found.stores()  # an error belongs to the call
+        return found
 
 
 def _answer(**values: str) -> None:

@@ -8,12 +8,14 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 from urllib.parse import urlencode
 
+from .. import EpisodeStore
+from ..plugin import literal
 from ..readers.charts.overlay import START
 from .charts import Curve
-from .listing import POSITION, Choice
+from .listing import POSITION, Choice, EpisodeList, column_sql
 
-OVERVIEW, EPISODES, SQL = "overview", "episodes", "sql"
-PANES = (OVERVIEW, EPISODES, SQL)
+OVERVIEW, EPISODES, COMPARE, SQL = "overview", "episodes", "compare", "sql"
+PANES = (OVERVIEW, EPISODES, COMPARE, SQL)
 _MOST_PARTS = 200
 _SEVERAL = ("brush", "chips", "facets", "runs", "signals", "compared", "overlaid")
 _CURVE = {each.name: each.default for each in fields(Curve)}
@@ -32,11 +34,12 @@ class Address:
         runs: the ids of the chosen runs.
         finding: the name of the finding whose episodes are listed.
         sort: the column to sort by, with a minus for largest first.
+        gallery: whether the list is a grid of pictures.
         episode, beside: the ids of the open episodes.
         t: the step that is shown.
         signals: what is drawn of them.
-        compared: the ids of the episodes that the open dialog compares.
-        align, overlaid: where it aligns them, and the signals that it draws.
+        compared: the ids of the episodes that are compared.
+        align, overlaid: where they are aligned, and their signals that are drawn.
         query: the text of the SQL box.
         curve: the learning curve.
     """
@@ -49,6 +52,7 @@ class Address:
     runs: tuple[str, ...] = ()
     finding: str = ""
     sort: str = f"-{POSITION}"
+    gallery: bool = False
     episode: str = ""
     beside: str = ""
     t: int = 0
@@ -86,7 +90,8 @@ class Address:
         }
         return cls(
             pane=pane if pane in PANES else OVERVIEW,
-            t=_number(known.get("t", ["0"])[0]),
+            t=(_step if "compared" in known else _number)(known.get("t", ["0"])[0]),
+            gallery="gallery" in known,
             curve=Curve(**curve),
             **single,
             **several,
@@ -104,30 +109,60 @@ class Address:
         """The condition of the overview; that of a finding needs its episodes and is left out."""
         return replace(self.choice, chips=(*self.chips, *self.brush)).where
 
-    def python(self, url: str, sql: str) -> str:
-        """Return Python that gives what the pane shows.
+    def python(self, listed: EpisodeList) -> str:
+        """Return Python that gives what the pane shows: of the list, a loader that a learner can take.
 
         Args:
-            url: of the store, with its version.
-            sql: the query of the list.
+            listed: all episodes of the version.
         """
-        lines = ["import episodelake as el", "", f"store = el.open({url!r})"]
-        where = self._where
+        lines = ["import episodelake as el", "", f"store = el.open({listed.store.url!r})"]
         if self.pane == OVERVIEW:
             # Of the whole store, as on the page.
-            lines.append("print(store.health())")
-            lines += [f"store = store.filter({where!r})"] if where else []
+            lines += ["print(store.health())", *self._selected(listed.labels)]
             curve = ", ".join(f"{key}={value!r}" for key, value in asdict(self.curve).items())
-            lines.append(f"store.plot.learning_curve({curve})")
+            lines.append(f"episodes.plot.learning_curve({curve})")
         elif self.pane == SQL:
             lines.append(f"store.sql({self.query!r}).pl()")
         else:
-            lines.append(f"episodes = store.sql({sql!r}).pl()")
-            lines += [f"episode = store[{self.episode!r}]"] if self.episode else []
+            lines += [*self._selected(listed.labels), ""]
+            lines += [f"episode = store[{self.episode!r}]  # the open one", ""] if self.episode else []
+            lines += _training(listed.store)
         return "\n".join(lines) + "\n"
 
+    def _selected(self, labels: Mapping[str, str]) -> list[str]:
+        """Return Python that chooses the listed episodes out of `store`, in the order of the list."""
+        lines, source = [], "store"
+        if self.finding:
+            kind, _, of = self.finding.partition(":")
+            extreme = next((each for each in ("smallest", "largest") if of.startswith(f"{each} ")), "")
+            wanted = (kind, of.removeprefix(extreme).strip(), extreme)
+            lines.append(f"wanted = {wanted!r}  # a kind of finding, its column, and which extreme")
+            lines.append(
+                "(finding,) = (f for f in store.health().findings if (f.kind, f.column, f.extreme) == wanted)"
+            )
+            source = "store[finding.positions]"
+        conditions = [each for each in (self.where, *self.brush, *self.chips) if each]
+        if self.runs:
+            names = [labels.get(run_id, run_id) for run_id in self.runs]
+            column, values = ("run_id", self.runs) if {*names} & {*self.runs} else ("run.name", names)
+            listed = ", ".join(map(literal, values))
+            conditions.append(f"{column} = {listed}" if len(values) == 1 else f"{column} IN ({listed})")
+        calls = [f".filter({condition!r})" for condition in conditions]
+        column = self.sort.removeprefix("-")
+        if column != POSITION:
+            calls.append(f".sort({column_sql(column)!r}, descending={self.sort.startswith('-')})")
+        if len(calls) < 2:
+            return [*lines, f"episodes = {source}{''.join(calls)}"]
+        return [
+            *lines,
+            "episodes = (",
+            f"    {source}{calls[0]}",
+            *(f"    {call}" for call in calls[1:]),
+            ")",
+        ]
+
     def sql(self, sql: str) -> str:
-        """Return SQL for what the pane shows; see `python`."""
+        """Return SQL for what the pane shows, with the query of the list."""
         if self.pane == OVERVIEW:
             return (
                 "SELECT end_reason, count(*) AS episodes, median(episode_return) AS median_return,\n"
@@ -156,6 +191,29 @@ class Address:
 
 
 _PLAIN = Address()
+
+
+def _training(store: EpisodeStore) -> list[str]:
+    """Return Python that feeds `episodes` to a learner."""
+    snapshot = store.context.snapshot
+    arguments, what = (
+        "256",
+        'batch["reward"], batch["action"], batch["observation"]: a row for each transition',
+    )
+    if snapshot.manifest.rollouts is not None:
+        arguments, what = "units=el.Packed(8192)", 'batch["input_ids"], batch["loss_mask"]: packed branches'
+    elif snapshot.schema.groups:
+        arguments += f", group={snapshot.schema.groups[0].name!r}"
+    return [
+        f"loader = episodes.loader({arguments}, shuffle=True, seed=0)",
+        "for batch in loader:",
+        f"    ...  # {what}",
+    ]
+
+
+def _step(text: str) -> int:
+    """Return a step, which is negative before the one at which episodes are aligned."""
+    return -_number(text[1:]) if text.startswith("-") else _number(text)
 
 
 def _number(text: str) -> int:

@@ -1,13 +1,12 @@
-"""Cameras that a store encodes, as video files: packets of the store, which only the browser decodes."""
+"""What the browser draws frames from: video files of packets of the store, and packs of pictures."""
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import threading
 import weakref
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -26,45 +25,21 @@ _NONE = 404
 _HEADERS = {"cache-control": "no-store"}
 
 
-@dataclass(frozen=True)
-class VideoMoment:
-    """A frame of a video that the browser has; see `Picture`."""
-
-    seconds: float
-    width: int
-    t: int
-    difference: None = None
-
-    def props(self, label: str) -> dict[str, Any]:
-        """Return what a video has to show this."""
-        return {"currentTime": self.seconds, "aria-label": label}
-
-
 class CameraVideo:
     """The frames of a camera of an episode as one video; the file is made when the browser asks for it.
 
     Args:
         episode: of one agent.
         column: of frames that the store encodes.
-        width: of a frame in pixels.
     """
 
-    def __init__(self, episode: Episode, column: str, width: int) -> None:
+    def __init__(self, episode: Episode, column: str) -> None:
         self._episode = episode
         self._column = column
         self._lock = threading.Lock()
         self._folder: TemporaryDirectory[str] | None = None
         self._made = False
-        self._width = width
-        key = secrets.token_urlsafe(16)
-        self.url = f"{_FOLDER}/{key}"
-        _OPEN[key] = self
-
-    def at(self, t: int) -> VideoMoment:
-        """Return the place of a step, or of the last frame if that of the last step is missing."""
-        seen = min(t, self._episode._observation_count - 1)
-        # In the middle of the time that the frame is shown.
-        return VideoMoment((seen + 0.5) / FPS, self._width, seen)
+        self.url = offered(self)
 
     def file(self) -> Path | None:
         """Return the file, which lives as long as this object; None where the frames have to be decoded.
@@ -93,9 +68,20 @@ def _file_in(folder: TemporaryDirectory[str]) -> Path:
     return Path(folder.name) / "video.mp4"
 
 
-_FOLDER = "videos"
-#: By the last part of the address, the videos of all open pages.
-_OPEN: weakref.WeakValueDictionary[str, CameraVideo] = weakref.WeakValueDictionary()
+_FOLDER = "frames"
+#: By the last part of the address, the videos and the cameras of all open pages.
+_OPEN: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+
+
+def offered(frames: object) -> str:
+    """Return the address at which the browser finds frames, as long as they are referred to.
+
+    Args:
+        frames: with `file` of a video, `packed` of a camera, or `sheet` of the episodes of a store.
+    """
+    key = secrets.token_urlsafe(16)
+    _OPEN[key] = frames
+    return f"{_FOLDER}/{key}"
 
 
 class _SentVideo(FileResponse):
@@ -106,18 +92,19 @@ class _SentVideo(FileResponse):
         self._video = video
 
 
-@asynccontextmanager
+@contextlib.asynccontextmanager
 async def _removing(_: fastapi.FastAPI) -> AsyncIterator[None]:
     """Delete all files when the server ends: a signal may end the process without finalizers."""
     try:
         yield
     finally:
         for video in list(_OPEN.values()):
-            video.remove()
+            if isinstance(video, CameraVideo):
+                video.remove()
 
 
-def add_videos(application: fastapi.FastAPI) -> None:
-    """Give an application the files of all videos, of which browsers ask for ranges."""
+def add_frames(application: fastapi.FastAPI) -> None:
+    """Give an application the files of all videos, of which browsers ask for ranges, and the packs."""
     router = fastapi.APIRouter(lifespan=_removing)
 
     @router.api_route(f"/{_FOLDER}/{{key}}", methods=["GET", "HEAD"], include_in_schema=False)
@@ -130,5 +117,19 @@ def add_videos(application: fastapi.FastAPI) -> None:
         if video is None or path is None:
             return fastapi.Response(status_code=_NONE, headers=_HEADERS)
         return _SentVideo(video, path)
+
+    @router.get(f"/{_FOLDER}/{{key}}/{{first}}", include_in_schema=False)
+    def send_pack(key: str, first: int, exact: bool = False) -> fastapi.Response:
+        source = _OPEN.get(key)
+        if source is None or first < 0:
+            return fastapi.Response(status_code=204, headers=_HEADERS)
+        return fastapi.Response(source.packed(first, exact=exact), headers=_HEADERS)
+
+    @router.get(f"/{_FOLDER}/{{key}}/sheet/{{episode:path}}", include_in_schema=False)
+    def send_sheet(key: str, episode: str) -> fastapi.Response:
+        source, sheet = _OPEN.get(key), b""
+        with contextlib.suppress(EpisodelakeError):  # The episode itself shows what is wrong with it.
+            sheet = source.sheet(episode) if source is not None else b""
+        return fastapi.Response(sheet, 200 if sheet else 204, _HEADERS, "image/jpeg")
 
     application.include_router(router)

@@ -20,8 +20,21 @@ from .facets import exact_literal
 from .listing import SeriesColors, column_sql
 
 _HIGHEST = 170
-_TALL = 330
+_TALL = 250
+#: All signals of an episode together, and one at least.
+_BESIDE = 250
+_LOWEST = 20
+_MOST_NUMBERED = 6
+#: The width of a label at most, of one that leans, and about that of a letter, in pixels.
+_LABEL_LIMIT = 140
+_LEANING_LIMIT = 90
+_SIGN = 6.5
+#: An axis without room for numbers: its name stands before the line.
+_NAMED = {"labels": False, "ticks": False, "grid": False, "titleAngle": 0, "titleAlign": "right"}
+_NAMED |= {"titleBaseline": "middle", "titleLimit": _LABEL_LIMIT, "titlePadding": 4}
 _OVERLAID = 90
+#: Above the list, whose rows need the room.
+_LOW = 84
 CURSOR = "cursor"
 BRUSH = "brush"
 #: Beside the panels of an episode a legend would take the room of the lines.
@@ -77,7 +90,7 @@ def overview_spec(name: str, view: EpisodeView, colors: SeriesColors) -> dict[st
     """
     brushable = _brushable(view)
     chart = OVERVIEWS[name].draw(view)
-    specification = _adapted(chart, colors)
+    specification = _changed(_adapted(chart, colors), _low)
     specification = _changed(specification, _brushed) if brushable else specification
     # A histogram says first how many values it has, and then what is odd about them.
     notes = chart.title.subtitle[1:] if "from" in OVERVIEWS[name].columns else []
@@ -120,8 +133,38 @@ def curve_spec(curve: Curve, view: EpisodeView, colors: SeriesColors) -> dict[st
 def compare_spec(
     view: EpisodeView, signals: Sequence[str], align: str, colors: SeriesColors
 ) -> dict[str, Any]:
-    """Return the specification of episodes over each other; see `distribution_spec`."""
-    return _still(view.plot.overlay(list(signals) or None, align), colors, _OVERLAID)
+    """Return the specification of episodes over each other, with a cursor; see `distribution_spec`.
+
+    Its usermeta also has `episodes`: the label and the zero of each by its id, `differ`: the first step at
+    which two of them differ, and `cursor`: the last step, all of them aligned.
+    """
+    chart = view.plot.overlay(list(signals) or None, align)
+    specification = _still(chart, colors, _OVERLAID)
+    alone = "vconcat" not in specification
+    panels = [_layered(panel) for panel in specification.get("vconcat", [specification])]
+    for panel in panels:
+        panel["layer"] = [*panel["layer"], _cursor("at")]
+        panel["height"] = max(_LOWEST, min(_OVERLAID, _TALL // len(panels)))
+        panel["layer"][0]["encoding"]["y"]["axis"] = {"tickCount": 3}
+        if panel is not panels[-1]:
+            panel["layer"][0]["encoding"]["x"]["axis"] = {"labels": False, "ticks": False}
+    specification = panels[0] if alone else {**specification, "vconcat": panels, "spacing": 8}
+    ends = {each.id: each.length for each in view}
+    episodes = chart.usermeta["episodes"]
+    last = max(1, *(ends[key] - each["zero"] for key, each in episodes.items()))
+    meta = {"episodes": episodes, "differ": chart.usermeta["differ"], "cursor": last}
+    params = [*specification["params"], {"name": CURSOR, "value": 0}]
+    return {**specification, "params": params, "usermeta": specification["usermeta"] | meta}
+
+
+def _cursor(field: str, **scale: Any) -> dict[str, Any]:
+    """Return a layer with a line at the signal `cursor`."""
+    return {
+        "data": {"values": [{}]},
+        "transform": [{"calculate": CURSOR, "as": field}],
+        "mark": {"type": "rule", "color": "#e0524c", "strokeWidth": 1.5, "clip": True},
+        "encoding": {"x": {"field": field, "type": "quantitative", "title": None, **scale}},
+    }
 
 
 def distribution_spec(name: str, view: EpisodeView, colors: SeriesColors) -> dict[str, Any]:
@@ -201,6 +244,16 @@ def _resized(part: dict[str, Any], height: int) -> dict[str, Any]:
     return {**part, "height": height} if isinstance(part.get("height"), int) else part
 
 
+def _low(part: dict[str, Any]) -> dict[str, Any]:
+    """Return an object of a specification; the chart is low, so the tab above it names what y is."""
+    resized = _resized(part, _LOW)
+    if isinstance(part.get("y"), dict) and "title" in part["y"]:
+        resized = {**resized, "y": {**part["y"], "title": None}}
+    if isinstance(part.get("legend"), dict) and part.get("field"):
+        resized = {**resized, "legend": {**part["legend"], "title": None, "columns": 2, "labelLimit": 90}}
+    return resized
+
+
 def _lower(part: dict[str, Any]) -> dict[str, Any]:
     """Return an object of a specification; a chart is no higher than the page has room for."""
     if ("layer" in part or "mark" in part) and isinstance(part.get("height"), int):
@@ -250,6 +303,8 @@ def to_extremes(
 def episode_spec(episode: Episode, signals: Sequence[str] = ()) -> dict[str, Any]:
     """Return the specification of an episode over time, with a cursor at the signal `cursor` in every panel.
 
+    Its usermeta has the last t at which the cursor stands.
+
     Args:
         episode: all panels go to its last t, so that the cursor stands at one place in them.
         signals: what to draw, as `Episode.plot` takes it; none for its default.
@@ -259,17 +314,8 @@ def episode_spec(episode: Episode, signals: Sequence[str] = ()) -> dict[str, Any
         InvalidArgumentError: there is no such signal.
     """
     specification = _compact(episode.plot(list(signals) or None).to_dict())
-    across = {
-        "field": "t",
-        "type": "quantitative",
-        "scale": {"domain": [0, max(episode.length, 1)], "nice": False},
-    }
-    rule = {
-        "data": {"values": [{}]},
-        "transform": [{"calculate": CURSOR, "as": "t"}],
-        "mark": {"type": "rule", "color": "#e0524c", "strokeWidth": 1.5, "clip": True},
-        "encoding": {"x": {**across, "title": None}},
-    }
+    across = {"domain": [0, max(episode.length, 1)], "nice": False}
+    rule = _cursor("t", scale=across)
     alone = "vconcat" not in specification
     panels = [_layered(panel) for panel in specification.get("vconcat", [specification])]
     for panel in panels:
@@ -279,31 +325,40 @@ def episode_spec(episode: Episode, signals: Sequence[str] = ()) -> dict[str, Any
             if encoding.get("color", {}).get("legend"):
                 encoding["color"]["legend"]["title"] = None
             if x.get("field") == "t":
-                x["scale"] = {**x.get("scale", {}), **across["scale"]}
+                x["scale"] = {**x.get("scale", {}), **across}
         panel["layer"] = [*panel["layer"], rule]
         if panel["layer"][0]["mark"]["type"] != "rect":  # Rows of a heat map need their room.
-            panel["height"] = 76 if len(panels) > 2 else 110
-    specification = panels[0] if alone else {**specification, "vconcat": panels}
+            _fit(panel, len(panels))
+    specification = panels[0] if alone else {**specification, "vconcat": panels, "spacing": 6}
     if "vconcat" in specification:
         specification.setdefault("resolve", {}).setdefault("scale", {})["color"] = "independent"
     legend = {**specification.get("config", {}).get("legend", {}), **_LEGEND_ABOVE}
     specification["config"] = {**specification.get("config", {}), "legend": legend}
     params = [*specification.get("params", []), {"name": CURSOR, "value": 0}]
-    return {**specification, "params": params, "usermeta": {"cursor": True}}
+    return {**specification, "params": params, "usermeta": {"cursor": max(episode.length, 1)}}
+
+
+def _fit(panel: dict[str, Any], count: int) -> None:
+    """Make a panel so high that all of them are seen beside the frames."""
+    panel["height"] = max(_LOWEST, min(110, _BESIDE // count))
+    if count > _MOST_NUMBERED:
+        for layer in panel["layer"]:
+            if "y" in layer.get("encoding", {}):
+                layer["encoding"]["y"]["axis"] = _NAMED
 
 
 def _layered(panel: dict[str, Any]) -> dict[str, Any]:
     """Return a chart of one layer as a layered chart, so that another can be drawn over it."""
     if "layer" in panel:
         return panel
-    inside = {key: value for key, value in panel.items() if key in _OF_A_LAYER}
-    return {**{key: value for key, value in panel.items() if key not in _OF_A_LAYER}, "layer": [inside]}
+    inside = {"name": "panel_0"} | {key: value for key, value in panel.items() if key in _OF_A_LAYER}
+    outside = {key: value for key, value in panel.items() if key not in _OF_A_LAYER}
+    # Every layer would get a selection of its own, of the same name.
+    if params := panel.get("params"):
+        outside["params"] = [{"views": [inside["name"]], **each} for each in params]
+    return {**outside, "layer": [inside]}
 
 
-#: The width of a label at most, of one that leans, and about that of a letter, in pixels.
-_LABEL_LIMIT = 140
-_LEANING_LIMIT = 90
-_SIGN = 6.5
 KINDS = ("line", "points", "bars", "histogram")
 
 

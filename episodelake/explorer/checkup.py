@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 import time
 
+import polars as pl
+
 from .. import EpisodeStore
 from ..errors import EpisodelakeError
 from ..types import Finding, HealthReport
@@ -61,11 +63,19 @@ class Checkup:
 
     def ids(self, name: str) -> tuple[str, ...]:
         """Return the ids of the episodes of a finding, by its name; none where there is no such finding."""
+        rows = self._rows(name)
+        return () if rows is None else tuple(rows["episode_id"].unique(maintain_order=True))
+
+    def first(self, name: str) -> tuple[str, str, int | None] | None:
+        """Return the first episode of a finding: its id, the column, and the step where it shows."""
+        rows = self._rows(name)
+        return None if rows is None else rows.select("episode_id", "column", "t").row(0)
+
+    def _rows(self, name: str) -> pl.DataFrame | None:
         if self.report is None:
-            return ()
+            return None
         findings = zip(self.report.findings, self.report.parts(), strict=True)
-        ids = [part["episode_id"] for finding, part in findings if name_of(finding) == name]
-        return tuple(ids[0].unique(maintain_order=True)) if ids else ()
+        return next((part for each, part in findings if name_of(each) == name and len(part)), None)
 
 
 def name_of(finding: Finding) -> str:

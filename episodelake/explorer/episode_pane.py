@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import html
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, Protocol
 
 from nicegui import background_tasks, run, ui
@@ -13,12 +11,11 @@ from nicegui import background_tasks, run, ui
 from .. import Episode
 from ..errors import EpisodelakeError
 from ..readers.charts.signals import signal_columns
-from .camera_video import VideoMoment
+from .camera import Camera
 from .charts import episode_spec
 from .moments import (
     FrameSource,
     Moment,
-    Picture,
     RecordedPictures,
     frame_sources,
     has_environment,
@@ -31,7 +28,6 @@ from .rollouts.conversation import is_rollout, rollout_facts
 from .rollouts.view import ConversationView
 from .widgets import Drawing, icon_button, note
 
-_SMALL = 128
 GONE = "is not in the newest version of the store any more."
 _NO_SEED = "No replay: no seed was recorded for this episode, so its start cannot be repeated."
 
@@ -46,11 +42,6 @@ class PaneOwner(Protocol):
 
     replaying: bool
     signals: list[str]
-
-    @property
-    def playing(self) -> bool:
-        """Whether steps go by themselves."""
-        ...
 
     def close(self, pane: EpisodePane) -> None:
         """Close a pane."""
@@ -92,7 +83,7 @@ class EpisodePane:
         self.gone = False
         self.state = player.state_of(episode.id) or ""
         self._agent: str | None = None
-        self._cameras: list[tuple[FrameSource, ui.element, ui.label]] = []
+        self._cameras: list[Camera] = []
         self._conversation: ConversationView | None = None
         self._left = False
         with ui.element("section").classes(f"card episode {name}").mark(f"episode-{name}") as self._place:
@@ -119,7 +110,7 @@ class EpisodePane:
     @property
     def recorded(self) -> RecordedPictures | None:
         """The first camera whose images were recorded."""
-        sources = (source for source, _, _ in self._cameras)
+        sources = (camera.source for camera in self._cameras)
         return next((source for source in sources if isinstance(source, RecordedPictures)), None)
 
     @property
@@ -141,13 +132,13 @@ class EpisodePane:
 
     def _heading(self) -> None:
         with ui.element("div").classes("bar"):
-            ui.label(text_of(self.episode.id)).classes("episode-id grow").mark("episode-id")
+            ui.label(text_of(self.episode.id)).classes("episode-id").mark("episode-id")
+            self._figure_place = ui.element("div").classes("figures").mark("figures")
             icon_button("content_copy", "Copy the id", self._copy).props("size=sm")
             icon_button("close", "Close", lambda: self.player.close(self)).props("size=sm")
 
     def _figures(self) -> None:
         episode = self.episode
-        self._figure_place = ui.element("div").classes("figures").mark("figures")
         self._show_figures()
         if episode.agents:
             self._agent = episode.agents[0]
@@ -226,78 +217,26 @@ class EpisodePane:
     # Showing
 
     async def show(self, t: int) -> None:
-        """Show the row and the frame of a step; beyond the end the last ones."""
+        """Show the row of a step; beyond the end the last one. Frames and cursors are there before."""
         if self._left:
             return
         here = min(t, self.length)
         if self._conversation is not None:
             self._conversation.point_at(here)
             return
-        self._drawing.point_at(here)
         try:
             moment = await run.io_bound(moment_of, self._shown, here)
-            if moment is not None and not self._left:
-                self._facts.set_content(_facts_of(moment, ended=here < t))
-            await self._show_frames(here)
         except EpisodelakeError as error:
             self.show_problem(str(error))
+            return
+        if moment is not None and not self._left:
+            self._facts.set_content(_facts_of(moment, ended=here < t))
 
-    async def _show_frames(self, t: int) -> None:
-        """Show the frames of all cameras together, so that none is ahead of the others."""
-        cameras = list(self._cameras)
-        frames = await asyncio.gather(*(self._frame(source, place, t) for source, place, _ in cameras))
-        for (source, place, caption), frame in zip(cameras, frames, strict=True):
-            if frame is not None and not self._left:
-                self._show_frame(source, place, caption, t, frame)
-
-    async def _frame(self, source: FrameSource, place: ui.element, t: int) -> Picture | VideoMoment | None:
-        if place.tag == "video" and source.video is not None:
-            return source.video.at(t)
-        return await run.io_bound(source.picture, t, passing=self.player.playing)
-
-    def _show_frame(
-        self,
-        source: FrameSource,
-        place: ui.element,
-        caption: ui.label,
-        t: int,
-        frame: Picture | VideoMoment,
-    ) -> None:
-        place.classes(remove="small", add="small" if frame.width <= _SMALL else "")
-        place.props.update(frame.props(f"{text_of(source.name)} at t = {frame.t}"))
-        place.update()
-        lines = [text_of(source.name)]
-        if frame.t != t:
-            lines.append(f"the last frame, of t = {frame.t:,}")
-        if frame.difference is not None:
-            lines.append(f"not what was recorded, since {frame.difference}")
-        caption.set_text(": ".join(lines))
-        caption.classes(replace="caption" if frame.difference is None else "caption differs")
-
-    def _show_cameras(self, sources: Sequence[FrameSource], *, videos: bool = False) -> None:
+    def _show_cameras(self, sources: Sequence[FrameSource]) -> None:
         """Lay out the cameras side by side, each with its name."""
         self._camera_place.clear()
-        self._cameras = []
         with self._camera_place:
-            for source in sources:
-                with ui.element("figure"):
-                    place = self._video(source) if videos and source.video else ui.element("img")
-                    place.classes("frame").mark("frame")
-                    with ui.element("figcaption"):
-                        self._cameras.append((source, place, ui.label().classes("caption")))
-
-    def _video(self, source: FrameSource) -> ui.element:
-        place = ui.element("video")
-        assert source.video is not None
-        place.props.update(src=source.video.url, muted=True, playsinline=True, preload="auto")
-        place.on("error", partial(self._show_pictures, source))
-        return place
-
-    def _show_pictures(self, source: FrameSource) -> None:
-        """Show pictures in place of a video that the browser cannot play, or that cannot be made."""
-        source.video = None
-        self._show_cameras([each for each, _, _ in self._cameras], videos=True)
-        self.player.again()
+            self._cameras = [Camera(source, self.show_problem) for source in sources]
 
     def draw_signals(self) -> None:
         """Draw the signals over time; in a moment, so that the rest is there before."""
@@ -309,14 +248,17 @@ class EpisodePane:
         self.draw_signals()
 
     def _look_for_frames(self) -> None:
-        # Frames are encoded when an episode is sealed.
-        self._show_cameras(frame_sources(self._shown, replayed=False), videos=not self.state)
+        self._show_cameras(self._sources())
         missing = not self._cameras and has_environment(self.episode)
         replayable = missing and self.episode.seed is not None
         self._render.set_visibility(replayable)
         self._frame_note.set_text(_NO_SEED if missing and not replayable else "")
         if replayable and self.player.replaying:
             background_tasks.create(self._replay())
+
+    def _sources(self) -> list[FrameSource]:
+        # Frames are encoded when an episode is sealed.
+        return frame_sources(self._shown, replayed=False, videos=not self.state)
 
     async def _replay(self) -> None:
         """Make the environment again, without trust, and draw what it renders."""
@@ -328,7 +270,6 @@ class EpisodePane:
                 return
             self._show_cameras(sources)
             self._render.set_visibility(False)
-            self.player.again()
         except EpisodelakeError as error:
             self._render.set_visibility(False)
             self.player.replaying = False
@@ -354,13 +295,8 @@ class EpisodePane:
             self._show_figures()
             self._conversation.show(episode)
             return True
-        sources = frame_sources(self._shown, replayed=False)
-        if len(sources) == len(self._cameras):
-            # A video of a sealed episode stays as it is.
-            self._cameras = [
-                (kept[0] if kept[1].tag == "video" else source, *kept[1:])
-                for source, kept in zip(sources, self._cameras, strict=True)
-            ]
+        for camera, source in zip(self._cameras, self._sources(), strict=False):
+            camera.show(source)
         self._show_figures()
         if before[1] != episode.length:
             self.draw_signals()

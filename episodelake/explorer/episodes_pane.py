@@ -20,7 +20,7 @@ from .episode_pane import facts_list
 from .facets_pane import FacetsPane, label_of
 from .listing import POSITION, RUN_KEY, Choice, EpisodeList
 from .moments import text_of
-from .widgets import Drawing, PageOwner, icon_button, note
+from .widgets import DataTable, Drawing, PageOwner, icon_button, note
 
 ROWS_OF_A_PAGE = 50
 #: A list of episodes shows so many columns, without these, unless others are chosen.
@@ -29,10 +29,7 @@ _LEFT_OUT = ("run_id", "terminated", "truncated", "ended_at", "wide_seed", "opti
 _CHART_PAUSE = 4.0
 #: A menu of boxes to tick, which would be no items of a menu.
 _BOXES = "auto-close=false role=dialog aria-label=Columns"
-
-
-class _EpisodesTable(ui.table, component="episodes_table.js"):
-    """The table of the list; its cells are in the script beside this module."""
+_ABOUT = "role=dialog aria-label=About"
 
 
 class EpisodesPane:
@@ -51,6 +48,7 @@ class EpisodesPane:
         self._count = ROWS_OF_A_PAGE
         self._open: Sequence[str] = ()
         self._charted = 0.0
+        self._sheets = page.watch.sheets
         with ui.element("div").classes("pane"):
             self._filter_bar()
             self._overview()
@@ -79,6 +77,8 @@ class EpisodesPane:
             self._runs.on_value_change(self._filter)
             icon_button("bar_chart", "Facets", self._toggle_facets).mark("facets-button")
             icon_button("stacked_line_chart", "Compare", lambda: self.page.compare()).mark("compare")
+            self._gallery = icon_button("grid_view", "Gallery", lambda: self.show_gallery(not self.gallery))
+            self._gallery.mark("gallery").set_visibility(self._sheets.ratio is not None)
             with icon_button("view_column", "Columns").mark("columns"), ui.menu().props(_BOXES):
                 self._boxes: dict[str, ui.checkbox] = {}
                 self._column_menu = ui.column().classes("p-3 gap-0")
@@ -88,7 +88,12 @@ class EpisodesPane:
         self._about_chip.on("remove", lambda: self.choose(replace(self.choice, ids=None, about="")))
         self._about_chip.set_visibility(False)
         self._chips = ui.element("div").classes("chips")
-        self._problem = note("problem w-full").mark("filter-problem")
+        with ui.element("div").classes("problem bar") as place:
+            self._problem = ui.label().classes("grow").mark("filter-problem")
+            ui.button("Clear the condition", on_click=self._clear).props(
+                "dense no-caps outline color=negative"
+            )
+        place.bind_visibility_from(self._problem, "text", backward=bool)
 
     def _toggle_facets(self) -> None:
         self.facets.place.set_visibility(not self.facets.place.visible)
@@ -117,8 +122,7 @@ class EpisodesPane:
         self._show()
 
     def _overview(self) -> None:
-        with ui.element("div").classes("card overview"):
-            self._about()
+        with ui.element("div").classes("card overview") as self._drawing_place:
             first: Any = next(iter(OVERVIEWS))
             with ui.row().classes("w-full items-center gap-2 overview-head"):
                 tabs = ui.tabs(value=first, on_change=self._kind_changed)
@@ -126,26 +130,29 @@ class EpisodesPane:
                     for name, overview in OVERVIEWS.items():
                         ui.tab(name, overview.label)
                 self._kind = tabs
+                self._about()
                 self._chip = ui.chip(removable=True, icon="highlight_alt", color="primary").props(
                     "dense outline size=12px"
                 )
                 self._chip.classes("mono").mark("brush").on("remove", self._clear_brush)
                 self._chip.set_visibility(False)
             self._drawing = Drawing(on_brush=self._brush)
-            self._drawing.mark("overview").style("min-height: 208px")
+            self._drawing.mark("overview").style("min-height: 124px")
             self._no_chart = note("muted pb-2").style("white-space: normal")
 
     def _about(self) -> None:
-        """Show the dataset card; its title is seen without opening it."""
+        """Offer the dataset card, whose title the overview shows too."""
         card = self.page.shown.card
         if card:
-            with ui.expansion(text_of(card.get("title", "About"), 80), icon="info").props("dense") as about:
-                entries = {key: text_of(value) for key, value in card.items()}
-                ui.html(facts_list({"About": entries}), sanitize=False)
-            about.classes("w-full").mark("about")
+            entries = {key: text_of(value) for key, value in card.items()}
+            with (
+                icon_button("info", "About the data").props("size=sm").mark("about"),
+                ui.menu().props(_ABOUT),
+            ):
+                ui.html(facts_list({"About": entries}), sanitize=False).classes("about p-3")
 
     def _table(self) -> None:
-        table = _EpisodesTable(
+        table = DataTable(
             rows=[],
             columns=self._column_specs(),
             row_key="_id",
@@ -158,7 +165,23 @@ class EpisodesPane:
         table.on("rowClick", self._clicked, [[], ["_id", POSITION], None])
         table.on("open", lambda event: self._opened(event.args["_id"]))
         table.on("beside", self._beside_clicked)
+        table.on("clear", lambda: self.page.show_whole())
+        table.props["quick"] = self._sheets.quick
+        table.style(f"--ratio: {self._sheets.ratio or 1:.4g}")
         self._table_place = table
+
+    @property
+    def gallery(self) -> bool:
+        """Whether the list is a grid of pictures."""
+        return bool(self._table_place.props.get("grid"))
+
+    def show_gallery(self, wanted: bool) -> None:
+        """Show the list as a grid of pictures, or as a table."""
+        wanted = wanted and self._sheets.ratio is not None
+        self._table_place.props["grid"] = wanted
+        self._gallery.props["aria-pressed"] = str(wanted).lower()
+        self._gallery.classes(remove="pressed", add="pressed" if wanted else "")
+        self._drawing_place.set_visibility(not wanted)
 
     def _column_specs(self) -> list[dict[str, Any]]:
         episodes = self.page.shown.episodes
@@ -194,10 +217,10 @@ class EpisodesPane:
         total = len(self.positions)
         self._first = min(self._first, max(0, (total - 1) // self._count * self._count))
         episodes = self.page.shown.episodes
-        self._labels = {run.run_id: run.label for run in episodes.runs}
         rows = episodes.rows(self.positions[self._first : self._first + self._count])
         self._table_place.rows = [self._texts(row) for row in rows]
         self._table_place.props["no-data-label"] = self._nothing()
+        self._table_place.props["clearable"] = bool(len(episodes))
         self._table_place.pagination = {
             "sortBy": self.choice.sort,
             "descending": self.choice.descending,
@@ -217,11 +240,9 @@ class EpisodesPane:
     def _texts(self, row: dict[str, Any]) -> dict[str, Any]:
         texts = {name: text_of(row.get(name), 120) for name, box in self._boxes.items() if box.value}
         identity = row["episode_id"]
-        rest = identity.removeprefix(row["run_id"])
-        texts["episode_id"] = text_of(
-            self._labels.get(row["run_id"], row["run_id"]) + rest if rest != identity else identity
-        )
-        return {**texts, "_id": identity, POSITION: row[POSITION], "_open": self._open_class(identity)}
+        texts["episode_id"] = text_of(self.page.shown.episodes.short_id(identity))
+        own = {"_id": identity, "_open": self._open_class(identity), "_sheet": self._sheets.url_of(identity)}
+        return {**texts, **own, POSITION: row[POSITION]}
 
     def _open_class(self, identity: str) -> str:
         classes = [
@@ -264,6 +285,11 @@ class EpisodesPane:
         self._first = 0
         if await self._take(wanted, self.brushed):
             await self.chart()
+
+    async def _clear(self) -> None:
+        """Remove the typed condition."""
+        self._input.value = ""
+        await self._filter()
 
     async def choose(self, wanted: Choice, brushed: Sequence[str] = ()) -> None:
         """Show the episodes of a choice that was not typed."""

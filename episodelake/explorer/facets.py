@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from ..plugin import counted, literal
-from ..readers.charts.bins import bins_for, usual_range
+from ..readers.charts.bins import bins_for, usual_ends
 from ..readers.charts.series import LARGEST
 from .moments import NOTHING, text_of
 
@@ -135,8 +135,7 @@ def _histogram(column: pl.Series, plain: pl.Series, expression: str) -> Facet:
         expression: the column in SQL.
     """
     numbers = plain.cast(pl.Float64).clip(-LARGEST, LARGEST).to_numpy()
-    quantiles = np.quantile(numbers, [0.01, 0.25, 0.75, 0.99]).tolist()
-    low, high = usual_range(float(numbers.min()), float(numbers.max()), quantiles)
+    low, high = usual_ends(numbers)
     whole = column.dtype.is_integer()
     bins = bins_for(low, high, _BINS, whole=whole)
     shift = 0.5 if bins.whole else 0.0

@@ -64,7 +64,7 @@ class LabelBar(ui.element, component="labels.js"):
         page: the page that it is part of.
         queue: commits the labels.
         listed: the list.
-        player: the open episodes, and the step that they show.
+        player: the open episodes.
     """
 
     def __init__(self, page: PageOwner, queue: LabelQueue, listed: Listed, player: Player) -> None:
@@ -226,7 +226,7 @@ class LabelBar(ui.element, component="labels.js"):
         keys: list[Key] = [(each,) for each in ids]
         changes: dict[Key, dict[str, Any]] = {key: {name: value, **signed} for key in keys}
         if self._mark is not None and given["key"] is not None and (pane := self._pane):
-            first, last = sorted((self._mark, min(self._player.t, pane.length)))
+            first, last = sorted((self._mark, min(given["t"], pane.length)))
             steps: dict[Key, dict[str, Any]] = {
                 (*pane.step_key, t): {name: value} for t in range(first, last + 1)
             }
@@ -271,7 +271,7 @@ class LabelBar(ui.element, component="labels.js"):
                 self.renew()
 
     def _marked(self, event: GenericEventArguments) -> None:
-        self._mark = self._player.t if event.args else None
+        self._mark = event.args
         self.renew()
 
 

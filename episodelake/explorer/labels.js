@@ -11,7 +11,7 @@ export default {
     title="Undo the last label (U)" @mousedown.prevent @click="$emit('undo')" />
   <span class="label-state">{{ shown === drawn ? state : "" }}</span>
   <input ref="note" class="label-note grow" v-model="text" placeholder="Note (N), then Enter" aria-label="Note"
-    @focus="noted = shown" @change="send(null)" @keydown.enter="$event.target.blur()"
+    @focus="noted = shown" @change="send" @keydown.enter="$event.target.blur()"
     @keydown.esc="(text = note), $event.target.blur()" />
   <span role="status" class="muted">{{ said }}</span>
   <span class="muted" v-if="target">{{ target }}</span>
@@ -20,8 +20,8 @@ export default {
   <q-btn flat dense round icon="edit" aria-label="Keys and labels" title="Keys and labels" @click="$emit('declare')" />
   <div v-if="problem" class="problem label-problem">{{ problem }}</div></div>`,
   props: {
-    current: String, drawn: String, handled: Number, following: Array, keys: Array, state: String, note: String, ticked: Number,
-    steps: String, undoable: Boolean, left: String, waiting: String, problem: String,
+    current: String, drawn: String, handled: Number, following: Array, keys: Array, state: String, note: String,
+    ticked: Number, steps: String, undoable: Boolean, left: String, waiting: String, problem: String,
   },
   emits: ["label", "undo", "mark", "save", "declare"],
   data: () => ({ shown: "", ahead: [], seq: 0, text: "", said: "", marking: false }),
@@ -48,6 +48,9 @@ export default {
     removeEventListener("keydown", this.pressed);
   },
   methods: {
+    t() {
+      return Number(this.$el.closest(".stepped").querySelector("[role=slider]").getAttribute("aria-valuenow"));
+    },
     named: ({ key, title }) => `${title[0].toUpperCase()}${title.slice(1)} (${key.toUpperCase()})`,
     follow() {
       const listed = [this.current, ...(this.following ?? [])];
@@ -66,7 +69,7 @@ export default {
       } else if (key === "u") this.$emit("undo");
       else if (key === "m" || (key === "escape" && this.marking)) {
         this.marking = key === "m";
-        this.$emit("mark", this.marking);
+        this.$emit("mark", this.marking ? this.t() : null);
       } else if (this.keys.some((each) => each.key === key)) this.label(key, event.shiftKey);
     },
     label(key, stay) {
@@ -74,7 +77,7 @@ export default {
       const next = stay || this.marking || this.ticked ? null : (this.ahead[0] ?? null);
       const many = this.ticked ? `${this.ticked} rows` : this.shown.split("/").at(-1);
       this.said = `${many}: ${this.keys.find((each) => each.key === key).title}`;
-      this.$emit("label", { seq: ++this.seq, id: this.shown, key, next });
+      this.$emit("label", { seq: ++this.seq, id: this.shown, key, next, t: this.t() });
       this.marking = false;
       if (!next) return;
       this.ahead.shift();
@@ -82,6 +85,7 @@ export default {
       this.text = "";
     },
     send() {
+      if (this.noted === this.drawn && this.text.trim() === this.note) return;
       this.said = `${this.noted.split("/").at(-1)}: note`;
       this.$emit("label", { seq: ++this.seq, id: this.noted, key: null, note: this.text.trim(), next: null });
     },

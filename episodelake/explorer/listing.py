@@ -121,9 +121,13 @@ class EpisodeList:
 
     Args:
         store: pinned at the version.
+
+    Attributes:
+        run_metadata: the metadata of each run that is no list, as columns beside its `run_id`.
     """
 
     store: EpisodeStore
+    run_metadata: pl.DataFrame = field(init=False, repr=False)
     facets: dict[str, Facet] = field(default_factory=dict, repr=False)
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
     _made: dict[Any, Any] = field(default_factory=dict, repr=False)
@@ -136,7 +140,7 @@ class EpisodeList:
             for name in runs.columns
             if name.startswith(METADATA) and not runs[name].dtype.is_nested()
         }
-        runs = runs.select("run_id", *keys).rename(keys)
+        self.run_metadata = runs = runs.select("run_id", *keys).rename(keys)
         frame = frame.join(runs, on="run_id", how="left", maintain_order="left") if keys else frame
         self.frame = frame.with_row_index(POSITION)
 
@@ -192,7 +196,7 @@ class EpisodeList:
     def facet(self, name: str) -> Facet:
         """Return a facet of all episodes; made once."""
         if name not in self.facets:
-            labels = {run.run_id: run.label for run in self.runs} if name == "run_id" else {}
+            labels = self.labels if name == "run_id" else {}
             self.facets[name] = facet_of(self.frame[name], column_sql(name), labels)
         return self.facets[name]
 
@@ -282,6 +286,16 @@ class EpisodeList:
     def position_of(self, episode_id: str) -> int | None:
         """Return the position of an episode in this version; None if it is not in it."""
         return self.frame["episode_id"].index_of(episode_id)
+
+    def short_id(self, episode_id: str) -> str:
+        """Return the id of an episode with the label of its run in place of the run's id."""
+        run_id, slash, number = episode_id.rpartition("/")
+        return f"{self.labels.get(run_id, run_id)}{slash}{number}"
+
+    @cached_property
+    def labels(self) -> dict[str, str]:
+        """The label of each run, by its id."""
+        return {run.run_id: run.label for run in self.runs}
 
     def amounts(self, positions: np.ndarray | None = None) -> str:
         """Return how many episodes and runs there are, as a text; of some, by position, out of how many."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import math
 import threading
 import weakref
@@ -15,17 +16,17 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from .. import Episode
-from ..errors import EnvUnavailableError
+from ..errors import EnvUnavailableError, EpisodelakeError
 from ..plugin import DatasetFacts, RunEnv, require
 from ..readers.charts.signals import row_values
 from ..readers.pictures.images import image_column, image_columns
-from ..readers.pictures.video import FASTEST, REPLAY, is_played, recorded_fps
-from .camera_video import CameraVideo
+from ..readers.pictures.video import FASTEST, FPS, REPLAY, is_played, recorded_fps
+from .camera_video import CameraVideo, offered
 
 LONGEST_TEXT = 400
 #: The text of a missing value.
@@ -49,6 +50,10 @@ class Moment:
     others: dict[str, str]
 
 
+#: The card's names of numbers by column, which a step has no time to read again.
+_NAMES: weakref.WeakKeyDictionary[Any, dict[str, tuple[str, ...] | None]] = weakref.WeakKeyDictionary()
+
+
 def moment_of(episode: Episode, t: int) -> Moment:
     """Return the row t of an episode; of several agents, take one agent's episode.
 
@@ -56,6 +61,13 @@ def moment_of(episode: Episode, t: int) -> Moment:
         CorruptStoreError: the steps are damaged; the message names the file.
     """
     step, infos, others = row_values(episode, t)
+    names = _NAMES.setdefault(episode._rows.snapshot, {})
+    for column, value in step.items():
+        if isinstance(value, list):
+            if column not in names:
+                names[column] = episode._rows.snapshot.dimension_names(column, len(value))
+            named = dict(zip(names[column] or (), value, strict=False))
+            step[column] = named if len(named) == len(value) else value
     return Moment(t, dict(sorted(_texts(step).items(), key=_in_order)), _texts(infos), _texts(others))
 
 
@@ -148,7 +160,6 @@ class Picture:
     Attributes:
         data: the image as a file.
         kind: "png", or "jpeg" of a large frame that passes by.
-        width, height: in pixels.
         t: the step that it shows.
         difference: where a replay first differs from the recording, at this step or before; None if it does
             not, and for recorded images.
@@ -156,8 +167,6 @@ class Picture:
 
     data: bytes
     kind: str
-    width: int
-    height: int
     t: int
     difference: str | None = None
 
@@ -166,25 +175,59 @@ class Picture:
         """The image as the address of an element."""
         return f"data:image/{self.kind};base64,{base64.b64encode(self.data).decode()}"
 
-    def props(self, label: str) -> dict[str, Any]:
-        """Return what an image has to show this."""
-        return {"src": self.url, "alt": label}
 
-
-class FrameSource(Protocol):
+class FrameSource:
     """Where the frames of an episode come from.
 
-    Attributes:
+    Args:
         name: of the camera, or "replay".
+        count: of the frames.
+        last: the last t of the episode.
+        rows: of a pack.
+        lossy: pictures of a pack are not exact.
+        width: of a frame; 0 if it is not known.
         video: all frames at once, for browsers; None where there are only pictures.
     """
 
-    name: str
-    video: CameraVideo | None
+    def __init__(
+        self,
+        name: str,
+        *,
+        count: int,
+        last: int,
+        rows: int,
+        lossy: bool = False,
+        width: int = 0,
+        video: CameraVideo | None = None,
+    ) -> None:
+        self.name = name
+        self.video = video
+        self.count = count
+        #: What the browser has to know.
+        self.props = {
+            **{"url": offered(self), "video": video and video.url, "fps": FPS, "zero": 0},
+            **{"count": count, "last": last, "rows": rows, "lossy": lossy, "width": width},
+        }
 
     def picture(self, t: int, *, passing: bool = False) -> Picture:
         """Return the frame of a step; of one that is passing by, a large one may lose some quality."""
-        ...
+        raise NotImplementedError
+
+    def packed(self, first: int, *, exact: bool) -> bytes:
+        """Return pictures from a step on as one file, or only its own without any loss.
+
+        It begins with the size of the head as four bytes, the lowest first. The head is JSON: `frames` with
+        t, size and difference of each picture, and `problem`, why there are none. The pictures follow.
+        """
+        steps = range(first, min(first + (1 if exact else self.props["rows"]), self.count))
+        problem, pictures = "", []
+        try:
+            pictures = [self.picture(t, passing=not exact) for t in steps]
+        except EpisodelakeError as error:
+            problem = str(error)
+        facts = [{"t": each.t, "size": len(each.data), "difference": each.difference} for each in pictures]
+        head = json.dumps({"frames": facts, "problem": problem}).encode()
+        return b"".join((len(head).to_bytes(4, "little"), head, *(each.data for each in pictures)))
 
 
 #: Frames are decoded in chunks of so many bytes, of which each camera keeps some: before, now and next.
@@ -195,26 +238,36 @@ _DECODERS = ThreadPoolExecutor(max_workers=4, thread_name_prefix="explorer-frame
 #: Larger frames are sent as JPEG while they play.
 _EXACT_PIXELS = 256 * 256
 _THUMBNAIL = 64
+#: A pack has so many pixels, and so many frames at most.
+_PACK_PIXELS = 2_500_000
+_MOST_ROWS = 64
+_REPLAYED_ROWS = 16
 
 
-class RecordedPictures:
+class RecordedPictures(FrameSource):
     """Recorded images, decoded a chunk ahead.
 
     Args:
         episode: of one agent.
         column: the image.
+        video: the store has packets that browsers play.
     """
 
-    def __init__(self, episode: Episode, column: str) -> None:
-        self.name = column.removeprefix(f"{episode._own_schema.observation.root}.")
+    def __init__(self, episode: Episode, column: str, *, video: bool = False) -> None:
         self._episode = episode
         self._column = column
-        self._count = episode._observation_count
         image = image_column(episode._own_schema, column, None)
         height, width = (image.leaf.shape[image.layout.index(axis)] for axis in "HW")
-        played = is_played(episode.schema, column)
-        self.video = CameraVideo(episode, column, width) if played else None
         self._rows = max(1, CHUNK_BYTES // (3 * height * width))
+        super().__init__(
+            column.removeprefix(f"{episode._own_schema.observation.root}."),
+            count=episode._observation_count,
+            last=episode.length,
+            rows=min(_MOST_ROWS, max(4, _PACK_PIXELS // (height * width))),
+            lossy=height * width > _EXACT_PIXELS,
+            width=width,
+            video=CameraVideo(episode, column) if video else None,
+        )
         self._lock = threading.Lock()
         self._chunks: dict[int, Future[np.ndarray]] = {}
 
@@ -224,10 +277,10 @@ class RecordedPictures:
         Raises:
             CorruptStoreError: the file is damaged.
         """
-        seen = min(t, self._count - 1)
+        seen = min(t, self.count - 1)
         number, row = divmod(seen, self._rows)
         frames = self._chunk(number)
-        if (number + 1) * self._rows < self._count:
+        if (number + 1) * self._rows < self.count:
             self._chunk(number + 1)
         return _picture(frames.result()[row], seen, passing=passing)
 
@@ -238,7 +291,7 @@ class RecordedPictures:
             chunk = self._chunks.pop(number, None)
             # A failure may pass, such as one of a file server.
             if chunk is None or (chunk.done() and chunk.exception() is not None):
-                rows = slice(start, min(start + self._rows, self._count))
+                rows = slice(start, min(start + self._rows, self.count))
                 chunk = _DECODERS.submit(self._episode.frames, rows, column=self._column)
             self._chunks[number] = chunk
             while len(self._chunks) > _KEPT_CHUNKS:
@@ -251,7 +304,7 @@ class RecordedPictures:
         Raises:
             CorruptStoreError: the file is damaged.
         """
-        steps = np.unique(np.linspace(0, self._count - 1, most).round().astype(int)).tolist()
+        steps = np.unique(np.linspace(0, self.count - 1, most).round().astype(int)).tolist()
         video = self._episode.video(steps, column=self._column)
         return [(t, _picture(_small(frame), t, passing=True).url) for t, frame in video]
 
@@ -262,7 +315,7 @@ def _small(frame: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(frame[::every, ::every])
 
 
-class ReplayedPictures:
+class ReplayedPictures(FrameSource):
     """Frames that the environment renders while it replays the recorded actions.
 
     All of it happens in one thread, since renderers belong to the thread that made them.
@@ -274,10 +327,8 @@ class ReplayedPictures:
         NothingToDrawError: the environment cannot be made again without trust; the message says why.
     """
 
-    name = REPLAY
-    video: CameraVideo | None = None
-
     def __init__(self, episode: Episode) -> None:
+        super().__init__(REPLAY, count=episode.length + 1, last=episode.length, rows=_REPLAYED_ROWS)
         self._kept: list[Picture] = []
         self._size = 0
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="episodelake-replay")
@@ -308,19 +359,23 @@ class ReplayedPictures:
         return self._kept[min(t, len(self._kept) - 1)]
 
 
-def frame_sources(episode: Episode, *, replayed: bool) -> list[FrameSource]:
+def frame_sources(episode: Episode, *, replayed: bool, videos: bool = True) -> list[FrameSource]:
     """Return where the frames of an episode come from: each recorded camera, or a replay, or none.
 
     Args:
         episode: of one agent, or of several, which have frames by agent only.
         replayed: make the environment again (never with trust) where no images were recorded.
+        videos: send packets of encoded columns as they are.
 
     Raises:
         NothingToDrawError: it was to be replayed, and cannot be.
     """
     if episode.agents:
         return []
-    cameras = [RecordedPictures(episode, column) for column in image_columns(episode._own_schema)]
+    cameras = [
+        RecordedPictures(episode, column, video=videos and is_played(episode.schema, column))
+        for column in image_columns(episode._own_schema)
+    ]
     return [*cameras] or ([ReplayedPictures(episode)] if replayed else [])
 
 
@@ -347,4 +402,4 @@ def _picture(frame: np.ndarray, t: int, difference: str | None = None, *, passin
     file = io.BytesIO()
     kind = "jpeg" if passing and image.width * image.height > _EXACT_PIXELS else "png"
     image.save(file, kind, **({"quality": 90} if kind == "jpeg" else {"compress_level": 1}))
-    return Picture(file.getvalue(), kind, image.width, image.height, t, difference)
+    return Picture(file.getvalue(), kind, t, difference)

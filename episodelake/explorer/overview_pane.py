@@ -1,4 +1,4 @@
-"""First screen of a store: contents, health, learning curves, ends and distributions."""
+"""First screen of a store: contents, learning curves and runs, health, outliers, ends and distributions."""
 
 from __future__ import annotations
 
@@ -18,16 +18,18 @@ from ..readers.charts.theme import END_COLORS
 from ..types import Finding
 from .charts import DISTRIBUTIONS, Curve, curve_spec, distribution_spec, interval_condition, to_extremes
 from .checkup import Checkup, name_of
+from .gallery import RunPictures
 from .listing import Choice, column_sql
 from .live.watch import Shown
 from .moments import NOTHING, text_of
+from .runs_pane import RunsPane
 from .widgets import Drawing, PageOwner, note
 
 _POLL = 0.3
 _PAUSE = 4.0
 _FACTS = ["run_id", "length", "episode_return", "end_reason", "started_at", "ended_at"]
 #: More findings wait behind a button.
-_MOST_FINDINGS = 8
+_MOST_FINDINGS = 6
 _MOST_OUTLIERS = 12
 #: Findings that make an episode unusable; others are hints.
 _SEVERE = ("nan", "infinite", "missing_observation", "interrupted", "unsealed")
@@ -56,19 +58,23 @@ class OverviewPane:
         self._checked: tuple[Any, ...] = ()
         self.choice = Choice()
         with ui.element("div").classes("pane scrolling overview-page"):
-            with ui.element("div").classes("card part-of").mark("part-of") as self._part_of:
-                self._part = ui.label().classes("grow")
-                ui.button("Whole store", on_click=page.show_whole).props("dense no-caps outline")
-            self._part_of.set_visibility(False)
             with ui.element("section").classes("card part about-store").mark("about-store"):
                 self._facts = ui.element("div").classes("about-facts")
-            with _part("Health"):
-                self._health = ui.element("div").classes("findings").mark("health")
-            with _part("Episodes that stand out") as self._outliers_part:
-                self._outliers = ui.element("div").classes("outliers").mark("outliers")
+                # In a place of its own: what is below must not move while runs are ticked.
+                with ui.element("div").classes("part-of").mark("part-of") as self._part_of:
+                    self._part = ui.label().classes("grow")
+                    ui.button("Whole store", on_click=page.show_whole).props("dense no-caps outline")
+                self._part_of.set_visibility(False)
             with ui.element("div").classes("overview-grid"):
-                self._curve_part()
-                with ui.element("div").classes("beside-curve"):
+                with ui.element("div").classes("overview-column"):
+                    self._curve_part()
+                    self._runs = RunsPane(page)
+                    self._pictures = RunPictures(page)
+                with ui.element("div").classes("overview-column beside-curve"):
+                    with _part("Health"):
+                        self._health = ui.element("div").classes("findings").mark("health")
+                    with _part("Episodes that stand out") as self._outliers_part:
+                        self._outliers = ui.element("div").classes("outliers").mark("outliers")
                     with _part("How episodes end"):
                         self._ends = ui.element("div").classes("ends").mark("ends")
                     self._places = {name: self._distribution(name) for name in DISTRIBUTIONS}
@@ -83,7 +89,7 @@ class OverviewPane:
         with _part("Learning curve"):
             with ui.element("div").classes("bar wrapping"):
                 self._by = ui.select(self._groups(), value=RUN, label="Colour", on_change=self._changed)
-                self._by.props("outlined dense options-dense").classes("w-36").mark("curve-by")
+                self._by.props("outlined dense options-dense").classes("w-32").mark("curve-by")
                 self._toggles = {
                     name: ui.toggle(options, value=getattr(self.curve, name), on_change=self._changed)
                     for name, options in self._options().items()
@@ -94,11 +100,11 @@ class OverviewPane:
                     ui.label("Smoothing").classes("muted")
                     self._smooth = ui.slider(min=0, max=20, value=0).props('dense aria-label="Smoothing"')
                     self._smooth.on("change", self._changed)
-            self._drawing = Drawing().mark("curve").style("min-height: 380px")
+            self._drawing = Drawing().mark("curve").style("min-height: 292px")
             self._caption = note("caption")
 
     def _distribution(self, name: str) -> tuple[Drawing, ui.label]:
-        with _part(name):
+        with _part(name).classes(f"distribution {name.lower()}"):
             drawing = Drawing(on_brush=partial(self._brushed, name)).style("min-height: 225px")
             return drawing, note("caption")
 
@@ -148,12 +154,8 @@ class OverviewPane:
                     ui.label(name).classes("figure-name")
                     if more:
                         ui.label(more).classes("figure-name")
-            with ui.element("dl").classes("facts spaces"):
-                for name, value in _spaces(shown).items():
-                    with ui.element("dt"):
-                        ui.label(name)
-                    with ui.element("dd"):
-                        ui.label(text_of(value, 160))
+            if not self.choice.where:
+                self._show_spaces()
         self._ends.clear()
         with self._ends:
             for reason, number in figures.ends:
@@ -166,6 +168,15 @@ class OverviewPane:
                         ui.element("span").style(f"width: {share:.2%}; background: {color}")
                     ui.label(f"{number:,}").classes("end-count")
                     ui.label(f"{share:.1%}").classes("end-count muted")
+
+    def _show_spaces(self) -> None:
+        with ui.element("dl").classes("facts spaces"):
+            for name, value in _spaces(self.page.shown).items():
+                with ui.element("dt"):
+                    ui.label(name)
+                with ui.element("dd") as place:
+                    ui.label(text_of(value, 160))
+                place.props["title"] = text_of(value)
 
     def _figures(self) -> _Figures:
         """Return the figures of the episodes that the list's filter keeps."""
@@ -222,7 +233,7 @@ class OverviewPane:
             button = ui.element("span").classes(classes)
         with button:
             ui.label(finding.kind.replace("_", " ")).classes("finding-kind")
-            ui.label(text_of(finding.message))
+            ui.label(text_of(finding.message)).classes("reasons")
 
     def _show_outliers(self, checkup: Checkup) -> None:
         """List episodes with the reasons; a click opens one at the step of the first reason."""
@@ -231,14 +242,11 @@ class OverviewPane:
         self._outliers.clear()
         with self._outliers:
             for each in listed:
-                with ui.element("button").classes("outlier").on("click", partial(self._open_outlier, each)):
-                    ui.label(text_of(each["episode_id"])).classes("mono")
+                name = self.page.shown.episodes.short_id(each["episode_id"])
+                open_it = partial(self.page.show_reason, each["episode_id"], None, each["t"])
+                with ui.element("button").classes("outlier").on("click", open_it):
+                    ui.label(text_of(name)).classes("mono")
                     ui.label(text_of("; ".join(each["reasons"]), 300)).classes("reasons")
-
-    def _open_outlier(self, outlier: dict[str, Any]) -> None:
-        self.page.show_list()
-        self.page.open_episode(outlier["episode_id"], t=outlier["t"])
-        self.page.look_at_player()
 
     def _show_all(self) -> None:
         self._all_findings = True
@@ -247,6 +255,7 @@ class OverviewPane:
     async def draw(self) -> None:
         """Draw the charts of the version that is shown."""
         self._drawn = time.monotonic()
+        await self._runs.show(self.choice)
         await self._draw_curve()
         for name, (drawing, caption) in self._places.items():
             await self._draw_into(drawing, caption, distribution_spec, name)
@@ -285,6 +294,7 @@ class OverviewPane:
 
     async def renew(self) -> None:
         """Show a newer version."""
+        self._pictures.show()
         await self._follow_facts()
         self._by.set_options(self._groups(), value=self._by.value)
         for name, options in self._options().items():

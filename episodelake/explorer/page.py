@@ -26,8 +26,10 @@ from ..errors import EpisodelakeError
 from ..plugin import Unsealed, counted
 from ..readers.charts.theme import END_COLORS
 from ..types import Lake
-from .address import OVERVIEW, Address
-from .dialogs import CompareDialog, ExportDialog, keys_dialog
+from .address import COMPARE, OVERVIEW, Address
+from .compare_pane import ComparePane
+from .copying import copy_menu
+from .dialogs import ExportDialog, keys_dialog
 from .episode_pane import GONE
 from .episodes_pane import EpisodesPane
 from .label_bar import LabelBar
@@ -38,14 +40,13 @@ from .live.watch import PAUSE, LakeWatch, Shown, Watch
 from .moments import text_of
 from .overview_pane import OverviewPane
 from .player import Player
+from .reasons import ReasonBar
 from .recording_pane import RecordingPane
 from .sql_pane import SqlPane
-from .widgets import BUNDLE_PATH, Tab, note, path_label, vega_bundle
+from .widgets import BUNDLE_PATH, Tab, add_grip, note, path_label, vega_bundle
 
 #: Seconds that the opening of a large store may take.
 _OPENING = 120.0
-#: Steps of an arrow key with Shift.
-_FAR = 10
 
 
 def add_page(application: fastapi.FastAPI, watch: Watch | LakeWatch, exports: Path) -> None:
@@ -121,15 +122,14 @@ class Page(Tab):
                 self.overview = OverviewPane(self)
             with ui.tab_panel("episodes").classes("explorer-panel"):
                 self._episodes_tab()
+            with ui.tab_panel(COMPARE).classes("explorer-panel"):
+                self._compare = ComparePane(self, self.episodes)
             with ui.tab_panel("sql").classes("explorer-panel"):
                 self.sql_place = ui.element("div").classes("w-full h-full")
         self.export = ExportDialog(self, self.episodes)
-        self._compare = CompareDialog(self, self.episodes)
         self._keys = keys_dialog(writable=self.watch.labels is not None)
         self.sql: SqlPane | None = None
         ui.keyboard(on_key=self._arrow_key, ignore=["input", "select", "textarea"])
-        # Space presses the button that was clicked last, so it is left to that.
-        ui.keyboard(on_key=self._space_key)
         self._timer = ui.timer(PAUSE, self._follow)
         if not self.watch.pinned:
             ui.timer(POLL, self._follow_writers)
@@ -175,46 +175,25 @@ class Page(Tab):
             ) as self.tabs:
                 ui.tab("overview", "Overview", icon="insights")
                 ui.tab("episodes", "Episodes", icon="view_list")
+                ui.tab(COMPARE, "Compare", icon="stacked_line_chart")
                 ui.tab("sql", "SQL", icon="terminal")
-            self._copy_button()
+            copy_menu(lambda: (self.address, self.episodes.chosen, self.shown.episodes))
             ui.button("Export", icon="ios_share", on_click=lambda: self.export.open()).props(
                 "flat dense no-caps"
             ).mark("export")
             self.dark_button()
         self._banner = note("problem banner").mark("banner")
 
-    def _copy_button(self) -> None:
-        """Add the button that copies what the tab shows, as code."""
-        with ui.button("Copy as", icon="content_copy").props("flat dense no-caps").mark("copy-as"), ui.menu():
-            for name in ("Python", "SQL", "Command", "Link"):
-                ui.menu_item(name, partial(self._copy, name))
-
-    def _copy(self, kind: str) -> None:
-        if kind == "Link":
-            ui.run_javascript("navigator.clipboard.writeText(location.href)")
-        else:
-            ui.clipboard.write(self.code(kind))
-        ui.notify("Copied", timeout=1000)
-
-    def code(self, kind: str) -> str:
-        """Return what the tab shows as Python, SQL or a command."""
-        address, query = self.address, self.episodes.chosen.sql
-        url = self.shown.store.url
-        match kind:
-            case "Python":
-                return address.python(url, query)
-            case "SQL":
-                return address.sql(query)
-            case _:
-                return address.command(url, query)
-
     def _episodes_tab(self) -> None:
         with ui.splitter(value=46, limits=(25, 75)).classes("explorer-split") as splitter:
+            add_grip(splitter)
             with splitter.before, ui.element("div").classes("list-side"):
                 self.recording = RecordingPane(self)
                 self.episodes = EpisodesPane(self)
             with splitter.after:
                 self.player = Player(self)
+                with self.player.top:
+                    self.reasons = ReasonBar(self)
                 self.labels: LabelBar | None = None
                 if self.watch.labels is not None:
                     with self.player.top:
@@ -264,6 +243,7 @@ class Page(Tab):
         """React to an episode that was closed or opened in the player."""
         self.episodes.mark_open(self.player.ids)
         self.recording.mark_open(self.player.ids)
+        self.reasons.show(next(iter(self.player.ids), ""))
         if self.labels is not None:
             self.labels.show(next(iter(self.player.ids), ""))
 
@@ -289,7 +269,8 @@ class Page(Tab):
         self.episodes.show_ids(ids)
 
     async def compare(self) -> None:
-        """Draw the ticked episodes over each other."""
+        """Show the ticked episodes beside each other."""
+        self.tabs.set_value(COMPARE)
         await self._compare.open()
 
     async def narrow(self, column: str, condition: str) -> None:
@@ -305,9 +286,24 @@ class Page(Tab):
         await self.overview.follow(self.episodes.chosen)
 
     async def show_finding(self, name: str) -> None:
-        """Let the list show the episodes of a finding."""
+        """Let the list show the episodes of a finding, and open the first one where it shows."""
         self.show_list()
         await self.episodes.choose(await self._with_finding(Choice(), name))
+        first = self.watch.checkup().first(name)
+        if first is not None:
+            self.show_reason(*first)
+
+    def show_reason(self, episode_id: str, column: str | None, t: int | None) -> None:
+        """Open an episode at the step of a finding, with the signal of its column."""
+        self.show_list()
+        self.player.signals = self.reasons.signals(episode_id, column, t)
+        self.open_episode(episode_id, t=t)
+        self.look_at_player()
+
+    async def choose_runs(self, run_ids: Sequence[str]) -> None:
+        """Let the list and the overview show the episodes of some runs; of all without any."""
+        chosen = replace(self.episodes.choice, run_ids=tuple(run_ids))
+        await self.episodes.choose(chosen, self.episodes.brushed)
 
     async def _with_finding(self, choice: Choice, name: str) -> Choice:
         """Return a choice with the episodes of a finding, once the health of the store is known."""
@@ -321,6 +317,7 @@ class Page(Tab):
     def address(self) -> Address:
         """State of this tab, as its URL has it."""
         choice, ids = self.episodes.choice, [*self.player.ids, "", ""]
+        step: dict[str, Any] = {"t": self.player.t}
         return Address(
             pane=str(self.tabs.value or OVERVIEW),
             where=" AND ".join(choice.conditions),
@@ -330,13 +327,13 @@ class Page(Tab):
             runs=choice.run_ids,
             finding=choice.about,
             sort=("-" if choice.descending else "") + choice.sort,
+            gallery=self.episodes.gallery,
             episode=ids[0],
             beside=ids[1],
-            t=self.player.t,
             signals=tuple(self.player.signals),
             query=self.sql.text if self.sql else "",
             curve=self.overview.curve,
-            **self._compare.state,
+            **(self._compare.state if self.tabs.value == COMPARE else step),
         )
 
     async def go(self, address: Address) -> None:
@@ -353,13 +350,15 @@ class Page(Tab):
             if address.finding:
                 choice = await self._with_finding(choice, address.finding)
             await self.overview.choose(address.curve)
+            self.episodes.show_gallery(address.gallery)
             await self.episodes.facets.choose(address.facets or None)
             await self.episodes.choose(choice, address.brush)
             await run.io_bound(self.watch.recorded)
             await self._open(address)
-            self.tabs.set_value(address.pane)
+            if address.compared:
+                await self._compare.show(address.compared, address.align, address.overlaid, address.t)
+            self.tabs.set_value(COMPARE if address.compared else address.pane)
             await self.follow_list()
-            await self._compare.show(address.compared, address.align, address.overlaid)
             if self.sql is not None:
                 self.sql.write(address.query)
         finally:
@@ -471,24 +470,10 @@ class Page(Tab):
             self._keys.open()
         if self.tabs.value != "episodes" or event.modifiers.ctrl or event.modifiers.meta:
             return
-        if event.key.arrow_left or event.key.arrow_right:
-            by = _FAR if event.modifiers.shift else 1
-            self.player.step(by if event.key.arrow_right else -by)
-        elif event.key.name in ("Home", "End"):
-            self.player.jump(self.player.longest if event.key.name == "End" else 0)
-        elif event.key.name in ("+", "-"):
-            self.player.change_speed(1 if event.key.name == "+" else -1)
-        elif event.key.name == "l" and not event.action.repeat:
-            self.player.toggle_loop()
-        elif event.key.name == "c" and not event.action.repeat:
+        if event.key.name == "c" and not event.action.repeat:
             background_tasks.create(self.compare())
         elif event.key.arrow_up or event.key.arrow_down:
             self.episodes.move(1 if event.key.arrow_down else -1)
-
-    def _space_key(self, event: KeyEventArguments) -> None:
-        pressed = event.key.space and event.action.keydown and not event.action.repeat
-        if pressed and self.tabs.value == "episodes":
-            self.player.toggle_play()
 
     def close(self) -> None:
         """Stop background work when the tab closes."""

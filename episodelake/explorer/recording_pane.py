@@ -29,7 +29,7 @@ class RecordingPane:
     def __init__(self, page: PageOwner) -> None:
         self.page = page
         self._open: Sequence[str] = ()
-        with ui.element("section").classes("card recording").mark("recording") as self._place:
+        with ui.element("section").classes("card recording-part").mark("recording") as self._place:
             with ui.element("div").classes("part-title"):
                 self._title = ui.label()
             columns = [

@@ -11,8 +11,9 @@ import tempfile
 import threading
 import webbrowser
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -21,7 +22,9 @@ from ..errors import InvalidArgumentError, StoreAccessError
 from ..plugin import require
 from ..types import Lake
 from .gate import LOOPBACK, Gate, new_token
-from .live.watch import LakeWatch, Watch
+
+if TYPE_CHECKING:
+    from .live.watch import LakeWatch, Watch
 
 #: The default port, if it is free: the address then stays the same from day to day.
 USUAL_PORT = 8642
@@ -46,7 +49,7 @@ def serve_explorer(
     Args:
         opened: an open store, or a lake.
         ready: called once when the page answers, with its address, whose token opens it, and whether other
-            machines can reach it.
+            machines can reach it. Of a framed page already when its port is taken: visits wait there.
         host: the address to listen on.
         port: the port; None for the usual one or any that is free, 0 for any.
         token: what opens the page; None for a new one.
@@ -61,29 +64,43 @@ def serve_explorer(
         StoreAccessError, CorruptStoreError: the store or the lake cannot be read, or the port is in use.
         MissingPackageError: a package is not installed.
     """
-    for package in PACKAGES:
-        require(package, "The explorer")
-    # pyarrow looks for pandas then: beside a thread that draws, Altair would meet a part of it.
-    pa.array([])
+    _check_packages()
     token = _checked_token(token)
     listening = listen(host, port)
     with contextlib.closing(listening):
         bound = listening.getsockname()[1]
+        url = f"http://{'localhost' if framed else _in_url(host)}:{bound}/?token={token}"
+        if framed:
+            # The imports below take a second or more; meanwhile a notebook goes on.
+            ready(url, not is_loopback(host))
+        for package in PACKAGES:
+            require(package, "The explorer")
+        # pyarrow looks for pandas then: beside a thread that draws, Altair would meet a part of it.
+        pa.array([])
+        from .live.watch import LakeWatch, Watch
+
         if isinstance(opened, Lake):
             watch = LakeWatch(opened, writable=writable)
         else:
             watch = Watch(opened, pinned=pinned, writable=writable)
-        url = f"http://{'localhost' if framed else _in_url(host)}:{bound}/?token={token}"
         application = _application(watch, exports or Path.cwd())
         server = _Server(Gate(application, token, bound, hosts_of(host), framed=framed))
 
         def begun() -> None:
-            ready(url, not is_loopback(host))
+            if not framed:
+                ready(url, not is_loopback(host))
             if browser:
                 # In a thread, since a browser may start slowly.
                 threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
 
         server.run_on(listening, begun)
+
+
+def _check_packages() -> None:
+    """Refuse to begin without a package; those that are there are imported later."""
+    for package in PACKAGES:
+        if find_spec(package) is None:
+            require(package, "The explorer")
 
 
 def listen(host: str, port: int | None) -> socket.socket:
@@ -205,12 +222,12 @@ def _application(watch: Watch | LakeWatch, exports: Path) -> Any:
     import fastapi
     from nicegui import ui
 
-    from .camera_video import add_videos
+    from .camera_video import add_frames
     from .page import add_page
 
     application = fastapi.FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     add_page(application, watch, exports)
-    add_videos(application)
+    add_frames(application)
     ui.run_with(
         application,
         title="Episodelake",

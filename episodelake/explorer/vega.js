@@ -31,11 +31,12 @@ function widen(part, width) {
 }
 
 export default {
-  template: `<div class="chart-place"><div ref="drawing"></div></div>`,
-  props: { spec: Object, bundle: String, cursor: Number },
+  template: `<div class="chart-place" data-steps><div ref="drawing"></div></div>`,
+  props: { spec: Object, bundle: String },
   data: () => ({ above: false, beside: 120 }),
   mounted() {
-    this.t = this.cursor;
+    this.$el.stepper = { show: this.pointAt };
+    this.$el.dispatchEvent(new CustomEvent("joined", { bubbles: true }));
     this.observer = new ResizeObserver(() => {
       // A hidden chart has no width; it keeps its picture unless `draw` dropped it.
       const width = this.$el.clientWidth;
@@ -56,9 +57,6 @@ export default {
   watch: {
     spec() {
       this.draw();
-    },
-    cursor() {
-      this.pointAt(this.cursor);
     },
     "$q.dark.isActive"() {
       this.later();
@@ -132,8 +130,8 @@ export default {
       this.point();
     },
     point() {
-      if (!this.view || !this.spec.usermeta?.cursor || this.t == null) return;
-      this.view.signal("cursor", this.t).runAsync();
+      const last = this.spec?.usermeta?.cursor;
+      if (this.view && last && this.t !== undefined) this.view.signal("cursor", Math.min(this.t, last)).runAsync();
     },
   },
 };

@@ -10,12 +10,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+import numpy as np
 from nicegui import run, ui
 from nicegui.events import GenericEventArguments
 
 from .. import Episode
 from ..errors import EpisodelakeError
 from ..plugin import require
+from ..readers.charts.bins import usual_range
 from .live.watch import Shown, Watch
 from .moments import text_of
 
@@ -91,6 +93,22 @@ def icon_button(icon: str, name: str, on_click: Callable[..., Any] | None = None
     return button
 
 
+def add_grip(splitter: ui.splitter) -> None:
+    """Add a handle to a splitter that the pointer drags and the arrow keys move."""
+
+    def move(by: int) -> None:
+        low, high = splitter.props["limits"]
+        splitter.set_value(min(max(splitter.value + by, low), high))
+
+    with splitter.separator:
+        grip = ui.element("div").classes("grip").props("role=separator tabindex=0")
+        grip.props["aria-label"] = "Border between the list and the episode: drag it, or press left and right"
+        grip.props["aria-valuenow"] = 46
+        # The arrow keys of the page move through steps.
+        for key, by in (("left", -3), ("right", 3)):
+            grip.on(f"keydown.{key}.stop.prevent", lambda by=by: move(by))
+
+
 def note(classes: str = "muted") -> ui.label:
     """Return a label that shows only while it has a text."""
     label = ui.label().classes(classes)
@@ -105,6 +123,36 @@ def path_label(url: str, name: str = "") -> str:
         ui.tooltip(text_of(url))
     ui.page_title(f"{title} \N{MIDDLE DOT} Episodelake")
     return title
+
+
+class DataTable(ui.table, component="episodes_table.js"):
+    """A table of episodes, runs or stores; its cells are in the script beside this module.
+
+    A row is sorted by its values and shows `_texts` in their place, by column, with `_titles` under the
+    pointer.
+    """
+
+
+def spark(values: Sequence[float | None], limits: tuple[float, float] | None = None) -> str:
+    """Return the points of a small curve in a box of 100 by 20; empty for less than two values.
+
+    Args:
+        values: from left to right; None leaves a place out.
+        limits: the values at the bottom and the top; by default the usual range of these.
+    """
+    numbers = [(place, value) for place, value in enumerate(values) if value is not None]
+    if len(numbers) < 2:
+        return ""
+    low, high = limits or usual_limits([value for _, value in numbers])
+    span = high - low or 1.0
+    heights = ((place, min(max((value - low) / span, 0.0), 1.0)) for place, value in numbers)
+    return " ".join(f"{100 * place / (len(values) - 1):.4g},{19 - 18 * at:.3g}" for place, at in heights)
+
+
+def usual_limits(values: Sequence[float]) -> tuple[float, float]:
+    """Return limits of an axis that a few wild values do not move."""
+    quantiles = np.quantile(values, [0.01, 0.25, 0.75, 0.99]).tolist() if len(values) else [0.0] * 4
+    return usual_range(min(values, default=0.0), max(values, default=0.0), quantiles)
 
 
 #: Heads of columns that sort by a click or by a key, and say how the table is sorted.
@@ -146,7 +194,6 @@ class Drawing(ui.element, component="vega.js"):
         self._props["spec"] = None
         self.specification: Any = None
         self._turn = 0
-        self._props["cursor"] = None
         self.classes("w-full")
         if on_brush is not None:
             self.on("brush", lambda event: on_brush(_chosen(event)))
@@ -158,7 +205,9 @@ class Drawing(ui.element, component="vega.js"):
         self.set_visibility(specification is not None)
         self.update()
 
-    async def draw(self, caption: ui.label, make: Callable[..., Any], *arguments: Any) -> None:
+    async def draw(
+        self, caption: ui.label, make: Callable[..., Any], *arguments: Any
+    ) -> dict[str, Any] | None:
         """Draw what a function returns, or show in the caption why there is nothing to draw.
 
         Args:
@@ -166,6 +215,9 @@ class Drawing(ui.element, component="vega.js"):
             make: returns a specification, in a thread; a result that comes after that of a later call is
                 dropped.
             arguments: those of `make`.
+
+        Returns:
+            What is drawn; None if nothing is, or something else already.
         """
         self._turn = turn = self._turn + 1
         specification, problem = None, ""
@@ -177,13 +229,8 @@ class Drawing(ui.element, component="vega.js"):
             notes = () if specification is None else specification.get("usermeta", {}).get("notes", ())
             caption.set_text(problem or "\n".join(notes))
             self.show(specification)
-
-    def point_at(self, t: int) -> None:
-        """Move the cursor of a chart over time."""
-        # A changed property would send the whole specification and draw the chart again.
-        with self._props.suspend_updates():
-            self._props["cursor"] = t
-        self.run_method("pointAt", t)
+            return specification
+        return None
 
 
 def _chosen(event: GenericEventArguments) -> dict[str, tuple[float, float]]:
@@ -259,5 +306,13 @@ class PageOwner(Protocol):
         ...
 
     async def show_finding(self, name: str) -> None:
-        """Let the list show the episodes of a finding."""
+        """Let the list show the episodes of a finding, and open the first one where it shows."""
+        ...
+
+    def show_reason(self, episode_id: str, column: str, t: int | None) -> None:
+        """Open an episode at the step of a finding, with the signal of its column."""
+        ...
+
+    async def choose_runs(self, run_ids: Sequence[str]) -> None:
+        """Let the list and the overview show the episodes of some runs; of all without any."""
         ...

@@ -23,6 +23,8 @@ from ..types import EncodedFrames
 #: 128 bits.
 _DIGITS = 32
 _PARTS = [each.name for each in fields(ForeignEpisode)]
+#: Arrays of more bytes are not copied.
+_SMALL_BYTES = 4096
 _PLAIN = frozenset({str, bool, int, float, type(None)})
 _BINARY = (pa.string(), pa.large_string(), pa.binary(), pa.large_binary())
 #: Numpy builds the text of a dtype anew each time. Records may be equal and have different texts.
@@ -32,41 +34,54 @@ _text_of = lru_cache(str)
 def content_digest(episode: ForeignEpisode) -> str:
     """Return the digest of an episode of arrays."""
     digest = hashlib.sha256()
+    small: list[bytes] = []
     for name in _PARTS:
-        _add(digest, getattr(episode, name))
+        _add(digest, small, getattr(episode, name))
+    digest.update(b"".join(small))
     return digest.hexdigest()[:_DIGITS]
 
 
-def _add(digest: Any, value: Any) -> None:
-    if type(value) in _PLAIN:  # most values
-        _add_content(digest, repr(value).encode(errors="surrogatepass"))
+def _add(digest: Any, small: list[bytes], value: Any) -> None:
+    """Add a value: few bytes to `small`, which comes before what the digest is given next."""
+    kind = type(value)
+    if kind in _PLAIN:  # most values
+        small.append(_content(repr(value).encode(errors="surrogatepass")))
+    elif kind is dict or isinstance(value, Mapping):
+        small.append(b"m%d" % len(value))
+        for key, part in value.items():
+            _add(digest, small, key)
+            _add(digest, small, part)
     elif isinstance(value, np.ndarray) and value.dtype.kind != "O":
-        kind = value.dtype if value.dtype.fields else _text_of(value.dtype)
-        digest.update(f"a{kind}{value.shape}".encode())
-        digest.update(np.ascontiguousarray(value).reshape(-1).view(np.uint8))
+        name = value.dtype if value.dtype.fields else _text_of(value.dtype)
+        small.append(f"a{name}{value.shape}".encode())
+        if value.nbytes <= _SMALL_BYTES:
+            small.append(value.tobytes())
+        else:
+            _flush(digest, small)
+            digest.update(np.ascontiguousarray(value).reshape(-1).view(np.uint8))
     elif isinstance(value, EncodedFrames):
-        digest.update(f"v{value.shape}".encode())
+        small.append(f"v{value.shape}".encode())
+        _flush(digest, small)
         for cell in value.cells:
             digest.update(b"%d:" % len(cell.as_buffer()))
             digest.update(cell.as_buffer())
-    elif isinstance(value, Mapping):
-        digest.update(b"m%d" % len(value))
-        for key, part in value.items():
-            _add(digest, key)
-            _add(digest, part)
     elif isinstance(value, (list, tuple, np.ndarray)):
-        digest.update(b"l%d" % len(value))
+        small.append(b"l%d" % len(value))
         for part in value:
-            _add(digest, part)
+            _add(digest, small, part)
     else:
-        _add_content(
-            digest, value if isinstance(value, bytes) else repr(value).encode(errors="surrogatepass")
+        small.append(
+            _content(value if isinstance(value, bytes) else repr(value).encode(errors="surrogatepass"))
         )
 
 
-def _add_content(digest: Any, content: bytes) -> None:
-    digest.update(b"p%d:" % len(content))
-    digest.update(content)
+def _content(content: bytes) -> bytes:
+    return b"p%d:%b" % (len(content), content)
+
+
+def _flush(digest: Any, small: list[bytes]) -> None:
+    digest.update(b"".join(small))
+    small.clear()
 
 
 def table_digests(steps: pa.Table, episodes: pa.Table) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -329,6 +330,18 @@ class Lake:
         found = self._look.answer(lambda each: each.session(read_only=False).query(text, parameters))
         self._look.warn([c for _, c in self._look.lake.conflicts if c in condition], 2)
         return self.stores().join(found, on="store").sort("store")
+
+    def _repr_html_(self) -> str:
+        """Return a card for a notebook: its stores, without those of their columns that name folders."""
+        stores = self.stores()
+        errors = [] if stores["error"].is_null().all() else ["error"]
+        shown = stores.select("store", "episodes", "steps", "env_ids", "updated", "bytes", *errors)
+        with pl.Config(tbl_rows=40, tbl_cols=-1, fmt_str_lengths=80, tbl_hide_column_data_types=True):
+            table = shown.with_columns(pl.col("env_ids").list.join(", "))._repr_html_()
+        return (
+            f"<p><code>{html.escape(repr(self))}</code></p>{table}"
+            "<p><code>lake[name]</code> opens one, <code>lake.explore()</code> shows them all.</p>"
+        )
 
     def __repr__(self) -> str:
         """Return where the lake is."""

@@ -19,7 +19,7 @@ from typing import Any, Literal, NoReturn
 import numpy as np
 
 from ..errors import InvalidArgumentError
-from ..plugin import ReadContext, flag, one_of, suggest, warn_caller, whole_number
+from ..plugin import ReadContext, flag, one_of, warn_caller, whole_number
 from ..plugin.columns import EPISODE
 from ..readers.columns.mapped import Cache
 from ..readers.loading.config import LoaderConfig
@@ -29,13 +29,10 @@ from ..readers.loading.loader import Loader
 from ..readers.loading.orders import Order, Shuffled
 from ..readers.loading.outputs import JaxOutput, NumpyOutput
 from ..readers.loading.units import Batch, Units
+from .batch_keys import ATTENTION_MASK, POSITION_IDS, SEQUENCE_LENGTHS, BatchKeys
 from .declaration import check_rollouts
-from .messages import SAMPLED
-from .sequences import IDS, Messages, Sequences, TokenArrays, numbers_in
-from .tokens import PER_SAMPLED
+from .sequences import INPUT_IDS, LOSS_MASK, Messages, Sequences, TokenArrays
 
-INPUT_IDS, POSITION_IDS, LOSS_MASK = "input_ids", "position_ids", "loss_mask"
-SEQUENCE_LENGTHS, ATTENTION_MASK = "sequence_lengths", "attention_mask"
 TooLong = Literal["error", "cut", "split"]
 #: Tokens of a batch's sequence, at most.
 _MOST = 2**31 - 1
@@ -44,7 +41,7 @@ _MOST = 2**31 - 1
 class SequenceUnits(FedUnits):
     """A kind of unit made of token sequences of rollouts."""
 
-    own: tuple[str, ...] = (INPUT_IDS, POSITION_IDS, LOSS_MASK)
+    default_keys = (INPUT_IDS, POSITION_IDS, LOSS_MASK)
     n: int
     too_long: TooLong
 
@@ -85,9 +82,8 @@ class SequenceUnits(FedUnits):
         self._check_arguments(config)
         context.check_not_empty("to load")
         batching = self.batching(config.batching)
-        there = numbers_in(context)
-        keys = self._keys(config, there)
-        messages = Messages.read(context, [name for name in there if name in keys])
+        keys = BatchKeys.of(context, config)
+        messages = Messages.read(context, keys.numbers)
         _check_tokens(messages, len(context))
         sequences = self._limited(messages.branches())
         wide = not isinstance(config.output, NumpyOutput | JaxOutput)
@@ -119,32 +115,13 @@ class SequenceUnits(FedUnits):
                 f"{wrong[0]}=... does not go with {self}, which holds the tokens of whole rollouts in memory "
                 "and gives each branch once an epoch.",
                 hint="Leave it out, and choose rollouts with filter(...), such as "
-                "store.filter('\"metadata.group\" = ...').",
+                "store.filter('\"group\" = ...').",
             )
         if config.pipeline.on_read:
             raise InvalidArgumentError(
                 f"{config.pipeline.on_read[0]!r} derives columns of steps, but {self} has tokens. Leave it "
                 "out; functions of batches are applied."
             )
-
-    def _keys(self, config: LoaderConfig, there: Sequence[str]) -> tuple[str, ...]:
-        """Return the keys of a batch: all that there are, or those asked for."""
-        keys = (*self.own, *there, SEQUENCE_LENGTHS, EPISODE)
-        if config.columns is None:
-            return keys
-        for name in config.keys:
-            if name in keys:
-                continue
-            if name in PER_SAMPLED:
-                raise InvalidArgumentError(
-                    f"columns has {name!r}, but no rollout of the store has {name}.",
-                    hint=f"Write rollouts with write_rollout(..., {name}=...).",
-                )
-            raise InvalidArgumentError(
-                f"columns has {name!r}, which is no key of a batch of {self}: it has {', '.join(keys)}."
-                f"{suggest(name, keys)}"
-            )
-        return config.keys
 
     def _limited(self, branches: Sequences) -> Sequences:
         """Return the sequences of at most `n` tokens that branches give."""
@@ -184,7 +161,7 @@ class _Making:
         wide: whether ids and positions are int64, for torch; else int32.
     """
 
-    keys: Sequence[str]
+    keys: BatchKeys
     order: Order
     seed: int
     wide: bool
@@ -243,7 +220,7 @@ class SequenceFeed(Feed):
             return np.concatenate(list(map(self.arrays.columns[name].__getitem__, bounds)), dtype=dtype)
 
         def loss_mask() -> np.ndarray:
-            mask = taken(SAMPLED)
+            mask = taken(LOSS_MASK)
             if self.sequences.shared:
                 mask &= np.repeat(self.sequences.first[spans], stops - starts)
             return mask
@@ -252,10 +229,14 @@ class SequenceFeed(Feed):
             return np.concatenate([self._numbers[:length] for length in lengths.tolist()])
 
         return {
-            INPUT_IDS: lambda: taken(IDS, self._numbers.dtype),
+            **{name: lambda name=name: taken(name) for name in self.making.keys.numbers},
+            **{
+                name: lambda values=values: values[self.sequences.rollouts[some]]
+                for name, values in self.making.keys.facts.items()
+            },
+            INPUT_IDS: lambda: taken(INPUT_IDS, self._numbers.dtype),
             POSITION_IDS: positions,
             LOSS_MASK: loss_mask,
-            **{name: lambda name=name: taken(name) for name in PER_SAMPLED},
             SEQUENCE_LENGTHS: lambda: lengths.astype(np.int32),
             EPISODE: lambda: self.sequences.rollouts[some],
         }
@@ -291,7 +272,7 @@ class PackFeed(SequenceFeed):
     def gather(self, some: np.ndarray) -> Batch:
         """See `SequenceFeed`; tokens one after the other."""
         values = self.joined(some)
-        return {key: values[key]() for key in self.making.keys}
+        return {key: values[key]() for key in self.making.keys.names}
 
     def _plan(self, epoch: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the sequences by pack, and the first of each pack with the number of all."""
@@ -372,13 +353,13 @@ class PaddedFeed(SequenceFeed):
             if key == ATTENTION_MASK:
                 return attended.copy()
             flat = values[key]()
-            if key in (SEQUENCE_LENGTHS, EPISODE):
+            if key in (SEQUENCE_LENGTHS, EPISODE, *self.making.keys.facts):
                 return flat
             made = np.full(attended.shape, self.pad_id if key == INPUT_IDS else 0, flat.dtype)
             made[attended] = flat
             return made
 
-        return {key: padded(key) for key in self.making.keys}
+        return {key: padded(key) for key in self.making.keys.names}
 
 
 @dataclass(frozen=True)
@@ -397,6 +378,9 @@ class Packed(SequenceUnits):
       rollout
     - `sequence_lengths`: int32, shape (k,); `episode`: int64, shape (k,), the position of each sequence's
       rollout in the view
+
+    `columns=` of the loader also takes columns of episodes, shape (k,), and columns of messages with a number
+    (that of each of its tokens) or a list for its tokens, shape (N,); annotations among them.
 
     Args:
         n: tokens of a pack, at most.
@@ -456,7 +440,7 @@ class Padded(SequenceUnits):
         InvalidArgumentError: a number is no whole number in its range, or another value is unknown.
     """
 
-    own = (*SequenceUnits.own, ATTENTION_MASK)
+    default_keys = (*SequenceUnits.default_keys, ATTENTION_MASK)
 
     n: int
     _: KW_ONLY

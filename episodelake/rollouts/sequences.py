@@ -23,7 +23,9 @@ from ..readers.columns.step_arrays import SharedColumns, share
 from .messages import ROLE, SAMPLED
 from .tokens import PER_SAMPLED, TOKEN_MASK, TOKENS
 
-IDS, ADVANTAGES = "ids", "advantages"
+#: Keys of batches, and names of flat arrays: no column of messages is loaded by them.
+INPUT_IDS, LOSS_MASK = "input_ids", "loss_mask"
+ADVANTAGES = "advantages"
 #: The fact of a rollout that stands in where its tokens have no advantages.
 _ADVANTAGE = "metadata.advantage"
 
@@ -33,8 +35,8 @@ class TokenArrays:
     """Tokens of many messages, one after the other.
 
     Attributes:
-        columns: `ids` (int32), `sampled` (bool) and numbers by column of `PER_SAMPLED` (float32; 0 for tokens
-            without one), all of shape (N,).
+        columns: `input_ids` (int32), `loss_mask` (bool: the sampled ones) and numbers by column of messages
+            (0 for tokens without one), all of shape (N,).
     """
 
     columns: Mapping[str, np.ndarray]
@@ -92,11 +94,12 @@ class Messages:
 
         Args:
             context: the rollouts.
-            numbers: columns of `PER_SAMPLED` to read; such as `numbers_in` returned.
+            numbers: columns with a number for each message or for each of its sampled tokens, float32 like
+                those of `PER_SAMPLED`; others may have one for each token instead.
 
         Raises:
             InvalidArgumentError: a message continues none before it, or has another number of values than
-                sampled tokens.
+                tokens.
         """
         view = ReadView(context)
         facts = ["length", *([_ADVANTAGE] if ADVANTAGES in numbers and _has_advantage(view) else [])]
@@ -104,8 +107,12 @@ class Messages:
         counts = episodes["length"].to_numpy().astype(np.int64) + 1
         rollouts = np.repeat(np.arange(len(counts)), counts)
         firsts = np.repeat(np.cumsum(counts) - counts, counts)
-        present = view.steps.collect_schema().names()
-        lists = {name: kind for name, kind in _LISTS.items() if name in (*numbers, TOKENS, TOKEN_MASK)}
+        present = view.steps.collect_schema()
+        lists = {
+            name: _LISTS.get(name, pl.List(pl.Float32))
+            for name in (*numbers, TOKENS, TOKEN_MASK)
+            if name in _LISTS or present[name].is_nested()
+        }
         kinds = {ROLE: pl.String(), SAMPLED: pl.Boolean(), **lists}
         missing = [pl.lit(None, kind).alias(name) for name, kind in kinds.items() if name not in present]
         # The last message of a rollout that was cut has no action.
@@ -115,6 +122,7 @@ class Messages:
                 pl.col(OBSERVATION).fill_null(-1),
                 own.alias(SAMPLED),
                 *(pl.col(name).cast(kind) for name, kind in lists.items()),
+                *(name for name in numbers if name not in lists),
             )
         )
         above = rows[OBSERVATION].to_numpy()
@@ -127,11 +135,11 @@ class Messages:
                 f"{above[at]}; expected one before it."
             )
         reading = _Reading(rows, rollouts, firsts)
-        columns = {IDS: reading.ids, SAMPLED: reading.sampled}
-        columns |= {name: reading.numbers(name) for name in numbers}
+        columns = {name: reading.numbers(name) for name in numbers}
         if _ADVANTAGE in facts:
             whole = episodes[_ADVANTAGE].cast(pl.Float32).fill_null(0).to_numpy()
             reading.fill_advantages(columns[ADVANTAGES], whole)
+        columns |= {INPUT_IDS: reading.ids, LOSS_MASK: reading.sampled}
         return Messages(rollouts, parents, reading.edges, TokenArrays(columns))
 
     @property
@@ -192,13 +200,19 @@ class _Reading:
         self._without_advantages = rows[ADVANTAGES].is_null() if ADVANTAGES in rows.columns else None
 
     def numbers(self, name: str) -> np.ndarray:
-        """Return the numbers of a column, of shape (N,)."""
-        values, sizes = _flat(self._rows.drop_in_place(name))
-        self._check(name, sizes, self._sampled_counts)
+        """Return the numbers of a column, of shape (N,); one for each message is that of all its tokens."""
+        column = self._rows.drop_in_place(name)
+        if column.dtype != pl.List:
+            empty = False if column.dtype == pl.Boolean else 0
+            return np.repeat(column.fill_null(empty).to_numpy(), self._counts)
+        own = name in PER_SAMPLED
+        values, sizes = _flat(column if own else column.list.eval(pl.element().fill_null(0)))
+        whole = np.zeros(len(sizes), bool) if own else sizes == self._counts
+        self._check(name, sizes, np.where(whole, self._counts, self._sampled_counts))
         if len(values) == len(self.ids):
             return values
         spread = np.zeros(len(self.ids), np.float32)
-        spread[self.sampled & np.repeat(sizes > 0, self._counts)] = values
+        spread[(self.sampled | np.repeat(whole, self._counts)) & np.repeat(sizes > 0, self._counts)] = values
         return spread
 
     def fill_advantages(self, advantages: np.ndarray, whole: np.ndarray) -> None:

@@ -98,24 +98,25 @@ def rollout_steps(
         advantage = None
     whole = RolloutFacts.of(rewards, weights, metadata, **(facts or {}), advantage=advantage)
     listed = _listed("messages", messages)
-    rows = [columns_of(message, f"message {at}") for at, message in enumerate(listed)]
-    if not rows:
+    count = len(listed)
+    if not count:
         raise InvalidArgumentError("The rollout has no message; expected at least one.")
-    count = len(rows)
-    flags = [None] * count if sampled is None else _of_length("sampled", sampled, count)
-    own = [
-        is_sampled(f"sampled[{at}]", flag, row[ROLE])
-        for at, (flag, row) in enumerate(zip(flags, rows, strict=True))
+    columns = [
+        [None] * count if values is None else _of_length(name, values, count)
+        for name, values in (("sampled", sampled), ("parents", parents), ("times", times))
     ]
-    above = _parents(parents, count)
-    cut = TokenArguments(tokens, mask, given).by_message(
-        own, vocabulary, line=above == list(range(-1, count - 1))
-    )
-    moments = [None] * count if times is None else _of_length("times", times, count)
-    for row, flag, piece, moment in zip(rows, own, cut, moments, strict=True):
-        row.update(further(row[ROLE], flag, piece, moment))
+    if parents is not None:
+        columns[1] = [-1 if parent is None else parent for parent in columns[1]]
+    steps = [
+        MessageStep.of(message, at, *facts)
+        for at, (message, *facts) in enumerate(zip(listed, *columns, strict=True))
+    ]
+    line = all(step.parent == at - 1 for at, step in enumerate(steps))
+    own = [step.sampled for step in steps]
+    cut = TokenArguments(tokens, mask, given).by_message(own, vocabulary, line=line)
+    rows = [step.row(piece) for step, piece in zip(steps, cut, strict=True)]
     return {
-        "observations": np.array([*above, -1]),
+        "observations": np.array([*(step.parent for step in steps), -1]),
         "actions": np.array(own, np.int64),
         "rewards": [0.0] * (count - 1) + [whole.reward],
         "terminations": not truncated,
@@ -126,12 +127,46 @@ def rollout_steps(
     }
 
 
-def further(role: str, sampled: bool, piece: MessageTokens | None, moment: float | None) -> dict[str, Any]:
-    """Return the own columns of a message beside those of `columns_of`: tokens, time, and who sampled it."""
-    columns: dict[str, Any] = {} if piece is None else piece.columns(sampled=sampled)
-    if sampled != is_models(role):
-        columns[SAMPLED] = sampled
-    return columns if moment is None else {**columns, "time": finite("times", moment)}
+@dataclass(frozen=True)
+class MessageStep:
+    """A message as a step, without its tokens.
+
+    Attributes:
+        columns: its own columns.
+        parent: the number of the message that it continues, -1 for none.
+        sampled: whether the model sampled it.
+    """
+
+    columns: Mapping[str, Any]
+    parent: int
+    sampled: bool
+
+    @staticmethod
+    def of(message: Any, number: int, sampled: Any, parent: Any, time: Any) -> MessageStep:
+        """Return the step of a message.
+
+        Args:
+            message: a mapping with a text `role`.
+            number: of the message; messages before it have smaller ones.
+            sampled: whether the model sampled it; None for a message of the role `assistant`.
+            parent: the number of the message that it continues; None for the one before.
+            time: when it was finished, in seconds since 1970; None if that is not known.
+
+        Raises:
+            InvalidArgumentError: a value does not fit.
+        """
+        place = f"message {number}"
+        columns = columns_of(message, place)
+        own = _is_sampled(place, sampled, columns[ROLE])
+        if own != is_models(columns[ROLE]):
+            columns[SAMPLED] = own
+        if time is not None:
+            columns["time"] = finite(f"{place}: time", time)
+        return MessageStep(columns, number - 1 if parent is None else _parent(place, parent, number), own)
+
+    def row(self, tokens: MessageTokens | None) -> dict[str, Any]:
+        """Return all own columns of the message with these tokens."""
+        return {**self.columns, **({} if tokens is None else tokens.columns(sampled=self.sampled))}
 
 
 def _of_length(name: str, values: Any, count: int) -> list[Any]:
@@ -148,33 +183,24 @@ def _listed(name: str, values: Any) -> list[Any]:
     return list(values)
 
 
-def _parents(parents: Sequence[int] | None, count: int) -> list[int]:
-    if parents is None:
-        return list(range(-1, count - 1))
-    listed = enumerate(_of_length("parents", parents, count))
-    return [-1 if parent is None else parent_of(f"parents[{at}]", parent, at) for at, parent in listed]
-
-
-def parent_of(name: str, value: Any, at: int) -> int:
-    """Return the number of the message that message `at` continues."""
+def _parent(place: str, value: Any, number: int) -> int:
     try:
-        if not isinstance(value, bool | np.bool_) and -1 <= operator.index(value) < at:
+        if not isinstance(value, bool | np.bool_) and -1 <= operator.index(value) < number:
             return operator.index(value)
     except TypeError:  # no whole number
         pass
     raise InvalidArgumentError(
-        f"{name} is {value!r:.100}; expected the number of an earlier message, or -1 for none."
+        f"{place}: parent is {value!r:.100}; expected the number of an earlier message, or -1 for none."
     )
 
 
-def is_sampled(name: str, value: Any, role: str) -> bool:
-    """Return whether the model sampled a message."""
+def _is_sampled(place: str, value: Any, role: str) -> bool:
     if value is None:
         return is_models(role)
     plain = value.item() if np.ndim(value) == 0 and hasattr(value, "item") else value
     if isinstance(plain, bool | int | float) and plain in (0, 1):
         return bool(plain)
-    raise InvalidArgumentError(f"{name} is {value!r:.100}; expected True or False.")
+    raise InvalidArgumentError(f"{place}: sampled is {value!r:.100}; expected True or False.")
 
 
 def _fact(name: str, value: Any) -> Any:

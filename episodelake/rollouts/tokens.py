@@ -99,9 +99,7 @@ class TokenArguments:
         given = {MASK: self.mask, **(self.numbers or {})}
         given = {name: values for name, values in given.items() if values is not None}
         if self.tokens is None:
-            if given:
-                raise InvalidArgumentError(f"{', '.join(given)} came without tokens.")
-            return [None] * len(sampled)
+            return [message_tokens(None, given, own, vocabulary, "the rollout") for own in sampled]
         tokens = _by_message("tokens", self.tokens, len(sampled))
         if tokens is None:
             if not line:
@@ -118,14 +116,9 @@ class TokenArguments:
                     f"tokens has an entry for each of the {len(sampled)} messages, {name} does not. Give "
                     "both as one array, or both as lists with an entry for each message."
                 )
-            for at, (ids, own) in enumerate(zip(tokens, listed, strict=True)):
-                if ids is None and own is not None:
-                    raise InvalidArgumentError(f"message {at}: {name} came without tokens.")
             parts[name] = listed
         return [
-            None
-            if ids is None
-            else checked(ids, {name: parts[name][at] for name in parts}, own, vocabulary, f"message {at}")
+            message_tokens(ids, {name: parts[name][at] for name in parts}, own, vocabulary, f"message {at}")
             for at, (ids, own) in enumerate(zip(tokens, sampled, strict=True))
         ]
 
@@ -170,6 +163,22 @@ def _pieces(
         numbers = {name: values[used:until] for name, values in whole.numbers.items() if until > used}
         yield MessageTokens(whole.tokens[begin:stop], mask, numbers) if stop > begin else None
         begin, used = stop, until
+
+
+def message_tokens(
+    tokens: Any, given: Mapping[str, Any], sampled: bool, vocabulary: int | None, place: str
+) -> MessageTokens | None:
+    """Return the tokens of a message, as `checked` does; None if it has none.
+
+    Raises:
+        InvalidArgumentError: see `checked`; or there are values of tokens without any.
+    """
+    if tokens is not None:
+        return checked(tokens, given, sampled, vocabulary, place)
+    alone = [name for name, values in given.items() if values is not None]
+    if alone:
+        raise InvalidArgumentError(f"{place}: {', '.join(alone)} came without tokens.")
+    return None
 
 
 def checked(

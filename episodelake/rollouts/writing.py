@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .. import EpisodeWriter
+from .. import EpisodeStore, EpisodeWriter
 from ..errors import InvalidArgumentError, RecorderStateError
 from ..types import EpisodeRow, OpenEpisode
 from .declaration import Rollouts
-from .messages import ROLE, columns_of
-from .steps import RolloutFacts, finite, further, is_sampled, parent_of, rollout_steps
-from .tokens import MASK, PER_SAMPLED, checked
+from .steps import MessageStep, RolloutFacts, finite, rollout_steps
+from .tokens import MASK, PER_SAMPLED, message_tokens
 
 
 class RolloutWriter(EpisodeWriter):
@@ -89,13 +88,7 @@ class RolloutWriter(EpisodeWriter):
             times=times,
             tokens=tokens,
             mask=mask,
-            numbers={
-                "logprobs": logprobs,
-                "reference_logprobs": reference_logprobs,
-                "advantages": advantages,
-                "loss_weights": loss_weights,
-                "token_rewards": token_rewards,
-            },
+            numbers=_numbers(logprobs, reference_logprobs, advantages, loss_weights, token_rewards),
             rewards=rewards,
             weights=weights,
             facts={
@@ -137,25 +130,66 @@ class RolloutWriter(EpisodeWriter):
         )
         return OpenRollout(self, facts.metadata, source_key)
 
+    def reopen_rollout(self, rollout_id: str) -> OpenRollout:
+        """Continue a rollout that was cut or interrupted, of any run; see `EpisodeWriter.reopen`.
+
+        Its next message has the number after the last one. Rewards of messages stay, but that of the last one
+        is 0: its row waited for the next message.
+
+        Args:
+            rollout_id: the id of the rollout, or of one that it took the place of.
+
+        Raises:
+            EpisodeNotFoundError: the newest version of the store has no such rollout.
+            InvalidArgumentError: it is terminated or truncated, or ends without a message.
+            RecorderStateError: another writer of this machine, or this one, continues it already; or this
+                writer is closed.
+            StoreAccessError: its rows cannot be read, or the journal cannot be written.
+        """
+        episode = self.reopen(rollout_id)
+        handle = self.session.store
+        try:
+            old = EpisodeStore(handle.layout, handle.manifest).rollout(episode.continues)
+            if len(old.sampled) <= len(old.episode):
+                raise InvalidArgumentError(
+                    f"The rollout {old.id!r} ends without a message, so none can follow. Begin a new one."
+                )
+        except BaseException:
+            episode.discard()
+            raise
+        return OpenRollout(self, {}, None, (episode, old.sampled))
+
     @property
     def vocabulary(self) -> int | None:
         """How many token ids there are; None if the store does not declare it."""
         return Rollouts.of(self.session.store.manifest.rollouts or {}).vocabulary
 
 
-class OpenRollout:
-    """A rollout that `RolloutWriter.begin_rollout` started."""
+def _numbers(*values: Any) -> dict[str, Any]:
+    """Return the arguments with numbers of tokens, given in the order of `PER_SAMPLED`, by name."""
+    return dict(zip(PER_SAMPLED, values, strict=True))
 
-    def __init__(self, writer: RolloutWriter, metadata: Mapping[str, Any], source_key: str | None) -> None:
+
+class OpenRollout:
+    """A rollout that `RolloutWriter.begin_rollout` started, or `reopen_rollout` continues."""
+
+    def __init__(
+        self,
+        writer: RolloutWriter,
+        metadata: Mapping[str, Any],
+        source_key: str | None,
+        continued: tuple[OpenEpisode | None, Sequence[bool]] = (None, ()),
+    ) -> None:
         self._writer = writer
         self._metadata = metadata
         self._source_key = source_key
-        self._open: OpenEpisode | None = None
+        #: The episode, and whether the model sampled each of its messages.
+        self._open, sampled = continued
         self._skipped = False
         self._over = False
-        self._count = 0
+        self._count = len(sampled)
         #: Of the last message, whose row is complete when the next one comes.
-        self._sampled, self._reward = False, 0.0
+        self._sampled, self._reward = self._count > 0 and sampled[-1], 0.0
 
     def __len__(self) -> int:
         """Return how many messages it has."""
@@ -193,26 +227,22 @@ class OpenRollout:
             RecorderStateError: the rollout has ended.
         """
         self._check_open()
+        step = MessageStep.of(message, self._count, sampled, parent, time)
+        numbers = _numbers(logprobs, reference_logprobs, advantages, loss_weights, token_rewards)
         place = f"message {self._count}"
-        row = columns_of(message, place)
-        own = is_sampled("sampled", sampled, row[ROLE])
-        above = self._count - 1 if parent is None else parent_of("parent", parent, self._count)
-        given = (logprobs, reference_logprobs, advantages, loss_weights, token_rewards)
-        numbers = {MASK: mask, **dict(zip(PER_SAMPLED, given, strict=True))}
-        if tokens is None and any(values is not None for values in numbers.values()):
-            raise InvalidArgumentError(f"{place}: numbers of tokens came without tokens.")
-        piece = None if tokens is None else checked(tokens, numbers, own, self._writer.vocabulary, place)
-        row.update(further(row[ROLE], own, piece, time))
+        row = step.row(
+            message_tokens(tokens, {MASK: mask, **numbers}, step.sampled, self._writer.vocabulary, place)
+        )
         worth = finite("reward", reward)
         if self._open is None and not self._skipped:
             # Only a rollout with a message is an episode.
             self._open = self._writer.begin(
-                above, extra=row, source_key=self._source_key, metadata=self._metadata
+                step.parent, extra=row, source_key=self._source_key, metadata=self._metadata
             )
             self._skipped = self._open is None
         elif self._open is not None:
-            self._open.append(int(self._sampled), self._reward, above, extra=row)
-        self._sampled, self._reward = own, worth
+            self._open.append(int(self._sampled), self._reward, step.parent, extra=row)
+        self._sampled, self._reward = step.sampled, worth
         self._count += 1
         return self._count - 1
 

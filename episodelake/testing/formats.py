@@ -20,6 +20,11 @@ from .format_imports import ImportRules
 from .format_sources import SourceRules
 
 _SHOWN = 12
+_REFUSE = "Raise a DatasetError before you write a store that the format cannot hold."
+_DECLARE = (
+    "Keep each value; or count it in the losses of the report and name its part in `cannot_hold`; or, where "
+    "`write_source` writes sources without a place for it, name its part in `drops`."
+)
 
 
 class FormatContract(ImportRules, ExportRules, SourceRules):
@@ -40,10 +45,14 @@ class FormatContract(ImportRules, ExportRules, SourceRules):
         problems = []
         for number, options in enumerate(self.exports if self.sampled or self.writes else ()):
             for case in self.cases():
-                found = self._round_trip(case, tmp_path / str(number), options)
+                try:
+                    found = [*self._round_trip(case, tmp_path / str(number), options)]
+                except Exception as error:
+                    error.add_note(f"The case: {case.name} {dict(options)}. {_REFUSE}")
+                    raise
                 problems += [f"{case.name} {dict(options)}: {each}" for each in found]
         more = f"\nand {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
-        check(not problems, "\n".join(problems[:_SHOWN]) + more)
+        check(not problems, "\n".join(problems[:_SHOWN]) + f"{more}\n{_DECLARE}")
 
     def test_what_was_imported_goes_out_again(self, tmp_path: Path) -> None:
         """Episodes of others come back from an export of their import, without names of the import."""

@@ -12,7 +12,7 @@ from ...store.names import ACTION
 from ..chart_session import ChartSession
 from ..context import ReadContext
 from ..formatting import counted
-from .bins import Bins
+from .bins import Binned
 from .chart import AnyChart, color_channel, finished, stacked, title_of, tooltip_of, values_of
 from .returns import BINS, MOST_BINS, edges_of, heights
 from .series import AGENT
@@ -30,11 +30,8 @@ def draw_actions(context: ReadContext, by: str | None, column: str | None) -> An
     with ChartSession(context, steps=True) as bench:
         elements = _chosen(context, column)
         rows = step_rows(bench, by or (AGENT if bench.snapshot.schema.groups else None), "transitions")
-        panels = [
-            _panel(element, rows, shares)
-            for element in elements[:MOST_PANELS]
-            if (shares := _shares(bench, element))
-        ]
+        drawn = [(each, *_shares(bench, each)) for each in elements[:MOST_PANELS]]
+    panels = [_panel(element, rows, shares) for element, shares, _ in drawn if shares]
     if not panels:
         raise NothingToDrawError(
             "There is nothing to draw: the episodes have no transition with a finite action."
@@ -43,7 +40,9 @@ def draw_actions(context: ReadContext, by: str | None, column: str | None) -> An
     left = f"{counted(more, 'more element')} not drawn: name a part with column=" if more > 0 else ""
     title = "Actions taken" + (f" by {title_of(rows.by)}" if rows.by != ALL else "")
     return finished(
-        stacked(panels), title, [" ".join((counted(rows.count, "transition"), *rows.notes)), left]
+        stacked(panels),
+        title,
+        [" ".join((counted(rows.count, "transition"), *rows.notes)), left, *(note for *_, note in drawn)],
     )
 
 
@@ -72,18 +71,22 @@ def _chosen(context: ReadContext, column: str | None) -> list[Element]:
     return chosen
 
 
-def _shares(bench: ChartSession, element: Element) -> list[dict[str, Any]]:
-    """Return the count and share of each value, or range of values, in each series."""
+def _shares(bench: ChartSession, element: Element) -> tuple[list[dict[str, Any]], str]:
+    """Return the count and share of each value, or range of values, in each series, and a note on
+    outliers.
+    """
     value = element.sql
-    bins = bins_of(bench, element, BINS, MOST_KINDS)
-    if bins is None:
-        return []
+    binned = bins_of(bench, element, BINS, MOST_KINDS)
+    if binned is None:
+        return [], ""
+    bins = binned.bins
     rows = bench.rows(
         f"SELECT _series AS series, {bins.sql(value)} AS bin, count(*) AS transitions, "
         "count(*) / sum(count(*)) OVER (PARTITION BY _series) AS share "
         f"FROM counted WHERE {finite(value)} GROUP BY _series, bin ORDER BY bin, series"
     )
-    return [{**row, **edges_of(bins, row["bin"])} for row in rows]
+    note = binned.note and f"{element.name}: {binned.note}"
+    return [{**row, **edges_of(bins, row["bin"])} for row in rows], note
 
 
 def _panel(element: Element, rows: StepRows, shares: list[dict[str, Any]]) -> Any:
@@ -147,7 +150,7 @@ def draw_visitation(context: ReadContext, x: str | None, y: str | None, bins: in
     elements = [element for element, _ in visits.axes.values()]
     visits_by_cell = [{"visits": cell["visits"], **_cell(cell, visits.axes)} for cell in visits.cells]
     observations = counted(sum(row["visits"] for row in visits_by_cell), "observation")
-    subtitle = [" ".join((observations, *visits.rows.notes))]
+    subtitle = [" ".join((observations, *visits.rows.notes)), *visits.outliers]
     if len(elements) == 1:
         return finished(_bars(elements[0], visits_by_cell), f"Visits by {elements[0].name}", subtitle)
     title = f"Visits by {elements[0].name} and {elements[1].name}"
@@ -158,12 +161,13 @@ def draw_visitation(context: ReadContext, x: str | None, y: str | None, bins: in
     )
 
 
-def _cell(row: dict[str, Any], axes: dict[str, tuple[Element, Bins]]) -> dict[str, Any]:
+def _cell(row: dict[str, Any], axes: dict[str, tuple[Element, Binned]]) -> dict[str, Any]:
     """Return the position of a cell. Cells of a heat map overlap a little, which closes the hairlines between
     them.
     """
     cell: dict[str, Any] = {}
-    for name, (_, bins) in axes.items():
+    for name, (_, binned) in axes.items():
+        bins = binned.bins
         low, high = bins.edges(row[name])
         edges = edges_of(bins, row[name]) if len(axes) == 1 else {"from": low, "to": high + bins.width / 20}
         cell |= {f"{name}_from": edges["from"], f"{name}_to": edges["to"]}

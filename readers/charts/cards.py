@@ -20,7 +20,7 @@ from ..formatting import size_text
 from ..pictures.images import image_columns
 from ..replaying.run_envs import RunEnv
 from . import html
-from .bins import count_bins
+from .bins import count_bins, line_ends
 from .series import (
     AGENT,
     FITS,
@@ -298,38 +298,43 @@ def _charts(bench: ChartSession) -> str:
         return ""
     panel = series.panels[0]
     title = "Return" + (f", {panel}" if panel else "")
-    bins, (low, high), bars_of_runs = count_bins(bench, panel, _BINS, VALUED)
-    counts = [0] * bins.count
+    binned, bars_of_runs = count_bins(bench, panel, _BINS, VALUED)
+    counts = [0] * binned.bins.count
     for each in bars_of_runs:
         counts[each["bin"]] += each["episodes"]
-    span = f"from {html.number(low)} to {html.number(high)}"
-    line, words = _over_time(bench, series, f"{title} over time, {span}")
-    bars = html.bar_chart(counts, (low, high), label=f"How often each return is, {span}")
+    line, words = _over_time(bench, series, f"{title} over time")
+    low, high = map(html.number, binned.ends)
+    bars = html.bar_chart(counts, binned.ends, label=f"How often each return is, from {low} to {high}")
     caption = '<span class="el-dim">{}</span>'
     return html.row(
         [
             html.part(f"{title} over time", line + caption.format(words)),
-            html.part("How often each return is", bars),
+            html.part("How often each return is", bars + caption.format(html.text(binned.note))),
         ]
     )
 
 
-def _over_time(bench: ChartSession, series: Series, label: str) -> tuple[str, str]:
+def _over_time(bench: ChartSession, series: Series, title: str) -> tuple[str, str]:
     """Return a line for each of the largest runs, with a band if there is one run; and the caption, as
     HTML.
     """
     means = means_over(bench, _RANK, f"least({_STRETCHES}, greatest(n // 4, least(n, 20)))")
     means = [each for each in means if each["panel"] == series.panels[0]]
+    ends, note = line_ends(bench, series.panels[0])
+    label = f"{title}, from {html.number(ends[0])} to {html.number(ends[1])}"
+    limits = ends if note else None
+    note = note and f". {html.text(note)}, at the edge"
     if series.total == 1:
         line = [(place, each["value"]) for place, each in enumerate(means)]
         band = [(place, each["low"], each["high"]) for place, each in enumerate(means)]
-        chart = html.lines_chart([line], band=band, label=label, scale=True)
-        return chart, "mean, and 10 % to 90 %, in the order of ends"
+        chart = html.lines_chart([line], band=band, label=label, scale=True, limits=limits)
+        return chart, f"mean, and 10 % to 90 %, in the order of ends{note}"
     names = series.names[:_RUNS]
     lines = [[(each["x"], each["value"]) for each in means if each["series"] == name] for name in names]
     left = f" The {_RUNS} largest of {series.total:,} runs." if series.total > _RUNS else ""
     keys = " ".join(f"{html.color_key(index)}&nbsp;{html.text(name, 40)}" for index, name in enumerate(names))
-    return html.lines_chart(lines, label=label, scale=True), f"mean by episode of each run: {keys}.{left}"
+    chart = html.lines_chart(lines, label=label, scale=True, limits=limits)
+    return chart, f"mean by episode of each run: {keys}{note}.{left}"
 
 
 def _runs(bench: ChartSession) -> str:

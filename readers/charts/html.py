@@ -214,6 +214,7 @@ def lines_chart(
     label: str = "",
     stepped: bool = False,
     scale: bool = False,
+    limits: tuple[float, float] | None = None,
 ) -> str:
     """Several lines on one scale, each in the colour of its number.
 
@@ -222,9 +223,11 @@ def lines_chart(
         band: a place with the lowest and the highest value there, drawn behind the lines.
         width, height, label, stepped: as for `line_chart`.
         scale: write the lowest and the highest value of the scale beside it.
+        limits: these; values beyond are at the edge. None for those of the lines and the band.
     """
     edge = [(x, low) for x, low, _ in band] + [(x, high) for x, _, high in reversed(band)]
-    bottom, top = span_of([np.array([value for _, value in line], np.float64) for line in (*lines, edge)])
+    values = [np.array([value for _, value in line], np.float64) for line in (*lines, edge)]
+    bottom, top = limits or span_of(values)
     count = max((place for line in lines for place, _ in line), default=0) + 1
     area = filter(None, _points(edge, count, bottom, top, width, height))
     corners = " ".join(f"{x:.1f},{y:.1f}" for x, y in area)
@@ -301,7 +304,7 @@ def _points(
             points.append(None)
             continue
         # Halves first: the span of two finite numbers need not be finite.
-        share = (value / 2 - low / 2) / (high / 2 - low / 2) if high > low else 0.5
+        share = (min(max(value, low), high) / 2 - low / 2) / (high / 2 - low / 2) if high > low else 0.5
         points.append((_PAD + place * across, height - _PAD - share * (height - 2 * _PAD)))
     return points
 

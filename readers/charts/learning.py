@@ -14,6 +14,7 @@ from ...store.common.arguments import one_of, whole_number
 from ..chart_session import ChartSession
 from ..context import ReadContext
 from ..formatting import counted
+from .bins import usual_range
 from .series import OVER, PLACED, Series, episode_series, place_values, values_of_episodes
 from .theme import HEIGHT, WIDTH, shown
 
@@ -29,7 +30,7 @@ _KEY = ("series", "panel")
 _DRAWS = 1_000
 _INTERVAL = (2.5, 97.5)
 #: The share of a band's stretches that may leave the axis on each side.
-_OUTSIDE = 0.02
+_OUTSIDE = 0.1
 _WORDS = {
     "episodes": "line: median of the episodes, band: 10 % to 90 %",
     "runs": "line: interquartile mean of the runs' medians, band: 95 % of it by bootstrap over runs",
@@ -180,4 +181,5 @@ def _limits(rows: list[dict[str, Any]]) -> tuple[float, float]:
     values, low, high = (np.array([row[name] for row in rows]) for name in ("value", "low", "high"))
     least = np.quantile(low, _OUTSIDE, method="higher")
     most = np.quantile(high, 1 - _OUTSIDE, method="lower")
-    return float(min(values.min(), least)), float(max(values.max(), most))
+    ends = usual_range(float(low.min()), float(high.max()), (float(least), float(most)))
+    return min(float(values.min()), ends[0]), max(float(values.max()), ends[1])

@@ -15,9 +15,9 @@ from ...store.names import ACTION
 from ..chart_session import ChartSession
 from ..context import ReadContext
 from ..formatting import counted
-from .bins import Bins
+from .bins import Bins, Values, beyond_note, line_ends
 from .learning import learning_curves
-from .series import LARGEST, LENGTH, RETURN, RUN, VALUED, value_episodes
+from .series import FITS, LARGEST, LENGTH, RETURN, RUN, VALUED, value_episodes
 from .steps import Element, elements_of, finite, step_rows
 from .visits import Visits
 
@@ -29,6 +29,8 @@ BINS = 40
 #: The most elements of a column of actions.
 ELEMENTS = 8
 CELLS = 50
+#: The table of the values of some runs or series.
+_CHOSEN = "chosen_values"
 
 
 @dataclass(frozen=True)
@@ -38,10 +40,12 @@ class ChartNumbers:
     Attributes:
         rows: a table; `Plots.numbers` describes its columns.
         notes: sentences on what is left out.
+        ends: of "returns" and "lengths", where an axis ends that a few outliers do not flatten.
     """
 
     rows: pl.DataFrame
     notes: tuple[str, ...] = ()
+    ends: tuple[float, float] | None = None
 
 
 def chart_numbers(context: ReadContext, chart: str, **options: Any) -> ChartNumbers:
@@ -69,21 +73,31 @@ def _values(context: ReadContext, what: str, by: str | None) -> ChartNumbers:
         value_episodes(bench, what, by or RUN)
         key = "run_id" if by is None else "series"
         began = "SELECT episode_id, started_at FROM episodes"
-        rows = bench.table(
-            f"WITH placed AS (SELECT {key} AS name, panel, value, started_at, number "
+        bench.rows(
+            f"CREATE TEMP TABLE {_CHOSEN} AS WITH placed AS ("
+            f"SELECT {key} AS name, panel, value, started_at, number "
             f"FROM {VALUED} JOIN ({began}) USING (episode_id)), "
             "sizes AS (SELECT name, min(started_at) AS began, count(*) AS size, count(*) OVER () AS total "
             "FROM placed GROUP BY name), "
             f"chosen AS (FROM sizes ORDER BY {'began' if by is None else 'size'} DESC, name "
             f"LIMIT {MOST_SERIES}) "
-            "SELECT name AS series, panel, value, total FROM placed JOIN chosen USING (name) "
-            f"ORDER BY began, name, len(panel), panel, {'number' if by is None else 'started_at, number'}"
+            "SELECT name AS series, placed.*, total, began FROM placed JOIN chosen USING (name)"
         )
+        order = "number" if by is None else "started_at, number"
+        rows = bench.table(
+            f"SELECT series, panel, value, total FROM {_CHOSEN} "
+            f"ORDER BY began, name, len(panel), panel, {order}"
+        )
+        drawable = bench.rows(f"SELECT DISTINCT panel FROM {_CHOSEN} WHERE {FITS} ORDER BY len(panel), panel")
+        panels = {row["panel"]: line_ends(bench, row["panel"], _CHOSEN) for row in drawable}
     frame = pl.DataFrame(rows)
     total = frame["total"][0]
     kept = f"newest of {total:,} runs" if by is None else f"largest of {total:,} by {by}"
-    notes = (f"The {MOST_SERIES} {kept}.",) if total > MOST_SERIES else ()
-    return ChartNumbers(frame.drop("total"), notes)
+    notes = [f"The {MOST_SERIES} {kept}."] if total > MOST_SERIES else []
+    notes += [f"{panel}{': ' * bool(panel)}{note}." for panel, (_, note) in panels.items() if note]
+    lows, highs = zip(*(ends for ends, _ in panels.values()), strict=True) if panels else ((), ())
+    ends = (min(lows), max(highs)) if panels else None
+    return ChartNumbers(frame.drop("total"), tuple(notes), ends)
 
 
 def _learning(
@@ -106,41 +120,45 @@ def _actions(context: ReadContext) -> ChartNumbers:
         for each in elements.values():
             if drawn[each.column] < ELEMENTS:
                 drawn[each.column] += 1
-                rows, wild = _action_counts(bench, each)
+                rows, wild, note = _action_counts(bench, each)
                 counts += rows
                 if wild:
                     lost = counted(wild, "value")
                     notes.append(f"{each.name}: {lost} not drawn: NaN, infinite or beyond {LARGEST:g}.")
+                if note:
+                    notes.append(f"{each.name}: {note}.")
     kinds = {"action": pl.String, "from": pl.Float64, "to": pl.Float64, "count": pl.Int64}
     return ChartNumbers(pl.DataFrame(counts, {**kinds, "share": pl.Float64}), tuple(notes))
 
 
-def _action_counts(bench: ChartSession, element: Element) -> tuple[list[dict[str, Any]], int]:
-    """Return the counts of an element's values, or of its bins, and how many values fit no axis."""
+def _action_counts(bench: ChartSession, element: Element) -> tuple[list[dict[str, Any]], int, str]:
+    """Return the counts of an element's values, or of its bins, how many values fit no axis, and a note on
+    outliers in the outer bins.
+    """
     name, value = element.name, element.sql
     fits = finite(value)
     (all_of,) = bench.rows(
         f"SELECT approx_count_distinct({value}) FILTER ({fits}) AS distinct_values, "
         f"bool_and({value} = round({value}) AND abs({value}) < 1e15) FILTER ({fits}) AS whole, "
-        f"min({value}) FILTER ({fits}) AS low, max({value}) FILTER ({fits}) AS high, "
         f"count(*) FILTER ({fits}) AS fitting, "
         f"count({value}) - count(*) FILTER ({fits}) AS wild FROM counted"
     )
     count, wild = all_of["fitting"], all_of["wild"]
     if not count:
-        return [], wild
+        return [], wild, ""
     if all_of["whole"] and all_of["distinct_values"] <= VALUES:
         each = f"SELECT {value} AS v, count(*) AS n FROM counted WHERE {fits} GROUP BY 1 ORDER BY 1"
-        return [_counted(name, row["v"], row["v"], row["n"], count) for row in bench.rows(each)], wild
-    low, high = all_of["low"], all_of["high"]
+        return [_counted(name, row["v"], row["v"], row["n"], count) for row in bench.rows(each)], wild, ""
+    values = Values(bench, value, "counted", fits)
+    low, high = values.usual_ends()
     bins = Bins(low, (high - low) / BINS or 1.0, BINS, False)
     places = bench.rows(
         f"SELECT {bins.sql(value)} AS place, count(*) AS n FROM counted WHERE {fits} GROUP BY 1"
     )
     numbers = {row["place"]: row["n"] for row in places}
-    return [
-        _counted(name, *bins.edges(index), numbers.get(index, 0), count) for index in range(bins.count)
-    ], wild
+    rows = [_counted(name, *bins.edges(index), numbers.get(index, 0), count) for index in range(bins.count)]
+    note = beyond_note(values.beyond((low, high)), "value", (low, high))
+    return rows, wild, note and f"outer bars: with {note}"
 
 
 def _counted(name: str, low: float, high: float, number: int, count: int) -> dict[str, Any]:

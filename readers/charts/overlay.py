@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from itertools import islice
+from itertools import islice, takewhile
 from typing import Any
 
 import altair as alt
@@ -24,6 +24,8 @@ MOST_EPISODES = 24
 MOST_PANELS = 8
 _MOST_STEPS = 1_000
 _HEIGHT = 90
+#: More of the name of a run has no room in a legend.
+_LONGEST_NAME = 14
 START, END = "start", "end"
 
 
@@ -40,7 +42,10 @@ def draw_overlay(
     names = list(dict.fromkeys(signal.name for signals in aligned.values() for signal in signals))
     drawn = names[:MOST_PANELS]
     split = _divergence(aligned, zeros, drawn)
-    panels = [_panel(name, aligned, zeros, split, align if name == drawn[-1] else None) for name in drawn]
+    labels = short_labels(list(aligned))
+    panels = [
+        _panel(name, aligned, zeros, labels, split, align if name == drawn[-1] else None) for name in drawn
+    ]
     left, missing = len(context) - len(some), len(some) - len(aligned)
     subtitle = [
         f"{counted(len(aligned), 'episode')}, aligned at {align}",
@@ -49,7 +54,39 @@ def draw_overlay(
         f"{align} holds nowhere in {counted(missing, 'episode')}" if missing else "",
         f"{counted(len(names) - len(drawn), 'more signal')} not drawn" if len(names) > len(drawn) else "",
     ]
-    return finished(stacked(panels), "Episodes over each other", subtitle)
+    chart = finished(stacked(panels), "Episodes over each other", subtitle)
+    shown_at = {key: {"label": labels[key], "zero": zeros[key]} for key in aligned}
+    chart.usermeta = {**chart.usermeta, "episodes": shown_at, "differ": split and split[0]}
+    return chart
+
+
+def short_labels(ids: Sequence[str]) -> dict[str, str]:
+    """Return what to call each of some episodes: what tells their runs apart, and their number.
+
+    >>> short_labels(["ppo-lr0.0003-seed1-01m8pv/000003", "ppo-lr0.0003-seed2-01m8pw/000003"])
+    {'ppo-lr0.0003-seed1-01m8pv/000003': 'ppo…seed1/3', 'ppo-lr0.0003-seed2-01m8pw/000003': 'ppo…seed2/3'}
+    >>> short_labels(["sac-lr0.0003-batch256-seed2-01m8pv/000012"])
+    {'sac-lr0.0003-batch256-seed2-01m8pv/000012': 'sac-lr0.0003-…/12'}
+    """
+    runs = list(dict.fromkeys(each.rpartition("/")[0] for each in ids))
+    # The end of the id of a run makes it unique; its name is enough where the names differ.
+    names = {run: run.rpartition("-")[0] or run for run in runs}
+    if len(set(names.values())) < len(runs):
+        names = {run: run for run in runs}
+    alike = takewhile(lambda letters: len(set(letters)) == 1, zip(*names.values(), strict=False))
+    same = len(list(alike)) if len(runs) > 1 else 0
+    words = {run: _shorter(name, name.rfind("-", 0, same) + 1) for run, name in names.items()}
+    if len(set(words.values())) < len(runs):
+        words = names
+    places = {each: each.rpartition("/") for each in ids}
+    return {each: f"{words[run]}/{number.lstrip('0') or '0'}" for each, (run, _, number) in places.items()}
+
+
+def _shorter(name: str, same: int) -> str:
+    """Return a name without the most of what others have too."""
+    if len(name) <= _LONGEST_NAME:
+        return name
+    return f"{name[:3]}…{name[same:][:_LONGEST_NAME]}" if same > 3 else f"{name[: _LONGEST_NAME - 1]}…"
 
 
 def _zeros(context: ReadContext, episodes: Sequence[EpisodeData], align: str) -> dict[str, int]:
@@ -84,11 +121,17 @@ def _divergence(
 
 
 def _panel(
-    name: str, aligned: dict[str, list[Signal]], zeros: dict[str, int], split: Any, align: str | None
+    name: str,
+    aligned: dict[str, list[Signal]],
+    zeros: dict[str, int],
+    labels: dict[str, str],
+    split: Any,
+    align: str | None,
 ) -> Any:
     rows = [
         {
             "episode": key,
+            "label": shown(labels[key]),
             "t": int(signal.t[at]),
             "at": int(signal.t[at]) - zeros[key],
             "value": signal.values[at],
@@ -98,7 +141,7 @@ def _panel(
         if signal.name == name
         for at in reduced(signal.values, _MOST_STEPS).tolist()
     ]
-    legend = alt.selection_point(fields=["episode"], bind="legend", name="legend")
+    legend = alt.selection_point(fields=["label"], bind="legend", name="legend")
     zoom = alt.selection_interval(bind="scales", encodings=["x"], name="zoom")
     # The last panel has the title of the axis.
     title = None if align is None else "t" if align == START else f"t from {shown(align, 40)}"
@@ -107,7 +150,7 @@ def _panel(
     lines = lines.encode(
         alt.X("at:Q", title=title, scale=scale),
         alt.Y("value:Q", title=shown(name, 30), scale=alt.Scale(zero=False, padding=4)),
-        color_channel("episode", "episode", list(aligned)),
+        color_channel("label", "episode", list(labels.values())),
         opacity=alt.when(legend).then(alt.value(0.85)).otherwise(alt.value(0.06)),
         tooltip=tooltip_of(("episode", "episode"), ("t", "t"), ("value", "value")),
     ).add_params(legend, zoom)

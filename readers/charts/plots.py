@@ -33,7 +33,7 @@ class Plots:
         self._context = context
         self._episodes = episodes
 
-    def returns(self, over: str = "episodes", by: str | None = None, *, scale: str = "linear") -> AnyChart:
+    def returns(self, over: str = "episodes", by: str | None = None, *, scale: str = "clipped") -> AnyChart:
         """Return the return of episodes over the course of their runs.
 
         Args:
@@ -42,8 +42,9 @@ class Plots:
             by: what gets a colour of its own: "run" (the default), "agent" (the default for several agents),
                 or a column of the tables episodes or runs, such as "end_reason" or "metadata.level"; a key of
                 the runs' metadata is "run.algo". The twelve with the most episodes are drawn.
-            scale: of the y axis: "linear"; "log", which is linear near 0, so that it takes negative values;
-                or "clipped" to the 1 % and 99 % quantiles, where crosses at the edge are values beyond.
+            scale: of the y axis: "clipped", which ends before a few values that are far from the others (they
+                are crosses at the edge, and the subtitle counts them); "linear", with all values; or "log",
+                which is linear near 0, so that it takes negative values.
 
         Returns:
             A line of means with a band from the 10 % to the 90 % quantile, and up to 2,000 single episodes.
@@ -84,7 +85,7 @@ class Plots:
 
         return draw_learning_curve(self._context, what, over, by, smooth, band)
 
-    def lengths(self, over: str | None = None, by: str | None = None, *, scale: str = "linear") -> AnyChart:
+    def lengths(self, over: str | None = None, by: str | None = None, *, scale: str = "clipped") -> AnyChart:
         """Return how long episodes are, in steps.
 
         Args:
@@ -102,15 +103,15 @@ class Plots:
         return draw_distribution(self._context, "length", by or "end_reason", None, scale)
 
     def return_histogram(
-        self, by: str | None = None, bins: int | None = None, *, scale: str = "linear"
+        self, by: str | None = None, bins: int | None = None, *, scale: str = "clipped"
     ) -> AnyChart:
         """Return a histogram of returns: bars side by side for a few integers, else outlines by series.
 
         Args:
             by: as for `returns`.
             bins: about how many; None for 40. Edges are round numbers.
-            scale: "linear"; or "clipped": where a few values are far from the others, they are counted in the
-                outer bars, and the subtitle says so. "log" is for lines only: histograms stay linear.
+            scale: "clipped": where a few values are far from the others, the outer bars hold them, and the
+                subtitle counts them; or "linear". "log" is for lines only: histograms stay linear.
         """
         require("altair", _PURPOSE)
         from .returns import draw_distribution
@@ -176,6 +177,7 @@ class Plots:
         Returns:
             The `rows` of "returns" and "lengths" are episodes with `series`, `panel` (the objective of vector
             rewards) and `value`, in the order in which they began; of the 20 newest runs, or largest series.
+            `ends` is where their axis ends, so that a few outliers do not flatten it.
             Those of "learning_curve" are stretches of episodes with `series`, `panel`, `x`, `value` (the
             median return), `low` and `high` (10 % and 90 %), `episodes` and `runs`. Those of "actions" are
             values (`from` equals `to`) or bins with `action`, `from`, `to`, `count` and `share`; those of

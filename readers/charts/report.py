@@ -104,7 +104,7 @@ def _health(report: HealthReport) -> str:
         )
         for row in report.frame().iter_rows(named=True)
     ]
-    share = f"<p>{report.share:.1%} of the episodes have a finding.</p>"
+    share = f"<p>{html.text(report.summary)}</p>"
     listed = html.table(("kind", "finding", "episodes", "first episode"), rows, (2,))
     meanings = {each.kind: each.meaning for each in report.findings}
     kinds = html.facts((kind, html.text(meaning)) for kind, meaning in meanings.items())

@@ -14,9 +14,9 @@ from ..chart_session import ChartSession
 from ..context import ReadContext
 from ..formatting import counted
 from ..sql.text import literal
-from .bins import Bins, count_bins
+from .bins import Bins, count_bins, line_ends
 from .chart import AnyChart, color_channel, finished, only, stacked, title_of, tooltip_of, values_of
-from .series import DRAWN, FITS, LARGEST, OVER, VALUED, WILD, Series, episode_series, means_over
+from .series import FITS, LARGEST, OVER, VALUED, WILD, Series, episode_series, means_over
 from .theme import HEIGHT, WIDTH, shown
 
 MOST_POINTS = 2_000
@@ -40,23 +40,28 @@ def draw_over_time(context: ReadContext, what: str, over: str, by: str | None, s
         lines = means_over(bench, OVER[over][0], stretches)
         points = _points(bench, over, lines)
         wild = _wild(bench, over, series)
-        limits = _limits(bench) if scale == "clipped" else {}
+        clipped = series.panels if scale == "clipped" else ()
+        ends = {panel: line_ends(bench, panel) for panel in clipped}
+    limits = {panel: each for panel, (each, note) in ends.items() if note}
+    notes = [f"{panel}{': ' * bool(panel)}{note}" for panel, (_, note) in ends.items() if note]
     marks = _Marks(lines, points, wild).clipped(limits)
-    return _drawn(series, what, over, marks, Shape(bins, scale, limits))
+    return _drawn(series, what, over, marks, Shape(bins, scale, limits, notes))
 
 
 #: How the y axis may run.
-SCALES = ("linear", "log", "clipped")
-_CLIPPED = (0.01, 0.99)
+SCALES = ("clipped", "linear", "log")
 
 
 @dataclass(frozen=True)
 class Shape:
-    """The number of stretches (0 for none), the scale of the y axis, and where it ends in each panel."""
+    """The number of stretches (0 for none), and the y axis: its scale, where it ends in panels with outliers,
+    and notes on these.
+    """
 
     bins: int
     scale: str
     limits: dict[str, tuple[float, float]]
+    outliers: Sequence[str] = ()
 
     def y(self, panel: str) -> alt.Scale:
         """Return the scale of a panel."""
@@ -71,19 +76,7 @@ class Shape:
         """Return the sentences about the y axis."""
         if self.scale == "log":
             return ["y axis: logarithmic away from 0, linear near it"]
-        return [
-            f"y axis{', ' * bool(panel)}{panel}: from {low:.4g} to {high:.4g}, the 1 % and 99 % quantiles"
-            for panel, (low, high) in self.limits.items()
-        ]
-
-
-def _limits(bench: ChartSession) -> dict[str, tuple[float, float]]:
-    """Return the quantiles of each panel that a clipped axis ends at; none where they are equal."""
-    rows = bench.rows(
-        f"SELECT panel, quantile_cont(value, {list(_CLIPPED)}) AS ends FROM {DRAWN} GROUP BY 1 "
-        "ORDER BY len(panel), panel"
-    )
-    return {row["panel"]: tuple(row["ends"]) for row in rows if row["ends"][0] < row["ends"][1]}
+        return [*self.outliers]
 
 
 _EPISODE = "episode_id AS episode, run, length, end_reason, seed::VARCHAR AS seed"
@@ -154,7 +147,7 @@ def _drawn(series: Series, what: str, over: str, marks: _Marks, shape: Shape) ->
         else "",
         *shape.notes,
         *series.notes,
-        "crosses at the edge: those that are not drawn" if marks.wild else "",
+        "crosses at the edge: values that are not on the axis" if marks.wild else "",
     ]
     return finished(
         stacked(panels), f"{what.capitalize()} of each episode by {title_of(series.by)}", subtitle
@@ -264,18 +257,12 @@ def draw_distribution(
 ) -> AnyChart:
     """Return the chart; see `Plots.return_histogram` and `Plots.lengths`."""
     one_of("scale", scale, SCALES)
-    clip = scale == "clipped"
     about = BINS if bins is None else whole_number("bins", bins, 1, MOST_BINS)
     with ChartSession(context, steps=False) as bench:
         series = episode_series(bench, what, by)
-        counts = {panel: count_bins(bench, panel, about, clip=clip) for panel in series.panels}
-    clipped = [
-        f"the axis ends at {bins.edges(0)[0]:g} and {bins.edges(bins.count - 1)[1]:g}, values from "
-        f"{low:g} to {high:g} are in the outer bars"
-        for bins, (low, high), _ in counts.values()
-        if low < bins.edges(0)[0] or high > bins.edges(bins.count - 1)[1]
-    ]
-    panels = [_bar_panel(series, what, panel, bins, rows) for panel, (bins, _, rows) in counts.items()]
+        counts = {panel: count_bins(bench, panel, about, clip=scale == "clipped") for panel in series.panels}
+    clipped = [binned.note for binned, _ in counts.values()]
+    panels = [_bar_panel(series, what, panel, binned.bins, rows) for panel, (binned, rows) in counts.items()]
     values = "value" if len(series.panels) > 1 else "episode"
     subtitle = [counted(series.count, values), *series.notes, *clipped]
     return finished(stacked(panels), f"{what.capitalize()} of episodes by {title_of(series.by)}", subtitle)

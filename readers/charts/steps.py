@@ -10,7 +10,7 @@ import numpy as np
 from ...store.schema import StepSchema
 from ..chart_session import ChartSession
 from ..sql.text import literal, quote
-from .bins import Bins, bins_for
+from .bins import Binned, Bins, Values
 from .series import AGENT, LARGEST, MOST_SERIES, label_episodes
 
 #: About how many rows a chart reads; of larger views, it takes a sample of episodes.
@@ -120,7 +120,7 @@ def _sample(bench: ChartSession) -> tuple[str, str]:
     return f"hash(episode_id) % {every} = 0", f"of 1 episode in {every}, drawn by hash of its id"
 
 
-def bins_of(bench: ChartSession, element: Element, about: int, most_kinds: int) -> Bins | None:
+def bins_of(bench: ChartSession, element: Element, about: int, most_kinds: int) -> Binned | None:
     """Return the bins of an element in the view `counted`; None if it has no value that fits on an axis.
 
     Args:
@@ -128,13 +128,10 @@ def bins_of(bench: ChartSession, element: Element, about: int, most_kinds: int) 
         most_kinds: categories have a bin each, unless there are more.
     """
     if element.discrete and element.kinds <= most_kinds:
-        return Bins(element.start - 0.5, 1.0, element.kinds, True)
-    value = element.sql
-    (span,) = bench.rows(
-        f"SELECT min({value}) AS low, max({value}) AS high, bool_and({value} = round({value})) AS whole "
-        f"FROM counted WHERE {finite(value)}"
-    )
-    return None if span["low"] is None else bins_for(span["low"], span["high"], about, whole=span["whole"])
+        last = element.start + element.kinds - 1
+        return Binned(Bins(element.start - 0.5, 1.0, element.kinds, True), (element.start, last))
+    values = Values(bench, element.sql, "counted", finite(element.sql))
+    return values.binned(about) if values.facts["count"] else None
 
 
 def finite(sql: str) -> str:

@@ -10,7 +10,7 @@ from ...store.errors import InvalidArgumentError, NothingToDrawError
 from ...store.names import OBSERVATION
 from ..chart_session import ChartSession
 from ..context import ReadContext
-from .bins import Bins
+from .bins import Binned
 from .steps import Element, StepRows, bins_of, elements_of, finite, step_rows
 
 
@@ -24,7 +24,7 @@ class Visits:
         rows: the steps that were counted.
     """
 
-    axes: dict[str, tuple[Element, Bins]]
+    axes: dict[str, tuple[Element, Binned]]
     cells: list[dict[str, Any]]
     rows: StepRows
 
@@ -34,16 +34,16 @@ class Visits:
         with ChartSession(context, steps=True) as bench:
             elements = _places(context, x, y)
             rows = step_rows(bench, None, "steps")
-            axes: dict[str, tuple[Element, Bins]] = {}
+            axes: dict[str, tuple[Element, Binned]] = {}
             for axis, element in zip("xy", elements, strict=False):
-                bins = bins_of(bench, element, about, about)
-                if bins is None:
+                binned = bins_of(bench, element, about, about)
+                if binned is None:
                     raise NothingToDrawError(
                         f"There is nothing to draw: {element.name} has no finite value in these episodes."
                     )
-                axes[axis] = element, bins
+                axes[axis] = element, binned
             indices = ", ".join(
-                f"{bins.sql(element.sql)} AS {axis}" for axis, (element, bins) in axes.items()
+                f"{binned.bins.sql(element.sql)} AS {axis}" for axis, (element, binned) in axes.items()
             )
             drawable = " AND ".join(finite(element.sql) for element in elements)
             columns = ", ".join(axes)
@@ -53,6 +53,11 @@ class Visits:
             )
         return Visits(axes, cells, rows)
 
+    @property
+    def outliers(self) -> list[str]:
+        """Notes on values beyond the cells; the outer ones hold them."""
+        return [f"{each.name}: {binned.note}" for each, binned in self.axes.values() if binned.note]
+
     def numbers(self) -> list[dict[str, Any]]:
         """Return a row per cell: `visits`, and of one element or two `x`, `x_from`, `x_to`, `y`, `y_from`,
         `y_to`.
@@ -60,8 +65,8 @@ class Visits:
         rows = []
         for cell in self.cells:
             row: dict[str, Any] = {"visits": cell["visits"]}
-            for axis, (element, stretches) in self.axes.items():
-                low, high = stretches.edges(cell[axis])
+            for axis, (element, binned) in self.axes.items():
+                low, high = binned.bins.edges(cell[axis])
                 row |= {axis: element.name, f"{axis}_from": low, f"{axis}_to": high}
             rows.append(row)
         return rows

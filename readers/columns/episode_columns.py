@@ -104,15 +104,19 @@ def choose_followed(snapshot: Snapshot, selection: Selection, names: Sequence[st
     return columns
 
 
-def _columns(snapshot: Snapshot, make: Callable[[str, str], Column]) -> EpisodeColumns:
+def episode_fields(snapshot: Snapshot) -> list[str]:
+    """Return the columns of episodes that `choose_loaded` has."""
     # From the schema of the table alone: files of an older version may be gone, which a loader that follows
     # allows.
-    makers = {
-        name: make
+    return [
+        name
         for name, kind in polars_schema(snapshot.table_schema(EPISODES)).items()
         if name not in _OF_STEPS and (kind == pl.String or kind == pl.Boolean or kind.is_numeric())
-    }
-    return EpisodeColumns(makers)
+    ]
+
+
+def _columns(snapshot: Snapshot, make: Callable[[str, str], Column]) -> EpisodeColumns:
+    return EpisodeColumns(dict.fromkeys(episode_fields(snapshot), make))
 
 
 def _make(snapshot: Snapshot, positions: np.ndarray, base: str, name: str) -> EpisodeColumn:

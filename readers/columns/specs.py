@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
@@ -148,6 +148,41 @@ class DynamicColumn(Column):
         return full
 
 
+@dataclass(frozen=True)
+class MixedColumn(DynamicColumn):
+    """Arrays of several axes that differ in the first: of one shape typed, the others in the JSON column."""
+
+    def values(self, block: Block, snapshot: Snapshot) -> Tree:
+        """See `Column`."""
+        group = group_of(self.field.name)
+        table = block.table([self.field, pa.field(group.json_column, pa.string())], 0, block.count)
+        cells, texts = (column.combine_chunks() for column in table.columns)
+        others: dict[int, Any] = {}
+        for row, text in enumerate(texts.to_pylist()):
+            if text is not None and (value := _value_in(text, self.field.name)) is not None:
+                others[row] = value
+        rows = list(others)
+        if self.presence:
+            present = values_of(cells.is_valid())
+            present[rows] = True
+            return present
+        item = self.template.values.shape[1:]
+        flat = _scalars(cells.flatten(), self.template.dtype).reshape(-1, *item)
+        lengths = list_lengths(cells) // int(np.prod(item))
+        pieces = np.split(flat, offsets_of(lengths)[rows])
+        lengths[rows] = [len(value) for value in others.values()]
+        joined = [pieces[0]]
+        for value, piece in zip(others.values(), pieces[1:], strict=True):
+            joined += [value, piece]
+        return Ragged(np.concatenate(joined), offsets_of(lengths))
+
+    def write(
+        self, block: Block, snapshot: Snapshot, into: Tree, rows: Sequence[tuple[int, int, int]]
+    ) -> None:
+        """See `Column`."""
+        Column.write(self, block, snapshot, into, rows)
+
+
 def check_names(names: Any) -> None:
     """Check that the value is a list of names.
 
@@ -250,6 +285,12 @@ def _choose_dynamic(
     overflow = None if annotation is not None else snapshot.overflow(STEPS).get(field.name)
     stored = field if overflow is None else overflow.column
     template, presence = np.zeros(0, bool), name not in known
+    if ragged and annotation is None and _differs_in_first(snapshot, selection, field):
+        dtype, shape = _dynamic_type(field)
+        if not presence:
+            template = Ragged(np.zeros((0, *shape[1:]), dtype), np.zeros(1, np.int64))
+        fields = (stored.name, group_of(field.name).json_column)
+        return MixedColumn(name, template, fields, False, stored, None, presence)
     if not presence:
         if annotation is None:
             refuse_other_kinds(snapshot, selection, field.name, batches=episodes is not None)
@@ -354,17 +395,7 @@ def refuse_other_kinds(snapshot: Snapshot, selection: Selection, name: str, *, b
     Raises:
         InvalidArgumentError: a row has one.
     """
-    group = group_of(name)
-    if name == ENV_STEP or group.json_column not in snapshot.table_schema(STEPS).names:
-        return
-    path = group.path(name)
-    rows = _rows_of(snapshot, selection).filter(
-        pl.col(name).is_null() & pl.col(group.json_column).str.contains(json.dumps(path[-1]), literal=True)
-    )
-    for text in collected(rows.select(group.json_column)).to_series():
-        value: Any = load_object(text, f"The column {group.json_column!r}")
-        for key in path:
-            value = value.get(key) if isinstance(value, dict) else None
+    for value in _other_values(snapshot, selection, name):
         shape = _is_numbers(value)
         # What is in a mapping belongs to other columns.
         if shape or (batches and value is not None and not isinstance(value, dict)):
@@ -373,6 +404,40 @@ def refuse_other_kinds(snapshot: Snapshot, selection: Selection, name: str, *, b
                 f"The column {name!r} has values of different {what}s, such as {example}; a batch needs one "
                 f"{what}. Choose episodes in which it has one, or leave the column out."
             )
+
+
+def _other_values(snapshot: Snapshot, selection: Selection, name: str) -> Iterator[Any]:
+    """Yield the values of a dynamic column that may be in the JSON column; None where there is none."""
+    group = group_of(name)
+    if name == ENV_STEP or group.json_column not in snapshot.table_schema(STEPS).names:
+        return
+    quoted = json.dumps(group.path(name)[-1])
+    rows = _rows_of(snapshot, selection).filter(
+        pl.col(name).is_null() & pl.col(group.json_column).str.contains(quoted, literal=True)
+    )
+    for text in collected(rows.select(group.json_column)).to_series():
+        yield _value_in(text, name)
+
+
+def _value_in(text: str, name: str) -> Any:
+    """Return the value of a column in a cell of its JSON column; None if there is none."""
+    group = group_of(name)
+    value: Any = load_object(text, f"The column {group.json_column!r}")
+    for key in group.path(name):
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
+
+
+def _differs_in_first(snapshot: Snapshot, selection: Selection, field: pa.Field) -> bool:
+    """Return whether the values of a column are arrays of several axes, which differ in the first alone."""
+    dtype, shape = _dynamic_type(field)
+    if len(shape) < 2 or 0 in shape[1:]:
+        return False
+    others = [each for each in _other_values(snapshot, selection, field.name) if each is not None]
+    return bool(others) and all(
+        isinstance(each, np.ndarray) and each.dtype == dtype and each.shape[1:] == shape[1:] and each.ndim > 1
+        for each in others
+    )
 
 
 def _is_numbers(value: Any) -> bool:

@@ -25,6 +25,7 @@ import pyarrow as pa
 from ...store.errors import StoreAccessError
 from ...store.frames import whole_chunks
 from ...store.names import TERMINATED, TRUNCATED
+from ...store.parquet.files import decoding_threads
 from ...store.tables.table_files import POINTERS
 from ..blocks import Block, BlockPart, BlockReader
 from .column import Column, EncodedColumn, SpaceColumn
@@ -260,7 +261,7 @@ def read_arrays(
     Args:
         source: the columns and episodes.
         into: C-contiguous arrays to read into, by column; None for new ones in memory.
-        pool: decodes the row groups; None for one thread per processor.
+        pool: decodes the row groups; None for a pool of this call's own.
 
     Raises:
         CorruptStoreError: a file is damaged.
@@ -269,7 +270,8 @@ def read_arrays(
     if pool is not None:
         source.fill(arrays, pool)
     else:
-        with ThreadPoolExecutor(os.cpu_count() or 1, "episodelake loading") as own:
+        threads = decoding_threads(source.blocks.snapshot.layout.root)
+        with ThreadPoolExecutor(threads, "episodelake loading") as own:
             source.fill(arrays, own, thrifty=True)
     return StepArrays(source.index, {name: filled(tree) for name, tree in arrays.items()})
 
@@ -319,6 +321,7 @@ def _pieces(source: ColumnSource) -> dict[tuple[str, int], list[tuple[int, int, 
     """
     blocks, pointers = source.blocks, source.selection.pointers
     pieces: dict[tuple[str, int], list[tuple[int, int, int]]] = {}
+    blocks.files(pointers.segments[number] for number in np.unique(pointers.segment).tolist())
     for segment, start, count, place in _runs(source):
         name = pointers.segments[segment]
         file = blocks.file(name)

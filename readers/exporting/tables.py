@@ -32,6 +32,8 @@ SPACES_KEY = b"episodelake.spaces"
 EXTRA_KEY = b"episodelake.extra"
 #: The key of the card of the store there, as JSON.
 CARD_KEY = b"episodelake.card"
+#: The key of what a store of rollouts declares there, as JSON.
+ROLLOUTS_KEY = b"episodelake.rollouts"
 _BATCH_BYTES = 16 << 20
 _SEED = "seed"
 _HIDDEN = "{} of a run, since metadata of episodes have this key"
@@ -111,10 +113,12 @@ class TableExport:
 
     @property
     def file_metadata(self) -> dict[bytes, str]:
-        """The metadata of a Parquet file, for an import: spaces, card, and own step columns."""
+        """The metadata of a Parquet file, for an import: spaces, card, own step columns, and rollouts."""
         manifest = self._snapshot.manifest
         spaces = [space_to_json(manifest.observation_space), space_to_json(manifest.action_space)]
         values = {SPACES_KEY: spaces, CARD_KEY: self._export.card, EXTRA_KEY: self.extra}
+        if manifest.rollouts is not None:
+            values[ROLLOUTS_KEY] = dict(manifest.rollouts)
         return {key: json.dumps(value) for key, value in values.items()}
 
     def batches(self) -> Iterator[pa.Table]:

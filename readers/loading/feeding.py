@@ -251,7 +251,7 @@ def _measured(source: ColumnSource) -> tuple[Column, ...]:
     pointers = source.selection.pointers
     rows = np.bincount(pointers.segment, pointers.row_count, len(pointers.segments))
     largest = [number for number in np.argsort(-rows, kind="stable")[:_MEASURED].tolist() if rows[number]]
-    files = [source.blocks.file(pointers.segments[number]) for number in largest]
+    files = source.blocks.files(pointers.segments[number] for number in largest)
     return tuple(column.measured(files) if files and column in sized else column for column in source.columns)
 
 

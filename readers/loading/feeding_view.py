@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class FeedingView(ContextView):
     """The part of a view that feeds learners."""
 
-    @naming_arguments(sequence_length="window", seq_len="window", window_size="window")
+    @naming_arguments()
     def loader(
         self,
         batch_size: int | Batches = 256,

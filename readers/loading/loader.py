@@ -5,12 +5,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import polars as pl
 
 from ...store.common.arguments import whole_number
 from ...store.common.optional_packages import require
 from ...store.common.prefetch import prefetch
 from ...store.errors import InvalidArgumentError, LoaderStateError
+from ..columns.tree import leaves
+from ..formatting import frame_html, size_text
 from .feed import BatchSource, ShardSlice, transformed
 from .orders import EpochPosition, make_state, read_state
 from .outputs import BatchOutput
@@ -80,6 +84,37 @@ class Loader(EpochPosition):
         return (
             f"Loader({self.units} units, {len(self)} batches of {self._source.batching.size}, "
             f"epoch {self._epoch}, position {self._position})"
+        )
+
+    def _repr_html_(self) -> str:
+        """Return a card for a notebook: the keys of the next batch, before `TorchModule`, and the order."""
+        try:
+            rows = [] if self.live else self._keys_of_batch()
+            note = "" if rows else "Batches come as the store grows." if self.live else "There are no units."
+        except Exception as error:  # a damaged file must not stop a notebook
+            rows, note = [], f"A batch cannot be made. {error}"
+        facts = {**self._identity, "kind": self.kind, "output": self._output, "bytes": size_text(self.nbytes)}
+        shown = ("kind", "order", "weights", "seed", "transitions", "output", "bytes")
+        words = [f"{name}: {facts[name]}" for name in shown if facts.get(name) is not None]
+        schema = {"key": pl.String, "dtype": pl.String, "shape": pl.String}
+        frame = pl.DataFrame(rows, schema, orient="row")
+        return frame_html(repr(self), frame, f"{', '.join(words)}. {note}")
+
+    def _keys_of_batch(self) -> list[tuple[str, str, str]]:
+        """Return key, dtype and shape of the arrays of the batch at the position."""
+        with contextlib.closing(self._source.batches(self._epoch, self._position)) as batches:
+            batch = next(batches, {})
+        return [
+            (name, str(getattr(values, "dtype", type(values).__name__)), str(getattr(values, "shape", "")))
+            for name, values in leaves(batch)
+        ]
+
+    def __getitem__(self, key: object) -> NoReturn:
+        """Raise an InvalidArgumentError: batches have an order, and torch's `DataLoader` needs a dataset."""
+        raise InvalidArgumentError(
+            f"A loader yields batches in an order and has no item {key!r:.100}. Iterate over it; in place of "
+            "torch's DataLoader(loader) take loader.torch_loader(num_workers), or a DataLoader of "
+            "loader.iterable_dataset() with batch_size=None."
         )
 
     def __getstate__(self) -> dict[str, Any]:

@@ -13,7 +13,6 @@ place at which a reader begins.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from ...store.parquet.files import decoding_threads
 from ..columns.ragged import gather_ranges
 from ..columns.step_arrays import ColumnSource, StepArrays, empty_arrays, pooled, read_arrays
 from .feed import Feed, ShardSlice
@@ -78,11 +78,11 @@ def blocks_of(source: ColumnSource, counts: np.ndarray, *, group_rows: int, sort
     file_rows = np.array([file.rows for file in snapshot.step_files])
     by_segment = np.argsort(segment, kind="stable")
     firsts = np.flatnonzero(np.diff(segment[by_segment], prepend=-1))
-    for here in np.split(by_segment, firsts[1:]) if len(firsts) else ():
-        number = int(segment[here[0]])
-        if file_rows[number] * _SMALL_PART > group_rows:
-            starts = reader.file(pointers.segments[number]).starts
-            groups[here] = np.searchsorted(starts, start[here], side="right")
+    parts = np.split(by_segment, firsts[1:]) if len(firsts) else []
+    large = [here for here in parts if file_rows[segment[here[0]]] * _SMALL_PART > group_rows]
+    files = reader.files(pointers.segments[segment[here[0]]] for here in large)
+    for here, file in zip(large, files, strict=True):
+        groups[here] = np.searchsorted(file.starts, start[here], side="right")
     begins = (segment[1:] != segment[:-1]) | (groups[1:] != groups[:-1])
     edges = np.concatenate([[0], np.flatnonzero(begins) + 1, [len(episodes)]])
     rows = np.add.reduceat(source.index.lengths[episodes] + 1, edges[:-1])
@@ -305,7 +305,8 @@ class StreamFeed(Feed):
 
     def _read_ahead(self, runs: Iterator[Run]) -> Iterator[ReadGroup]:
         """Read groups, always one more than is handed out."""
-        decoding = ThreadPoolExecutor(os.cpu_count() or 1, "episodelake decoding")
+        threads = decoding_threads(self.source.blocks.snapshot.layout.root)
+        decoding = ThreadPoolExecutor(threads, "episodelake decoding")
         # Two, so that while the last row groups of one group are decoded the next one is begun.
         ahead = ThreadPoolExecutor(2, "episodelake reading ahead")
         coming: list[Future[ReadGroup]] = []

@@ -30,6 +30,7 @@ from ...store.tables.table_files import Pointers
 from ..columns.cache_folder import VARIABLE, CacheFolder
 from ..columns.column import Column
 from ..columns.selection import rows_digest
+from ..formatting import frame_html
 
 
 @dataclass(frozen=True)
@@ -143,6 +144,10 @@ class ColumnStats:
         """Return a table."""
         return _table(self.frame())
 
+    def _repr_html_(self) -> str:
+        """Return a table for a notebook."""
+        return frame_html(repr(self), self.frame())
+
     def __repr__(self) -> str:
         """Show the column in one line."""
         return (
@@ -186,6 +191,10 @@ class Stats(Mapping[str, ColumnStats]):
     def __str__(self) -> str:
         """Return a table."""
         return _table(self.frame())
+
+    def _repr_html_(self) -> str:
+        """Return a table for a notebook."""
+        return frame_html(repr(self), self.frame())
 
     def __repr__(self) -> str:
         """Return the names of the columns."""

@@ -6,7 +6,7 @@ observation for each episode. Images are not read, except those of episodes whos
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -50,6 +50,8 @@ KINDS = {
 _FAR = 5.0
 #: Where that span is 0, so many times the median, or 1 if that is larger.
 _FAR_OF_MEDIAN = 10.0
+#: A finding names so many elements of a column.
+_MOST_NAMES = 4
 #: Shorter episodes are neither constant nor saturated.
 _LONG = 10
 #: The share of steps at a bound from which on an action is saturated.
@@ -70,6 +72,7 @@ class Finding:
             other findings.
         steps: int64, shape (n,): the t at which it shows first in each episode; None where there is none.
         extreme: "smallest" or "largest" of an outlier among the rewards of an episode, else "".
+        label: the column with the names that the card gives to its elements, as the message has it.
     """
 
     kind: str
@@ -80,6 +83,7 @@ class Finding:
     amounts: np.ndarray | None = None
     steps: np.ndarray | None = None
     extreme: str = ""
+    label: str = ""
 
     @property
     def meaning(self) -> str:
@@ -97,6 +101,7 @@ def finding(
     amounts: np.ndarray | None = None,
     steps: np.ndarray | None = None,
     extreme: str = "",
+    label: str = "",
 ) -> Iterator[Finding]:
     """Yield a finding about the episodes of a mask, if any; amounts and steps are of all episodes."""
     positions = np.flatnonzero(mask)
@@ -104,7 +109,7 @@ def finding(
         number = len(positions) if values is None else values
         text = message.format(episodes=counted(len(positions), "episode"), values=f"{number:,}")
         chosen = [None if each is None else each[positions] for each in (amounts, steps)]
-        yield Finding(kind, column, positions, number, text, *chosen, extreme=extreme)
+        yield Finding(kind, column, positions, number, text, *chosen, extreme, label or column)
 
 
 def limits(values: np.ndarray) -> tuple[float, float]:
@@ -157,15 +162,18 @@ class StepScan:
 
     def _selected(self, selection: Selection, group: int, report: Progress) -> Iterator[Finding]:
         """Yield the findings of episodes, or of the agents of a group."""
-        schema, index = selection.schema, selection.index
+        schema, index, snapshot = selection.schema, selection.index, self._context.snapshot
         codecs = (schema.observation, schema.action, schema.reward)
         nodes = [leaf for codec in codecs for leaf in codec.leaves if isinstance(leaf, FixedNode)]
         measured = [
-            _Leaf(node.column, node.column.removeprefix(schema.prefix), node, len(index))
+            _Leaf(
+                *(node.column, node.column.removeprefix(schema.prefix), node, len(index)),
+                snapshot.dimension_names(node.column, node.size),
+            )
             for node in nodes
             if not node.binary
         ]
-        columns = choose_columns(self._context.snapshot, selection, [leaf.name for leaf in measured])
+        columns = choose_columns(snapshot, selection, [leaf.name for leaf in measured])
         source = ColumnSource(self._context.blocks, selection, columns)
         numbers = np.arange(len(index)) if index.numbers is None else index.numbers
         for some in parts(index, source.row_bytes):
@@ -238,10 +246,15 @@ class _Leaf:
         column, name: its column of steps, and its name in the selection.
         node: its space.
         count: number of episodes, or of agents in them.
+        names: those that the card gives to its elements.
     """
 
-    def __init__(self, column: str, name: str, node: FixedNode, count: int) -> None:
-        self.column, self.name, self._node = column, name, node
+    def __init__(
+        self, column: str, name: str, node: FixedNode, count: int, names: tuple[str, ...] | None
+    ) -> None:
+        self.column, self.name, self._node, self._names = column, name, node, names
+        #: Whether an element is NaN or infinite somewhere.
+        self._is_nan, self._is_infinite = np.zeros((2, node.size), bool)
         self._root = name.partition(".")[0]
         self._nan, self._infinite = np.zeros(count, np.int64), np.zeros(count, np.int64)
         self._nan_at, self._infinite_at = np.full((2, count), -1)
@@ -261,10 +274,11 @@ class _Leaf:
         """Measure the numbers of some episodes, shape (rows, size); the last row of an episode may change."""
         starts = index.starts[:-1]
         if values.dtype.kind == "f" and not np.isfinite(values).all():
-            for mask, amounts, at in (
-                (np.isnan(values), self._nan, self._nan_at),
-                (np.isinf(values), self._infinite, self._infinite_at),
+            for mask, amounts, at, elements in (
+                (np.isnan(values), self._nan, self._nan_at, self._is_nan),
+                (np.isinf(values), self._infinite, self._infinite_at, self._is_infinite),
             ):
+                elements |= mask.any(axis=0)
                 amounts[some] = np.add.reduceat(mask.sum(axis=1), starts)
                 at[some] = _first_t(np.logical_or.reduce(mask, axis=1), starts)
         # Rows without a value are 0: repeat what stands before them.
@@ -317,12 +331,13 @@ class _Leaf:
             whole[numbers[rows]] = values[rows]
             return whole
 
-        for kind, amounts, at in (
-            ("nan", self._nan, self._nan_at),
-            ("infinite", self._infinite, self._infinite_at),
+        for kind, amounts, at, elements in (
+            ("nan", self._nan, self._nan_at, self._is_nan),
+            ("infinite", self._infinite, self._infinite_at, self._is_infinite),
         ):
             what = "NaN" if kind == "nan" else "infinite values"
-            text = f"{{values}} {what} of {self.column} in {{episodes}}"
+            label = self._named(self.column, np.flatnonzero(elements))
+            text = f"{{values}} {what} of {_escaped(label)} in {{episodes}}"
             yield from finding(
                 kind,
                 self.column,
@@ -331,38 +346,54 @@ class _Leaf:
                 text,
                 amounts=values_by_episode(amounts, amounts > 0),
                 steps=values_by_episode(at, amounts > 0),
+                label=label,
             )
         for k in range(self._node.size):
-            label = f"{self.column}[{k}]" if self._node.shape else self.column
+            column = f"{self.column}[{k}]" if self._node.shape else self.column
+            label = self._named(column, [k])
+            shown = _escaped(label)
             marked = np.zeros(len(lengths), bool)
             if self._observed or self._acted is not None:
                 marked = ((self._marks[:, k // 8] >> (7 - k % 8)) & 1).astype(bool) & (lengths >= _LONG)
             if self._acted is not None:
-                text = f"{label} is at a bound for {_SATURATED:.0%} of the steps or more in {{episodes}}"
-                yield from finding("saturated", label, by_episode(marked), None, text)
+                text = f"{shown} is at a bound for {_SATURATED:.0%} of the steps or more in {{episodes}}"
+                yield from finding("saturated", column, by_episode(marked), None, text, label=label)
             elif self._observed:
                 if self._same[k] and count > 1 and lengths.sum() >= _LONG:
-                    text = f"{label} is the same in all steps of all episodes"
-                    yield from finding("constant", label, by_episode(lengths >= 0), None, text)
+                    text = f"{shown} is the same in all steps of all episodes"
+                    yield from finding("constant", column, by_episode(lengths >= 0), None, text, label=label)
                 elif marked.sum() * 2 <= (lengths >= _LONG).sum():
-                    text = f"{label} never changes in {{episodes}}, though it does in others"
-                    yield from finding("constant", label, by_episode(marked), None, text)
+                    text = f"{shown} never changes in {{episodes}}, though it does in others"
+                    yield from finding("constant", column, by_episode(marked), None, text, label=label)
             elif self._root == REWARD:
                 for what, extremes, at in (
                     ("smallest", self._lowest[:, k], self._lowest_at[:, k]),
                     ("largest", self._highest[:, k], self._highest_at[:, k]),
                 ):
-                    text, odd = outlying(f"{what} {label}", extremes), far(extremes)
+                    text, odd = outlying(f"{what} {shown}", extremes), far(extremes)
                     yield from finding(
                         "outlier",
-                        label,
+                        column,
                         by_episode(odd),
                         None,
                         text,
                         amounts=values_by_episode(extremes, odd),
                         steps=values_by_episode(at, odd),
                         extreme=what,
+                        label=label,
                     )
+
+    def _named(self, column: str, elements: Sequence[int] | np.ndarray) -> str:
+        """Return a column with the card's names of some of its elements, the first ones if there are many."""
+        if self._names is None or not len(elements):
+            return column
+        more = f" and {len(elements) - _MOST_NAMES} more" if len(elements) > _MOST_NAMES else ""
+        return f"{column} ({', '.join(self._names[k] for k in elements[:_MOST_NAMES])}{more})"
+
+
+def _escaped(text: str) -> str:
+    """Return a text for a message, where braces have a meaning."""
+    return text.replace("{", "{{").replace("}", "}}")
 
 
 def _lacking(index: EpisodeIndex) -> np.ndarray:

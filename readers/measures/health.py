@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import polars as pl
@@ -47,6 +48,22 @@ class HealthReport:
     def share(self) -> float:
         """The share of episodes with a finding."""
         return self.affected["position"].n_unique() / max(self.count, 1)
+
+    @property
+    def summary(self) -> str:
+        """How many findings there are, and how many episodes those have that do not concern all of them."""
+        some = [len(each.positions) not in (0, self.count) for each in self.findings]
+        parts = [part["position"] for part, chosen in zip(self.parts(), some, strict=True) if chosen]
+        episodes = pl.concat(parts).n_unique() if parts else 0
+        everywhere = len(some) - sum(some) - len(self.unplaced)
+        places = [
+            f"{everywhere} in all {counted(self.count, 'episode')}" if everywhere else "",
+            f"{sum(some)} in {episodes:,} of {counted(self.count, 'episode')} ({episodes / self.count:.2%})"
+            if episodes
+            else "",
+            f"{len(self.unplaced)} in none" if self.unplaced else "",
+        ]
+        return f"{counted(len(self.findings), 'finding')}: {', '.join(filter(None, places)) or 'none'}."
 
     def frame(self) -> pl.DataFrame:
         """Return one row per finding: kind, column, episodes, values, first (an episode's id), message."""
@@ -103,9 +120,32 @@ class HealthReport:
             )
         )
         first = episodes.sort("rank", "findings", "position", descending=[False, True, False]).head(most)
-        reasons = [[_reason(**each) for each in listed] for listed in first["reasons"].to_list()]
+        reasons = [[self._reason(**each) for each in listed] for listed in first["reasons"].to_list()]
         texts = pl.Series("reasons", reasons, pl.List(pl.String))
         return first.select("episode_id", "position", texts, "t")
+
+    def reasons(self, episode_id: str) -> pl.DataFrame:
+        """Return why an episode has findings: kind, column, reason (a text) and t (or NULL), a row each."""
+        rows = self.affected.filter(pl.col("episode_id") == episode_id)
+        chosen = rows.select("kind", "column", "amount", "t", "extreme").iter_rows(named=True)
+        texts = pl.Series("reason", [self._reason(**each) for each in chosen], pl.String)
+        return rows.select("kind", "column", texts, "t")
+
+    @cached_property
+    def _labels(self) -> dict[tuple[str, str], str]:
+        return {(each.kind, each.column): each.label for each in self.findings}
+
+    def _reason(self, kind: str, column: str, amount: float | None, t: int | None, extreme: str) -> str:
+        """Return, in words, a reason for which an episode is an outlier."""
+        label = self._labels[kind, column]
+        if kind == "outlier":
+            what = f"{extreme} {_NAMES.get(column, label)}".strip()
+            reason = f"{what} of {amount:.6g}, far from other episodes"
+        elif amount is not None:
+            reason = f"{amount:.0f} {'NaN' if kind == 'nan' else 'infinite values'} in {label}"
+        else:
+            reason = f"{label} is {kind}" if column else KINDS[kind]
+        return reason if t is None else f"{reason}, t = {t}"
 
     def __str__(self) -> str:
         """Return the findings as lines."""
@@ -118,18 +158,6 @@ _WORST = (
     *("nan", "infinite", "outlier", "missing_observation", "interrupted", "cut", "saturated", "constant"),
     *("duplicate", "lengths", "vocabulary", "context", "empty_message"),
 )
-
-
-def _reason(kind: str, column: str, amount: float | None, t: int | None, extreme: str) -> str:
-    """Return, in words, the reasons for which an episode is an outlier."""
-    if kind == "outlier":
-        what = f"{extreme} {_NAMES.get(column, column)}".strip()
-        reason = f"{what} of {amount:.6g}, far from other episodes"
-    elif amount is not None:
-        reason = f"{amount:.0f} {'NaN' if kind == 'nan' else 'infinite values'} in {column}"
-    else:
-        reason = f"{column} is {kind}" if column else KINDS[kind]
-    return reason if t is None else f"{reason}, t = {t}"
 
 
 _NAMES = {"episode_return": "return"}

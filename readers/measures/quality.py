@@ -18,10 +18,12 @@ from ...store.card import MAX_SCORE, MIN_SCORE
 from ...store.common.arguments import discount_factor, real_number, suggest, whole_number
 from ...store.common.progress import Progress, progress_meter
 from ...store.errors import InvalidArgumentError
+from ...store.layout import STEPS
 from ...store.schema import StepSchema
 from ..blocks import is_numeric
 from ..context import ContextView, ReadContext
 from ..frames import collected
+from ..sql.rollout_views import compared
 from ..sql.text import quote
 from ..view_base import DescribedView
 
@@ -109,6 +111,9 @@ def quality(
         - `behavioural_entropy`: see `readers.measures.quality`; NULL unless the states are
           numbers, of one shape and none NULL.
 
+        In a store of rollouts a message is a state, and the entropy NULL; duplicates have equal messages,
+        tokens and log-probabilities, whatever their rewards.
+
     Raises:
         InvalidArgumentError: an argument is out of its range; there is no such column; the view has no
             episode; the store has several agents or objectives.
@@ -160,6 +165,13 @@ class _Measures:
         self._given_state = state
         self._state = state or _listed(schema.observation.fields)
         self._action = _listed(schema.action.fields)
+        self._rows = ""
+        self._of_rollouts = context.snapshot.manifest.rollouts is not None
+        if self._of_rollouts:
+            # An observation is the number of a message alone.
+            said = compared(context.snapshot.shown_schema(STEPS).names) or "NULL"
+            self._rows = f"t, {_listed(schema.observation.fields)}, {self._action}, {said}"
+            self._state = state or said
 
     def _query(self, text: str) -> pl.DataFrame:
         return self._session.query(f"WITH _groups AS ({self._groups}) {text}")
@@ -209,7 +221,7 @@ class _Measures:
         episodes = self._query(
             f"""SELECT grouped AS "group", started_at, rows, xored, summed, signature
             FROM _groups
-            JOIN ({row_digests(self._schema)})
+            JOIN ({row_digests(self._schema, self._rows)})
             USING (episode_id)
             JOIN (SELECT episode_id, [{hashes}] AS signature
                 FROM (SELECT episode_id, hash({self._state}, {self._action}) AS pair FROM transitions)
@@ -245,6 +257,8 @@ class _Measures:
 
     def _vector(self) -> str | None:
         """Return an SQL expression for the state as a list of numbers; None if it is no such list."""
+        if self._given_state is None and self._of_rollouts:
+            return None
         if self._given_state is None:
             fields = self._schema.observation.fields
             parts = [(quote(field.name), field.type) for field in fields]
@@ -259,9 +273,14 @@ class _Measures:
         return f"flatten([{', '.join(lists)}])" if lists else None
 
 
-def row_digests(schema: StepSchema) -> str:
-    """Return a query for a row per episode, which identifies its steps: episode_id, rows, xored, summed."""
-    columns = ", ".join(quote(name) for name in schema.steps.names[1:])
+def row_digests(schema: StepSchema, columns: str = "") -> str:
+    """Return a query for a row per episode, which identifies its steps: episode_id, rows, xored, summed.
+
+    Args:
+        schema: the store's.
+        columns: of steps, as a list in SQL; by default all but dynamic ones.
+    """
+    columns = columns or ", ".join(quote(name) for name in schema.steps.names[1:])
     return f"""SELECT episode_id, count(*) AS rows, bit_xor(row) AS xored,
         sum(row::HUGEINT)::VARCHAR AS summed
         FROM (SELECT episode_id, hash({columns}) AS row FROM steps) GROUP BY episode_id"""

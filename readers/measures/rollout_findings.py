@@ -9,16 +9,20 @@ import numpy as np
 import polars as pl
 
 from ..context import ReadContext
+from ..sql.rollout_views import compared
 from .findings import KINDS, Finding, finding
 
 #: The ids of the rollouts that have the finding.
 _QUERIES = {
     "lengths": """
         SELECT DISTINCT episode_id FROM (
-            SELECT *, CASE WHEN token_mask IS NULL THEN CASE WHEN sampled THEN len(tokens) ELSE 0 END
-                ELSE len(list_filter(token_mask, lambda each: each)) END AS wanted FROM messages
-        ) WHERE len(token_mask) <> len(tokens) OR len(logprobs) <> wanted OR len(reference_logprobs) <> wanted
-            OR len(advantages) <> wanted OR len(loss_weights) <> wanted OR len(token_rewards) <> wanted""",
+            SELECT episode_id, len(token_mask) AS masked, len(tokens) AS size,
+                [len(logprobs), len(reference_logprobs), len(advantages), len(loss_weights),
+                    len(token_rewards)] AS sizes,
+                CASE WHEN token_mask IS NULL THEN CASE WHEN sampled THEN len(tokens) ELSE 0 END
+                    ELSE len(list_filter(token_mask, lambda each: each)) END AS wanted
+            FROM messages
+        ) WHERE masked <> size OR len(list_filter(sizes, lambda each: each <> wanted)) > 0""",
     "empty_message": """
         SELECT DISTINCT episode_id FROM messages
         WHERE sampled AND coalesce(content, '') = '' AND coalesce(parts, '[]') = '[]'
@@ -44,10 +48,9 @@ _QUERIES = {
         SELECT episode_id FROM named SEMI JOIN (
             SELECT prompt FROM named GROUP BY prompt HAVING count(DISTINCT name) > 1
         ) USING (prompt)""",
-    "duplicate": """
+    "duplicate": f"""
         WITH texts AS (
-            SELECT episode_id, list(hash(parent, sampled, role, name, content, parts, reasoning, tool_ids,
-                tool_names, tool_arguments, rest, tokens, logprobs) ORDER BY message) AS said
+            SELECT episode_id, list(hash(parent, sampled, {compared()}) ORDER BY message) AS said
             FROM messages GROUP BY episode_id
         ), ordered AS (
             SELECT episode_id, row_number() OVER (PARTITION BY said ORDER BY episode_id) AS place FROM texts

@@ -200,9 +200,11 @@ def add_steps(
         macros = tuple(macro for macro in macros if STEPS not in macro.reads)
     if snapshot.manifest.rollouts is not None:
         # An annotation of steps may have the name, and not the type, of a part of messages.
-        annotated = {each.name for each in snapshot.annotation_files.annotations.values()}
-        recorded = set(snapshot.filled_schema(STEPS).names) - annotated
-        for name, body in rollout_views(recorded, snapshot.shown_schema(EPISODES).names).items():
+        annotated = [each.name for each in snapshot.annotation_files.annotations.values()]
+        recorded = set(snapshot.filled_schema(STEPS).names).difference(annotated)
+        annotations = {STEPS: annotated, EPISODES: snapshot.episode_annotations}
+        views = rollout_views(recorded, snapshot.shown_schema(EPISODES).names, annotations)
+        for name, body in views.items():
             sources.create_view(name, body)
     _pending[connection] = dict(statements(macros))
     _frame_functions[connection] = FrameFunction(context)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from ...store.layout import EPISODES
+from ...store.layout import EPISODES, STEPS
 from .macros import Macro
 from .text import quote
 
@@ -33,7 +33,10 @@ _OF_MESSAGE = {
     "loss_weights": "FLOAT[]",
     "token_rewards": "FLOAT[]",
 }
+_OF_MESSAGES = {"episode_id", "message", "parent", "sampled", "reward", *_OF_MESSAGE}
 _NUMBERS = ("logprobs", "reference_logprobs", "advantages", "loss_weights", "token_rewards")
+#: What messages are compared by.
+_SAID = [name for name in _OF_MESSAGE if name not in ("time", "token_mask", *_NUMBERS[1:])]
 #: Metadata of episodes, in the order of `rollouts`.
 _OF_ROLLOUT = {
     "group": "VARCHAR",
@@ -51,15 +54,19 @@ _TAKEN = {
     *("started_at", "ended_at"),
 }
 _METADATA = "metadata."
+_PARTS = (f"{_METADATA}rewards.", f"{_METADATA}weights.")
 #: A rollout that was cut ends with a message that has no action yet.
 _MESSAGE_COUNT = "length + CASE WHEN terminated OR truncated THEN 0 ELSE 1 END"
 
 
-def rollout_views(steps: Collection[str], episodes: Collection[str]) -> Mapping[str, str]:
+def rollout_views(
+    steps: Collection[str], episodes: Collection[str], annotations: Mapping[str, Collection[str]]
+) -> Mapping[str, str]:
     """Return the queries of the views by name, each after those that it reads.
 
     Args:
-        steps, episodes: the columns of the two tables.
+        steps, episodes: the columns of the two tables; of steps those that were recorded.
+        annotations: of both tables, by its name. The views have those whose names are free.
     """
     shown = [_column(name, name, kind, steps) for name, kind in _OF_MESSAGE.items() if name != "content"]
     # Without a step that has a role there is no message yet.
@@ -68,21 +75,58 @@ def rollout_views(steps: Collection[str], episodes: Collection[str]) -> Mapping[
     said = "steps.sampled" if "sampled" in steps else "NULL"
     messages = (
         f"SELECT episode_id, t AS message, observation AS parent, coalesce(action = 1, {said}, {models}) AS "
-        f"sampled, {_content(steps)} AS content, reward, {', '.join(shown)} FROM steps WHERE {there}"
+        f"sampled, {_content(steps)} AS content, reward, {', '.join(shown)}"
+        f"{_annotated(annotations[STEPS], _OF_MESSAGES)} FROM steps WHERE {there}"
     )
     facts = ", ".join(
         _column(f"{_METADATA}{name}", name, kind, episodes) for name, kind in _OF_ROLLOUT.items()
     )
-    further = "".join(
-        f", {quote(name)} AS {quote(_short(name))}"
+    short = {
+        name: _short(name)
         for name in episodes
         if name.startswith(_METADATA) and name.removeprefix(_METADATA) not in _OF_ROLLOUT
-    )
+    }
+    further = "".join(f", {quote(name)} AS {quote(own)}" for name, own in short.items())
+    taken = {*_TAKEN, *(own.lower() for own in short.values())}
     rollouts = (
         f"SELECT episode_id, run_id, episode_return AS reward, {facts}, terminated, truncated, end_reason, "
-        f"{_MESSAGE_COUNT} AS messages, started_at, ended_at{further} FROM episodes"
+        f"{_MESSAGE_COUNT} AS messages, started_at, ended_at{further}"
+        f"{_annotated(annotations[EPISODES], taken)} FROM episodes"
     )
     return {MESSAGES: messages, ROLLOUTS: rollouts, TOKENS: _TOKENS}
+
+
+def compared(there: Collection[str] = tuple(_OF_MESSAGE)) -> str:
+    """Return the columns by which messages are compared, as a list in SQL.
+
+    They are all that was said, with its tokens and log-probabilities.
+
+    Args:
+        there: the columns to choose from; by default those of the view `messages`.
+    """
+    return ", ".join(quote(name) for name in _SAID if name in there)
+
+
+def rollout_names(episodes: Collection[str]) -> dict[str, str]:
+    """Return columns of episodes by names of the view `rollouts`; none that episodes have as well.
+
+    They are the reward, the facts of a rollout, and the parts of its reward with their weights.
+
+    Args:
+        episodes: the columns of the table; it may lack a fact.
+    """
+    parts = (name.removeprefix(_METADATA) for name in episodes if name.startswith(_PARTS))
+    named = {"reward": "episode_return", **{name: f"{_METADATA}{name}" for name in (*_OF_ROLLOUT, *parts)}}
+    there = {name.lower() for name in episodes}
+    return {name: column for name, column in named.items() if name.lower() not in there}
+
+
+def rollout_columns(episodes: Collection[str]) -> str:
+    """Return the end of a list of columns of episodes: those of `rollout_names`."""
+    return "".join(
+        f", {_column(column, name, _OF_ROLLOUT.get(name, 'DOUBLE'), episodes)}"
+        for name, column in rollout_names(episodes).items()
+    )
 
 
 def rollout_macros() -> list[Macro]:
@@ -123,6 +167,11 @@ def _column(column: str, name: str, kind: str, there: Collection[str]) -> str:
     return f"{value} AS {quote(name)}"
 
 
+def _annotated(names: Collection[str], taken: Collection[str]) -> str:
+    """Return the end of a list of columns: annotations, but those whose names are taken, in any case."""
+    return "".join(f", {quote(name)}" for name in names if name.lower() not in taken)
+
+
 def _short(column: str) -> str:
     """Return the name of a further metadata column: SQL would rename one that the view has in any case."""
     name = column.removeprefix(_METADATA)
@@ -149,7 +198,8 @@ _KEYS, _PLACE = "episode_id, message", 'unnest(range(len(tokens))) AS "position"
 _TOKENS = f"""
 SELECT {_KEYS}, {_PLACE}, unnest(list_transform(tokens, lambda _: message_sampled)) AS sampled,
     {", ".join(f"unnest({name}) AS {one}" for name, one in zip(_NUMBERS, _SINGLE, strict=True))}
-FROM (SELECT *, sampled AS message_sampled FROM messages) WHERE tokens IS NOT NULL AND token_mask IS NULL
+FROM (SELECT {_KEYS}, tokens, {", ".join(_NUMBERS)}, sampled AS message_sampled FROM messages
+    WHERE tokens IS NOT NULL AND token_mask IS NULL)
 UNION ALL
 SELECT {_KEYS}, "position", token, sampled, {", ".join(_SINGLE)}
 FROM (

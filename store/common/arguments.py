@@ -11,12 +11,13 @@ import inspect
 import math
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
 from ..errors import InvalidArgumentError, SpaceMismatchError
+from .habits import meant
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -189,27 +190,34 @@ def as_flags(name: str, values: np.ndarray) -> np.ndarray:
 _PARTS = re.compile(r"[._]")
 
 
-def suggest(wrong: str, names: Sequence[str]) -> str:
+def suggest(wrong: str, names: Sequence[str], place: str = "") -> str:
     """Return the end of a message about an unknown name: " Did you mean x or y?", or "" if none is like it.
+
+    Args:
+        wrong: the name.
+        names: those that there are.
+        place: where it was used, for the names of other libraries; see `habits`.
 
     >>> suggest("lenght", ["length", "seed"])
     ' Did you mean length?'
     """
-    near = near_names(wrong, names, 3)
+    same = meant(place, wrong)
+    near = [same] if same else near_names(wrong, names, 3)
     return f" Did you mean {' or '.join(near)}?" if near else ""
 
 
-def missing_attribute(owner: object, name: str, other: Mapping[str, str] | None = None) -> AttributeError:
+def missing_attribute(owner: object, name: str, place: str = "") -> AttributeError:
     """Return the error for an attribute that an object lacks, with the public names most like it.
 
     Args:
-        other: names of these attributes elsewhere, which letters do not tell.
+        owner: the object.
+        name: of the attribute.
+        place: as for `suggest`.
     """
     message = f"{type(owner).__name__!r} object has no attribute {name!r}."
     if not name.startswith("_"):
         public = [each for each in dir(type(owner)) if not each.startswith("_")]
-        same = (other or {}).get(name)
-        message += f" Did you mean {same}?" if same else suggest(name, public)
+        message += suggest(name, public, place)
     return AttributeError(message, name=name, obj=owner)
 
 
@@ -220,14 +228,11 @@ def argument_names(function: Callable[..., Any]) -> list[str]:
     return [each.name for each in parameters if each.kind not in variable and each.name != "self"]
 
 
-def naming_arguments(
-    function_name: str | None = None, /, **meant: str
-) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
+def naming_arguments(function_name: str | None = None, /) -> Callable[[Callable[_P, _R]], Callable[_P, _R]]:
     """Name the argument that was meant, in the TypeError for one that a function lacks.
 
     Args:
         function_name: the public name, where it is not that of the function.
-        meant: arguments by the names that other libraries have for them.
     """
 
     def decorated(function: Callable[_P, _R]) -> Callable[_P, _R]:
@@ -238,7 +243,7 @@ def naming_arguments(
         def checked(*arguments: _P.args, **named: _P.kwargs) -> _R:
             for name in named:
                 if name not in known:
-                    hint = f" Did you mean {meant[name]}?" if name in meant else suggest(name, list(known))
+                    hint = suggest(name, list(known), f"{shown}()")
                     raise TypeError(f"{shown}() has no argument {name!r}.{hint}")
             return function(*arguments, **named)
 

@@ -301,7 +301,7 @@ def check_log(table: Place) -> list[str]:
     if log.local is not None:
         with contextlib.suppress(MissingFileError):
             names = log.names()
-    commits = {commit_name(version) for version in commits_of(names)}
+    commits = set(filter(_COMMIT.fullmatch, names))
     if not commits:
         raise CorruptStoreError(
             f"The table {table} is missing: its log has no commits. If its disk is not mounted or it was "

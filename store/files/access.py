@@ -145,21 +145,29 @@ def user_path(path: str | os.PathLike[str]) -> Path:
         return plain
 
 
+def _refusal(beginning: str, path: object, error: Exception) -> EpisodelakeError | None:
+    """Return our error for one of the system; None if it is ours already, or a bug."""
+    if isinstance(error, EpisodelakeError):
+        return None
+    if isinstance(error, OSError):
+        return access_error(f"{beginning} {path}", error, path)
+    # How Python refuses such a path before the system sees it.
+    if str(error) != "embedded null byte":
+        return None
+    return InvalidArgumentError(
+        f"{beginning} {str(path)!r}: it holds a null byte, which no path may. Choose another path."
+    )
+
+
 @contextlib.contextmanager
 def _guarded(beginning: str, path: object) -> Iterator[None]:
     try:
         yield
-    except EpisodelakeError:
-        raise
-    except OSError as error:
-        raise access_error(f"{beginning} {path}", error, path) from error
-    except ValueError as error:
-        # How Python refuses such a path before the system sees it.
-        if str(error) != "embedded null byte":
+    except (OSError, ValueError) as error:
+        refusal = _refusal(beginning, path, error)
+        if refusal is None:
             raise
-        raise InvalidArgumentError(
-            f"{beginning} {str(path)!r}: it holds a null byte, which no path may. Choose another path."
-        ) from error
+        raise refusal from error
 
 
 def guard_access(action: str, path: object) -> contextlib.AbstractContextManager[None]:
@@ -192,8 +200,14 @@ def touching(action: str) -> Callable[[Callable[_P, _T]], Callable[_P, _T]]:
     def decorate(function: Callable[_P, _T]) -> Callable[_P, _T]:
         @functools.wraps(function)
         def called(*args: _P.args, **options: _P.kwargs) -> _T:
-            with _guarded(beginning, args[0]):
+            # Not `_guarded`: every look at a file passes here.
+            try:
                 return function(*args, **options)
+            except (OSError, ValueError) as error:
+                refusal = _refusal(beginning, args[0], error)
+                if refusal is None:
+                    raise
+                raise refusal from error
 
         @functools.wraps(function)
         def generated(*args: _P.args, **options: _P.kwargs) -> Iterator[Any]:
@@ -334,7 +348,7 @@ def sync_path(path: Path) -> None:
 
 def sync_open(descriptor: int, path: Path) -> None:
     """Make an open file durable, unless it is in a `scratch` folder."""
-    if not any(path.is_relative_to(folder) for folder in _scratch):
+    if not _scratch or not any(path.is_relative_to(folder) for folder in _scratch):
         os.fsync(descriptor)
 
 

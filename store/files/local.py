@@ -180,7 +180,6 @@ class LocalPlace(Place):
         """The path."""
         return self._path
 
-    @touching("look at")
     def exists(self) -> bool:
         """See `Place`."""
         return stat_or_none(self._text) is not None
@@ -338,12 +337,11 @@ class LocalPlace(Place):
                     files.append(entry.name)
         return sorted(folders), sorted(files)
 
-    @touching("sync")
     def sync(self) -> None:
         """See `Place`."""
         sync_path(self._path)
 
-    def parquet_source(self) -> str:
+    def parquet_source(self, size: int | None = None) -> str:
         """See `Place`."""
         return str(self._path)
 

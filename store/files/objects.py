@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
-import pyarrow as pa
 import pyarrow.fs
 
 from ..errors import EpisodelakeError, InvalidArgumentError
@@ -131,13 +130,6 @@ class RangedFile(io.RawIOBase):
             data = self._store.get_range(self._key, start=self._position, end=stop)
         self._position = stop
         return memoryview(data)
-
-
-def open_object(store: Any, key: str) -> pa.PythonFile:
-    """Return an object as an Arrow file; asks for its size."""
-    with as_os_errors(key):
-        size = int(store.head(key)["size"])
-    return pa.PythonFile(RangedFile(store, key, size), "r")
 
 
 def arrow_files(url: str, options: Mapping[str, str]) -> tuple[pyarrow.fs.FileSystem, str]:

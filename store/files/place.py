@@ -174,8 +174,12 @@ class Place(ABC):
         """Make the file, or the names in the folder, durable."""
 
     @abstractmethod
-    def parquet_source(self) -> Any:
-        """Return what `pyarrow.parquet.ParquetFile` takes."""
+    def parquet_source(self, size: int | None = None) -> Any:
+        """Return what `pyarrow.parquet.ParquetFile` takes.
+
+        Args:
+            size: bytes of the file, where they are known; spares a request to an object store.
+        """
 
     @abstractmethod
     def filesystem(self) -> tuple[Any, str]:

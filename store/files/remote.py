@@ -20,9 +20,11 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from ..errors import InvalidArgumentError, StoreAccessError
 from .access import error_text, guard_access, is_denied, touching
-from .objects import arrow_files, as_os_errors, bare_option, open_object
+from .objects import RangedFile, arrow_files, as_os_errors, bare_option
 from .place import CHUNK_BYTES, Entry, Place, oversized_error
 
 _FLAGS = ("allow_http", "allow_invalid_certificates")
@@ -389,10 +391,10 @@ class RemotePlace(Place):
         """See `Place`; an object that was put is durable."""
 
     @touching("read")
-    def parquet_source(self) -> Any:
+    def parquet_source(self, size: int | None = None) -> Any:
         """See `Place`: a file that asks for ranges of the object as they are read."""
-        with as_os_errors(self):
-            return open_object(self._store, self._key)
+        size = self.size() if size is None else size
+        return pa.PythonFile(RangedFile(self._store, self._key, size), "r")
 
     def filesystem(self) -> tuple[Any, str]:
         """See `Place`."""

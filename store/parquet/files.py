@@ -18,9 +18,10 @@ import contextlib
 import errno
 import os
 import threading
-from collections import Counter
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, CancelledError, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -159,6 +160,60 @@ def file_key(place: Place, *more: object) -> object:
     return (str(place), state.st_ino, state.st_size, state.st_mtime_ns, *more)
 
 
+@dataclass(frozen=True)
+class _FileEnd:
+    """The end of a Parquet file of the store, as one request gives it.
+
+    Attributes:
+        metadata: the footer, checked.
+        size: bytes of the file.
+        data: all bytes of a small file; of others None.
+    """
+
+    metadata: pq.FileMetaData
+    size: int
+    data: bytes | None
+
+    @property
+    def nbytes(self) -> int:
+        """About how many bytes of memory it takes; a footer takes eight times its bytes in the file."""
+        return 8 * self.metadata.serialized_size + len(self.data or b"")
+
+
+class _RemoteEnds:
+    """Ends of files of object stores, each asked for once, since a file never changes.
+
+    Safe to use from several threads; those used least recently go first.
+
+    Args:
+        most: about how many bytes are kept.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.clear()
+
+    def find(self, place: Place) -> _FileEnd:
+        """Return the end of a file; see `read_footer` for errors."""
+        with self._lock:
+            if place in self._ends:
+                self._ends.move_to_end(place)
+                return self._ends[place]
+        end = _read_end(place)
+        with self._lock:
+            if self._ends.setdefault(place, end) is end:
+                self._bytes += end.nbytes
+            while self._bytes > self._most:
+                self._bytes -= self._ends.popitem(last=False)[1].nbytes
+        return end
+
+    def clear(self) -> None:
+        """Forget all, also in a child that was forked while another thread held the lock."""
+        self._bytes = 0
+        self._ends: OrderedDict[Place, _FileEnd] = OrderedDict()
+        self._lock = threading.Lock()
+
+
 def read_footer(place: Place) -> pq.FileMetaData:
     """Read and check the footer of a Parquet file of the store.
 
@@ -166,16 +221,31 @@ def read_footer(place: Place) -> pq.FileMetaData:
         CorruptStoreError: the file is missing, truncated, damaged or no Parquet file; the message names it.
         StoreAccessError: it may not be read, or cannot be reached.
     """
+    return _read_end(place).metadata
+
+
+def _read_end(place: Place) -> _FileEnd:
     with reading_file(place):
-        metadata = pq.read_metadata(pa.BufferReader(_MAGIC + footer_bytes(place)))
+        footer, tail, size = _end_bytes(place)
+        metadata = pq.read_metadata(pa.BufferReader(_MAGIC + footer))
         sizes = (metadata.row_group(index).total_byte_size for index in range(metadata.num_row_groups))
         if max(sizes, default=0) > _LARGEST_GROUP:
             raise ValueError(f"a row group unpacks to more than {_LARGEST_GROUP} bytes")
-        return metadata
+        return _FileEnd(metadata, size, tail if len(tail) == size else None)
+
+
+_remote_ends = _RemoteEnds(128 << 20)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_remote_ends.clear)
 
 
 def footer_bytes(place: Place) -> bytes:
     """Return the bytes of a file's footer, with length and magic, compared with their checksum."""
+    return _end_bytes(place)[0]
+
+
+def _end_bytes(place: Place) -> tuple[bytes, bytes, int]:
+    """Return the footer, all bytes that were read at the end of the file, and its size."""
     tail, size = place.read_tail(_TAIL_BYTES)
     needed = _footer_size(tail, size)
     if needed > len(tail):
@@ -184,7 +254,7 @@ def footer_bytes(place: Place) -> bytes:
     end = checksum_of_end(footer, FOOTER_MARK)  # None in files of other writers
     if end is not None and checksum(footer[: end[0]]) != end[1]:
         raise ValueError("its footer does not have the checksum that it was written with")
-    return footer
+    return footer, tail, size
 
 
 def text_bounds(footer: pq.FileMetaData, name: str) -> tuple[str, str] | None:
@@ -308,15 +378,22 @@ def open_parquet(
     Raises:
         CorruptStoreError, StoreAccessError: see `read_footer`.
     """
-    footer = read_footer(place) if metadata is None else metadata
+    options: dict[str, Any]
+    if place.local is None:
+        end = _remote_ends.find(place)
+        metadata = metadata or end.metadata
+        source = place.parquet_source(end.size) if end.data is None else pa.BufferReader(end.data)
+        options = {"pre_buffer": True}
+    else:
+        metadata = metadata or read_footer(place)
+        source, options = place.parquet_source(), {"buffer_size": _BUFFER_BYTES}
     with reading_file(place):
         return pq.ParquetFile(
-            place.parquet_source(),
-            metadata=footer,
+            source,
+            metadata=metadata,
             read_dictionary=list(dictionaries) or None,
             page_checksum_verification=True,
-            pre_buffer=place.local is None,
-            buffer_size=_BUFFER_BYTES if place.local is not None else 0,
+            **options,
         )
 
 
@@ -365,6 +442,15 @@ def over_files(read: Callable[[_T], _R], files: Sequence[_T], place: Place) -> S
 
 _READERS = 16
 _NOTICED_SECONDS = 0.1
+#: Each holds a row group of some 32 MiB while it reads from an object store.
+_DECODERS = 8
+
+
+def decoding_threads(place: Place) -> int:
+    """Return how many threads read and decode row groups: more where they wait for an object store."""
+    processors = os.cpu_count() or 1
+    return processors if place.local is not None else max(processors, _DECODERS)
+
 
 #: What this process has checked, by file: one that was changed since counts as another.
 _checked: set[object] = set()
@@ -375,7 +461,7 @@ def check_listed(place: Place, file: TableFile, schema: pa.Schema) -> None:
     key = file_key(place, file.rows, file.columns)
     if key is not None and key in _checked:
         return
-    footer = read_footer(place)
+    footer = read_footer(place) if place.local is not None else _remote_ends.find(place).metadata
     in_file = footer.schema.to_arrow_schema()
     columns = frozenset(in_file.names)
     if footer.num_rows != file.rows or columns != file.columns:

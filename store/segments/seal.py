@@ -41,6 +41,8 @@ from .steps_file import StepsFile
 LOG = logging.getLogger("episodelake")
 
 _LARGEST = 2**63 - 1
+#: Columns without a kind that a table gets with the first row that has a value.
+_OPTIONAL = frozenset({LAST_OBSERVATION.name, ENV_BUNDLE.name})
 #: How often a segment is written for columns that another operation then changes.
 _ATTEMPTS = 5
 
@@ -319,8 +321,6 @@ def _episodes_table(tables: Tables, schema: StepSchema, job: Seal, rows: Segment
     while True:
         metadata = ColumnSet(METADATA, tables.episodes.schema, fixed=True)
         table = episodes_table(schema, job.header.run_id, ids, job.records, rows, metadata)
-        if LAST_OBSERVATION.name in table.column_names:
-            tables.episodes.ensure_columns([LAST_OBSERVATION])
         if _committed(tables.episodes, table.schema, metadata):
             return table
 
@@ -328,9 +328,8 @@ def _episodes_table(tables: Tables, schema: StepSchema, job: Seal, rows: Segment
 def _committed(table: Table, made: pa.Schema, columns: ColumnSet) -> bool:
     """Give a table the columns that were made; False if others committed one under another kind meanwhile."""
     own = [column for column in made if kinds.field_kind(column)]
-    if not own and not columns.overflow:
-        return True
-    table.ensure_columns([*own, *marked(table.schema, columns.overflow)])
+    new = [column for column in made if kinds.field_kind(column) or column.name in _OPTIONAL]
+    table.ensure_columns([*new, *marked(table.schema, columns.overflow)])
     known = {column.name: kinds.field_kind(column) for column in table.schema}
     return all(known.get(column.name) == kinds.field_kind(column) for column in own)
 
@@ -382,7 +381,6 @@ def commit_run(tables: Tables, header: RunHeader, ended_at: int | None) -> None:
     for _ in range(_ATTEMPTS):
         table = _runs_table(tables.runs, header, ended_at)
         new = write_table_file(tables.layout.table(RUNS) / name, table)
-        tables.runs.refresh()
         removed = [live] if state and tables.runs.applied(header.run_id) == 0 else []
         own = [column for column in table.schema if kinds.field_kind(column)]
         with contextlib.suppress(TableChangedError):
@@ -406,9 +404,7 @@ def _runs_table(runs: Table, header: RunHeader, ended_at: int | None) -> pa.Tabl
         dynamic = columns.columns(metadata, 0, 1)
         fields = [*RUNS_SCHEMA, *(kinds.field(name, kind) for name, (kind, _) in dynamic.items())]
         table = pa.table([*arrays, *(array for _, array in dynamic.values())], schema=pa.schema(fields))
+        if header.env_bundle is not None:
+            table = table.append_column(ENV_BUNDLE, pa.array([header.env_bundle], ENV_BUNDLE.type))
         if _committed(runs, table.schema, columns):
-            break
-    if header.env_bundle is None:
-        return table
-    runs.ensure_columns([ENV_BUNDLE])
-    return table.append_column(ENV_BUNDLE, pa.array([header.env_bundle], ENV_BUNDLE.type))
+            return table

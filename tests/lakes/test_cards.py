@@ -327,3 +327,22 @@ def test_a_store_in_memory_has_a_card() -> None:
 def test_a_card_is_small(tmp_path: Path) -> None:
     """A notebook is not filled: the card of a store without images stays below 30 kB."""
     assert len(cartpole(tmp_path / "store", range(10))._repr_html_()) < 30_000
+
+
+def test_loaders_statistics_and_lakes_have_cards(tmp_path: Path) -> None:
+    """A loader shows its next batch without moving, statistics and lakes show their tables, all escaped."""
+    store = cartpole(tmp_path / "<b>lake" / "one", range(4))
+    loader = store.loader(4, window=3, shuffle=True)
+    page = Page(loader._repr_html_())
+    assert is_harmless(page) and repr(loader) in page.text and "(4, 3, 4)" in page.text
+    batch = next(iter(loader))
+    assert {*batch} <= {*re.findall(r"[\w.]+", page.text)} and "position 0" in page.text
+    assert "as the store grows" in store.loader(4, follow=el.Follow())._repr_html_()
+    stats = store.stats()
+    for shown in (stats, stats["observation"]):
+        page = Page(shown._repr_html_())
+        assert is_harmless(page) and f"{stats['observation'].mean[0]:.6f}" in page.text
+    page = Page(el.lake(tmp_path / "<b>lake")._repr_html_())
+    assert (
+        is_harmless(page) and "<b>lake" in page.text and str(len(store)) in page.text and "b" not in page.tags
+    )

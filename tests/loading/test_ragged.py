@@ -69,12 +69,16 @@ def ragged_store(path: Any, lengths: list[int], seed: int = 0) -> el.EpisodeStor
         return {"number": rng.random(2).astype(np.float32), "words": words(), "said": said, "deep": deep}
 
     def info() -> dict[str, Any]:
-        return {"hits": rng.integers(9, size=rng.integers(4))} if rng.random() < 0.7 else {}
+        boxes = (
+            {"boxes": rng.random((rng.integers(4), 2, 3)).astype(np.float32)} if rng.random() < 0.7 else {}
+        )
+        return boxes | ({"hits": rng.integers(9, size=rng.integers(4))} if rng.random() < 0.7 else {})
 
+    first = {"hits": rng.integers(9, size=2), "boxes": np.zeros((1, 2, 3), np.float32)}
     store = el.create(path, observation_space=SEEN, action_space=WORDS)
     with store.writer() as writer:
         for number, length in enumerate(lengths):
-            episode = writer.begin(seen(), info() if number else {"hits": rng.integers(9, size=2)})
+            episode = writer.begin(seen(), info() if number else first)
             for t in range(length):
                 episode.append(words(), 1.0, seen(), terminated=t == length - 1, info=info())
             if number % 2:
@@ -201,7 +205,8 @@ def test_transitions_are_those_of_a_loop(lengths: list[int], seed: int, cache: A
         store = ragged_store(f"{folder}/store", lengths, seed)
         if cache == "mmap":
             cache = el.Cache("mmap", folder=f"{folder}/cache")
-        columns = ["observation", "action", "next_observation", "episode", "t", "info.hits"]
+        columns = ["observation", "action", "next_observation", "episode", "t", "info.hits", "info.boxes"]
+        columns.append("info.boxes_present")
         for batch in store.loader(3, columns=columns, cache=cache, shuffle=shuffle):
             for place, (number, t) in enumerate(zip(batch["episode"], batch["t"], strict=True)):
                 episode = store[int(number)]
@@ -217,6 +222,12 @@ def test_transitions_are_those_of_a_loop(lengths: list[int], seed: int, cache: A
                 hits = episode.infos[t].get("hits", ())
                 if isinstance(batch["info.hits"], Ragged):  # else all are of one length
                     assert batch["info.hits"][place].tolist() == list(hits)
+                boxes = episode.infos[t].get("boxes")
+                assert batch["info.boxes_present"][place] == (boxes is not None)
+                if isinstance(batch["info.boxes"], Ragged):
+                    row = batch["info.boxes"][place]
+                    assert row.dtype == np.float32 and row.shape[1:] == (2, 3)
+                    assert row.tolist() == ([] if boxes is None else boxes.tolist())
 
 
 def test_batches_have_what_duckdb_reads_in_the_files(store: el.EpisodeStore) -> None:

@@ -49,6 +49,8 @@ def test_tokens_have_colours(store: el.EpisodeStore) -> None:
     assert 'class="down" style="--share: 100%" title="token 4,' in by_advantage
     assert 'class="up" style="--share: 100%" title="token 5,' in by_advantage
     assert "<i" not in conversation_html(turns[:2], "logprobs", 0)
+    # Of a page of messages the colours are those of all.
+    assert conversation_html(turns, "advantages", 5, range(2, 3)) == by_advantage
 
 
 def test_facts_and_samples(store: el.EpisodeStore) -> None:

@@ -196,7 +196,23 @@ def test_an_analyst_finds_episodes_and_exports_them(
     seen.press("g")
     expect(page.get_by_role("button", name="Good (G)")).to_have_count(0)
 
-    # A misspelt column is reported and changes nothing.
+    # Twenty rows fit on a small screen, and the border of the list is dragged, or moved by keys.
+    page.set_viewport_size({"width": 1440, "height": 900})
+    settle(page)
+    fitting = "(rows, floor) => rows.filter((row) => row.getBoundingClientRect().bottom <= floor).length"
+    floor = seen.count.bounding_box()
+    assert floor is not None and seen.rows.evaluate_all(fitting, floor["y"]) >= 20
+    grip, side = page.get_by_role("separator", name="Border"), page.locator(".list-side")
+    width = side.evaluate("(side) => side.clientWidth")
+    seen.drag(grip, (0.5, 20), (15, 20))
+    page.mouse.up()
+    wait_until(lambda: side.evaluate("(side) => side.clientWidth") > width + 60, "a wider list")
+    grip.focus()
+    seen.press("ArrowLeft", "ArrowLeft", "ArrowLeft")
+    wait_until(lambda: side.evaluate("(side) => side.clientWidth") < width + 40, "a narrower list")
+    page.set_viewport_size({"width": 1500, "height": 1000})
+
+    # A misspelt column is reported and changes nothing; an error and an empty list offer a way out.
     seen.filter("episode_return > 100 and end_reason = 'truncated'")
     wanted = [e.id for e in store if e.episode_return > 100 and e.end_reason == "truncated"]
     seen.lists(len(wanted))
@@ -204,8 +220,14 @@ def test_an_analyst_finds_episodes_and_exports_them(
     seen.filter("lenght > 3")
     expect(page.locator(".problem", has_text="Nearest: length")).to_be_visible()
     seen.lists(len(wanted))
+    seen.button("Clear the condition").click()
+    seen.lists(120)
+    expect(page.locator(".problem:visible")).to_have_count(0)
     seen.filter("length > 1000")
     expect(page.get_by_text("No episode fulfils the filter")).to_be_visible()
+    seen.button("Clear the filter").click()
+    seen.lists(120)
+    expect(page.get_by_placeholder("SQL condition")).to_have_value("")
 
     # The filtered episodes are downloaded, and written as a store.
     seen.filter("length = 5")
@@ -335,6 +357,25 @@ def test_facets_narrow_the_list(explorer: Explorer, store: el.EpisodeStore, visi
     chips.filter(has_text="end_reason").get_by_role("button").click()
     seen.lists(rows["length"].is_between(4, 5).sum())
 
+    # The list is a gallery, too: its pictures come, keys open, tick and compare them, and the address has it.
+    seen.button("Gallery").click()
+    shots = page.locator(".shot")
+    expect(shots).to_have_count(min(50, rows["length"].is_between(4, 5).sum()))
+    picture = shots.nth(1).locator("img")
+    wait_until(
+        lambda: picture.evaluate("(image) => image.naturalWidth / image.naturalHeight") == 9, "12 frames"
+    )
+    shots.nth(1).locator(".shot-open").focus()
+    expect(picture).to_have_css("animation-name", "flick")
+    seen.press("Space", "Enter")
+    expect(shots.nth(1)).to_have_class(re.compile("open-a"))
+    expect(shots.nth(1).get_by_role("checkbox")).to_be_checked()
+    page.wait_for_url(re.compile("gallery="))
+    seen.check()
+    page.reload()
+    expect(shots.nth(1)).to_have_class(re.compile("open-a"))
+    seen.button("Gallery").click()
+
     # The columns of facets are chosen, also none.
     page.goto(page.url + "&facets=metadata.level")
     titles = facet.locator(".facet-title")
@@ -357,8 +398,9 @@ def test_an_episode_is_played_and_compared(explorer: Explorer, store: el.Episode
     page = seen.page
     seen.opened(store[119])
     expect(seen.fact("note").first).to_have_text(HOSTILE)
-    page.locator(".overview .q-expansion-item__container").get_by_text(HOSTILE).first.click()
-    expect(seen.fact("author", "overview")).to_have_text(f"{HOSTILE}, B")
+    seen.button("About the data").click()
+    expect(seen.fact("author", "about")).to_have_text(f"{HOSTILE}, B")
+    seen.press("Escape")
     page.get_by_role("button", name="Play or pause").click()
     seen.at(store[119].length, store[119].length)
     expect(page.locator(".timeline button", has_text="play_arrow")).to_be_visible()
@@ -376,7 +418,6 @@ def test_an_episode_is_played_and_compared(explorer: Explorer, store: el.Episode
         expect(seen.fact("lives")).to_have_text(str(t))
         action = str(episode.actions[t]) if t < episode.length else "\N{EN DASH}"
         expect(seen.fact("action")).to_have_text(action)
-        page.wait_for_function("() => document.querySelector('.first img.frame').complete")
         seen.shows(episode.observations["camera"][t])
         seen.press("ArrowRight")
     with redrawn(chart):
@@ -399,18 +440,33 @@ def test_an_episode_is_played_and_compared(explorer: Explorer, store: el.Episode
     assert episode.length != other.length
     for pane, one in (("first", episode), ("second", other)):
         expect(seen.fact("lives", pane)).to_have_text(str(one.length))
-        seen.shows(one.observations["camera"][-1], f".{pane} img.frame")
+        seen.shows(one.observations["camera"][-1], f".{pane} canvas.frame")
     page.locator(".first button", has_text="close").click()
     seen.opened(other)
     expect(page.locator(".episode-id")).to_have_count(1)
 
-    # Another alignment draws those that are compared anew, a bad one is reported.
+    # Those that are compared show their frames in step; another alignment moves them, a bad one is reported.
     seen.tick(1, 3)
     seen.button("Compare").click()
-    caption = page.locator(".compare .caption")
-    expect(seen.canvas(".compare")).to_be_visible()
+    caption, timeline = page.locator(".compare > .caption"), page.locator(".compare .timeline .t")
+    cameras = [store[118].observations["camera"], store[116].observations["camera"]]
+
+    def together(*steps: int) -> None:
+        for number, (camera, t) in enumerate(zip(cameras, steps, strict=True), 1):
+            seen.shows(camera[t], f".compare figure:nth-child({number}) canvas.frame")
+
+    chart = seen.canvas(".compare .chart-place")
+    expect(chart).to_be_visible()
     expect(caption).to_contain_text("2 episodes, aligned at start")
-    assert colours(seen.canvas(".compare")) > 10
+    expect(page.locator(".compare figcaption")).to_have_text(["seed2/38", "seed2/36"])
+    assert colours(chart) > 10
+    longest = max(store[118].length, store[116].length)
+    expect(timeline).to_have_text(f"t = 0 / {longest}")
+    together(0, 0)
+    settle(page)
+    with redrawn(chart):
+        page.locator("body").press("ArrowRight")
+        together(1, 1)
     box = page.get_by_label("Align at")
     for align, told in (("reward > 0", "aligned at reward > 0"), ("rewad > 0", "rewad")):
         box.fill(align)
@@ -421,11 +477,19 @@ def test_an_episode_is_played_and_compared(explorer: Explorer, store: el.Episode
     box.press("Enter")
     page.get_by_label("Signals").last.click()
     page.get_by_role("option", name="reward", exact=True).click()
-    page.wait_for_url(re.compile("compared=.*compared=.*align=end&overlaid=reward"))
+    expect(timeline).to_have_text(f"t = -{longest} / 0")
+    page.keyboard.press("Escape")
+    page.locator(".compare .q-slider").click(position={"x": 2, "y": 10})
+    seen.press("End", "ArrowLeft")
+    together(-2, -2)
+    page.wait_for_url(re.compile("t=-1&compared=.*compared=.*align=end&overlaid=reward"))
     copy = seen.copied().page
-    expect(copy.locator(".compare .caption")).to_contain_text("2 episodes, aligned at end")
+    expect(copy.locator(".compare > .caption")).to_contain_text("2 episodes, aligned at end")
     expect(copy.locator(".compare .q-chip")).to_have_text(re.compile("reward"))
-    copy.get_by_role("button", name="Close the comparison").click()
+    expect(copy.locator(".compare .timeline .t")).to_have_text("t = -1 / 0")
+    copy.get_by_role("button", name="First difference").click()
+    expect(copy.locator(".compare .timeline .t")).not_to_have_text("t = -1 / 0")
+    copy.get_by_role("tab", name="Episodes").click()
     copy.wait_for_url(lambda url: "compared" not in url)
 
 
@@ -664,7 +728,7 @@ def test_a_roboticist_labels_episodes(visit: Open, tmp_path: Path) -> None:
         seen.press("d")
         seen.opened(made[4])
         labelled("outcome", None, "drop")
-        assert read()[5].step_annotations["outcome"][:4] == [None, "slip", "slip", None]
+        assert read()[5].step_annotations["outcome"] == [None, "slip", "slip"]
         assert read().card["labels"] == ['s outcome="slip"', 'd outcome="drop"']
         seen.press("?")
         expect(page.get_by_role("dialog", name="Keys")).to_contain_text("undo the last label")
@@ -679,13 +743,15 @@ def test_a_roboticist_labels_episodes(visit: Open, tmp_path: Path) -> None:
 
 
 def test_the_overview(stores: Explorer, lake: Path, visit: Open) -> None:
-    """The first screen has amounts, findings, curves and ends; findings and ends list their episodes."""
+    """The first screen has amounts, curves, runs, findings and ends. Findings and ends list their episodes, a
+    finding opens the first one at its step, and runs that are ticked filter the page.
+    """
     sick = el.open(lake / "sick")
     seen = visit(stores, "sick", pane=None)
     page = seen.page
     frame, report = sick.episodes.collect(), sick.health()
     facts, part = page.locator(".about-facts"), page.locator(".part-of")
-    returns = ".beside-curve .part:nth-child(2)"
+    returns = ".distribution.returns"
     for text in (f"{len(frame):,}", f"{frame['length'].sum():,}", f"{frame['episode_return'].median():.6g}"):
         expect(facts.get_by_text(text, exact=True).first).to_be_visible()
     for place in (".part:has(.smoothing)", returns, ".beside-curve .part:last-child"):
@@ -696,13 +762,43 @@ def test_the_overview(stores: Explorer, lake: Path, visit: Open) -> None:
         page.get_by_label("Colour").click()
         page.get_by_role("option", name="run.algo").click()
     seen.check()
-    for finding in report.findings[:2]:
+    for finding, rows in list(zip(report.findings, report.parts(), strict=True))[:2]:
         page.locator(".finding", has_text=finding.message).click()
         seen.lists(len(finding.positions))
         assert set(seen.column("#")) == {str(position) for position in finding.positions}
+        seen.opened(rows["episode_id"][0])
+        seen.at(rows["t"][0] or 0, 12)
+        why = report.reasons(rows["episode_id"][0])["reason"].to_list()
+        expect(page.locator(".reason-bar .finding")).to_have_text(why)
+        signal = "observation[1]" if finding.kind == "nan" else "reward"
+        expect(page.locator(".player .picker .q-chip")).to_contain_text(signal)
+        expect(seen.canvas(".first")).to_be_visible()
         seen.tab("Overview")
         expect(part).to_contain_text(f"{len(finding.positions)} of {len(frame)} episodes")
     page.get_by_role("button", name="Whole store").click()
+    expect(part).to_be_hidden()
+
+    # The runs, those that began last first.
+    rows = page.locator(".runs-table tbody tr")
+    expect(rows).to_have_count(4)
+    for run, name in enumerate(("run3", "run2", "run1", "run0")):
+        own = frame.filter(frame["run_id"].str.starts_with(name))
+        returns_of_run = own["episode_return"].to_list()
+        cells = rows.nth(run).locator("td").all_inner_texts()
+        assert cells[1] == name and cells[5] == "30" and cells[7] == ("ppo" if run % 2 == 0 else "dqn")
+        assert cells[3:5] == [f"{sum(returns_of_run[-3:]) / 3:.6g}", f"{max(returns_of_run):.6g}"]
+        expect(rows.nth(run).locator("polyline")).to_be_attached()
+    with redrawn(page.locator(".part:has(.smoothing) .chart-place")):
+        rows.nth(0).get_by_role("checkbox").click()
+    rows.nth(2).get_by_role("checkbox").click()
+    expect(part).to_contain_text(f"60 of {len(frame)} episodes")
+    expect(rows).to_have_count(4)
+    seen.tab("Episodes")
+    seen.lists(60)
+    assert {text.partition("/")[0] for text in seen.column("episode")} <= {"run1", "run3"}
+    page.wait_for_url(re.compile("runs=run3.*runs=run1"))
+    seen.tab("Overview")
+    page.get_by_role("button", name="All runs").click()
     expect(part).to_be_hidden()
     page.locator(".end-row", has_text="truncated").click()
     ended = frame.filter(end_reason="truncated")
@@ -789,7 +885,7 @@ def test_an_unsealed_episode_is_watched(stores: Explorer, lake: Path, visit: Ope
     writer.ask("step 2")
     expect(row.locator("td").nth(1)).to_have_text("5")
     seen.at(5, 5)
-    expect(page.locator(".episode.first img.frame")).to_have_attribute("alt", "camera at t = 5")
+    expect(page.locator(".episode.first canvas.frame")).to_have_attribute("aria-label", "camera at t = 5")
     seen.press("ArrowLeft")
     seen.at(4, 5)
     writer.ask("step 1")
@@ -802,7 +898,7 @@ def test_an_unsealed_episode_is_watched(stores: Explorer, lake: Path, visit: Ope
     expect(row.locator("td").nth(3)).to_contain_text("waits for its seal")
     expect(figures).to_contain_text("waits for its seal")
     writer.ask("seal")
-    expect(page.locator(".recording")).to_be_hidden()
+    expect(page.locator(".recording-part")).to_be_hidden()
     expect(figures).to_contain_text("terminated")
     seen.at(4, 7)
     expect(page.locator(".episodes-table tr.open-a .open")).to_have_text(re.compile("live/000001"))
@@ -829,7 +925,7 @@ def test_an_unsealed_episode_is_watched(stores: Explorer, lake: Path, visit: Ope
     expect(row).to_contain_text("its writer is gone")
     expect(header).not_to_contain_text("writer")
     shutil.rmtree(Path(store.path) / "journal")
-    expect(page.locator(".recording")).to_be_hidden()
+    expect(page.locator(".recording-part")).to_be_hidden()
     expect(page.locator(".episode.first .problem")).to_contain_text("not in the newest version")
     seen.at(3, 3)
 
@@ -943,10 +1039,18 @@ def test_a_robot_with_cameras_and_joints(stores: Explorer, lake: Path, visit: Op
     seen = visit(stores, "robot")
     page, thumbnails = seen.page, seen.page.locator(".thumbnails img")
     expect(page.locator(".first figcaption")).to_have_text(list(CAMERAS))
-    wrist = page.locator("img.frame[alt^='wrist']")
-    seen.shows(robot[1].observations["wrist"][0], "img.frame[alt^='wrist']")
+    wrist = page.locator("canvas.frame[aria-label^='wrist']")
+    seen.shows(robot[1].observations["wrist"][0], "canvas.frame[aria-label^='wrist']")
     seen.at(0, STEPS)
     expect(thumbnails).to_have_count(12)
+    width = wrist.bounding_box()["width"]  # type: ignore[index]
+    wrist.click()
+    expect(page.locator("figure:popover-open")).to_be_visible()
+    assert wrist.bounding_box()["width"] > 2 * width  # type: ignore[index]
+    seen.press("ArrowRight")
+    seen.at(1, STEPS)
+    wrist.click()
+    expect(page.locator("figure:popover-open")).to_have_count(0)
     thumbnails.last.click()
     seen.at(STEPS, STEPS)
     seen.press("Home")
@@ -972,9 +1076,9 @@ def test_a_robot_with_cameras_and_joints(stores: Explorer, lake: Path, visit: Op
     for name in CAMERAS[:2]:
         frame = page.locator(f"video.frame[aria-label='{name} at t = {t}']")
         wait_until(lambda frame=frame: abs(frame.evaluate(PLAYED) - 5 * t) < 2, f"{name} at {t}")
-    right = page.locator("img.frame[alt^='right']")
+    right = page.locator("canvas.frame[aria-label^='right']")
     for frame, name in ((right, "right"), (wrist, "wrist")):
-        expect(frame).to_have_attribute("alt", f"{name} at t = {t}")
+        expect(frame).to_have_attribute("aria-label", f"{name} at t = {t}")
         assert (np.abs(pixels(frame).astype(int) - 5 * t) < 2 * (name == "right") + 1).all()
     seen.check()
 
@@ -1042,6 +1146,6 @@ def test_long_episodes_and_replays(stores: Explorer, lake: Path, visit: Open) ->
     expect(caption).to_have_text("replay")
     seen.press("ArrowRight")
     expect(caption).to_contain_text("not what was recorded, since step 1: observation[1] was")
-    expect(page.locator(".first img.frame")).to_have_css("outline-style", "solid")
+    expect(page.locator(".first canvas.frame")).to_have_css("outline-style", "solid")
     seen.press("ArrowLeft")
     expect(caption).to_have_text("replay")

@@ -2,6 +2,7 @@
 
 import base64
 import io
+import json
 
 import numpy as np
 import pytest
@@ -10,8 +11,8 @@ from PIL import Image
 
 import episodelake as el
 from episodelake.explorer import moments
+from episodelake.explorer.live.watch import Watch
 from episodelake.explorer.moments import RecordedPictures, frame_sources, rate_of
-from episodelake.explorer.player import SPEEDS, Pace
 from episodelake.store.errors import StoreAccessError
 
 LENGTH = 40
@@ -29,7 +30,7 @@ def frames() -> dict[str, np.ndarray]:
 
 
 @pytest.fixture(scope="module")
-def episode(frames: dict[str, np.ndarray], tmp_path_factory: pytest.TempPathFactory) -> el.Episode:
+def store(frames: dict[str, np.ndarray], tmp_path_factory: pytest.TempPathFactory) -> el.EpisodeStore:
     """An episode with both."""
     space = Dict({name: Box(0, 255, images.shape[1:], np.uint8) for name, images in frames.items()})
     path = tmp_path_factory.mktemp("playback") / "store"
@@ -42,7 +43,13 @@ def episode(frames: dict[str, np.ndarray], tmp_path_factory: pytest.TempPathFact
             terminations=True,
             truncations=False,
         )
-    return store.refresh()[0]
+    return store.refresh()
+
+
+@pytest.fixture(scope="module")
+def episode(store: el.EpisodeStore) -> el.Episode:
+    """The only episode."""
+    return store[0]
 
 
 def _image(data: bytes) -> np.ndarray:
@@ -115,6 +122,41 @@ def test_only_large_passing_frames_lose_quality(episode: el.Episode, frames: dic
     np.testing.assert_array_equal(_image(small.picture(9, passing=True).data), frames["small"][9])
 
 
+def test_packs_have_each_frame_once(episode: el.Episode, frames: dict[str, np.ndarray]) -> None:
+    """Packs give all frames in order; a pack of one is exact, and behind the last one they are empty."""
+    large, small = frame_sources(episode, replayed=False)
+    for source, exact in ((small, True), (large, False)):
+        found = []
+        while len(found) < source.count:
+            problem, part = unpacked(source.packed(len(found), exact=False))
+            assert problem == "" and [t for t, _ in part] == [*range(len(found), len(found) + len(part))]
+            found += [_image(data) for _, data in part]
+        difference = np.abs(np.stack(found).astype(int) - frames[source.name])
+        assert difference.max() == 0 if exact else difference.mean() < 4
+        assert len(unpacked(source.packed(0, exact=False))[1]) == min(source.props["rows"], LENGTH + 1)
+    ((t, data),) = unpacked(large.packed(7, exact=True))[1]
+    np.testing.assert_array_equal(_image(data), frames["large"][t])
+    assert t == 7 and unpacked(large.packed(LENGTH + 1, exact=False)) == ("", [])
+
+
+def test_a_pack_says_what_is_wrong(episode: el.Episode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Frames that cannot be read are a problem of the page, not of the server."""
+    source = RecordedPictures(episode, "observation.small")
+    monkeypatch.setattr(el.Episode, "frames", _stale)
+    assert unpacked(source.packed(0, exact=False)) == ("Stale file handle", [])
+
+
+def unpacked(pack: bytes) -> tuple[str, list[tuple[int, bytes]]]:
+    """The problem of a pack, and its steps with their images."""
+    end = 4 + int.from_bytes(pack[:4], "little")
+    head, found = json.loads(pack[4:end]), []
+    for frame in head["frames"]:
+        found.append((frame["t"], pack[end : end + frame["size"]]))
+        end += frame["size"]
+    assert end == len(pack)
+    return head["problem"], found
+
+
 def test_thumbnails(episode: el.Episode, frames: dict[str, np.ndarray]) -> None:
     """They are spread over the episode, small, and of their steps."""
     source = RecordedPictures(episode, "observation.large")
@@ -126,6 +168,19 @@ def test_thumbnails(episode: el.Episode, frames: dict[str, np.ndarray]) -> None:
     assert len(RecordedPictures(episode, "observation.small").thumbnails(100)) == LENGTH + 1
 
 
+def test_sheets(store: el.EpisodeStore, frames: dict[str, np.ndarray]) -> None:
+    """Pictures from the first to the last, of a large frame four, made once; one that is gone has none."""
+    sheets, episode = Watch(store).sheets, store[0]
+    assert sheets.ratio == 300 / 320 and not sheets.quick
+    sheet = sheets.sheet(episode.id)
+    assert sheets.sheet(episode.id) is sheet and sheets.sheet("gone/000001") == b""
+    pictures = np.split(_image(sheet), 12, axis=1)
+    for picture, t in ((pictures[0], 0), (pictures[5], round(LENGTH / 3)), (pictures[-1], LENGTH)):
+        assert picture.shape == (96, 90, 3)
+        assert abs(picture.mean() - frames["large"][t].mean()) < 3
+        assert np.abs(picture[::24, ::30].astype(int) - frames["large"][t][::80, ::100]).mean() < 12
+
+
 RATES = [(10, 10.0), (2.5, 2.5), (None, 30.0), (0, 30.0), ("fast", 30.0), (1e9, 30.0)]
 
 
@@ -133,21 +188,3 @@ RATES = [(10, 10.0), (2.5, 2.5), (None, 30.0), (0, 30.0), ("fast", 30.0), (1e9, 
 def test_the_rate_is_that_of_the_card(episode: el.Episode, fps: object, rate: float) -> None:
     """A card without a plausible rate leaves it to the environment, and where that is unknown it is 30."""
     assert rate_of(episode, fps) == rate
-
-
-@pytest.mark.parametrize("speed", SPEEDS)
-def test_steps_come_at_the_rate(speed: float) -> None:
-    """In 16 seconds of ticks as many steps become due as the rate and the speed say."""
-    pace = Pace()
-    pace.rate = 10.0
-    pace.begin(100.0)
-    ticks = [100 + tick / 32 for tick in range(1, 16 * 32 + 1)]
-    assert sum(pace.due(now, speed) for now in ticks) == pytest.approx(160 * speed, abs=1)
-
-
-def test_a_slow_browser_is_waited_for() -> None:
-    """A pause between two ticks counts a fifth of a second at most."""
-    pace = Pace()
-    pace.rate = 30.0
-    pace.begin(0.0)
-    assert pace.due(50.0, 1) == 6 and pace.due(50.0, 1) == 0

@@ -2,10 +2,12 @@
 
 import re
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import expect, sync_playwright
 
+import episodelake as el
 from explorer_pages import PAGE_PATIENCE, Visit, crowded, explored, launched, misplaced, unnamed
 from rollout_stores import make_rollouts
 
@@ -60,10 +62,28 @@ def test_rollouts_are_conversations(tmp_path: Path) -> None:
         page.keyboard.press("Home")
         expect(first.locator(".turn.current")).to_contain_text("be brief")
         assert unnamed(page) == [] and misplaced(page) == [] and crowded(page) == []
-        first.get_by_label("Compare with").click()
-        page.get_by_role("option", name=re.compile("sample 0, reward 0.1")).click()
+        # By the keyboard alone: from the branches back to the choice, open it, and take the first sample.
+        first.get_by_role("tab", name="Branch 0").focus()
+        page.keyboard.press("Shift+Tab")
+        expect(first.get_by_label("Compare with")).to_be_focused()
+        page.keyboard.press("ArrowDown")
+        expect(page.get_by_role("option", name=re.compile("sample 0, reward 0.1"))).to_be_visible()
+        page.keyboard.press("ArrowDown")
+        page.keyboard.press("Enter")
         expect(second.locator(".turn")).to_have_count(5)
         expect(second.locator(".facts").nth(1)).to_contain_text("length")
         page.locator(".facets .facet-row", has_text="p0").first.click()
         expect(seen.count).to_contain_text("of 3")
+        # A long rollout comes a page at a time.
+        store = el.open(tmp_path / "talk")
+        with store.writer() as writer:
+            writer.write_rollout([{"role": "user", "content": f"line {number}"} for number in range(120)])
+        page.goto(f"{page.url.partition('?')[0]}?pane=episodes&episode={quote(store.refresh()[-1].id)}&t=60")
+        expect(first.locator(".turn.current")).to_contain_text("line 60")
+        expect(turns).to_have_count(50)
+        first.get_by_role("button", name="Show 20 more of 120 messages").click()
+        expect(turns.last).to_contain_text("line 119")
+        first.get_by_role("button", name="Show 50 earlier of 120 messages").click()
+        expect(turns.first).to_contain_text("line 0")
+        expect(first.get_by_role("button", name=re.compile("Show"))).to_have_count(0)
         assert seen.faults == []

@@ -1,5 +1,7 @@
 """Episodes over each other: aligned and compared as plain loops do."""
 
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -57,6 +59,26 @@ def test_first_divergence(store: el.EpisodeStore) -> None:
     assert len(np.unique(drawn(chart))) > 5
     later = lines(store[1:].plot.overlay(["reward"], "reward >= 3"))
     assert {key: line[0][0] for key, line in later.items()} == {store[k].id: -3 for k in (1, 2)}
+
+
+def test_the_legend_tells_episodes_apart(tmp_path: Path) -> None:
+    """Long names of runs hide no number, as drawn; runs of one name differ by their ids."""
+    store = el.create(tmp_path / "store", observation_space=Box(-1, 1, (1,)), action_space=Discrete(2))
+    for _ in range(2):
+        with store.writer(run="sac-lr0.0003-batch256-seed2-of-a-long-sweep-of-everything") as writer:
+            for _ in range(3):
+                writer.write_episode(
+                    observations=np.zeros((3, 1), np.float32),
+                    actions=[0, 1],
+                    rewards=[1.0, 2.0],
+                    terminations=True,
+                    truncations=False,
+                )
+    for view in (store.refresh(), store.refresh()[:3]):
+        view.plot.overlay(["reward"]).save(tmp_path / "chart.svg")
+        labels = re.findall(r"<text[^>]*>(sac[^<]*)</text>", (tmp_path / "chart.svg").read_text())
+        assert len(set(labels)) == len(labels) == len(view)
+        assert [label.rpartition("/")[2] for label in labels] == [str(n % 3) for n in range(len(view))]
 
 
 def test_what_is_left_out_is_told(store: el.EpisodeStore) -> None:

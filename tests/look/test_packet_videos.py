@@ -23,7 +23,7 @@ from starlette.responses import FileResponse
 import episodelake as el
 from episodelake.errors import StoreAccessError
 from episodelake.explorer import camera_video
-from episodelake.explorer.camera_video import CameraVideo, add_videos
+from episodelake.explorer.camera_video import CameraVideo, add_frames
 from episodelake.explorer.moments import frame_sources
 from episodelake.readers.pictures import video as videos
 from episodelake.store.frames import EncodedFrames, ffmpeg, h264_order
@@ -188,7 +188,7 @@ def test_the_explorer_serves_ranges_of_packets(
 ) -> None:
     """A file is made once, while its page is open; other cameras have pictures."""
     application = fastapi.FastAPI()
-    add_videos(application)
+    add_frames(application)
     client = TestClient(application)
     sources = {source.name: source for source in frame_sources(store[0], replayed=False)}
     assert {name for name, source in sources.items() if source.video} == {*PLAYED}
@@ -204,12 +204,11 @@ def test_the_explorer_serves_ranges_of_packets(
     asked = client.head(source.video.url)
     assert (asked.content, asked.headers["content-length"]) == (b"", str(len(expected)))
     assert whole.headers["cache-control"] == part.headers["cache-control"] == "no-store"
-    moments = [source.video.at(t) for t in (0, 3, LENGTH + 5)]
-    assert [(each.t, each.seconds * 30) for each in moments] == [(0, 0.5), (3, 3.5), (LENGTH, LENGTH + 0.5)]
+    assert (source.props["fps"], source.props["count"], source.props["last"]) == (30, LENGTH + 1, LENGTH)
     url = source.video.url
-    del source, sources, moments
-    gone = client.get(url)
-    assert (gone.status_code, gone.headers["cache-control"]) == (404, "no-store")
+    del source, sources
+    for gone, status in ((client.get(url), 404), (client.get(f"{url}/0"), 204)):
+        assert (gone.status_code, gone.headers["cache-control"]) == (status, "no-store")
 
 
 @pytest.fixture
@@ -226,9 +225,9 @@ def test_a_video_that_is_left_is_still_sent(
 ) -> None:
     """A page may be closed between the answer of the route and the opening of the file."""
     application = fastapi.FastAPI()
-    add_videos(application)
+    add_frames(application)
     client = TestClient(application)
-    pages = [CameraVideo(store[0], "observation.rgb", 64)]
+    pages = [CameraVideo(store[0], "observation.rgb")]
     send = FileResponse.__call__
 
     async def left(*arguments: Any) -> None:
@@ -249,9 +248,9 @@ def test_a_video_that_cannot_be_made_leaves_no_file_and_is_tried_again(
 ) -> None:
     """A store that does not answer, a full disk, and packets that do not play; then the file."""
     application = fastapi.FastAPI()
-    add_videos(application)
+    add_frames(application)
     client = TestClient(application)
-    video = CameraVideo(store[0], "observation.rgb", 64)
+    video = CameraVideo(store[0], "observation.rgb")
     copied = camera_video.copied_mp4
     for failure in (StoreAccessError("busy"), OSError(errno.ENOSPC, "No space left on device"), None):
 
@@ -272,8 +271,8 @@ def test_a_video_that_cannot_be_made_leaves_no_file_and_is_tried_again(
 def test_no_video_outlives_the_server(store: el.EpisodeStore, temporary: Path) -> None:
     """Files of open pages go when it shuts down, before a signal ends the process."""
     application = fastapi.FastAPI()
-    add_videos(application)
-    video = CameraVideo(store[0], "observation.rgb", 64)
+    add_frames(application)
+    video = CameraVideo(store[0], "observation.rgb")
     with TestClient(application) as client:
         assert client.get(video.url).status_code == 200
         assert len([*temporary.iterdir()]) == 1

@@ -223,7 +223,7 @@ def test_extremes_and_wild_returns_are_drawn(tmp_path: Path) -> None:
                 observations=zeros, actions=zeros[:1], rewards=[value],
                 terminations=True, truncations=False,
             )  # fmt: skip
-    chart = store.refresh().plot.returns()
+    chart = store.refresh().plot.returns(scale="linear")
     finite = values[np.isfinite(values)]
     drawn = [row["value"] for row in rows_of(chart, "circle")]
     assert (min(drawn), max(drawn)) == (-900, 2700)
@@ -833,11 +833,13 @@ def test_without_altair_the_error_says_what_to_install(
             call()
 
 
-def test_a_clipped_axis_ends_at_quantiles_and_marks_what_lies_beyond(tmp_path: Path) -> None:
-    """Points beyond are crosses at the edge; the other points, and nothing else, are points."""
+def test_an_axis_ends_before_outliers_and_marks_them(tmp_path: Path) -> None:
+    """By default points beyond are crosses at the edge; the other points, and nothing else, are points."""
     values = [*map(float, range(200)), 1e6, -1e6]
-    chart = scores(tmp_path / "store", {"run": values}).plot.returns(scale="clipped")
-    low, high = np.quantile(values, [0.01, 0.99])
+    plot = scores(tmp_path / "store", {"run": values}).plot
+    chart, (low, high) = plot.returns(), plot.numbers("returns").ends or (0, 0)
+    assert -200 < low <= 0 and 199 <= high < 400
+    assert plot.numbers("returns").notes == (f"2 values beyond {low:.6g} to {high:.6g}.",)
     domains = re.findall(r'"domain": \[(-?[\d.e+]+), (-?[\d.e+]+)\]', as_json(chart))
     assert domains
     for bottom, top in domains:
@@ -848,8 +850,9 @@ def test_a_clipped_axis_ends_at_quantiles_and_marks_what_lies_beyond(tmp_path: P
     assert all(low <= value <= high for value in points)
     assert not any(low <= value <= high for value in crosses)
     assert {row["value"] > 0 for row in rows_of(chart, "point") if row["above"]} == {True}
-    assert f"from {low:.4g} to {high:.4g}, the 1 % and 99 % quantiles" in as_json(chart)
+    assert f"2 values beyond {low:.6g} to {high:.6g}" in as_json(chart)
     assert f'"label": "{1e6:.6g}"' in as_json(chart)
+    assert len(rows_of(plot.returns(scale="linear"), "circle")) == len(values)
 
 
 def test_a_log_axis_takes_negative_values_and_says_so(tmp_path: Path) -> None:
@@ -864,10 +867,20 @@ def test_a_log_axis_takes_negative_values_and_says_so(tmp_path: Path) -> None:
 
 
 def test_a_clipped_axis_of_equal_values_is_whole(tmp_path: Path) -> None:
-    """Where the quantiles are equal, nothing is clipped."""
-    chart = scores(tmp_path / "store", {"run": [3.0] * 300 + [9.0]}).plot.returns(scale="clipped")
-    assert "quantiles" not in as_json(chart)
+    """Where the other values are equal, nothing is clipped."""
+    chart = scores(tmp_path / "store", {"run": [3.0] * 300 + [9.0]}).plot.returns()
+    assert "beyond" not in as_json(chart)
     assert 9.0 in {row["value"] for row in rows_of(chart, "circle")}
+
+
+def test_late_success_is_no_outlier(tmp_path: Path) -> None:
+    """The last episodes of a training are on the axis, however few succeed."""
+    store = scores(tmp_path / "store", {"run": [*np.linspace(0, 1, 985).tolist(), *([500.0] * 15)]})
+    assert store.plot.numbers("returns").ends is not None
+    for chart in (store.plot.returns(), store.plot.learning_curve()):
+        domains = re.findall(r'"domain": \[(-?[\d.e+]+), (-?[\d.e+]+)\]', as_json(chart))
+        assert all(float(high) >= 500 for _, high in domains)
+    assert {row["value"] for row in rows_of(store.plot.returns(), "circle")} >= {500.0}
 
 
 def test_specifications_are_those_of_altair(store: el.EpisodeStore) -> None:

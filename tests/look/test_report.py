@@ -44,7 +44,7 @@ def test_findings_and_charts_stand_in_it(sick: el.EpisodeStore, tmp_path: Path) 
     for row in sick.health().frame().iter_rows(named=True):
         assert row["message"] in page.text
         assert row["first"] is None or row["first"] in page.text
-    assert f"{sick.health().share:.1%} of the episodes" in page.text
+    assert sick.health().summary in page.text
     assert {"svg", "h1"} <= set(page.tags) and page.tags.count("h1") == 1
     assert ("lang", "en") in page.attributes
     assert "Return of each episode by run" in page.text and "cannot be shown" not in page.text

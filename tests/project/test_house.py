@@ -140,7 +140,7 @@ def test_imports_run_one_way() -> None:
         for module, path in inside
         for fault in wrong_imports(module, path.name == "__init__.py", path.read_text("utf-8"))
     ]
-    assert faults == []
+    assert faults == [], "Import relatively; what both sides need moves into `store/`, their caller up."
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def _reached(graph: Mapping[str, set[str]], start: str) -> set[str]:
 def test_no_import_cycles() -> None:
     """No modules import each other, imports inside functions and for type checkers counted."""
     graph = library_graph()
-    assert cycles(graph) == []
+    assert cycles(graph) == [], "Move what these modules share into a module that none of them has below it."
 
 
 @pytest.mark.parametrize(
@@ -276,13 +276,13 @@ PUBLIC = (
 def test_public_names_are_sorted_and_real(room: types.ModuleType) -> None:
     """`__all__` is sorted and names exactly what the module defines in public, once all of it is loaded."""
     names = list(room.__all__)
-    assert [name for name in names if not hasattr(room, name)] == []
+    assert [name for name in names if not hasattr(room, name)] == [], "`__all__` has names of nothing."
     public = {
         name
         for name, value in vars(room).items()
         if not name.startswith("_") and not isinstance(value, types.ModuleType | __future__._Feature)
     }
-    assert names == sorted(names)
+    assert names == sorted(names), "Sort `__all__`."
     assert public - {"lazy_names"} == {name for name in names if not name.startswith("__")}
     with pytest.raises(AttributeError, match=f"module '{room.__name__}' has no attribute 'nothing'"):
         _ = room.nothing
@@ -319,12 +319,12 @@ def test_rooms_share_no_name_but_the_base_of_errors() -> None:
     Those of files are at most forty more, those of columns twenty and those of engines ten.
     """
     counts = Counter(name for room in PUBLIC for name in room.__all__)
-    assert [name for name, count in counts.items() if count > 1] == ["EpisodelakeError"]
-    assert len(episodelake.__all__) <= 60
-    assert len(episodelake.plugin.__all__) <= 80
-    assert len(episodelake.plugin.columns.__all__) <= 20
-    assert len(episodelake.plugin.engines.__all__) <= 10
-    assert len(episodelake.plugin.files.__all__) <= 40
+    twice = [name for name, count in counts.items() if count > 1]
+    assert twice == ["EpisodelakeError"], "Leave each name in one place."
+    limits = {episodelake: 60, episodelake.plugin: 80}
+    limits |= {episodelake.plugin.columns: 20, episodelake.plugin.engines: 10, episodelake.plugin.files: 40}
+    full = [room.__name__ for room, limit in limits.items() if len(room.__all__) > limit]
+    assert full == [], "A name that one room alone needs moves from the core into that room."
 
 
 @pytest.mark.parametrize(
@@ -342,7 +342,7 @@ def test_the_stub_names_what_is_loaded(stub: str, room: types.ModuleType) -> Non
     """A lazy module loads the names that its stub imports, which are exactly those of its `__all__`."""
     tree = ast.parse((REPOSITORY / "episodelake" / stub).read_text("utf-8"))
     (listed,) = [ast.literal_eval(node.value) for node in tree.body if isinstance(node, ast.Assign)]
-    assert listed == room.__all__
+    assert listed == room.__all__, "Each name has an import in the stub, and a place in its `__all__`."
 
 
 @pytest.mark.parametrize("room", PUBLIC, ids=lambda room: room.__name__)
@@ -355,7 +355,7 @@ def test_public_names_are_documented(room: types.ModuleType) -> None:
         is_type = isinstance(value, types.GenericAlias)  # as of callbacks
         if callable(value) and not is_type and (not text or text.startswith(f"{name}(")):
             bare.append(name)
-    assert bare == []
+    assert bare == [], "Write docstrings for them."
 
 
 def test_the_reference_has_every_name_for_extensions() -> None:
@@ -367,7 +367,7 @@ def test_the_reference_has_every_name_for_extensions() -> None:
     rooms = {room.__name__.removeprefix("episodelake.plugin").lstrip("."): room for room in PUBLIC[3:]}
     for part, room in rooms.items():
         names = [name or constant for of, name, by, constant in described if (of or by) == part]
-        assert sorted(names) == room.__all__
+        assert sorted(names) == room.__all__, "Add it to, or remove it from, docs/api/plugin.md."
     assert {of or by for of, _, by, _ in described} == {*rooms}
 
 
@@ -376,7 +376,8 @@ def test_formats_are_entry_points() -> None:
     declared = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]["entry-points"]
     for group, entries in declared.items():
         installed = importlib.metadata.entry_points(group=group)
-        assert {each.name: each.value for each in installed if each.name in entries} == entries
+        found = {each.name: each.value for each in installed if each.name in entries}
+        assert found == entries, "Run `make`, or pip install --editable '.[test]'; it reads them anew."
 
 
 def test_nothing_committed_names_a_machine() -> None:
@@ -388,7 +389,7 @@ def test_nothing_committed_names_a_machine() -> None:
         for what, pattern in NOT_COMMITTED.items()
         if pattern.search((REPOSITORY / name).read_bytes())
     ]
-    assert found == []
+    assert found == [], "Write paths relative to the repository, and no index."
 
 
 @pytest.mark.parametrize(
@@ -403,7 +404,8 @@ def test_every_module_says_what_it_is_for() -> None:
     """Every module of the library and of the tests opens with a docstring."""
     tests = [(path.stem, path) for path in sorted(Path(__file__).parents[1].rglob("*.py"))]
     modules = [*library_modules(), *tests]
-    assert [name for name, path in modules if not facts(path.read_text("utf-8")).docstrings[0].text] == []
+    bare = [name for name, path in modules if not facts(path.read_text("utf-8")).docstrings[0].text]
+    assert bare == [], "Open these modules with a docstring."
 
 
 def test_every_test_says_what_it_proves() -> None:
@@ -416,7 +418,7 @@ def test_every_test_says_what_it_proves() -> None:
         and found.name.startswith("test_")
         and not found.text
     ]
-    assert bare == []
+    assert bare == [], "Say in a docstring of one sentence what each of these tests proves."
 
 
 def packages() -> dict[str, list[str]]:
@@ -439,7 +441,7 @@ def test_frames_are_collected_in_one_place() -> None:
         for line, text in enumerate(path.read_text().splitlines(), 1)
         if ".collect()" in text
     ]
-    assert bare == []
+    assert bare == [], "Call `collected(frame)` of `episodelake.plugin` instead of `frame.collect()`."
 
 
 def test_the_map_has_every_package() -> None:
@@ -451,12 +453,13 @@ def test_the_map_has_every_package() -> None:
         parent, _, name = folder.rpartition("/")
         if f"`{folder}/`" not in text and inner.get(parent, "?").format(name) not in text:
             lost.append(folder)
-    assert lost == []
+    assert lost == [], "Add a line for each to the table of packages in CONTRIBUTING.md."
 
 
 def test_no_folder_is_a_wall_of_files() -> None:
     """No package has more than 24 modules side by side."""
-    assert {folder: len(names) for folder, names in packages().items() if len(names) > 24} == {}
+    full = {folder: len(names) for folder, names in packages().items() if len(names) > 24}
+    assert full == {}, "Make a package of those modules that belong together."
 
 
 class Room(NamedTuple):
@@ -537,12 +540,18 @@ def taken(room: str, module: str, is_package: bool, source: str) -> Iterator[tup
 def test_rooms_have_one_door() -> None:
     """Rooms import public names, those of `episodelake.plugin`, their own, and those of rooms they may."""
     used: dict[str, set[str]] = {name: set() for name in DOORS}
+    wrong = []
     for module, path in library_modules():
         if (room := room_of(module)) is not None:
-            found = taken(room, module, path.name == "__init__.py", path.read_text("utf-8"))
-            used[room] |= {source for source, _ in found}
+            for source, name in taken(room, module, path.name == "__init__.py", path.read_text("utf-8")):
+                used[room].add(source)
+                if source not in DOORS[room].rooms.split():
+                    wrong.append(f"{module} imports {name}")
+    assert wrong == [], (
+        "Take it from `episodelake.plugin` (CONTRIBUTING.md, Rooms), or move it into the room."
+    )
     declared = {name: {*room.rooms.split()} for name, room in DOORS.items()}
-    assert used == declared
+    assert used == declared, "Remove from `DOORS` the rooms that no module imports any more."
 
 
 #: Longer modules; the list may only shrink. Each method of a store is a docstring and a call.
@@ -569,8 +578,8 @@ def test_files_and_functions_can_be_read_at_once() -> None:
         for node in ast.walk(parsed(source)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and body_length(node) > 80:
                 long_functions.add(f"{name}:{node.name}")
-    assert long_files == LONG_FILES
-    assert long_functions == LONG_FUNCTIONS
+    assert long_files == LONG_FILES, "Divide the module by its ideas; a name that is gone leaves the list."
+    assert long_functions == LONG_FUNCTIONS, "Divide the function; a name that is gone leaves the list."
 
 
 def knots(graph: Mapping[str, Iterable[str]]) -> dict[str, list[set[str]]]:
@@ -591,7 +600,7 @@ def knots(graph: Mapping[str, Iterable[str]]) -> dict[str, list[set[str]]]:
 def test_packages_are_layers() -> None:
     """No two packages or modules side by side need each other, lazy imports and those for types counted."""
     graph = library_graph()
-    assert knots(graph) == {}
+    assert knots(graph) == {}, "Move what they share into a package or module that both may import."
 
 
 @pytest.mark.parametrize(
@@ -631,14 +640,14 @@ def test_words_are_those_of_the_house() -> None:
     documents = [path for path in sorted((REPOSITORY / "docs").rglob("*.md")) if path.name != "changelog.md"]
     texts = [*(path for _, path in library_modules()), REPOSITORY / "README.md", *documents]
     used = {path.name: replaced_words(path.read_text("utf-8")) for path in texts}
-    assert {name: words for name, words in used.items() if words} == {}
+    assert {name: words for name, words in used.items() if words} == {}, f"Write instead: {REPLACED}"
     opened = [
         f"{module}: {found.text.splitlines()[0]}"
         for module, path in library_modules()
         for found in facts(path.read_text("utf-8")).docstrings
         if found.text and OPENS_BADLY.match(found.text)
     ]
-    assert opened == []
+    assert opened == [], 'Open with a noun, or a verb: "Return ...", "Take ...".'
 
 
 def test_the_table_of_decisions_is_whole() -> None:
@@ -648,10 +657,23 @@ def test_the_table_of_decisions_is_whole() -> None:
         r"^\| \[(\d+)\]\((\d+)-(.+\.md)\) \| .+ \|$", (folder / "README.md").read_text("utf-8"), re.M
     )
     files = sorted(path.name for path in folder.glob("[0-9]*.md"))
-    assert [f"{number}-{name}" for shown, number, name in lines if shown == number] == files
+    shown = [f"{number}-{name}" for shown, number, name in lines if shown == number]
+    assert shown == files, "Each decision has a line in docs/decisions/README.md, in the order of its number."
 
 
 def test_contributing_lists_the_words() -> None:
     """CONTRIBUTING.md has each word with its replacement."""
     text = (REPOSITORY / "CONTRIBUTING.md").read_text("utf-8")
     assert [word for word, instead in REPLACED.items() if f"| {word} | {instead} |" not in text] == []
+
+
+def test_contributing_names_what_there_is() -> None:
+    """The files and tests that CONTRIBUTING.md names exist; NAME stands for one that a reader writes."""
+    text = (REPOSITORY / "CONTRIBUTING.md").read_text("utf-8")
+    paths = {
+        path for path in re.findall(r"(?:[\w.-]+/)+[\w.-]+\.(?:pyi?|toml|txt)\b", text) if "NAME" not in path
+    }
+    lost = [path for path in sorted(paths) if not [*REPOSITORY.glob(path)]]
+    tests = "".join(path.read_text("utf-8") for path in (REPOSITORY / "tests").rglob("test_*.py"))
+    lost += [name for name in re.findall(r"`(test_\w+)`", text) if f"def {name}(" not in tests]
+    assert lost == [], "Name in CONTRIBUTING.md what has replaced them."

@@ -1,8 +1,11 @@
 """Arguments that make no sense: each is an error of the library's own that says what was expected instead."""
 
+import inspect
 import re
 import warnings
+from collections import Counter
 from collections.abc import Callable
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +13,7 @@ import gymnasium
 import numpy as np
 import polars as pl
 import pytest
+import torch
 from gymnasium.envs.classic_control.cartpole import CartPoleVectorEnv
 from gymnasium.spaces import Box
 from gymnasium.vector import SyncVectorEnv
@@ -18,8 +22,10 @@ from mpe2 import simple_speaker_listener_v4
 from typer.testing import CliRunner
 
 import episodelake as el
+from episodelake.store.common.habits import _HABITS
 from episodelake.terminal.app import app
 from episodelake.testing.adapters import case
+from episodelake.writers.collecting.collection import RecordingOptions
 from scripted_environment import Scripted
 
 
@@ -270,8 +276,38 @@ HABITS = [
     ("store.filter(pl.col('run.name') == 'x')", 'as in filter("run.name'),
     ("store.sort(pl.col('run.nmae'))", "No run has a key 'nmae'. Did you mean name?"),
     ("store[0].to_polars", "frame()"),
-    ("store[0]['rewards']", "episode.rewards"),
+    ("store[0]['reward']", "rewards"),
+    ("store[0]['frame']", "episode.frame()"),
+    ("store[0][3]", "episode.frame()"),
     ("list(store[0])", "not iterable"),
+    ("el.load", "did you mean el.open?"),
+    ("el.LeRobotDataset", "el.open"),
+    ("el.from_minari", "el.import_dataset"),
+    ("el.DataLoader", "store.loader(...)"),
+    ("el.RecordEpisodes", "store.record(env)"),
+    ("store.iterate_episodes", "for episode in view"),
+    ("store.to_polars", "view.episodes.collect()"),
+    ("store.push_to_hub", "store.publish(target)"),
+    ("store.with_format", 'loader(output="torch")'),
+    ("store.num_frames", "sum(length)"),
+    ("store.close", "no open files"),
+    ("store.observations", "view.steps"),
+    ("store['observations']", "view.steps"),
+    ("store['reward']", "view.loader()"),
+    ("store[0].obs", "observations"),
+    ("store[0].next_obs", "observations[1:]"),
+    ("store[0].dones", "terminations"),
+    ("store[0].total_reward", "episode_return"),
+    ("store.loader(2, num_workers=4)", "torch_loader(num_workers=n)"),
+    ("store.loader(2, drop_last=True)", "Batches"),
+    ("store.loader(2, keys=['obs'])", "columns"),
+    ("next(iter(torch.utils.data.DataLoader(store.loader(2))))", "torch_loader"),
+    ("el.create('x', obs_space=None)", "observation_space"),
+    ("el.open(store.path, revision=1)", "version"),
+    ("el.collect('CartPole-v1', None, n_episodes=3)", "Did you mean episodes"),
+    ("el.collect('CartPole-v1', None, total_timesteps=3)", "Did you mean steps"),
+    ("store.record(None, name='x')", "Did you mean run"),
+    ("store.writer(config={})", "Did you mean metadata"),
 ]
 
 
@@ -280,7 +316,40 @@ def test_names_from_habit_lead_to_the_right_ones(store: el.EpisodeStore) -> None
     wrong = AttributeError, TypeError, el.errors.EpisodelakeError
     for guess, meant in HABITS:
         with case(guess), pytest.raises(wrong, match=re.escape(meant)):
-            eval(guess, {"store": store, "el": el, "pl": pl})
+            eval(guess, {"store": store, "el": el, "pl": pl, "torch": torch})
+
+
+#: The first words of hints that are no names of their place.
+FREE = {"len", "view", "for", "nothing", "writer", "close", "torch_loader", "rollout"}
+
+
+def test_names_of_other_libraries_lead_somewhere(store: el.EpisodeStore) -> None:
+    """Each is listed once and is no name of this library; the names of its hint are."""
+    functions: dict[str, Any] = {"loader()": store.loader, "create()": el.create, "open()": el.open}
+    functions |= {"collect()": el.collect}
+    places = {"module": el, "view": store, "episode": store[0]}
+    roots = {**places, "el": el, "store": store, "writer": el.EpisodeWriter}
+    for place, habits in _HABITS.items():
+        names = Counter(name for each in habits.values() for name in each.split())
+        own = {*RecordingOptions.__annotations__}
+        if place in places:
+            own = {*dir(places[place])}
+        elif place in functions:
+            own = {*inspect.signature(functions[place]).parameters}
+        with case(place):
+            assert {*names.values()} == {1} and own.isdisjoint(names)
+        for target in habits:
+            with case(f"{place} {target}"):
+                found = re.findall(r"\b(el|view|store|episode|writer)\.([a-z_]\w*(?:\.[a-z_]\w*)*)", target)
+                assert all(attrgetter(path)(roots[root]) is not None for root, path in found)
+                assert found or re.match(r"\w+", target)[0] in own | FREE  # type: ignore[index]
+
+
+def test_harmless_habits_work(store: el.EpisodeStore) -> None:
+    """Episodes give attributes by name, and views the conversions of `view.to`."""
+    for name in ("observations", "rewards", "episode_return", "length", "metadata"):
+        assert repr(store[0][name]) == repr(getattr(store[0], name))
+    assert store.to_pandas().equals(store.to.pandas()) and len(store[:1].to_pandas("episodes")) == 1
 
 
 def test_tuples_of_values_are_batches(tmp_path: Path) -> None:

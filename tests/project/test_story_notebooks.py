@@ -1,12 +1,13 @@
 """The notebooks that answer a question: run from top to bottom, they find what they tell.
 
-Two learn in a loop of their own and record that; one has an arm with cameras. The committed outputs and
-those of an execution now must both bear the story out; to the last digit they need not agree, since a learner
-follows the last bit of a sum, and sizes the encoder.
+Two learn in a loop of their own and record that; one has an arm with cameras, one a language model. The
+committed outputs and those of an execution now must both bear the story out; to the last digit they need not
+agree, since a learner follows the last bit of a sum, and sizes the encoder.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from pathlib import Path
 
@@ -26,10 +27,11 @@ from notebook_runs import (
     table,
 )
 
+pytest.importorskip("torch")
 # They learn for some ten seconds each: `make test-notebooks` runs them, and so does the CI.
 pytestmark = pytest.mark.slow
 
-NAMES = ("sql", "dataframes", "cameras")
+NAMES = ("sql", "dataframes", "cameras", "rollouts")
 
 
 @pytest.fixture(scope="module")
@@ -136,9 +138,23 @@ def test_cameras_are_small_and_go_to_lerobot_and_back(shown: dict[str, dict[str,
     assert (said["lerobot"], said["same"]) == ("4 videos\n", "48 of 48 videos have the same frames\n")
 
 
+def test_rollouts_train_again_with_equal_losses(shown: dict[str, dict[str, str]]) -> None:
+    """The model learns, its samplers fall behind, and a training from the store has the same losses."""
+    said = shown["rollouts"]
+    assert said["train"] == "7680 rollouts of 60 steps\n" and said["advantages"] == "True"
+    rewards, formats, answers = list(zip(*numbers(said["parts"]), strict=True))[2:]
+    assert rewards[0] < 0.3 and rewards[-1] > 1 and answers[-1] > 0.6 and formats[-1] > 0.9
+    for _, one, four, _, deviation, without, groups in numbers(said["groups"]):
+        assert one < four and deviation > 0 and without < groups == 192
+    assert said["replay"] == "60 losses and 7 tensors of weights are equal\n"
+    gap = numbers(said["gap"])
+    assert [row[0] for row in gap] == [0, 1, 2, 3] and abs(gap[0][2]) < 1e-4 and gap[0][3] == 0
+    assert all(0 < before[3] < after[3] for before, after in itertools.pairwise(gap[1:]))
+
+
 def test_charts_are_titled_and_hold_data(executed: dict[str, NotebookNode]) -> None:
     """Every chart has a title and rows."""
-    for name, count in (("sql", 2), ("dataframes", 2)):
+    for name, count in (("sql", 2), ("dataframes", 2), ("rollouts", 1)):
         drawn = charts(executed[name])
         assert len(drawn) == count
         for chart in drawn.values():

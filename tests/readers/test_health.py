@@ -163,6 +163,12 @@ def test_report_names_values_and_episodes(sick: el.EpisodeStore) -> None:
     assert report.frame().height == len(report.findings)
     ids = report.affected.filter(kind="cut")["episode_id"].to_list()
     assert ids == [sick[19].id] and not report.ok and 0 < report.share < 1
+    everywhere = [each for each in report.findings if len(each.positions) == len(sick)]
+    some = [each for each in report.findings if len(each.positions) < len(sick)]
+    episodes = {int(position) for each in some for position in each.positions}
+    said = f"{len(some)} in {len(episodes)} of {len(sick)} episodes ({len(episodes) / len(sick):.2%})."
+    assert report.summary.startswith(f"{len(report.findings)} findings: ") and report.summary.endswith(said)
+    assert (f"{len(everywhere)} in all {len(sick)} episodes" in report.summary) == bool(everywhere)
     kinds = {each.kind for each in sick.health(ignore=["nan", "cut"]).findings}
     assert kinds.isdisjoint({"nan", "cut"}) and kinds
     with pytest.raises(el.errors.InvalidArgumentError, match="Did you mean outlier"):

@@ -1,6 +1,7 @@
 """Learning curves: what they draw, computed again by plain loops and SciPy."""
 
 import json
+import re
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -128,12 +129,13 @@ def test_an_outlier_leaves_the_axis(store: el.EpisodeStore) -> None:
 
 def test_clipped_histograms(store: el.EpisodeStore) -> None:
     """Outer bars hold what is far away, and the subtitle says how far; without outliers nothing changes."""
-    chart = store.plot.return_histogram(by="end_reason", scale="clipped")
+    chart = store.plot.return_histogram(by="end_reason")
     bars = rows_of(chart, "rect")
     assert sum(row["episodes"] for row in bars) == 800 and max(row["to"] for row in bars) < 100
-    assert "1e+07 are in the outer bars" in told(chart)
+    assert "outer bars: with 1 value beyond" in told(chart)
+    assert max(row["to"] for row in rows_of(store.plot.return_histogram(scale="linear"), "rect")) > 1e6
     calm = store.filter("episode_return < 1000")
-    assert told(calm.plot.lengths(scale="clipped")) == told(calm.plot.lengths())
+    assert told(calm.plot.lengths(scale="linear")) == told(calm.plot.lengths())
 
 
 @pytest.mark.parametrize("options", [{"band": "mean"}, {"smooth": -1}, {"what": "reward"}, {"over": "t"}])
@@ -193,3 +195,20 @@ def test_the_command_draws_any_column(store: el.EpisodeStore) -> None:
         and "The 20 largest of 800 by episode_id."
         in call("plot", store.path, "returns", "--by", "episode_id").stderr
     )
+
+
+def test_outliers_flatten_nothing(tmp_path: Path) -> None:
+    """Three of 1,000 returns are far away: charts show the others, and count them."""
+    rng = np.random.default_rng(0)
+    values = np.arange(1000) / 10 + rng.normal(size=1000)
+    values[5::333] += 1e6
+    store = scores(tmp_path / "store", {"a": values.tolist()})
+    said = "3 values beyond"
+    card = store._repr_html_()
+    assert card.count(said) == 2 and not re.search(r'font-size="10"[^>]*>[^<]*e\+0', card)
+    assert store.report(tmp_path / "report.html").read_text("utf-8").count(said) >= 4
+    (bars,) = json.loads(printed("plot", store.path, "histogram", "--json"))
+    assert bars["beyond"] == 3 and sum(bars["counts"]) == 1000 and max(bars["counts"]) < 100
+    assert bars["edges"][-1] < 200
+    line = call("plot", store.path, "returns")
+    assert said in line.stderr and len(set(table(line.stdout)[1][-1])) >= 6

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -343,13 +344,45 @@ def test_advantages_of_tokens_come_first() -> None:
         store.loader(units=el.Packed(10), columns=["advantages"])
 
 
+def test_columns_of_messages_and_rollouts() -> None:
+    """Named, they are keys: annotations too. A number of a message is that of its tokens."""
+    store = stored([tree(2, 3, advantage=0.5), tree(1, 2)])
+    ids = [episode.id for episode in store]
+    store.annotate(pl.DataFrame({"episode_id": ids[:1], "teacher": ["large"], "weight": [2]}))
+    lists = pl.DataFrame(
+        {
+            "episode_id": [ids[0], ids[0], ids[1]],
+            "t": [0, 1, 1],
+            # One for each token of the first message, else one for each sampled token.
+            "entropy": [[0.5, 0.25], [1.0, None, 3.0], [4.0, 5.0]],
+            "judge": [None, 0.1, 0.2],
+        }
+    )
+    store.annotate(lists, on=("episode_id", "t"))
+    columns = ["entropy", "judge", "teacher", "weight", "metadata.group", "metadata.advantage", "episode"]
+    (batch,) = store.refresh().loader(units=el.Packed(10), columns=columns)
+    assert list(batch) == columns
+    assert batch["entropy"].dtype == np.float32
+    assert batch["entropy"].tolist() == [0.5, 0.25, 1, 0, 3, 0, 4, 5]
+    assert batch["judge"].tolist() == [0, 0, 0.1, 0.1, 0.1, 0, 0.2, 0.2]
+    assert batch["teacher"].tolist() == ["large", ""] and batch["weight"].tolist() == [2, 0]
+    assert batch["metadata.group"].tolist() == ["a", "b"] and np.isnan(batch["metadata.advantage"][1])
+    (padded,) = store[[1, 0]].loader(2, el.Padded(6), columns=columns)
+    assert padded["entropy"].tolist() == [[0, 4, 5, 0, 0, 0], [0.5, 0.25, 1, 0, 3, 0]]
+    assert padded["teacher"].tolist() == ["", "large"] and padded["episode"].tolist() == [0, 1]
+    store.annotate(lists.with_columns(wrong=pl.lit([1.0])).drop("entropy", "judge"), on=("episode_id", "t"))
+    with pytest.raises(el.errors.InvalidArgumentError, match="1 values of wrong; its tokens need 0"):
+        store.refresh().loader(units=el.Packed(10), columns=["wrong"])
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ({"weights": "steps"}, r"weights=\.\.\. does not go with Packed"),
+        ({"weights": el.Prioritized()}, r"weights=\.\.\. does not go with Packed"),
         ({"agent": "a"}, r"agent=\.\.\. does not go"),
         ({"joint": True}, r"joint=\.\.\. does not go"),
-        ({"group": "a"}, "metadata.group"),
+        ({"group": "a"}, r'filter.."group" = '),
         ({"cache": "stream"}, "cache"),
         ({"transitions": "reward > 0"}, "transitions"),
         ({"transforms": [el.ReturnToGo()]}, "derives columns of steps"),
@@ -360,6 +393,8 @@ def test_advantages_of_tokens_come_first() -> None:
         ({"follow": el.Follow()}, "cannot follow"),
         ({"columns": ["input_id"]}, "Did you mean input_ids"),
         ({"columns": ["attention_mask"]}, "no key of a batch of Packed"),
+        ({"columns": ["metadata.grop"]}, "Did you mean metadata.group"),
+        ({"columns": ["role"]}, "no key of a batch of Packed"),
         ({"columns": ["token_rewards"]}, "no rollout of the store has token_rewards"),
         ({"units": el.Packed(3)}, "7 tokens|more than 3 tokens"),
     ],

@@ -342,18 +342,18 @@ def test_a_role_that_is_no_unicode_is_refused(store: el.EpisodeStore) -> None:
         ({"messages": 5}, "messages is int; expected a list"),
         ({"messages": USER}, "messages is dict; expected a list"),
         ({"parents": 5}, "parents is int"),
-        ({"parents": [-1, 0.7, 1]}, r"parents\[1\] is 0.7"),
-        ({"parents": [-1, "0", 1]}, r"parents\[1\] is '0'"),
-        ({"parents": [-1, np.nan, 1]}, r"parents\[1\] is nan"),
-        ({"parents": [-1, False, 1]}, r"parents\[1\] is False"),
+        ({"parents": [-1, 0.7, 1]}, r"message 1: parent is 0.7"),
+        ({"parents": [-1, "0", 1]}, r"message 1: parent is '0'"),
+        ({"parents": [-1, np.nan, 1]}, r"message 1: parent is nan"),
+        ({"parents": [-1, False, 1]}, r"message 1: parent is False"),
         ({"parents": {-1, 0, 1}}, "parents is set"),
         ({"sampled": 5}, "sampled is int"),
-        ({"sampled": ["no", "yes", "no"]}, r"sampled\[0\] is 'no'"),
-        ({"sampled": [0, 0.5, 0]}, r"sampled\[1\] is 0.5"),
-        ({"sampled": [0, [1], 0]}, r"sampled\[1\] is \[1\]"),
+        ({"sampled": ["no", "yes", "no"]}, r"message 0: sampled is 'no'"),
+        ({"sampled": [0, 0.5, 0]}, r"message 1: sampled is 0.5"),
+        ({"sampled": [0, [1], 0]}, r"message 1: sampled is \[1\]"),
         ({"times": 5}, "times is int"),
-        ({"times": ["1.0", 2, 3]}, "times is '1.0'"),
-        ({"times": [10**400, 2, 3]}, "times is 1"),
+        ({"times": ["1.0", 2, 3]}, ": time is '1.0'"),
+        ({"times": [10**400, 2, 3]}, ": time is 1"),
         ({"rewards": "1.5"}, "rewards is '1.5'"),
         ({"rewards": 10**400}, "rewards is 1"),
         ({"rewards": [1, 2]}, r"rewards is \[1, 2\]"),
@@ -624,6 +624,23 @@ def test_rollouts_stay_equal_wherever_they_go(tmp_path: Path, place: str) -> Non
     check_views(store)
 
 
+@pytest.mark.parametrize(("name", "format"), [("rows.parquet", "parquet"), ("hub", "huggingface")])
+@pytest.mark.parametrize("layout", ["transitions", "steps"])
+def test_exported_rows_are_rollouts_again(tmp_path: Path, name: str, format: Any, layout: str) -> None:
+    """The files of tables have the declaration; an import into a store of rollouts goes by that store's."""
+    store = filled(tmp_path / "s")
+    assert not store.export(tmp_path / name, format=format, layout=layout).lost
+    assert not el.import_dataset(tmp_path / name, tmp_path / "back").lost
+    back = el.open(tmp_path / "back")
+    assert back.handle.manifest.rollouts == {"tokenizer": "t"} and contents(back) == contents(store)
+    check_views(back)
+    plain = el.create(
+        tmp_path / "plain", observation_space=store.observation_space, action_space=store.action_space
+    )
+    with pytest.raises(el.errors.SpaceMismatchError, match="store of no rollouts"):
+        el.import_dataset(tmp_path / name, plain.url)
+
+
 @pytest.mark.further
 def test_programs_that_look_at_stores_take_rollouts(tmp_path: Path) -> None:
     """The terminal, health, quality and the report, on an empty store and on one with all kinds."""
@@ -717,6 +734,25 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert rollouts["b"].sampled == [True] * 4
     assert rollouts["b"].branches[0].logprobs.tolist() == [-1, -2] * 4
     check_views(store)
+    # Each may go on, in another run, and takes the place of the interrupted one.
+    with reader.writer(run="later") as writer:
+        again = writer.reopen_rollout(rollouts["b"].id)
+        assert len(again) == 4
+        assert again.append({"role": "user", "content": "on"}, tokens=[9], parent=1) == 4
+        again.end(rewards=1.5, stop_reason="stop")
+        cut = writer.reopen_rollout(rollouts["a"].id)
+        cut.append(MODEL, tokens=[7], logprobs=[-3], reward=0.5)
+    reader = el.open(store.url)
+    ended, cut = (reader.rollout(each.id) for each in reader.sort("episode_return", descending=True))
+    assert ended.messages == [*rollouts["b"].messages, {"role": "user", "content": "on"}]
+    assert ended.sampled == [True] * 4 + [False] and ended.reward == 1.5
+    assert ended.parents == [-1, 0, 1, 2, 1] and ended.episode.end_reason == "terminated"
+    assert ended.metadata == {"group": "b", "continues": [rollouts["b"].id], "stop_reason": "stop"}
+    assert cut.messages == [*rollouts["a"].messages, MODEL] and cut.episode.end_reason == "cut"
+    check_views(store)
+    ended_already = pytest.raises(el.errors.InvalidArgumentError, match="is terminated after 5 steps")
+    with reader.writer() as writer, ended_already:
+        writer.reopen_rollout(ended.id)
 
 
 @pytest.mark.further

@@ -11,7 +11,8 @@ import polars as pl
 import pytest
 
 import episodelake as el
-from episodelake.rollouts.formats.records import first_keys
+from episodelake.rollouts.formats import records
+from episodelake.rollouts.formats.records import first_keys, parsed
 
 LOGPROBS = np.random.default_rng(0).normal(size=3).astype(np.float32)
 
@@ -257,6 +258,29 @@ def test_hostile_beginnings_are_looked_at_quickly(tmp_path: Path) -> None:
         el.import_dataset(source, tmp_path / "s")
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(b"[-0, -0.0, 1E5, 5e-324, 0.1234567890123456789012]", b"[18446744073709551616]", b"[1e400]"),
+        *(b"18446744073709551616", b'{"a":\t-99999999999999999999}', b"[18446744073709551615]", b"[NaN]"),
+        *(b'"\\ud800"', b'{"a": 1, "a": 2}', b"\xef\xbb\xbf{}", b'"\xff"', b"[01]", b'"\x00"', b"[1,"),
+        *(b"[" * 600 + b"]" * 600, b"1" * 5000, b"[123456789012345678901234567890.5]", b'"\xed\xa0\x80"'),
+    ],
+)
+def test_lines_are_read_alike_without_orjson(line: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The package makes reading faster, and neither values nor errors differ."""
+
+    def outcome() -> str:
+        try:
+            return repr(parsed(line, "line 1"))
+        except el.errors.DatasetError as error:
+            return str(error)
+
+    expected = outcome()
+    monkeypatch.setattr(records, "orjson", None)
+    assert outcome() == expected
+
+
 def test_a_cut_last_line_is_named(tmp_path: Path) -> None:
     """A writer that was interrupted leaves a part of a line; the lines before it come in."""
     source = tmp_path / "traces.jsonl"
@@ -419,6 +443,53 @@ def test_keys_with_names_of_facts_come_in(tmp_path: Path) -> None:
     assert json.loads(store.rollout(0).metadata["record"]) == others
     store.export(tmp_path / "out.jsonl", format="messages")
     assert read_lines(tmp_path / "out.jsonl") == [line]
+
+
+def test_a_reward_beside_its_parts_is_kept(tmp_path: Path) -> None:
+    """Where it is not their sum, and a flag that is none, `record` has them; parts are the reward."""
+    chat = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "4"}]
+    line = {"messages": chat, "rewards": {"a": 1.0, "b": 0.5}, "weights": {"b": 0.5}, "id": "x"}
+    given = [{**line, "reward": 1.25}, {**line, "id": "y", "reward": 7.0, "truncated": "no"}]
+    store, _ = imported(lines(tmp_path / "in.jsonl", *given), tmp_path / "store")
+    assert [store.rollout(at).reward for at in (0, 1)] == [1.25, 1.25]
+    assert "record" not in store.rollout(0).metadata
+    assert json.loads(store.rollout(1).metadata["record"]) == {"reward": 7.0, "truncated": "no"}
+    lost = store.export(tmp_path / "out.jsonl", format="messages").lost
+    assert sorted(lost) == [
+        f"the metadata {name}, a name that the line itself has" for name in ("reward", "truncated")
+    ]
+
+
+def test_facts_of_other_writers_stay(tmp_path: Path) -> None:
+    """Under the key of our exports, names that metadata cannot have go out again as they came."""
+    theirs = {"Task": "t", "reward": 7.0, "truncated": "no", "rewards": {"a": 1.0}, "note": "n"}
+    source = trial(tmp_path / "t", trajectory(extra={"rollout": theirs}))
+    store, report = imported(source, tmp_path / "s")
+    assert not report.lost and store.rollout(0).reward == 1.0 and store.rollout(0).metadata["note"] == "n"
+    store.export(tmp_path / "out", format="atif")
+    written = json.loads((tmp_path / "out" / "000000" / "agent" / "trajectory.json").read_text())
+    assert written["extra"]["rollout"] == theirs
+    info = {"rollout": {"Task": "t", "record": [1], "note": "n"}, "more": 1}
+    store, _ = imported(lines(tmp_path / "traces.jsonl", trace(info=info)), tmp_path / "v")
+    assert store.rollout(0).metadata["note"] == "n"
+    store.export(tmp_path / "out.jsonl", format="verifiers")
+    assert read_lines(tmp_path / "out.jsonl")[0]["info"] == info
+
+
+def test_long_names_of_strangers_are_cut(tmp_path: Path) -> None:
+    """Roles, kinds of parts and ids come from the source, and go into sentences."""
+    long = "x" * 10_000
+    messages = [{"role": long, "content": [{"type": long}]}]
+    store = el.create(tmp_path / "store", el.Rollouts())
+    with store.writer() as writer:
+        writer.write_rollout(messages)
+    for format in ("verifiers", "atif"):
+        lost = store.refresh().export(tmp_path / format, format=format).lost
+        assert lost and all(len(sentence) < 200 for sentence in lost)
+    source = lines(tmp_path / "traces.jsonl", trace(id=long), trace(id=long))
+    with pytest.raises(el.errors.DatasetError) as raised:
+        el.import_dataset(source, tmp_path / "s")
+    assert len(str(raised.value).splitlines()[0]) < 500
 
 
 @pytest.mark.parametrize("value", [3, ["hello"], "hello"])
@@ -723,17 +794,19 @@ def test_completions_of_trl_are_groups(tmp_path: Path) -> None:
                 "style": [0.5, 0.25, 0.125],
                 "solution": ["this", "this", None],
                 "advantage": [0.5, -0.5, 0.0],
+                "entropy": [0.125, 0.25, 0.5],
             }
         ).write_parquet(tmp_path / f"completions_{step:05}.parquet")
     store, report = imported(tmp_path, tmp_path.parent / f"{tmp_path.name}-s")
     assert (report.format, len(store)) == ("trl", 6)
     first, second, third = (store.rollout(at) for at in range(3))
-    assert first.metadata["step"] == 9 and first.reward == 1.5
+    assert first.metadata["step"] == 9 and first.metadata["policy_version"] == 8 and first.reward == 1.5
     assert first.messages[1] == {"role": "assistant", "content": "this"}
     assert first.metadata["rewards"] == {"correct": 1.0, "style": 0.5}
     assert first.metadata["group"] == second.metadata["group"] != third.metadata["group"]
     assert [each.metadata["sample"] for each in (first, second, third)] == [0, 1, 0]
     assert (third.metadata["rewards"], third.metadata["advantage"]) == ({"style": 0.125}, 0.0)
+    assert first.metadata["entropy"] == 0.125
     assert (
         first.metadata["solution"] == "this" and first.metadata["group"] != store.rollout(3).metadata["group"]
     )
@@ -759,6 +832,11 @@ def test_rollouts_of_verl_have_groups(tmp_path: Path) -> None:
     assert facts[0]["group"] != facts[1]["group"] and facts[2]["group"] == facts[3]["group"] == "a_b"
     assert (facts[0]["verl_group"], facts[2]["output"], facts[2]["gts"]) == ("x", 0, "this")
     assert [store.rollout(at).reward for at in range(4)] == [1.0, 0.0, 1.0, 1.0]
+    stale = store.query(
+        "SELECT policy_version, max(policy_version) OVER () - policy_version AS age FROM rollouts "
+        "WHERE policy_version IS NOT NULL GROUP BY policy_version ORDER BY policy_version"
+    )
+    assert stale.rows() == [(8, 1), (9, 0)]
     lines(folder / "11.jsonl", new[0], new[0], {**row, "score": None}, {**row, "output": None})
     with pytest.raises(el.errors.DatasetError, match=r"the id '11.jsonl:a_b_0_0' is that of .*line 1"):
         el.import_dataset(folder, tmp_path / "s")

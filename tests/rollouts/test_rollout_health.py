@@ -46,6 +46,12 @@ def test_repetitions_are_named(tmp_path: Path) -> None:
         {"group": "b", "rewards": 1.0},
     )
     assert found == {"duplicate": [2], "duplicate_prompt": [0, 1, 2]}
+    measured = el.open(tmp_path / "rollouts").quality().row(0, named=True)
+    assert (measured["duplicates"], measured["near_duplicates"], measured["unique_state_actions"]) == (
+        1,
+        1,
+        3,
+    )
 
 
 def test_a_task_may_have_groups_of_several_steps(tmp_path: Path) -> None:

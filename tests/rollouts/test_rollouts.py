@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 
 import episodelake as el
@@ -137,7 +138,7 @@ def test_a_rollout_grows_message_by_message(store: el.EpisodeStore) -> None:
         ({"messages": []}, "has no message"),
         ({"messages": ["hello"]}, "message 0 is str"),
         ({"messages": [{"content": "hello"}]}, "message 0: role is None"),
-        ({"parents": [-1, 0, 5, 2, 3]}, r"parents\[2\] is 5"),
+        ({"parents": [-1, 0, 5, 2, 3]}, r"message 2: parent is 5"),
         ({"parents": [-1]}, "parents has 1 entries, and there are 5 messages"),
         ({"tokens": IDS}, "there is no mask"),
         ({"tokens": IDS, "mask": MASK[:5]}, r"mask has shape \(5,\), and there are 20 tokens"),
@@ -218,3 +219,37 @@ def test_macros_compare_the_samples_of_a_group(store: el.EpisodeStore) -> None:
         for each in values
     ]
     np.testing.assert_allclose([row["group_advantage"] for row in rows], expected)
+
+
+def test_conditions_have_the_names_of_the_view(store: el.EpisodeStore) -> None:
+    """The reward, facts and parts of rewards, in subqueries and `sort` too; annotations are in the views."""
+    with store.writer() as writer:
+        for version, answer in enumerate([0.0, 1.0, 1.0]):
+            rewards = {"answer": answer, "format": 0.5}
+            writer.write_rollout(MESSAGES, group=f"g{version // 2}", policy_version=version, rewards=rewards)
+    reader = el.open(store.url)
+    conditions = {
+        "reward > 1": [1, 2],
+        "policy_version >= 1 AND \"group\" = 'g0'": [1],
+        '"rewards.answer" = 0 AND error IS NULL': [0],
+        '"group" IN (SELECT "group" FROM episodes GROUP BY ALL HAVING max(reward) > min(reward))': [0, 1],
+        "episode_id IN (SELECT episode_id FROM steps WHERE reward > 1)": [1, 2],
+    }
+    for condition, versions in conditions.items():
+        found = reader.filter(condition)
+        assert [each.metadata["policy_version"] for each in found] == versions, condition
+    for by in ("policy_version", "policy_version + 0"):
+        assert reader.sort(by, descending=True).rollout(0).metadata["policy_version"] == 2
+    with pytest.raises(el.errors.QueryError, match=r"It is the column metadata.policy_version of episodes"):
+        reader.filter(pl.col("policy_version") > 1)
+    ids = [episode.id for episode in reader]
+    reader.annotate(pl.DataFrame({"episode_id": ids, "judged": [1, 2, 3], "Group": ["x", "x", "x"]}))
+    of_steps = pl.DataFrame({"episode_id": ids, "t": [1, 1, 1], "teacher": [[0.5], [1.5], [2.5]]})
+    reader.annotate(of_steps, on=("episode_id", "t"))
+    rows = reader.refresh().query(
+        "SELECT judged, rollouts.reward, teacher FROM messages JOIN rollouts USING (episode_id) "
+        "WHERE message = 1 ORDER BY judged"
+    )
+    assert rows.rows() == [(1, 0.5, [0.5]), (2, 1.5, [1.5]), (3, 1.5, [2.5])]
+    # An annotation of that name is what a condition means.
+    assert len(reader.filter("\"group\" = 'x'")) == 3

@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -1067,6 +1068,33 @@ def test_a_query_asks_for_the_columns_it_needs(shaky: ObjectBackend, proxy: Faul
     proxy.rules()
     assert same(store[1].observations, frames)
     assert proxy.bytes_sent() < 2 * frames.nbytes
+
+
+@pytest.mark.parametrize("cache", ["memory", "stream"])
+def test_a_loader_makes_few_requests(shaky: ObjectBackend, proxy: FaultyProxy, cache: str) -> None:
+    """An epoch asks for each steps file twice at most, its end and its columns, and for no sizes."""
+    store = shaky.create(
+        observation_space=spaces.Box(0, 1, (17,), np.float32), action_space=spaces.Discrete(2)
+    )
+    with store.writer() as writer:
+        for number in range(3):
+            for _ in range(8):
+                writer.write_episode(
+                    observations=np.random.default_rng(number).random((512, 17)).astype(np.float32),
+                    actions=np.zeros(511, np.int64),
+                    rewards=np.ones(511),
+                    terminations=True,
+                    truncations=False,
+                )
+            writer.seal()
+    opened = shaky.open()
+    proxy.rules()
+    batches = list(opened.loader(256, cache=cache, columns=["observation", "reward"]))
+    assert sum(len(batch["reward"]) for batch in batches) == 3 * 8 * 511
+    requests = proxy.requests()
+    steps = Counter(request.path for request in requests if "/steps/" in request.path)
+    assert len(steps) == 3 and set(steps.values()) <= {1, 2}, steps
+    assert not [request for request in requests if request.method == "HEAD"]
 
 
 @pytest.mark.further

@@ -340,14 +340,24 @@ def test_a_table_is_no_wider_than_the_window(rows: list[list[str]], width: int) 
     assert left_out == names[7 - len(left_out) :]
 
 
-@pytest.mark.parametrize(("width", "kept"), [(20, 2), (40, 3), (60, 5), (300, 7)])
+@pytest.mark.parametrize(("width", "kept"), [(20, 2), (40, 2), (60, 3), (80, 5), (300, 7)])
 def test_narrow_windows_keep_what_matters(width: int, kept: int) -> None:
-    """Of a list of episodes position, length and return stay longest; the time of the start goes first."""
+    """Of a list of episodes position, id and return stay longest; `show` takes an id that is cut."""
     names = ["position", "episode_id", "length", "episode_return", "end_reason", "seed", "started_at"]
-    row = ["3", "x" * 28, "12", "1234567.5", "terminated", "7", "2026-01-01 00:00:00.000"]
+    row = [
+        "3",
+        "a-run-with-a-name-01m8/000003",
+        "12",
+        "1234567.5",
+        "terminated",
+        "7",
+        "2026-01-01 00:00:00.000",
+    ]
     text, left_out = fitted(names, [row], width, IMPORTANT)
-    assert set(left_out).isdisjoint([*IMPORTANT, "started_at"][:kept])
-    assert len(left_out) == 7 - kept and text.count("x") in (0, 28)
+    assert set(left_out).isdisjoint([name for name in IMPORTANT if name in names][:kept])
+    assert len(left_out) == 7 - kept
+    shown = {20: "a-…/000003", 40: "a-run-with-a…/000003"}.get(width, "a-run-with-a-name-01m8/000003")
+    assert shown in text
 
 
 @pytest.mark.usefixtures("terminal")

@@ -235,6 +235,39 @@ def test_plots_fit_the_window(
     assert max(map(len, lines)) <= width
 
 
+@pytest.mark.parametrize("width", [60, 80])
+def test_names_and_ids_on_a_narrow_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, width: int
+) -> None:
+    """Names in any script are shown, ids keep their numbers, and a dead sensor is a finding of its own."""
+    box = gymnasium.spaces.Box(-1, 1, (20,))
+    store = el.create(tmp_path / "lake" / "store", observation_space=box, action_space=box)
+    for run in ("базовый-прогон", "a-run-with-a-rather-long-name-of-its-own"):
+        with store.writer(run=run) as writer:
+            for number in range(3):
+                values = np.random.default_rng(number).uniform(-1, 1, (13, 20)).astype(np.float32)
+                values[:, 3] = 0.5
+                writer.write_episode(
+                    observations=values, actions=values[1:], rewards=np.arange(12.0), terminations=True,
+                    truncations=False, infos={"cost": np.arange(13.0)},
+                )  # fmt: skip
+    for name, value in (("FORCE_COLOR", "1"), ("TERM", "xterm-256color"), ("COLUMNS", str(width))):
+        monkeypatch.setenv(name, value)
+
+    def shown(*words: object) -> str:
+        return ESCAPE.sub("", call(words[0], store.path, *words[1:]).stdout)
+
+    for words in (("info",), ("show", 0), ("plot", "returns"), ("stats", "--episodes-only")):
+        assert "базовый-прогон" in shown(*words)
+    assert "/000002" in shown("ls", "--descending") and "/000000" in shown("ls")
+    assert "1 finding: 1 in all 6 episodes." in " ".join(shown("health", "--ignore", "duplicate").split())
+    drawn = shown("show", 0)
+    assert all(f"{name}[3]" in drawn for name in ("action", "observation")) and "info.cost" in drawn
+    assert f"`episodelake lake {tmp_path / 'lake'}`" in refused(1, "info", tmp_path / "lake").replace(
+        "\n", ""
+    )
+
+
 # Versions and JSON
 
 

@@ -52,7 +52,8 @@ def check_options(recording: Mapping[str, Any], own: Iterable[str]) -> None:
     if unknown:
         raise InvalidArgumentError(
             f"collect knows no option {', '.join(map(repr, unknown))}."
-            f"{suggest(unknown[0], [*own, *options])} The options of the recorder are {', '.join(options)}."
+            f"{suggest(unknown[0], [*own, *options], 'collect()')} The options of the recorder are "
+            f"{', '.join(options)}."
         )
     SessionOptions(**_disk(recording))
     InfoChoice.of(recording.get("record_infos", True))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from os import PathLike
@@ -115,6 +115,13 @@ class Match:
     lacks: int = 0
     related: bool = True
     mappable: bool = False
+
+    @staticmethod
+    def of_names(names: Collection[str], *needed: str) -> Match:
+        """Return the match of a source with some arrays or columns, by those that the format needs."""
+        lacking = [name for name in needed if name not in names]
+        reason = f"it has no {', '.join(lacking)}" if lacking else f"it has {', '.join(needed)}"
+        return Match(reason, len(lacking))
 
     def check(self, problem: str) -> None:
         """Refuse a source that has not the format.
@@ -400,7 +407,10 @@ def chosen_format(source: Any, name: str | None, *, mapped: bool = False) -> tup
     sources = source_formats()
     compared: dict[str, Match] = {}
     errors: dict[str, EpisodelakeError] = {}
-    for name, each in sources.items():
+    # The files of a library's dataset may be tables or trees of arrays as well, which take long to look at.
+    for name, each in sorted(sources.items(), key=_is_general):
+        if _is_general((name, each)) and any(match.lacks == 0 for match in compared.values()):
+            break
         try:
             compared[name] = _detected(each, source)
         except StoreUnavailableError:
@@ -408,13 +418,12 @@ def chosen_format(source: Any, name: str | None, *, mapped: bool = False) -> tup
             raise
         except (DatasetError, StoreAccessError) as error:
             errors[str(error)] = error
+    compared = {name: compared[name] for name in sources if name in compared}
     matches = [name for name, match in compared.items() if match.lacks == 0]
     if mapped and not matches:
         matches = [
             name for name, match in compared.items() if match.mappable and takes(sources[name], "mapping")
         ]
-    # The files of a library's dataset may be tables or trees of arrays as well.
-    matches = [name for name in matches if not getattr(sources[name], "general", False)] or matches
     if len(matches) == 1:
         match = compared[matches[0]]
         return sources[matches[0]], "by the mapping" if match.lacks else match.reason
@@ -425,6 +434,10 @@ def chosen_format(source: Any, name: str | None, *, mapped: bool = False) -> tup
     if errors:
         raise next(iter(errors.values()))
     raise DatasetError(_unknown(source, compared))
+
+
+def _is_general(named: tuple[str, SourceFormat]) -> bool:
+    return bool(getattr(named[1], "general", False))
 
 
 def _detected(format: SourceFormat, source: Any) -> Match:

@@ -33,7 +33,8 @@ class TreeLayout:
             the path of the ends of the episodes, or of the number of the episode of each row; None if only
             flags end them.
         observation, action, following: following is the next observation.
-        reward, terminated, truncated, done: `done` is set where an episode ends for either reason.
+        reward, terminated, truncated, done: `done` is set where an episode ends for either reason; beside one
+            of the two flags it gives the other, alone it leaves the episode cut.
         last: a flag of flat rows that hold the last observation of an episode.
         info: a group of infos.
         metadata: names to the arrays, groups of arrays and attributes that are facts of the episode.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import zipfile
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from gzip import GzipFile
 from pathlib import Path
 from typing import IO, Any
@@ -181,12 +181,4 @@ def look_into_npz(path: Path, *needed: str) -> Match:
     """
     file = NpzFile(path)
     file.close()
-    return compared(file.names, *needed)
-
-
-def compared(names: Collection[str], *needed: str) -> Match:
-    """Return whether a source has some arrays or columns, given those that it has."""
-    lacking = [name for name in needed if name not in names]
-    return Match(
-        f"it has no {', '.join(lacking)}" if lacking else f"it has {', '.join(needed)}", len(lacking)
-    )
+    return Match.of_names(file.names, *needed)

@@ -92,8 +92,9 @@ class SessionOptions:
         for name in given:
             if name not in names:
                 raise InvalidArgumentError(
-                    f"There is no option {name!r}.{suggest(name, [*own, *names])} The options of a run are "
-                    f"{', '.join(names)}; all other arguments are in the documentation of this call."
+                    f"There is no option {name!r}.{suggest(name, [*own, *names], 'record()')} "
+                    f"The options of a run are {', '.join(names)}; "
+                    "all other arguments are in the documentation of this call."
                 )
         return SessionOptions(**given)
 

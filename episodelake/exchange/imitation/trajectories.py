@@ -46,7 +46,7 @@ from ...readers.exporting.step_arrays import SIMPLE_SPACES, refuse_spaces
 from ...writers.importing.boundary import closed_on_error
 from ...writers.importing.formats import NO_REWARDS
 from ...writers.importing.hdf5 import discrete_of, is_discrete, space_of
-from ...writers.importing.npy import compared, look_into_npz, npz_path
+from ...writers.importing.npy import look_into_npz, npz_path
 from .forms import NEEDED, Folder, Npz, Objects, Trajectories, folder_features, is_trajectory, unpickled
 
 _TRUNCATED = "TimeLimit.truncated"
@@ -69,7 +69,7 @@ def _detect(source: Any) -> Match:
     features = folder_features(source)
     if features is None:
         return Match("it is not a folder with state.json and dataset_info.json", 3, related=False)
-    return compared(features, *NEEDED, "infos")
+    return Match.of_names(features, *NEEDED, "infos")
 
 
 def _open(source: Any, options: ImportOptions) -> ForeignDataset:

@@ -35,7 +35,7 @@ from ...plugin import (
     space_from_json,
 )
 from ...plugin.files import exists
-from ...readers.exporting.tables import CARD_KEY, SPACES_KEY
+from ...readers.exporting.tables import CARD_KEY, ROLLOUTS_KEY, SPACES_KEY
 from ...writers.importing.boundary import Files, closed_on_error
 from ...writers.importing.episode_rows import SpanDataset
 from ...writers.importing.formats import NO_REWARDS, SPACES
@@ -113,7 +113,10 @@ class _Table(SpanDataset[Span]):
         super().__init__()
         self._rows = rows
         self._map = ResolvedMapping.of(options.mapping, rows.schema, rows.name, many=rows.many)
-        self.card = json.loads((rows.schema.metadata or {}).get(CARD_KEY, b"{}"))
+        stated = rows.schema.metadata or {}
+        self.card = json.loads(stated.get(CARD_KEY, b"{}"))
+        if options.mapping is None and options.observation_space is None and options.action_space is None:
+            self.rollouts = json.loads(stated.get(ROLLOUTS_KEY, b"null"))
         options = _as_exported(options, rows.schema)
         names = rows.schema.names
         self._columns = _following_columns(self._map.passed, names)

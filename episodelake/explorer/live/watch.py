@@ -12,13 +12,14 @@ from typing import Any
 
 import polars as pl
 
-from ... import EpisodeStore
+from ... import Episode, EpisodeStore
 from ...errors import CorruptStoreError, EpisodelakeError
 from ...plugin import Unsealed
 from ...types import Lake
 from ..checkup import Checkup
 from ..labels import ENTRY, LabelQueue
 from ..listing import EpisodeList, SeriesColors
+from ..sheets import Sheets
 from .growing import Recordings, state_of
 
 #: Seconds between polls; a pause lasts at least this many times the loading of a version.
@@ -73,6 +74,7 @@ class Watch:
         left_out: the errors of files that could not be read from the start; the rest is shown.
         recordings: what writers of this machine record now.
         colors: those of its runs, the same in every version and on all pages.
+        sheets: small pictures of its episodes.
         labels: those of its pages; None unless pages may label episodes.
     """
 
@@ -83,6 +85,7 @@ class Watch:
         except CorruptStoreError:
             self.shown = self._rest(store)
         self.problem: str | None = None
+        self.sheets = Sheets(self.shown.store, self.find)
         self.colors = SeriesColors()
         self.colors.meet(self.shown.episodes.runs)
         self.pinned = pinned
@@ -91,6 +94,12 @@ class Watch:
         self.recordings = Recordings(store)
         self._checkup: Checkup | None = None
         self.labels = LabelQueue(store, Path.cwd()) if writable else None
+
+    def find(self, episode_id: str) -> Episode | None:
+        """Return an episode of the version that is shown; None if it is gone."""
+        shown = self.shown
+        position = shown.episodes.position_of(episode_id)
+        return None if position is None else shown.store[position]
 
     def checkup(self) -> Checkup:
         """Return the health of the version that is shown, or of one before while the checkups take long."""

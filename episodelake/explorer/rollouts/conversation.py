@@ -63,17 +63,19 @@ def samples_of(rows: pl.DataFrame, episode: Episode) -> dict[str, str]:
     }
 
 
-def conversation_html(turns: Sequence[Turn], tint: str, current: int) -> str:
+def conversation_html(turns: Sequence[Turn], tint: str, current: int, shown: range | None = None) -> str:
     """Return messages as HTML. All texts come from a store, so all of them are escaped.
 
     Args:
         turns: the messages.
         tint: the column of `TINTS` that colours sampled tokens.
         current: the number of the message that is marked.
+        shown: places of the messages to show; None for all. Colours are those of all messages.
     """
     numbers = [turn.tokens.numbers[tint] for turn in turns if turn.tokens and tint in turn.tokens.numbers]
     largest = max((float(np.abs(each).max()) for each in numbers if len(each)), default=0.0)
-    return f'<ol class="turns">{"".join(_turn(turn, tint, largest, current) for turn in turns)}</ol>'
+    some = range(len(turns)) if shown is None else shown
+    return f'<ol class="turns">{"".join(_turn(turns[at], tint, largest, current) for at in some)}</ol>'
 
 
 def _turn(turn: Turn, tint: str, largest: float, current: int) -> str:

@@ -21,6 +21,10 @@ _POINT = """requestAnimationFrame(() => document.querySelectorAll("#%s .turn").f
 }))"""
 
 
+#: Messages that are drawn at a time.
+_PAGE = 50
+
+
 class ConversationView:
     """The messages of a rollout, one branch at a time.
 
@@ -45,15 +49,25 @@ class ConversationView:
         self._paths: list[tuple[int, ...]] = []
         self._leaves: list[int | None] = []
         self._branch, self._here = 0, 0
+        #: The first place of the branch's messages that is drawn, and the one after the last.
+        self._first, self._stop = 0, _PAGE
         with ui.element("div").classes("bar wrapping"):
-            self._tint = ui.toggle({}, on_change=self._draw).props("dense no-caps unelevated flat")
+            self._tint = ui.toggle({}, on_change=lambda: self._draw()).props("dense no-caps unelevated flat")
             self._tint.mark("tint")
             if samples:
                 select = ui.select(dict(samples), label="Compare with", on_change=lambda e: compare(e.value))
                 select.props("outlined dense options-dense").classes("grow").mark("samples")
         self._tabs = ui.tabs(on_change=self._chosen).props("dense no-caps align=left").mark("branches")
+        self._earlier = self._paging(lambda: self._draw(self._first - _PAGE))
         self._html = ui.html("", sanitize=False).classes("w-full").mark("conversation")
+        self._later = self._paging(lambda: self._draw(stop=self._stop + _PAGE))
         self.show(episode)
+
+    @staticmethod
+    def _paging(draw: Callable[[], object]) -> ui.button:
+        button = ui.button(on_click=draw).props("flat dense no-caps")
+        button.set_visibility(False)
+        return button
 
     def show(self, episode: Episode) -> None:
         """Show a rollout, in a moment: another one, or more of the same."""
@@ -92,8 +106,9 @@ class ConversationView:
             return
         self._branch = number
         leaves = self._leaves[number]
-        self._draw()
-        self._jump(next(each for each in self._paths[number] if leaves is None or each > leaves))
+        own = next(each for each in self._paths[number] if leaves is None or each > leaves)
+        self._draw_around(own)
+        self._jump(own)
 
     def point_at(self, number: int) -> None:
         """Mark a message, in a branch that has it."""
@@ -104,14 +119,30 @@ class ConversationView:
         if self._here not in self._paths[self._branch]:
             self._branch = next(at for at, path in enumerate(self._paths) if self._here in path)
             self._tabs.set_value(str(self._branch))
-            self._draw()
+            self._draw_around(self._here)
+        elif not self._first <= self._paths[self._branch].index(self._here) < self._stop:
+            self._draw_around(self._here)
         self._html.client.run_javascript(_POINT % (self._html.html_id, self._here))
 
-    def _draw(self) -> None:
+    def _draw_around(self, number: int) -> None:
+        """Draw a page with a message of the branch, and some before it."""
+        first = max(self._paths[self._branch].index(number) - _PAGE // 5, 0)
+        self._draw(first, first + _PAGE)
+
+    def _draw(self, first: int | None = None, stop: int | None = None) -> None:
+        """Draw messages of the branch: those that are there now, or others by their places."""
         path = self._paths[self._branch] if self._paths else ()
-        self._html.set_content(
-            conversation_html([self._turns[number] for number in path], self._tint.value or "", self._here)
-        )
+        self._first = max(self._first if first is None else first, 0)
+        self._stop = self._stop if stop is None else stop
+        shown = range(self._first, min(self._stop, len(path)))
+        turns = [self._turns[number] for number in path]
+        self._html.set_content(conversation_html(turns, self._tint.value or "", self._here, shown))
+        for button, left, where in (
+            (self._earlier, self._first, "earlier"),
+            (self._later, len(path) - self._stop, "more"),
+        ):
+            button.set_visibility(left > 0)
+            button.set_text(f"Show {min(left, _PAGE)} {where} of {len(path):,} messages")
 
 
 def _read(episode: Episode) -> tuple[list[Turn], list[tuple[int, ...]], list[int | None]]:

@@ -16,11 +16,9 @@ after it have no tokens. A step with `is_copied_context`, or with `llm_call_coun
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -28,21 +26,22 @@ from typing import Any
 from ...errors import DatasetError
 from ...plugin import Format, Losses, Match
 from ...plugin.files import is_file, is_folder
-from ..steps import FACTS
 from .records import (
     Arguments,
     Record,
     RolloutDataset,
-    base_of,
     bounded_text,
+    exported_facts,
     files_of,
     first_keys,
+    is_sum,
     kept_json,
     list_at,
     mapping_at,
     numbers_of,
     object_of,
     parsed,
+    seconds_of,
     text_or_none,
 )
 
@@ -59,6 +58,8 @@ _OF_ROOT = frozenset({"steps", "subagent_trajectories"})
 _OF_STEP = frozenset(
     {"step_id", "timestamp", "source", "message", "reasoning_content", "tool_calls", "observation", "metrics"}
 )
+#: Of what an export writes of a rollout, what is neither fact nor metadata.
+_OWN = ("reward", "rewards", "weights", "truncated")
 _OF_METRICS = frozenset({"prompt_token_ids", "completion_token_ids", "logprobs"})
 _USAGE = {
     "prompt_tokens": "total_prompt_tokens",
@@ -85,18 +86,15 @@ def _states_atif(path: Path) -> bool:
 
 class _Dataset(RolloutDataset):
     def __init__(self, source: Any) -> None:
-        super().__init__()
-        self._files, self._base = files_of(source, *_PATTERNS), base_of(source)
+        super().__init__(source, files_of(source, *_PATTERNS), NAME)
         self._in_folder = isinstance(source, str | Path) and is_folder(source)
-        self.count = len(self._files)
-        if not self._files:
-            raise DatasetError(f"{source} has no {NAME}.")
+        self.count = len(self.files)
 
     def records(self) -> Iterator[Record]:
-        for path in self._files:
-            key = path.relative_to(self._base).as_posix()
+        for path in self.files:
+            key = path.relative_to(self.base).as_posix()
             # The other files of a trial belong to the source only if its folder does.
-            inside = self._in_folder and path.parent.name == "agent" and path.parent != self._base
+            inside = self._in_folder and path.parent.name == "agent" and path.parent != self.base
             yield Record(str(path), key, partial(_read, path, inside, self.losses))
 
 
@@ -200,18 +198,24 @@ def _exported(rest: dict[str, Any], place: str) -> dict[str, Any]:
     if ROLLOUT not in extra:
         return {}
     given = dict(mapping_at(extra, ROLLOUT, place))
-    rest["extra"] = {name: value for name, value in extra.items() if name != ROLLOUT}
+    rewards, weights = (mapping_at(given, name, place) for name in ("rewards", "weights"))
+    own = {name: given.pop(name) for name in _OWN if name in given}
+    exported = exported_facts(given)
+    reward, truncated = own.get("reward"), own.get("truncated", False)
+    if rewards and reward is not None and not is_sum(reward, rewards, weights):
+        given["reward"] = reward
+    if not isinstance(truncated, bool):
+        given["truncated"] = truncated
+    # Of another writer.
+    kept = {**extra, ROLLOUT: given}
+    rest["extra"] = {name: value for name, value in kept.items() if name != ROLLOUT or given}
     if not rest["extra"]:
         del rest["extra"]
-    reward, rewards = given.pop("reward", None), given.pop("rewards", None)
-    advantage = given.pop("advantage", None)
     return {
-        "numbers": {} if advantage is None else {"advantages": advantage},
+        **exported,
         "rewards": rewards or reward,
-        "weights": given.pop("weights", None),
-        "truncated": given.pop("truncated", False) is True,
-        "facts": {name: given.pop(name) for name in FACTS if name in given},
-        "metadata": given,
+        "weights": weights or None,
+        "truncated": truncated is True,
     }
 
 
@@ -250,7 +254,7 @@ class _Messages:
         source = step.get("source")
         if step.get("step_id") != number:
             raise DatasetError(f"{place}: step_id is {step.get('step_id')!r:.100}; expected {number}.")
-        if source not in ROLES:
+        if not isinstance(source, str) or source not in ROLES:
             raise DatasetError(f"{place}: source is {source!r:.100}; expected one of {', '.join(ROLES)}.")
         message: dict[str, Any] = {"role": ROLES[source], "content": step.get("message")}
         if step.get("reasoning_content") is not None:
@@ -259,7 +263,7 @@ class _Messages:
             message["tool_calls"] = [self._call(object_of(call, place)) for call in calls]
         at = len(self.messages)
         drawn = source == "agent" and not step.get("is_copied_context") and step.get("llm_call_count") != 0
-        self._append(message, drawn, _seconds(step.get("timestamp"), place))
+        self._append(message, drawn, seconds_of(step.get("timestamp"), place))
         metrics = mapping_at(step, "metrics", place)
         self._tokens(metrics, at, place)
         rest = {name: value for name, value in step.items() if name not in _OF_STEP and value is not None}
@@ -334,17 +338,3 @@ def _ids(metrics: Mapping[str, Any], name: str, place: str) -> list[int]:
     if not all(type(each) is int for each in values):
         raise DatasetError(f"{place}: {name} is no list of whole numbers.")
     return values
-
-
-def _seconds(text: Any, place: str) -> float | None:
-    """Return a timestamp in seconds since 1970; without a time zone it is in UTC."""
-    if text is None:
-        return None
-    try:
-        moment = datetime.fromisoformat(text)
-        seconds = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
-    except (TypeError, ValueError, OverflowError):
-        seconds = math.nan
-    if math.isnan(seconds):
-        raise DatasetError(f"{place}: timestamp is {text!r:.100}; expected a time as in ISO 8601.")
-    return seconds

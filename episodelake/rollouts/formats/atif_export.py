@@ -58,7 +58,8 @@ def _write_trial(
     if rollout.reward and "rewards" not in facts:
         facts["reward"] = rollout.reward
     if facts:
-        root["extra"] = {**(root.get("extra") or {}), ROLLOUT: facts}
+        extra = root.get("extra") or {}
+        root["extra"] = {**extra, ROLLOUT: {**extra.get(ROLLOUT, {}), **facts}}
     agent = {"name": metadata.get("agent", "agent"), "version": "unknown"}
     if "model" in metadata:
         agent["model_name"] = metadata["model"]
@@ -104,7 +105,7 @@ class _Steps:
             return
         source = _SOURCES.get(message["role"], "user")
         if ROLES[source] != message["role"]:
-            self.losses.add(f"the role {message['role']}, which becomes {ROLES[source]}")
+            self.losses.add(f"the role {message['role']:.100}, which becomes {ROLES[source]}")
         step: dict[str, Any] = {
             "step_id": len(self.steps) + 1,
             "source": source,
@@ -121,7 +122,8 @@ class _Steps:
                 if message.get(name) is not None:
                     step[name] = message[name]
             if "tool_calls" in step:
-                step["tool_calls"] = [self._call(call) for call in step["tool_calls"]]
+                calls = step["tool_calls"] if isinstance(step["tool_calls"], list) else [step["tool_calls"]]
+                step["tool_calls"] = list(map(self._call, calls))
             metrics |= kept.pop("metrics", {})
             if metrics:
                 step["metrics"] = metrics
@@ -136,7 +138,7 @@ class _Steps:
         last = self.steps[-1]
         calls = {call["tool_call_id"] for call in last.get("tool_calls", ())}
         name = message.get("tool_call_id")
-        if name in calls:
+        if isinstance(name, str) and name in calls:
             result["source_call_id"] = name
         elif name is not None:
             self.losses.add("the call of a result that the step before it has not made")
@@ -158,7 +160,7 @@ class _Steps:
             if kind == "text" or (kind in ("image", "audio") and "source" in part):
                 parts.append(part)
             else:
-                self.losses.add(f"a part of the kind {kind}")
+                self.losses.add(f"a part of the kind {kind!s:.100}")
         return parts
 
     def _call(self, call: Any) -> dict[str, Any]:

@@ -33,16 +33,18 @@ from .records import (
     Arguments,
     Record,
     RolloutDataset,
-    base_of,
     files_of,
     first_bytes,
     first_keys,
+    is_number,
     is_reserved,
+    is_sum,
     json_lines,
     kept_json,
     list_at,
     mapping_at,
     object_of,
+    split_plain,
     text_or_none,
 )
 from .writing import holds, rollouts_of, taken_json, write_json_lines
@@ -102,21 +104,15 @@ def _is_parquet(path: Path) -> bool:
 
 
 class _Dataset(RolloutDataset):
-    def __init__(self, source: Any) -> None:
-        super().__init__()
-        self._files, self._base = _files(source), base_of(source)
-        if not self._files:
-            raise DatasetError(f"{source} has no file of {' or '.join(_SUFFIXES)}.")
-
     def records(self) -> Iterator[Record]:
-        for path in self._files:
+        for path in self.files:
             if _is_parquet(path):
-                name = path.relative_to(self._base).as_posix()
+                name = path.relative_to(self.base).as_posix()
                 for number, row in enumerate(parquet_rows(path)):
                     # A column has the keys of all its messages.
                     yield self._record(without_nulls(row), f"{path}, row {number}", f"{name}:{number}")
             else:
-                yield from json_lines([path], self._base, self._of_line)
+                yield from json_lines([path], self.base, self._of_line)
 
     def _of_line(self, content: Any, place: str, key: str) -> list[Record]:
         if isinstance(content, list):
@@ -132,7 +128,7 @@ FORMAT = Format(
     None,
     f"JSON lines or Parquet with {_MESSAGES} in OpenAI's form",
     _detect,
-    lambda source, options: _Dataset(source),
+    lambda source, options: _Dataset(source, _files(source), f"file of {' or '.join(_SUFFIXES)}"),
     (),
 )
 
@@ -161,15 +157,21 @@ def _arguments(content: Mapping[str, Any], place: str) -> Arguments:
         if fact is not None:
             facts[name] = fact
             del rest[name]
-    reward = rest.pop("reward", None)
     named = mapping_at(rest, "rewards", place)
     weights = mapping_at(rest, "weights", place)
-    numbers = {"advantages": rest.pop("advantage")} if _is_number(rest.get("advantage")) else {}
+    reward = rest.get("reward")
+    if not named or is_sum(reward, named, weights):
+        rest.pop("reward", None)
+    numbers = {"advantages": rest.pop("advantage")} if is_number(rest.get("advantage")) else {}
     for name in ("rewards", "weights"):
         rest.pop(name, None)
-    kept = {name: value for name, value in rest.items() if value is not None and name != "truncated"}
-    plain = {name: value for name, value in kept.items() if _is_plain(value) and not is_reserved(name)}
-    others = {name: value for name, value in kept.items() if name not in plain}
+    truncated = rest.get("truncated")
+    if isinstance(truncated, bool):
+        del rest["truncated"]
+    plain, others = split_plain(rest)
+    # Names that a line has itself, and those with a meaning, are no metadata.
+    taken = [name for name in plain if name in _OF_LINE or is_reserved(name)]
+    others |= {name: plain.pop(name) for name in taken}
     return {
         "messages": messages,
         "sampled": sampled,
@@ -177,7 +179,7 @@ def _arguments(content: Mapping[str, Any], place: str) -> Arguments:
         "rewards": named or reward,
         "weights": weights or None,
         "facts": facts,
-        "truncated": rest.get("truncated") is True,
+        "truncated": truncated is True,
         "metadata": {**plain, **({_RECORD: kept_json(others, place)} if others else {})},
     }
 
@@ -222,17 +224,6 @@ def _as_number(value: Any) -> int | None:
     if isinstance(value, str) and re.fullmatch(r"-?\d{1,18}", value, re.ASCII):
         return int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
-
-
-def _is_plain(value: Any) -> bool:
-    """Return whether a value may be metadata as it is: it has no lists."""
-    if isinstance(value, Mapping):
-        return bool(value) and all(map(_is_plain, value.values()))
-    return isinstance(value, str | int | float)
 
 
 @export_format(

@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from abc import abstractmethod
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeGuard
+
+try:
+    import orjson
+except ImportError:  # JSON is read more slowly
+    orjson = None
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from ...errors import DatasetError, InvalidArgumentError
 from ...plugin import (
     ForeignDataset,
     ForeignEpisode,
+    Match,
     Part,
     check_bytes,
     dump_json,
@@ -33,6 +44,9 @@ from ..steps import FACTS, rollout_steps
 _HEAD_BYTES = 64 << 10
 #: A text that the first bytes cut off goes to their end, so that its quotes are not tried one by one.
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[{}\[\]:]', re.DOTALL)
+#: Each digit as 0, and whatever may stand before a number as a comma.
+_SHAPES = bytes.maketrans(b"123456789[:- \t\r\n", b"0" * 9 + b"," * 7)
+_LONG_INTEGER = b"," + b"0" * 19
 #: What the report of an import says of columns.
 _MAPPING = {"observation": "the message that each message continues", "action": "whether it was sampled"}
 
@@ -69,10 +83,25 @@ class Record:
 
 
 class RolloutDataset(ForeignDataset):
-    """An open source of rollouts."""
+    """An open source of rollouts.
 
-    def __init__(self) -> None:
+    Args:
+        source: for messages.
+        files: those of the source with rollouts.
+        needed: names them in the error if there are none.
+
+    Attributes:
+        base: the folder by which files are named in keys.
+
+    Raises:
+        DatasetError: there is no file.
+    """
+
+    def __init__(self, source: Any, files: list[Path], needed: str) -> None:
         super().__init__()
+        if not files:
+            raise DatasetError(f"{source} has no {needed}.")
+        self.files, self.base = files, base_of(source)
         declared = Rollouts()
         self.observation_space, self.action_space = declared.observation_space, declared.action_space
         self.rollouts = declared.to_json()
@@ -88,7 +117,7 @@ class RolloutDataset(ForeignDataset):
         for record in self.records():
             first = places.setdefault(record.key, record.place)
             if first != record.place:
-                problem = f"{record.place}: the id {record.key!r} is that of {first}."
+                problem = f"{record.place}: the id {record.key!r:.100} is that of {first}."
                 record = Record.damaged(record.place, record.place, DatasetError(problem))
             yield Part((record.key,), partial(self._episode, record))
 
@@ -102,11 +131,45 @@ class RolloutDataset(ForeignDataset):
             return ForeignEpisode(**rollout_steps(**arguments, vocabulary=vocabulary))
         except InvalidArgumentError as error:
             raise DatasetError(f"{record.place}: {error}") from error
+        except RecursionError as error:
+            raise DatasetError(f"{record.place}: a value is nested too deep.") from error
 
 
 def is_reserved(name: str) -> bool:
     """Return whether metadata of this name have a meaning of their own; columns know no case."""
     return name.lower() in _RESERVED
+
+
+def detected(
+    files: list[Path],
+    pattern: str,
+    names_of: Callable[[Path], Collection[str]],
+    lacking_of: Callable[[Collection[str]], list[str]],
+    content: str,
+) -> Match:
+    """Return whether the first of some files has the keys or columns of a format.
+
+    Args:
+        pattern: of the names of files, for the reason.
+        names_of: returns the keys of a file.
+        lacking_of: returns which keys of the format are not among them.
+        content: what the file has, for the reason.
+    """
+    if not files:
+        return Match(f"it has no {pattern}", 2, related=False)
+    try:
+        lacking = lacking_of(names_of(files[0]))
+    except (pa.ArrowException, OSError):
+        return Match(f"{files[0].name} cannot be read", 2, related=False)
+    if lacking:
+        reason = f"{files[0].name} has no {', '.join(lacking)}"
+        return Match(reason, len(lacking), related=len(lacking) == 1)
+    return Match(f"{files[0].name} has {content}")
+
+
+def columns_of_parquet(path: Path) -> list[str]:
+    """Return the names of the columns of a Parquet file."""
+    return pq.read_schema(path).names
 
 
 def files_of(source: Any, *patterns: str) -> list[Path]:
@@ -197,6 +260,10 @@ def parsed(line: bytes, place: str) -> Any:
     Raises:
         DatasetError: it is no JSON, is cut or no UTF-8, or is nested too deep.
     """
+    if orjson is not None and not _has_long_integer(line):
+        # Whatever it refuses, NaN and lone surrogates among it, is for the module that names the place.
+        with suppress(ValueError):
+            return orjson.loads(line)
     try:
         return json.loads(line.decode())
     except UnicodeDecodeError as error:
@@ -208,6 +275,12 @@ def parsed(line: bytes, place: str) -> Any:
         raise DatasetError(f"{place} is no JSON: {error.msg} at character {error.pos}.{cut}") from error
     except (RecursionError, ValueError) as error:  # integers of thousands of digits
         raise DatasetError(f"{place} cannot be read: {type(error).__name__}: {error!s:.200}.") from error
+
+
+def _has_long_integer(line: bytes) -> bool:
+    """Return whether a JSON text may have an integer of more than 64 bits, which orjson reads as a float."""
+    shape = line.translate(_SHAPES)
+    return _LONG_INTEGER in shape or shape.startswith(_LONG_INTEGER[1:])
 
 
 def bounded_text(path: Path) -> bytes:
@@ -277,3 +350,81 @@ def kept_json(value: Any, place: str) -> str:
         return dump_json(freeze_value(value))
     except (TypeError, ValueError, RecursionError) as error:
         raise DatasetError(f"{place} cannot be kept: {error!s:.200}.") from error
+
+
+def is_plain(value: Any) -> bool:
+    """Return whether a value may be metadata as it is: it has no lists."""
+    if isinstance(value, Mapping):
+        return bool(value) and all(map(is_plain, value.values()))
+    return isinstance(value, str | int | float)
+
+
+def split_plain(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the values that may be metadata as they are, and the others without nulls."""
+    plain = {name: value for name, value in values.items() if is_plain(value)}
+    return plain, {name: each for name, each in values.items() if each is not None and name not in plain}
+
+
+def own_metadata(values: Mapping[str, Any], prefix: str, place: str) -> dict[str, Any]:
+    """Return further keys of a row as metadata: lists as JSON in `record`.
+
+    Args:
+        prefix: of keys whose names have a meaning of their own.
+    """
+    plain, lists = split_plain(values)
+    named = {f"{prefix}_{name}" if is_reserved(name) else name: value for name, value in plain.items()}
+    return {**named, **({"record": kept_json(lists, place)} if lists else {})}
+
+
+def version_before(step: Any) -> int | None:
+    """Return the policy version of rollouts that a trainer wrote at a step: that before its update.
+
+    Trainers count steps from 1, and the version of the first model is 0.
+    """
+    if isinstance(step, bool) or not isinstance(step, int):
+        return None
+    return max(step - 1, 0)
+
+
+def exported_facts(given: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Take the facts, advantage and metadata that an export of ours has written of a rollout.
+
+    Args:
+        given: of it; names that metadata must not have stay.
+
+    Returns:
+        `numbers`, `facts` and `metadata` as `rollout_steps` takes them.
+    """
+    advantage = given.pop("advantage", None)
+    facts = {name: given.pop(name) for name in FACTS if name in given}
+    others = {name: given.pop(name) for name in list(given) if not is_reserved(name)}
+    numbers = {} if advantage is None else {"advantages": advantage}
+    return {"numbers": numbers, "facts": facts, "metadata": others}
+
+
+def is_sum(reward: Any, rewards: Mapping[str, Any], weights: Mapping[str, Any]) -> bool:
+    """Return whether a reward follows from its parts."""
+    try:
+        total = math.fsum(value * weights.get(name, 1.0) for name, value in rewards.items())
+        return is_number(reward) and math.isclose(reward, total, rel_tol=1e-9, abs_tol=1e-12)
+    except (TypeError, ValueError, OverflowError):  # which is an error of its own
+        return False
+
+
+def is_number(value: Any) -> TypeGuard[int | float]:
+    """Return whether a value is a number, and no truth value."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def seconds_of(text: Any, place: str) -> float | None:
+    """Return a timestamp in seconds since 1970; without a time zone it is in UTC."""
+    if text is None:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+        seconds = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    except (TypeError, ValueError, OverflowError):
+        seconds = math.nan
+    if math.isnan(seconds):
+        raise DatasetError(f"{place}: timestamp is {text!r:.100}; expected a time as in ISO 8601.")
+    return seconds

@@ -5,6 +5,10 @@ and the advantage. Columns of floating-point numbers between `completion` and `a
 a function gave none the value is NaN, and that part is left out. TRL weights them, and the file has no
 weights: the reward is their plain sum. Rows of a step with the same prompt are a group. Token ids are not in
 the file.
+
+TRL writes a file when it logs, after the update of its step: the policy version is `step - 1`, the number of
+updates before. With `num_iterations` or `steps_per_generation` TRL generates less often, and the version is
+the latest that the model can have had.
 """
 
 from __future__ import annotations
@@ -12,46 +16,42 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from typing import Any
-
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from ...errors import DatasetError
 from ...plugin import Format, Match
 from .messages import parquet_rows, without_nulls
-from .records import Arguments, Record, RolloutDataset, base_of, files_of, is_reserved, kept_json
+from .records import (
+    Arguments,
+    Record,
+    RolloutDataset,
+    columns_of_parquet,
+    detected,
+    files_of,
+    is_number,
+    own_metadata,
+    version_before,
+)
 
 PATTERN = "completions_*.parquet"
 _NEEDED = ("step", "prompt", "completion", "advantage")
 
 
+def _lacking(names: Collection[str]) -> list[str]:
+    return [name for name in _NEEDED if name not in names]
+
+
 def _detect(source: Any) -> Match:
     files = files_of(source, PATTERN)
-    if not files:
-        return Match(f"it has no {PATTERN}", 2, related=False)
-    try:
-        names = pq.read_schema(files[0]).names
-    except (pa.ArrowException, OSError):
-        return Match(f"{files[0].name} is no Parquet", 2, related=False)
-    lacking = [name for name in _NEEDED if name not in names]
-    if lacking:
-        return Match(f"{files[0].name} has no {', '.join(lacking)}", len(lacking), related=len(lacking) == 1)
-    return Match(f"{files[0].name} has completions of TRL")
+    return detected(files, PATTERN, columns_of_parquet, _lacking, "completions of TRL")
 
 
 class _Dataset(RolloutDataset):
-    def __init__(self, source: Any) -> None:
-        super().__init__()
-        self._files, self._base = files_of(source, PATTERN), base_of(source)
-        if not self._files:
-            raise DatasetError(f"{source} has no {PATTERN}.")
-
     def records(self) -> Iterator[Record]:
-        for path in self._files:
-            name = path.relative_to(self._base).as_posix()
+        for path in self.files:
+            name = path.relative_to(self.base).as_posix()
             counts: Counter[str] = Counter()
             for number, row in enumerate(parquet_rows(path)):
                 place = f"{path}, row {number}"
@@ -66,7 +66,7 @@ FORMAT = Format(
     None,
     f"{PATTERN} of TRL's log_completions, one or a folder of them",
     _detect,
-    lambda source, options: _Dataset(source),
+    lambda source, options: _Dataset(source, files_of(source, PATTERN), PATTERN),
     (),
 )
 
@@ -78,32 +78,22 @@ def _group(row: Mapping[str, Any]) -> str:
 
 def _arguments(row: Mapping[str, Any], facts: Mapping[str, Any], place: str) -> Arguments:
     names = list(row)
-    lacking = [name for name in _NEEDED if name not in names]
-    if lacking:
+    if lacking := _lacking(names):
         raise DatasetError(f"{place} has no {', '.join(lacking)}.")
     prompt, answer = (_messages(row[name], name, place) for name in ("prompt", "completion"))
     between = names[names.index("completion") + 1 : names.index("advantage")]
-    rewards = {
-        name: row[name] for name in between if isinstance(row[name], float) and not math.isnan(row[name])
-    }
-    others = {
-        name: value
-        for name, value in row.items()
-        if name not in _NEEDED and value is not None and not isinstance(value, float)
-    }
-    plain = {name: value for name, value in others.items() if isinstance(value, str | int)}
-    lists = {name: value for name, value in others.items() if name not in plain}
+    rewards = {name: row[name] for name in between if isinstance(row[name], float)}
+    others = {name: value for name, value in row.items() if name not in (*_NEEDED, *rewards)}
+    advantage = row["advantage"]
+    if advantage is not None and not is_number(advantage):
+        raise DatasetError(f"{place}: advantage is {advantage!r:.100}; expected a number.")
     return {
         "messages": [*prompt, *answer],
-        "sampled": [*[False] * len(prompt), *(each["role"] == "assistant" for each in answer)],
-        "rewards": rewards or None,
-        "numbers": {} if row["advantage"] is None else {"advantages": float(row["advantage"])},
-        "facts": facts,
-        "metadata": {
-            "step": row["step"],
-            **{f"trl_{name}" if is_reserved(name) else name: value for name, value in plain.items()},
-            **({"record": kept_json(lists, place)} if lists else {}),
-        },
+        "sampled": [*[False] * len(prompt), *(each.get("role") == "assistant" for each in answer)],
+        "rewards": {name: value for name, value in rewards.items() if not math.isnan(value)} or None,
+        "numbers": {} if advantage is None else {"advantages": advantage},
+        "facts": {**facts, "policy_version": version_before(row["step"])},
+        "metadata": {"step": row["step"], **own_metadata(others, "trl", place)},
     }
 
 

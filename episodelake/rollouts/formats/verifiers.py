@@ -12,7 +12,7 @@ by its length. `to_record` rounds log-probabilities to four decimals by default.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from itertools import groupby
 from pathlib import Path
@@ -21,15 +21,14 @@ from typing import Any, Literal
 from ...errors import DatasetError
 from ...plugin import Export, Format, Losses, Match, export_format
 from ..rollout import Rollout
-from ..steps import FACTS
 from .records import (
     Arguments,
     Record,
     RolloutDataset,
-    base_of,
+    detected,
+    exported_facts,
     files_of,
     first_keys,
-    is_reserved,
     json_lines,
     kept_json,
     list_at,
@@ -58,25 +57,22 @@ _OF_TRACE = frozenset({"id", "nodes", "rewards", "metrics", "stop_condition", "t
 _COMPUTED = "num_"
 
 
+def _files(source: Any) -> list[Path]:
+    return files_of(source, f"**/{PATTERN}")
+
+
+def _lacking(names: Collection[str]) -> list[str]:
+    has = ("task" in names, "nodes" in names or "traces" in names)
+    return [name for name, there in zip(("task", "nodes or traces"), has, strict=True) if not there]
+
+
 def _detect(source: Any) -> Match:
-    files = files_of(source, f"**/{PATTERN}")
-    if not files:
-        return Match(f"it has no {PATTERN}", 2, related=False)
-    keys = first_keys(files[0])
-    if "task" in keys and keys & {"nodes", "traces"}:
-        return Match(f"{files[0].name} has traces of verifiers")
-    return Match(f"{files[0].name} has no task with nodes or traces", 1, related="task" in keys)
+    return detected(_files(source), PATTERN, first_keys, _lacking, "traces of verifiers")
 
 
 class _Dataset(RolloutDataset):
-    def __init__(self, source: Any) -> None:
-        super().__init__()
-        self._files, self._base = files_of(source, f"**/{PATTERN}"), base_of(source)
-        if not self._files:
-            raise DatasetError(f"{source} has no {PATTERN}.")
-
     def records(self) -> Iterator[Record]:
-        return json_lines(self._files, self._base, self._of_line)
+        return json_lines(self.files, self.base, self._of_line)
 
     def _of_line(self, content: Any, place: str, key: str) -> Iterator[Record]:
         object_of(content, place)
@@ -100,7 +96,7 @@ FORMAT = Format(
     None,
     f"JSON lines with traces or episodes of verifiers v1, or a folder with {PATTERN}",
     _detect,
-    lambda source, options: _Dataset(source),
+    lambda source, options: _Dataset(source, _files(source), PATTERN),
     (),
 )
 
@@ -174,13 +170,12 @@ def _exported(rest: dict[str, Any], place: str) -> dict[str, dict[str, Any]]:
     """Take what our export has written of the rollout; nothing if the trace is none of ours."""
     info = mapping_at(rest, "info", place)
     given = dict(mapping_at(info, ROLLOUT, place))
+    exported = exported_facts(given)
     if ROLLOUT in info:
-        rest["info"] = {name: value for name, value in info.items() if name != ROLLOUT}
-    advantage = given.pop("advantage", None)
-    numbers = {} if advantage is None else {"advantages": advantage}
-    facts = {name: given.pop(name) for name in FACTS if name in given}
-    others = {name: value for name, value in given.items() if not is_reserved(name)}
-    return {"numbers": numbers, "facts": facts, "metadata": others}
+        rest["info"] = {**info, ROLLOUT: given}
+        if not given:  # nothing of another writer is left
+            del rest["info"][ROLLOUT]
+    return exported
 
 
 def _rest(values: Mapping[str, Any], known: Any) -> dict[str, Any]:
@@ -195,11 +190,16 @@ def _rest(values: Mapping[str, Any], known: Any) -> dict[str, Any]:
 def _node_rest(node: Mapping[str, Any], losses: Losses) -> dict[str, Any]:
     rest = _rest(node, {*_OF_NODE, *STREAMS, *_LOST_STREAMS})
     for name in _LOST_STREAMS:
-        losses.add(f"{name} of tokens", len(node.get(name) or ()))
+        losses.add(f"{name} of tokens", _length(node.get(name)))
     streams = node.get("loss_weights")
     if isinstance(streams, Mapping):
-        losses.add("loss_weights of tokens", sum(map(len, streams.values())))
+        losses.add("loss_weights of tokens", sum(map(_length, streams.values())))
     return rest
+
+
+def _length(values: Any) -> int:
+    """Return how many values there are; 1 for anything else than a list."""
+    return len(values) if isinstance(values, list) else int(values is not None)
 
 
 def _parent(node: Mapping[str, Any], at: int, place: str) -> int:
@@ -244,7 +244,7 @@ def _rewards(trace: Mapping[str, Any], rest: dict[str, Any], place: str) -> dict
         if reward is None:
             unscored[name] = None
             continue
-        content = object_of(reward, f"{place}: the reward {name!r}")
+        content = object_of(reward, f"{place}: the reward {name!r:.100}")
         scores[name] = content.get("score")
         if content.get("weight", 1.0) != 1.0:
             weights[name] = content["weight"]
@@ -391,10 +391,16 @@ def _trace(rollout: Rollout, metadata: dict[str, Any], losses: Losses) -> dict[s
             **rest.get("rewards", {}),
         },
         "metrics": {**metadata.get("metrics", {}), **rest.get("metrics", {})},
-        "info": {**rest.get("info", {}), **({ROLLOUT: further} if further else {})},
+        "info": _info(rest.get("info", {}), further),
         "stop_condition": metadata.get("stop_reason"),
         "timing": metadata.get("timing", {}),
     }
+
+
+def _info(kept: Mapping[str, Any], further: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `info` with what a trace has no other place for."""
+    own = {**kept.get(ROLLOUT, {}), **further}
+    return {**kept, **({ROLLOUT: own} if own else {})}
 
 
 def _nodes(rollout: Rollout, losses: Losses) -> Iterator[dict[str, Any]]:
@@ -421,7 +427,7 @@ def to_verifiers(message: Mapping[str, Any], losses: Losses) -> dict[str, Any]:
         losses.add("the role developer, which becomes system")
         made["role"] = "system"
     elif role not in _ROLES:
-        losses.add(f"the role {role}, which becomes user")
+        losses.add(f"the role {role:.100}, which becomes user")
         made["role"] = "user"
     content = made.get("content")
     if made["role"] == "assistant" and isinstance(content, list):

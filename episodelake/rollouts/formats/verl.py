@@ -3,15 +3,17 @@
 A line has the decoded texts `input` and `output`, so a rollout is two messages without tokens. `score` is the
 reward, `gts` the ground truth, other keys are of the reward function. `uid` is
 `{sample}_{rollout}_{output}`: the sample is the group. Older trainers write `request_id` in its place, and
-the rows of a step with the same input are a group. See `_log_rollout_data` in
-https://github.com/volcengine/verl, verl/trainer/ppo.
+the rows of a step with the same input are a group. verl counts steps from 1 and dumps the rollouts of step k,
+which the weights of version k - 1 have generated; an asynchronous trainer may have used older ones. See
+`_log_rollout_data` in https://github.com/volcengine/verl, verl/trainer/ppo.
 """
 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,17 +24,18 @@ from .records import (
     Arguments,
     Record,
     RolloutDataset,
-    base_of,
+    detected,
     files_of,
     first_keys,
-    is_reserved,
     json_lines,
-    kept_json,
     object_of,
+    own_metadata,
     text_or_none,
+    version_before,
 )
 
 PATTERN = "*.jsonl"
+_NUMBER = re.compile(r"\d{1,18}", re.ASCII)
 _NEEDED = ("input", "output", "score")
 _PLACED = frozenset({*_NEEDED, "uid", "step"})
 
@@ -41,29 +44,19 @@ def _files(source: Any) -> list[Path]:
     return [path for path in files_of(source, PATTERN) if path.stem.isdecimal()]
 
 
+def _lacking(names: Collection[str]) -> list[str]:
+    return [name for name in (*_NEEDED, "step") if name not in names]
+
+
 def _detect(source: Any) -> Match:
-    files = _files(source)
-    if not files:
-        return Match("it has no <step>.jsonl", 3, related=False)
-    lacking = [name for name in (*_NEEDED, "step") if name not in first_keys(files[0])]
-    if lacking:
-        return Match(f"{files[0].name} has no {', '.join(lacking)}", len(lacking), related=len(lacking) == 1)
-    return Match(f"{files[0].name} has rollouts of verl")
+    return detected(_files(source), "<step>.jsonl", first_keys, _lacking, "rollouts of verl")
 
 
 class _Dataset(RolloutDataset):
-    def __init__(self, source: Any) -> None:
-        super().__init__()
-        # Other JSON lines may lie beside those of the steps; a single file may have any name.
-        self._files, self._base = _files(source) or files_of(source, PATTERN), base_of(source)
-        if not self._files:
-            raise DatasetError(f"{source} has no {PATTERN}.")
-        self._counts: Counter[str] = Counter()
-
     def records(self) -> Iterator[Record]:
-        for path in self._files:
-            self._counts = Counter()
-            yield from json_lines([path], self._base, self._of_line)
+        for path in self.files:
+            self._counts: Counter[str] = Counter()
+            yield from json_lines([path], self.base, self._of_line)
 
     def _of_line(self, content: Any, place: str, key: str) -> list[Record]:
         row = object_of(content, place)
@@ -76,7 +69,7 @@ class _Dataset(RolloutDataset):
         """Return group and sample, and what else a `uid` says."""
         uid = text_or_none(row.get("uid"))
         pieces = uid.rsplit("_", 2) if uid is not None else []
-        if len(pieces) == 3 and pieces[1].isdecimal() and pieces[2].isdecimal():
+        if len(pieces) == 3 and all(map(_NUMBER.fullmatch, pieces[1:])):
             return {"group": pieces[0], "sample": int(pieces[1])}, {"uid": uid, "output": int(pieces[2])}
         digest = hashlib.sha256(repr(row.get("input")).encode(errors="surrogatepass")).hexdigest()
         group = f"{row.get('step')}-{digest[:12]}"
@@ -89,7 +82,8 @@ FORMAT = Format(
     None,
     "<step>.jsonl with input, output, score and step, as verl writes them, or a folder of such files",
     _detect,
-    lambda source, options: _Dataset(source),
+    # Other JSON lines may lie beside those of the steps; a single file may have any name.
+    lambda source, options: _Dataset(source, _files(source) or files_of(source, PATTERN), PATTERN),
     (),
 )
 
@@ -100,9 +94,7 @@ def _arguments(
     for name in ("input", "output"):
         if not isinstance(row.get(name), str):
             raise DatasetError(f"{place}: {name} is {row.get(name)!r:.100}; expected a text.")
-    others = {name: value for name, value in row.items() if name not in _PLACED and value is not None}
-    plain = {name: value for name, value in others.items() if isinstance(value, str | int | float)}
-    lists = {name: value for name, value in others.items() if name not in plain}
+    others = {name: value for name, value in row.items() if name not in _PLACED}
     step = row.get("step")
     return {
         "messages": [
@@ -110,11 +102,10 @@ def _arguments(
             {"role": "assistant", "content": row["output"]},
         ],
         "rewards": row.get("score"),
-        "facts": facts,
+        "facts": {**facts, "policy_version": version_before(step)},
         "metadata": {
-            **{f"verl_{name}" if is_reserved(name) else name: value for name, value in plain.items()},
+            **own_metadata(others, "verl", place),
             **metadata,
             **({} if step is None else {"step": step}),
-            **({"record": kept_json(lists, place)} if lists else {}),
         },
     }

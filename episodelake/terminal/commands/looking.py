@@ -96,7 +96,8 @@ def ls(
     from ..reports.open_store import explored
 
     count = row_limit(Page(), limit, as_json=as_json)
-    listing = Listing(condition, order_by, descending, offset, count, column_names(columns))
+    names = Page().is_terminal and not as_json
+    listing = Listing(condition, order_by, descending, offset, count, column_names(columns), names)
     (rows, total), _ = explored(path, storage, listing.rows)
     return Report(rows, partial(write_episodes, listing=listing, total=total))
 
@@ -217,12 +218,18 @@ def stats(
     """
     from ..reports.open_store import explored
     from ..reports.statistics import measured, write_statistics
+    from ..reports.store_figures import run_labels
 
     if episodes_only and columns:
         raise typer.BadParameter("it does not go with --episodes-only.", param_hint="--columns")
     wanted = [] if episodes_only else column_names(columns)
-    report, status = explored(path, storage, lambda opened: measured(opened, condition, wanted), steps=True)
-    return Report(report, write_statistics, status=status)
+    (report, labels), status = explored(
+        path,
+        storage,
+        lambda opened: (measured(opened, condition, wanted), run_labels(opened.store)),
+        steps=True,
+    )
+    return Report(report, partial(write_statistics, labels=labels), status=status)
 
 
 @command(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from rich import box
-from rich.cells import cell_len
+from rich.cells import cell_len, set_cell_size
 from rich.table import Table
 from rich.text import Text
 
@@ -18,7 +19,10 @@ PLUMBING = (
     *("segment", "row_start", "row_count", "wide_seed", "env_index", "number", "options", "run_id"),
     *("store_id", "store_version"),
 )
-#: The width to which cells are shortened, and that up to which those of important columns are not.
+#: Columns with ids, of which the number at the end stays.
+IDS = ("episode_id", "run_id", "run", "series", "name", "run.name")
+#: The width to which cells are shortened, and that up to which those of important columns are not. Ids have
+#: up to half of the window.
 SHORT, WHOLE = 16, 30
 
 
@@ -33,11 +37,19 @@ def fitted_table(
         first: names, the most important one first, after the column that names the rows: that at the left.
         ellipsis: mark where a text is cut.
     """
+    columns = [*columns]
     order = sorted(range(len(columns)), key=lambda index: (index > 0, _rank(columns[index].name, first)))
     kept, room, whole = [], width + GAP, set()
     for index in order:
         column = columns[index]
         full = max(map(cell_len, (column.name, *column.cells)))
+        if column.name in IDS:
+            most = max(min(width // 2, room - GAP), len(column.name))
+            column = columns[index] = replace(
+                column, cells=[_short_id(id, most, ellipsis) for id in column.cells]
+            )
+            full = max(map(cell_len, (column.name, *column.cells)))
+            whole.add(index)
         if column.name in first[:1] or ((index == 0 or column.name in first) and full <= WHOLE):
             whole.add(index)
         need = (full if index in whole else min(full, SHORT)) + GAP
@@ -64,6 +76,15 @@ def fitted_table(
     for row in zip(*(columns[index].cells for index in sorted(kept)), strict=True):
         table.add_row(*map(short, row))
     return table, [column.name for index, column in enumerate(columns) if index not in kept]
+
+
+def _short_id(text: str, width: int, ellipsis: bool) -> str:
+    """Return an id that is shortened as commands take it: the beginning of its run, and its number."""
+    if cell_len(text) <= width:
+        return text
+    run, slash, number = text.rpartition("/")
+    end = f"{'…' if ellipsis else ''}{slash}{number}" if slash else "…" if ellipsis else ""
+    return set_cell_size(run or text, max(width - cell_len(end), 1)) + end
 
 
 def _rank(name: str, first: Sequence[str]) -> int:

@@ -22,7 +22,7 @@ from ...plugin import counted
 from ...plugin.files import make_folder, names_in
 from ...types import ReplayReport
 from ..output.page import Page
-from .drawings import RunSeries, histogram_drawing
+from .drawings import drawn_series, histogram_drawing
 
 POLICIES = ("random", "scripted")
 
@@ -89,10 +89,6 @@ FROM episodes ORDER BY length DESC, episode_id LIMIT 3""",
     ),
 )
 
-RETURNS = """\
-SELECT runs."metadata.policy" AS policy, episode_return
-FROM episodes JOIN runs USING (run_id)"""
-
 ANGLES = "SELECT action, avg(observation[3]) FROM transitions GROUP BY action"
 
 
@@ -127,12 +123,7 @@ def run_demo(page: Page, path: Path, episodes: int) -> bool:
     for task in TASKS:
         page.line()
         page.line(f"{task.env_id}: how often each return occurs", "bold")
-        returns = stores[task.name].query(RETURNS)
-        series = [
-            RunSeries(policy, "", returns.filter(policy=policy)["episode_return"].to_numpy(), "series")
-            for policy in POLICIES
-        ]
-        histogram_drawing(series).write(page)
+        histogram_drawing(drawn_series(stores[task.name], "returns", "run.policy")).write(page)
     page.heading("4  Rebuild all episodes and replay them")
     same = _replay_all(page, path, stores)
     page.heading("5  Try next")

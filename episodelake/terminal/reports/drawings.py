@@ -6,7 +6,7 @@ Each is a table with sparklines over small aggregates: a row for each run or oth
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from ...errors import NothingToDrawError
 from ...plugin import counted
 from ..output.page import Page
 from ..output.sparkline import Line, span_of, stretches
+from .store_figures import run_labels
 
 POINTS = 60
 BINS = 40
@@ -28,14 +29,16 @@ class Drawing:
     Attributes:
         rows: its numbers, as `--json` prints them.
         notes: remarks below it.
-        one_scale: whether all lines have the same scale.
+        span: the scale of all lines; None where each has its own.
         shown: rows to draw instead.
+        labels: on a terminal, what runs are called in place of their ids.
     """
 
     rows: list[dict[str, Any]]
     notes: Sequence[str] = ()
-    one_scale: bool = False
+    span: tuple[float, float] | None = None
     shown: list[dict[str, Any]] | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
 
     def write(self, page: Page, rows: object = None) -> None:
         """Draw on a page.
@@ -46,11 +49,17 @@ class Drawing:
         if not self.rows:
             raise NothingToDrawError("There is nothing to draw: these episodes have no such numbers.")
         lines = [_numbers(row["points"]) for row in self.rows if "points" in row]
-        span = span_of(lines) if self.one_scale else None
-        cells = [_cells(row, span) for row in self.shown or self.rows]
+        cells = [_cells(row, self.span) for row in self.shown or self.rows]
+        if page.is_terminal:
+            named = {name: label for name, label in self.labels.items() if name != label}
+            cells = [
+                {**row, "run": named.get(row["run"], row["run"])} if "run" in row else row for row in cells
+            ]
+        if not any(row.get("beyond") for row in cells):
+            cells = [{name: cell for name, cell in row.items() if name != "beyond"} for row in cells]
         for keys in dict.fromkeys(map(tuple, cells)):
             page.table([row for row in cells if tuple(row) == keys], first=())
-        if self.one_scale and len(lines) > 1:
+        if self.span and len(lines) > 1:
             page.note("All lines have the same scale.")
         for note in self.notes:
             page.note(note)
@@ -87,8 +96,25 @@ class RunSeries:
     kind: str
 
 
-def drawn_series(view: EpisodeView, what: str, by: str | None) -> tuple[list[RunSeries], str]:
-    """Return the returns or lengths by run, the oldest run first, and a note on runs that are left out.
+@dataclass(frozen=True)
+class DrawnSeries:
+    """Some series.
+
+    Attributes:
+        series: the oldest run first.
+        notes: on runs that are left out, and on outliers.
+        ends: where an axis of all of them ends, before a few outliers; None where there is no finite value.
+        labels: what runs are called, by their names in `series`.
+    """
+
+    series: list[RunSeries]
+    notes: Sequence[str]
+    ends: tuple[float, float] | None
+    labels: Mapping[str, str]
+
+
+def drawn_series(view: EpisodeView, what: str, by: str | None) -> DrawnSeries:
+    """Return the returns or lengths by run.
 
     Args:
         view: the episodes.
@@ -102,7 +128,9 @@ def drawn_series(view: EpisodeView, what: str, by: str | None) -> tuple[list[Run
         RunSeries(_named(name, panel), panel, part["value"].to_numpy(), "run" if by is None else "series")
         for (name, panel), part in parts.items()
     ]
-    return series, " ".join(numbers.notes)
+    runs = run_labels(view) if by is None else {}
+    labels = {_named(name, panel): _named(runs[name], panel) for name, panel in parts if name in runs}
+    return DrawnSeries(series, numbers.notes, numbers.ends, labels)
 
 
 def _named(series: str, panel: str) -> str:
@@ -110,10 +138,14 @@ def _named(series: str, panel: str) -> str:
     return f"{series} [{panel.rpartition(' ')[2]}]" if panel else series
 
 
-def time_drawing(series: Sequence[RunSeries], left_out: str) -> Drawing:
+def time_drawing(drawn: DrawnSeries) -> Drawing:
     """Draw a line per run."""
-    rows = [{**_counts_of(each), **_spread(each.values), "points": _means(each.values)} for each in series]
-    return Drawing(rows, _left_out(rows, left_out), one_scale=not any(each.panel for each in series))
+    rows = [
+        {**_counts_of(each), **_spread(each.values), "points": _means(each.values)} for each in drawn.series
+    ]
+    several = any(each.panel for each in drawn.series)
+    span = None if several else drawn.ends
+    return Drawing(rows, _left_out(rows, drawn.notes), span, labels=drawn.labels)
 
 
 def learning_drawing(view: EpisodeView, **options: Any) -> Drawing:
@@ -132,12 +164,14 @@ def learning_drawing(view: EpisodeView, **options: Any) -> Drawing:
         ).items()
     ]
     median = "A point is the median return of the episodes of a stretch."
-    return Drawing(rows, [median, *numbers.notes], one_scale=not any(row["panel"] for row in rows))
+    lines = [_numbers(row["points"]) for row in rows]
+    several = any(row["panel"] for row in rows)
+    return Drawing(rows, [median, *numbers.notes], None if several else span_of(lines))
 
 
-def _left_out(rows: Sequence[Mapping[str, Any]], left_out: str) -> list[str]:
-    """Return notes on the runs and the episodes that are not drawn."""
-    notes = [left_out] if left_out else []
+def _left_out(rows: Sequence[Mapping[str, Any]], notes: Sequence[str]) -> list[str]:
+    """Return notes, also on the episodes that are not drawn."""
+    notes = [*notes]
     lost = sum(each["episodes"] - each["finite"] for each in rows)
     if lost:
         episodes = counted(sum(each["episodes"] for each in rows), "episode")
@@ -165,29 +199,30 @@ def _means(values: np.ndarray) -> list[float]:
     return [float(part.mean()) for part in stretches(values, min(len(values), POINTS))]
 
 
-def histogram_drawing(series: Sequence[RunSeries], left_out: str = "") -> Drawing:
-    """Draw how often each value occurs, by run over the same bins."""
-    finite = {each.name: each.values[np.isfinite(each.values)] for each in series}
-    edges = _edges(np.concatenate(list(finite.values()))) if finite else np.zeros(0)
+def histogram_drawing(drawn: DrawnSeries) -> Drawing:
+    """Draw how often each value occurs, by run over the same bins; the outer ones hold the outliers."""
+    edges = _edges(drawn.ends)
     rows = [
-        {**_counts_of(each), "edges": edges.tolist(), "counts": _counts(finite[each.name], edges)}
-        for each in series
+        {**_counts_of(each), "edges": edges.tolist(), **_counts(each.values[np.isfinite(each.values)], edges)}
+        for each in drawn.series
     ]
-    return Drawing(rows, _left_out(rows, left_out))
+    return Drawing(rows, _left_out(rows, drawn.notes), labels=drawn.labels)
 
 
-def _edges(values: np.ndarray) -> np.ndarray:
+def _edges(ends: tuple[float, float] | None) -> np.ndarray:
     """Return the edges of equal bins; the same edge twice for a single value, none without values."""
-    if not len(values):
+    if ends is None:
         return np.zeros(0)
-    low, high = values.min(), values.max()
-    return np.array([low, low]) if low == high else np.linspace(low, high, BINS + 1)
+    return np.array(ends) if ends[0] == ends[1] else np.linspace(*ends, BINS + 1)
 
 
-def _counts(values: np.ndarray, edges: np.ndarray) -> list[int]:
+def _counts(values: np.ndarray, edges: np.ndarray) -> dict[str, Any]:
+    """Return how many values are in each bin, and how many of these are beyond the outer edges."""
     if not len(edges):
-        return []
-    return [len(values)] if edges[0] == edges[-1] else np.histogram(values, edges)[0].tolist()
+        return {"counts": [], "beyond": 0}
+    inside = np.clip(values, edges[0], edges[-1])
+    counts = [len(values)] if edges[0] == edges[-1] else np.histogram(inside, edges)[0].tolist()
+    return {"counts": counts, "beyond": int((inside != values).sum())}
 
 
 def actions_drawing(view: EpisodeView) -> Drawing:

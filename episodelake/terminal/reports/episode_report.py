@@ -28,7 +28,7 @@ from ...errors import (
     UntrustedEnvError,
 )
 from ...plugin import QuerySession, collected, counted, suggest
-from ...plugin.columns import REWARD, unescape
+from ...plugin.columns import ACTION, OBSERVATION, REWARD, unescape
 from ...types import EpisodeVideo, ReplayReport, Signal
 from ..output.exporting import check_target, file_report
 from ..output.page import Page
@@ -39,6 +39,9 @@ from .rollout_report import Conversation
 
 END_ROWS = 3
 SIGNALS = 16
+#: Of a column with many numbers so many are drawn.
+FIRST_NUMBERS = 4
+_ROOTS = (ACTION, OBSERVATION, "info", "policy")
 _METADATA = "metadata."
 _SUMMARY = ("run_id", "length", "episode_return", "end_reason", "terminated", "truncated", "seed")
 _SUMMARY += ("options", "env_index", "started_at", "ended_at", "metadata")
@@ -56,9 +59,9 @@ class EpisodeLook:
     Attributes:
         episode: the episode.
         position: its position in the whole store.
-        signals: its series of few numbers per step; of several agents, their rewards.
+        signals: its series of few numbers per step, and the first of columns of many.
         ends: its first and last rows; None for several agents.
-        run_metadata: the metadata of its run.
+        run_name, run_metadata: the name and the metadata of its run.
         lost: the error of its steps, if they cannot be read; there are then no signals and rows.
         conversation: of a rollout, in place of signals and ends.
     """
@@ -67,6 +70,7 @@ class EpisodeLook:
     position: int
     signals: list[Signal]
     ends: pa.Table | None
+    run_name: str | None
     run_metadata: dict[str, Any]
     lost: CorruptStoreError | None = None
     conversation: Conversation | None = None
@@ -75,17 +79,17 @@ class EpisodeLook:
     def of(opened: Explored, episode: Episode) -> EpisodeLook:
         """Read the facts."""
         position = opened.position(episode.position)
-        metadata = _run_metadata(opened.store, episode)
+        run = _run_of(opened.store, episode)
         try:
             if opened.store.handle.manifest.rollouts is not None:
                 conversation = Conversation.of(opened.store.rollout(episode.position))
-                return EpisodeLook(episode, position, [], None, metadata, conversation=conversation)
+                return EpisodeLook(episode, position, [], None, *run, conversation=conversation)
             # Signals first, whose reader checks the checksums that Polars ignores.
-            signals = episode.signals([REWARD] if episode.agents else None)
+            signals = _signals_of(opened.store, episode)
             ends = None if isinstance(episode, MultiAgentEpisode) else _ends(opened.store, episode)
         except CorruptStoreError as error:
-            return EpisodeLook(episode, position, [], None, metadata, error)
-        return EpisodeLook(episode, position, signals, ends, metadata)
+            return EpisodeLook(episode, position, [], None, *run, error)
+        return EpisodeLook(episode, position, signals, ends, *run)
 
 
 def find_episode(opened: Explored, key: int | str, agent: str | None = None) -> Episode:
@@ -153,6 +157,7 @@ def episode_report(look: EpisodeLook, agent: str | None) -> dict[str, Any]:
         "episode_id": episode.id,
         "position": look.position,
         **{name: getattr(episode, name) for name in _SUMMARY},
+        "run_name": look.run_name,
         "run_metadata": look.run_metadata,
         "annotations": episode.annotations,
         "agent": agent,
@@ -202,7 +207,7 @@ def write_episode(page: Page, look: EpisodeLook, report: Mapping[str, Any], whol
         page.heading("Agents")
         page.table(_agents_of(episode))
         page.note("Rows by agent: episodelake sql STORE \"SELECT * FROM steps WHERE agent_id = 'NAME'\"")
-        page.heading("Rewards over time")
+        page.heading("Over time")
     if ends is not None:
         page.heading("First and last rows" if episode.length + 1 > 2 * END_ROWS else "Rows")
         page.frame(ends)
@@ -242,13 +247,28 @@ def write_replay(page: Page, report: ReplayReport, env: str) -> None:
     )
 
 
-def _run_metadata(store: EpisodeStore, episode: Episode) -> dict[str, Any]:
-    """Return the metadata of the episode's run, by key."""
+def _signals_of(store: EpisodeStore, episode: Episode) -> list[Signal]:
+    """Return rewards, then actions, observations, infos and policy values."""
+    signals = episode.signals([REWARD])
+    for root in _ROOTS:
+        # Other episodes may have other infos.
+        signals += [signal for signal in episode.signals([root]) if np.isfinite(signal.values).any()]
+        drawn = {signal.column for signal in signals}
+        names = store.context.snapshot.shown_schema("steps").names
+        wide = [name for name in names if name.partition(".")[0] == root and name not in drawn]
+        if not episode.agents:
+            signals += [signal for name in wide for signal in episode.signals([f"{name}[0:{FIRST_NUMBERS}]"])]
+    return signals
+
+
+def _run_of(store: EpisodeStore, episode: Episode) -> tuple[str | None, dict[str, Any]]:
+    """Return the name of the episode's run, and its metadata by key."""
     rows = collected(store.runs.filter(pl.col("run_id") == episode.run_id)).to_dicts()
     values = {name: value for row in rows for name, value in row.items() if value is not None}
     metadata = {name: value for name, value in values.items() if name.startswith(_METADATA)}
     others = json.loads(metadata.pop(f"{_METADATA}_json", "{}"))
-    return {unescape(name.removeprefix(_METADATA)): value for name, value in metadata.items()} | others
+    named = {unescape(name.removeprefix(_METADATA)): value for name, value in metadata.items()}
+    return values.get("name"), named | others
 
 
 def _ends(store: EpisodeStore, episode: Episode) -> pa.Table:

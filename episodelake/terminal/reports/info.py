@@ -20,10 +20,11 @@ from ..output.cells import Amount, number_text
 from ..output.page import Page
 from .open_store import Explored, live_message
 from .rollout_report import rollout_figures
-from .store_figures import store_figures
+from .store_figures import is_hidden, store_figures
 
 RUNS_SHOWN = 10
 POLICIES_SHOWN = 20
+_OF_RUNS = ("started_at", "episodes", "transitions", "mean_length", "mean_return")
 
 
 def info_of(opened: Explored) -> dict[str, Any]:
@@ -212,12 +213,13 @@ def _card(page: Page, report: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 def _write_runs(page: Page, runs: list[dict[str, Any]]) -> None:
     page.heading("Runs")
-    names = ("run_id", "started_at", "episodes", "transitions", "mean_length", "mean_return")
+    hidden = any(is_hidden(run["run_id"], run["name"]) for run in runs)
+    names = ("run_id", *(("name",) if hidden else ()), *_OF_RUNS)
     shown = [
         {name: run[name] for name in names if name in run}
         for run in (runs[:RUNS_SHOWN] if page.is_terminal else runs)
     ]
-    page.frame(pl.DataFrame(shown, infer_schema_length=None))
+    page.frame(pl.DataFrame(shown, infer_schema_length=None), ("run_id", "name", "episodes", "mean_return"))
     if len(runs) > len(shown):
         page.note(f"{len(runs) - len(shown)} older runs; `episodelake head STORE runs` shows the table.")
 

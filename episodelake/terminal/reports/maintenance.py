@@ -138,13 +138,19 @@ def health_facts(report: HealthReport) -> dict[str, Any]:
 
 def write_health(page: Page, report: HealthReport) -> None:
     """Write the report of `health`."""
-    if report.findings:
-        page.frame(report.frame().drop("column"), first=("kind", "episodes", "message", "first"))
-        page.note(
-            f"{report.share:.2%} of {counted(report.count, 'episode')} have findings; --json names them all."
-        )
-    else:
+    if not report.findings:
         page.line(str(report))
+        return
+    rows = report.frame().drop("column")
+    if page.is_terminal:
+        # Messages are sentences: they wrap instead of being cut as the cells of a table are.
+        firsts = [f"\nfirst: {row['first']}" if row["first"] else "" for row in rows.iter_rows(named=True)]
+        texts = [f"{message}{first}" for message, first in zip(rows["message"], firsts, strict=True)]
+        page.pairs(list(zip(rows["kind"], texts, strict=True)))
+        page.line()
+    else:
+        page.frame(rows)
+    page.note(f"{report.summary} --json names the episodes.")
 
 
 def _yes(flag: bool) -> str:

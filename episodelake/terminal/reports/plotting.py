@@ -140,4 +140,4 @@ def _drawing(view: EpisodeView, kind: str, given: dict[str, Any]) -> Drawing:
         case "actions":
             return actions_drawing(view)
     series = drawn_series(view, "lengths" if kind == "lengths" else "returns", given.get("by"))
-    return (histogram_drawing if kind == "histogram" else time_drawing)(*series)
+    return (histogram_drawing if kind == "histogram" else time_drawing)(series)

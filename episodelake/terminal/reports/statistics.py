@@ -23,7 +23,7 @@ from .open_store import Explored, meant
 #: As those of `EpisodeView.stats`: interpolated between two values.
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 #: The columns that a narrow terminal keeps.
-FIRST = ("column", "run_id", "element", "mean", "std", "minimum", "q0.5", "maximum", "count", "nan", "absent")
+FIRST = ("column", "run", "element", "mean", "std", "minimum", "q0.5", "maximum", "count", "nan", "absent")
 
 
 def measured(
@@ -45,13 +45,13 @@ def measured(
     }
 
 
-def write_statistics(page: Page, report: Mapping[str, Any]) -> None:
-    """Write the figures as tables."""
+def write_statistics(page: Page, report: Mapping[str, Any], labels: Mapping[str, str]) -> None:
+    """Write the figures as tables, on a terminal with the labels of runs in place of ids."""
     if not report["episodes"]:
         page.note("There is no episode to measure.")
         return
     page.heading("Episodes")
-    page.frame(_frame(report["episodes"]), first=FIRST)
+    page.frame(_frame(report["episodes"], labels if page.is_terminal else {}), first=FIRST)
     if report["columns"]:
         page.heading("Columns of steps")
         page.frame(_frame(report["columns"]), first=FIRST)
@@ -102,9 +102,12 @@ def figures(values: pl.Series) -> dict[str, Any]:
     return {**shown, "maximum": numbers.max()}
 
 
-def _frame(rows: list[dict[str, Any]]) -> pl.DataFrame:
+def _frame(rows: list[dict[str, Any]], labels: Mapping[str, str] | None = None) -> pl.DataFrame:
     frame = pl.DataFrame(rows, infer_schema_length=None)
-    return frame.with_columns(pl.col("run_id").fill_null("(all)")) if "run_id" in frame.columns else frame
+    if "run_id" not in frame.columns:
+        return frame
+    named = frame.with_columns(pl.col("run_id").replace(labels or {}).fill_null("(all)"))
+    return named.rename({"run_id": "run"}) if labels else named
 
 
 _ELEMENT = re.compile(r"(.+)\[([^\[\]]+)\]")

@@ -10,7 +10,7 @@ from typing import Any
 
 import polars as pl
 
-from ... import EpisodeStore
+from ... import EpisodeStore, EpisodeView
 from ...plugin import collected
 
 #: The most objectives of a reward that are reported.
@@ -55,6 +55,23 @@ def store_figures(store: EpisodeStore) -> StoreFigures:
         end_reasons=dict(reasons.rows()),
         agents=_agents(store, episodes) if store.agent_groups else [],
     )
+
+
+def is_hidden(run_id: str, name: str | None) -> bool:
+    """Return whether the id of a run lacks its name: ids have ASCII letters and digits only."""
+    return name is not None and not name.isascii() and not run_id.startswith(name)
+
+
+def has_hidden_names(store: EpisodeStore) -> bool:
+    """Return whether the id of any run lacks its name."""
+    return any(is_hidden(*row) for row in collected(store.runs.select("run_id", "name")).iter_rows())
+
+
+def run_labels(store: EpisodeView) -> dict[str, str]:
+    """Return the names of runs by id, for people: of those that share a name, and those without, the id."""
+    runs = collected(store.runs.select("run_id", "name"))
+    unique = runs.filter(pl.col("name").is_not_null() & pl.col("name").is_unique())
+    return {**dict(zip(runs["run_id"], runs["run_id"], strict=True)), **dict(unique.iter_rows())}
 
 
 def _runs(store: EpisodeStore, episodes: pl.DataFrame) -> list[dict[str, Any]]:

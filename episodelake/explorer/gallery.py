@@ -1,0 +1,59 @@
+"""Pictures of runs on the overview."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import polars as pl
+from nicegui import ui
+
+from .moments import text_of
+from .widgets import PageOwner
+
+#: The newest runs have pictures.
+_MOST_RUNS = 12
+
+
+class RunPictures:
+    """A picture of the newest episode of each run, which plays under the pointer; a click opens the episode.
+
+    Args:
+        page: the page that it is part of.
+    """
+
+    def __init__(self, page: PageOwner) -> None:
+        self.page = page
+        self._shown: list[str] = []
+        with ui.element("section").classes("card part").mark("run-pictures") as self._part:
+            with ui.element("h2").classes("part-title"):
+                ui.label("Newest episodes")
+            self._place = ui.element("div").classes("run-pictures")
+            self._place.style(f"--ratio: {page.watch.sheets.ratio or 1:.4g}")
+        self.show()
+
+    def show(self) -> None:
+        """Show the version that the page shows."""
+        episodes = self.page.shown.episodes
+        newest = episodes.frame.group_by("run_id", maintain_order=True).agg(pl.col("episode_id").last())
+        ids = newest["episode_id"].tail(_MOST_RUNS).to_list()[::-1]
+        self._part.set_visibility(bool(ids) and self.page.watch.sheets.ratio is not None)
+        if ids == self._shown:
+            return
+        self._shown, labels = ids, {run.run_id: run.label for run in episodes.runs}
+        self._place.clear()
+        with self._place:
+            for episode_id in ids:
+                run_id, _, number = episode_id.rpartition("/")
+                name = f"{labels.get(run_id, run_id)}/{number}"
+                with ui.element("button").classes("shot shot-open") as shot:
+                    shot.props["title"] = text_of(episode_id)
+                    with ui.element("span").classes("thumb"):
+                        image = ui.element("img").props("loading=lazy fetchpriority=low")
+                        image.props["src"], image.props["alt"] = self.page.watch.sheets.url_of(episode_id), ""
+                    ui.label(text_of(name)).classes("shot-name mono")
+                shot.on("click", partial(self._open, episode_id))
+
+    def _open(self, episode_id: str) -> None:
+        self.page.show_list()
+        self.page.open_episode(episode_id)
+        self.page.look_at_player()
