@@ -728,7 +728,8 @@ def test_a_roboticist_labels_episodes(visit: Open, tmp_path: Path) -> None:
         seen.press("d")
         seen.opened(made[4])
         labelled("outcome", None, "drop")
-        assert read()[5].step_annotations["outcome"] == [None, "slip", "slip"]
+        steps = lambda: read()[5].step_annotations.get("outcome")  # noqa: E731
+        wait_until(lambda: steps() == [None, "slip", "slip"], "the label of two steps")
         assert read().card["labels"] == ['s outcome="slip"', 'd outcome="drop"']
         seen.press("?")
         expect(page.get_by_role("dialog", name="Keys")).to_contain_text("undo the last label")
