@@ -45,6 +45,12 @@ Open = Callable[..., Visit]
 HOSTILE_NAME = "odd/<img src=x onerror=alert(3)> & #?name=é"
 ENDLESS = "SELECT count(*) FROM range(10000000000000) WHERE range % 7 = 3"
 CAMERAS, STEPS = ("front", "left", "right", "wrist"), 30
+# How many pixels of a canvas are black ink.
+BLACK = """(canvas) => {
+    const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+    const black = (i) => data[i] > 200 && Math.max(...data.slice(i - 3, i)) < 60;
+    return data.filter((_, i) => i % 4 === 3 && black(i)).length;
+}"""
 # Read the step that is shown, keep the browser busy, and click.
 BUSY_THEN_CLICK = """(button) => {
     const begun = document.querySelector(".timeline .t").textContent.split(" ")[2];
@@ -548,6 +554,13 @@ def test_keys_names_colours_and_widths(explorer: Explorer, store: el.EpisodeStor
         assert contrast(run) >= 4.5
         button.click()
     expect(editor).to_have_css("background-color", "rgb(255, 255, 255)")
+    button.click()
+    seen.tab("Episodes")
+    expect(seen.canvas(".overview")).to_be_visible()
+    settle(page)
+    assert seen.canvas(".overview").evaluate(BLACK) == 0, "a chart that was hidden takes the new colours"
+    button.click()
+    seen.tab("SQL")
 
     for width in (1100, 700, 400):
         page.set_viewport_size({"width": width, "height": 800})
@@ -617,6 +630,8 @@ def test_queries(explorer: Explorer, store: el.EpisodeStore, visit: Open) -> Non
     seen.ask(f"SELECT episode_id, t, reward FROM steps WHERE episode_id = '{episode.id}' ORDER BY t")
     expect(page.get_by_label("x", exact=True)).to_have_value("t")
     expect(page.get_by_label("y", exact=True)).to_have_value("reward")
+    settle(page)
+    earlier = chart.screenshot()
     result.nth(2).click()
     seen.opened(episode)
     seen.at(2, episode.length)
@@ -633,6 +648,12 @@ def test_queries(explorer: Explorer, store: el.EpisodeStore, visit: Open) -> Non
     expect(chart).to_be_hidden()
     for name in ("CSV", "Show these episodes"):
         expect(page.get_by_role("button", name=name)).to_be_hidden()
+    seen.ask("SELECT t, -reward AS reward FROM steps LIMIT 4")
+    expect(chart).to_be_visible()
+    settle(page)
+    assert chart.screenshot() != earlier, "the chart of an earlier query"
+    seen.ask("SELECT retrun FROM episodes")
+    expect(chart).to_be_hidden()
     box.press("Control+Enter")
     assert box.inner_text() == "SELECT retrun FROM episodes", "the key runs the query and adds nothing"
     seen.ask("SELECT * FROM read_csv('/etc/passwd')")
