@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from ..store.common.arguments import flag, whole_number
 from ..store.errors import CorruptStoreError, EpisodeNotFoundError, InvalidArgumentError
-from ..store.snapshot import EpisodeSet
+from ..store.rewrite.episode_set import EpisodeSet
 from .blocks import Block, BlockPart, BlockReader
 from .context import ContextView, EpisodeRowReader, ReadContext, refresh_hint
 from .episode import Episode, MultiAgentEpisode

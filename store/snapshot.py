@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
 from typing import Any
@@ -117,13 +116,6 @@ class Snapshot:
     def card(self) -> CardEntries:
         """The dataset card of the store."""
         return read_card(self.layout)
-
-    def dimension_names(self, column: str, size: int) -> tuple[str, ...] | None:
-        """Return the card's names for the numbers of a column; None where it has none or is damaged."""
-        try:
-            return self.card.dimension_names(column, size)
-        except CorruptStoreError:
-            return None
 
     @property
     def commits(self) -> tuple[tuple[int, bytes | None], ...]:
@@ -492,16 +484,3 @@ class Snapshot:
                 f"Version {self.version} of {self.layout.root} was vacuumed: some of its files are gone. "
                 "Open the newest version, or a tagged one."
             )
-
-
-@dataclass(frozen=True)
-class EpisodeSet:
-    """Episodes of a snapshot: all, or those with certain ids.
-
-    Attributes:
-        snapshot: the snapshot.
-        ids: their ids, in any order; None for all.
-    """
-
-    snapshot: Snapshot
-    ids: pa.Array | None = None

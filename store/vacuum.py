@@ -26,7 +26,7 @@ from .delta.log import (
     commit_actions,
     commit_name,
     commits_of,
-    first_version,
+    oldest_version,
     read_commit,
     reading_commit,
 )
@@ -293,10 +293,10 @@ def _version_at(layout: Layout, table: str, moment: float, newest: int) -> int:
     """Return the version that was the newest at a moment, or the oldest that the log still has."""
     log = layout.table(table) / _LOG
     dates = {entry.name: entry.modified for entry in log.entries()}
-    names = list(dates)
-    commits = {version: dates[commit_name(version)] for version in commits_of(names) if version <= newest}
+    versions = commits_of(list(dates))
+    commits = {version: dates[commit_name(version)] for version in versions if version <= newest}
     older = older_versions(commits, moment)
-    return max(older[-1] if older else 0, first_version(names))
+    return max(older[-1] if older else 0, oldest_version(versions, checkpoints_of(list(dates))))
 
 
 def _add_version(needed: _Needed, layout: Layout, name: str, version: int) -> None:

@@ -52,6 +52,8 @@ export default {
   <template #body-cell-store="props"><td class="text-left"><a class="mono" :href="props.row._href">{{ props.value }}</a>
     <span v-if="props.row._live" class="dot following" role="img" aria-label="recording" title="recording"></span>
     </td></template>
+  <template #body-cell-health="props"><td class="text-left"><span :class="['health', props.row._severe]">
+    {{ props.value }}</span></td></template>
   <template #no-data="props"><div class="nothing">{{ props.message }}
     <button v-if="clearable" class="clear" @click="$emit('clear')">Clear the filter</button></div></template>
   <template #body-cell="props"><td :class="['text-' + props.col.align, props.col.classes]"

@@ -17,7 +17,7 @@ from nicegui.events import GenericEventArguments
 from .. import Episode
 from ..errors import EpisodelakeError
 from ..plugin import require
-from ..readers.charts.bins import usual_range
+from ..readers.charts.bins import usual_ends
 from .live.watch import Shown, Watch
 from .moments import text_of
 
@@ -98,7 +98,7 @@ def add_grip(splitter: ui.splitter) -> None:
 
     def move(by: int) -> None:
         low, high = splitter.props["limits"]
-        splitter.set_value(min(max(splitter.value + by, low), high))
+        splitter.set_value(min(max((splitter.value or low) + by, low), high))
 
     with splitter.separator:
         grip = ui.element("div").classes("grip").props("role=separator tabindex=0")
@@ -106,7 +106,7 @@ def add_grip(splitter: ui.splitter) -> None:
         grip.props["aria-valuenow"] = 46
         # The arrow keys of the page move through steps.
         for key, by in (("left", -3), ("right", 3)):
-            grip.on(f"keydown.{key}.stop.prevent", lambda by=by: move(by))
+            grip.on(f"keydown.{key}.stop.prevent", functools.partial(move, by), [])
 
 
 def note(classes: str = "muted") -> ui.label:
@@ -151,8 +151,7 @@ def spark(values: Sequence[float | None], limits: tuple[float, float] | None = N
 
 def usual_limits(values: Sequence[float]) -> tuple[float, float]:
     """Return limits of an axis that a few wild values do not move."""
-    quantiles = np.quantile(values, [0.01, 0.25, 0.75, 0.99]).tolist() if len(values) else [0.0] * 4
-    return usual_range(min(values, default=0.0), max(values, default=0.0), quantiles)
+    return usual_ends(np.asarray(values, np.float64)) if len(values) else (0.0, 0.0)
 
 
 #: Heads of columns that sort by a click or by a key, and say how the table is sorted.
@@ -309,7 +308,7 @@ class PageOwner(Protocol):
         """Let the list show the episodes of a finding, and open the first one where it shows."""
         ...
 
-    def show_reason(self, episode_id: str, column: str, t: int | None) -> None:
+    def show_reason(self, episode_id: str, column: str | None, t: int | None) -> None:
         """Open an episode at the step of a finding, with the signal of its column."""
         ...
 

@@ -36,8 +36,9 @@ class FormatContract(ImportRules, ExportRules, SourceRules):
             format = "mine"
             suffix = ".mine"
 
-    A format without an export overrides `write_source`. What does not come back has to be in a report's
-    losses; `cannot_hold` declares which these may be.
+    What does not come back has to be in a report's losses; `cannot_hold` declares which these may be. A
+    format without an export overrides `write_source`, and names in `drops` what its sources have no place
+    for.
     """
 
     def test_episodes_come_back_or_a_loss_names_what_does_not(self, tmp_path: Path) -> None:

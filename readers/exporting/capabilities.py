@@ -69,13 +69,17 @@ def int64(path: tuple[Any, ...], value: Any) -> bool:
 
 @dataclass(frozen=True)
 class Holds:
-    """Places of a format. By default that is the transitions alone, with spaces from their values.
+    """The parts of a store that an export format has a place for.
+
+    By default these are the transitions alone, with spaces inferred from their values. An attribute about
+    "which" values is a function of the keys that lead to a value, as a tuple, and the value, such as
+    `lambda keys, value: isinstance(value, float)`; the report counts those for which it is False.
 
     Attributes:
         spaces: "whole"; "dtypes" of the values alone; or None.
         card: which entries of the card; among them is the environment, `env_spec`, of all runs.
         seed, options, metadata: which of those of an episode. Its run and the metadata of that are metadata.
-        info, policy, own: which values of steps: outputs of the environment, of the policy, own columns.
+        info, policy, own: which values of steps: of the environment's infos, of the policy, of own columns.
         form: what these values are, in words that follow "which is not a".
         annotations: whether annotations of steps have a place.
         labels: what annotations of episodes come back as; None where they have no place. Both are a loss.

@@ -292,7 +292,7 @@ def export_format(
     holds: Holds | Callable[[Mapping[str, Any]], Holds],
     **options: Option,
 ) -> Callable[[Callable[[Export, Path], None]], ExportFormat]:
-    """Declare the function that writes a format; the arguments are attributes of `TargetFormat`.
+    """Declare the function that writes a format, called with an `Export` and the new path to write to.
 
     Args:
         name: as `format=` takes it.

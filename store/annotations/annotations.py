@@ -24,7 +24,8 @@ from ..dynamic.columns import with_columns
 from ..errors import InvalidArgumentError
 from ..layout import EPISODES, STEPS
 from ..names import AGENT_ID, check_name
-from ..parquet.files import parquet_writer, read_parquet
+from ..parquet.files import read_parquet
+from ..parquet.writing import parquet_writer
 from ..rewrite.operation import Operation
 from ..rewrite.rewriting import annotation_files
 from ..schema import LAST_OBSERVATION, StoreHandle

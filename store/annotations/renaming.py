@@ -19,7 +19,8 @@ from ..dynamic.values import dump_json, load_object
 from ..errors import EpisodelakeError, InvalidArgumentError
 from ..layout import EPISODES, STEPS
 from ..names import check_name
-from ..parquet.files import parquet_writer, read_parquet
+from ..parquet.files import read_parquet
+from ..parquet.writing import parquet_writer
 from ..rewrite.operation import Operation, Progress, reconcile
 from ..rewrite.rewriting import NewSegment, annotation_files, freed_segments, write_segments
 from ..schema import StoreHandle

@@ -27,7 +27,7 @@ MOST_STEPS = 2**40
 
 
 def flag(name: str, value: Any) -> bool:
-    """Return an option that is on or off.
+    """Return an argument that is True or False as a bool.
 
     Raises:
         InvalidArgumentError: it is neither True nor False.

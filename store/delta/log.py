@@ -271,17 +271,19 @@ def commits_of(names: Sequence[str]) -> list[int]:
     return sorted(int(name[:20]) for name in names if _COMMIT.fullmatch(name))
 
 
-def first_version(names: Sequence[str]) -> int:
-    """Return the oldest version that a log still has; 0 as well if it is damaged.
+def first_version(table: Place) -> int:
+    """Return the oldest version that a table's log still has; 0 as well if it is damaged."""
+    names = (table / "_delta_log").names()
+    return oldest_version(commits_of(names), checkpoints_of(names))
 
-    Args:
-        names: the files of the log.
-    """
-    commits, checkpoints = set(commits_of(names)), checkpoints_of(names)
-    if 0 in commits or not checkpoints:
+
+def oldest_version(commits: Sequence[int], checkpoints: Sequence[int]) -> int:
+    """Return the oldest version of a log, given the versions of its commits and checkpoints, in order."""
+    if commits[:1] == [0] or not checkpoints:
         return 0
     # A writer that slept may leave an old checkpoint, without the commits that it stood before.
-    return next((version for version in checkpoints if version in commits), checkpoints[0])
+    known = set(commits)
+    return next((version for version in checkpoints if version in known), checkpoints[0])
 
 
 def check_log(table: Place) -> list[str]:

@@ -44,6 +44,7 @@ from .log import (
     find_commit,
     first_version,
     has_checksum,
+    oldest_version,
     read_commits,
     reading_commit,
 )
@@ -301,7 +302,8 @@ def _follow_log(state: LogState) -> LogState | None:
 
 def _open_log(table: Place, version: int | None) -> tuple[LogState, bool]:
     names = check_log(table)
-    first, commits, checkpoints = first_version(names), commits_of(names), checkpoints_of(names)
+    commits, checkpoints = commits_of(names), checkpoints_of(names)
+    first = oldest_version(commits, checkpoints)
     newest = max(commits[-1:] + checkpoints[-1:])
     wanted = newest if version is None else version
     if not first <= wanted <= newest:
@@ -408,7 +410,7 @@ def _was_cleaned(table: Place, error: Exception) -> bool:
     reason = error.__cause__ if isinstance(error, CorruptStoreError) else error
     if isinstance(reason, OSError) and not isinstance(reason, MissingFileError):
         return False
-    return first_version((table / "_delta_log").names()) > 0
+    return first_version(table) > 0
 
 
 def metadata_of(schema: pa.Schema, configuration: Mapping[str, str | None]) -> dict[str, Any]:

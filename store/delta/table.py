@@ -37,6 +37,7 @@ from .log import (
     PROPERTY,
     NewFile,
     commit_information,
+    commit_name,
     commit_place,
     commit_text,
     find_commit,
@@ -90,8 +91,10 @@ class Table(TableVersion):
             StoreExistsError: a table with other columns, or with files, is there already.
         """
         path.make_folder()
-        # A process that creates it at the same time makes the same table; the result is checked below.
-        _create_log(path, metadata_of(schema, _CONFIGURATION))
+        made = _create_log(path, metadata_of(schema, _CONFIGURATION))
+        if made and (path / "_delta_log").names() == [commit_name(0)]:
+            return
+        # An interrupted creation left it, or another process creates the same table meanwhile.
         there = Table(path)
         there.sync()
         columns = {column.name: column.type for column in there.schema}
@@ -118,7 +121,7 @@ class Table(TableVersion):
                 raise replaced_error(self.path.parent) from error
             if newest.metadata.id != self._state.metadata.id or newest.version < self.version:
                 raise replaced_error(self.path.parent)
-            first = first_version((self.path / "_delta_log").names())
+            first = first_version(self.path)
             # A log that was cleaned goes on without the commit; any other still has it.
             if first <= self.version and not self._is_last_commit_there():
                 raise replaced_error(self.path.parent)

@@ -121,7 +121,7 @@ class TableVersion:
         return retry_log_read(self.path, self._history)
 
     def _history(self) -> list[dict[str, Any]]:
-        first = first_version((self.path / "_delta_log").names())
+        first = first_version(self.path)
         versions = range(first, self.version + 1)
         entries = []
         commits = read_commits(self.path, versions, checksummed=self._state.checksummed)

@@ -14,7 +14,8 @@ from ..files.local import LocalPlace
 from ..layout import TABLES, Layout
 from ..manifest import Manifest
 from ..schema import StoreHandle
-from ..snapshot import EpisodeSet, Snapshot
+from ..snapshot import Snapshot
+from .episode_set import EpisodeSet
 from .merging import merge_stores
 
 

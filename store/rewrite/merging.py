@@ -31,11 +31,12 @@ from ..manifest import check_same_spaces
 from ..parquet.files import read_footer, read_parquet
 from ..parquet.page_checks import check_pages
 from ..schema import ENV_BUNDLE, LAST_OBSERVATION, StoreHandle
-from ..snapshot import EpisodeSet, Snapshot
+from ..snapshot import Snapshot
 from ..tables.annotation_files import ANNOTATION_KEY, StepAnnotation, joined, write_marker
 from ..tables.overflow import metadata_in_kind
 from ..tables.table_files import list_steps_file, pointers_of, write_table_file
 from .artifacts import carry_artifacts, carry_records, carry_records_content
+from .episode_set import EpisodeSet
 from .merge_sources import check_names, check_records, joined_annotations, widest_columns
 from .operation import Operation, Progress, reconcile
 from .rewriting import (

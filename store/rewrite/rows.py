@@ -28,7 +28,8 @@ from ..dynamic.logical_types import field_overflow
 from ..errors import CorruptStoreError
 from ..files import Place, guard_access, remove_file, temporary_folder
 from ..frames import VideoColumn, encoded_tables, whole_chunks
-from ..parquet.files import open_parquet, parquet_writer, read_footer, reading_file
+from ..parquet.files import open_parquet, read_footer, reading_file
+from ..parquet.writing import parquet_writer
 from ..segments.steps_file import GROUP_BYTES, GROUP_ROWS
 from ..tables.table_files import Pointers
 from .operation import Progress

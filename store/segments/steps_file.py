@@ -23,7 +23,7 @@ from ..journal.episodes import LaneColumns
 from ..journal.packed_columns import Arena, has_packed
 from ..journal.reading import PartReader
 from ..journal.row_index import Pieces, RowIndex
-from ..parquet.files import parquet_writer
+from ..parquet.writing import parquet_writer
 from ..schema import AGENT_ID, JOURNAL_KIND, RESET_ROW, StepSchema
 from ..spaces.arrow import equal_lists
 

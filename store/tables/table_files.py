@@ -25,7 +25,8 @@ from ..delta.table import Table
 from ..errors import CorruptStoreError, EpisodelakeError
 from ..files import Place
 from ..layout import segment_name
-from ..parquet.files import open_parquet, over_files, parquet_writer, read_parquet, reading_file
+from ..parquet.files import open_parquet, over_files, read_parquet, reading_file
+from ..parquet.writing import parquet_writer
 from ..spaces.arrow import values_of
 
 _EPISODE_ROW_GROUP = 65_536

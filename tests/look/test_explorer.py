@@ -27,9 +27,11 @@ from episodelake.explorer import queries as explorer_queries
 from episodelake.explorer.charts import OVERVIEWS, conditions_of, episode_spec, overview_spec, result_spec
 from episodelake.explorer.labels import LabelQueue, read_label_set
 from episodelake.explorer.listing import POSITION, Choice, EpisodeList, SeriesColors, positions_by
+from episodelake.explorer.live.lake_figures import Figures, LakeFigures
 from episodelake.explorer.live.watch import LakeWatch, Watch
 from episodelake.explorer.moments import frame_sources, metadata_of, moment_of, summary_of, text_of
 from episodelake.explorer.queries import MOST_ROWS, Queries, Result, export_folder, ids_as, sql_of_ids
+from episodelake.explorer.runs_pane import run_facts
 from episodelake.explorer.sql_pane import _usual_kind
 from episodelake.lakes import lake as lakes
 from episodelake.readers.charts.theme import END_COLORS, PALETTE
@@ -618,6 +620,74 @@ def test_watch_of_a_lake(store: el.EpisodeStore, tmp_path: Path) -> None:
         copied(store, tmp_path / f"lake/more{number}")
         others.append(watch.store(f"more{number}"))
     assert watch.store("more8") is others[-1] and watch.store("two") is not others[0]
+
+
+def test_figures_of_a_lake(store: el.EpisodeStore, tmp_path: Path) -> None:
+    """Curves and last returns are those of a plain loop, none of several objectives; health follows."""
+    copied(store, tmp_path / "lake/one")
+    lake = el.lake(tmp_path / "lake")
+    vectors = lake.create(
+        "vectors", observation_space=Box(0, 1, (2,)), action_space=Discrete(2), reward_shape=(2,)
+    )
+    for _ in range(2):
+        figures = LakeFigures(lake)
+        figures.look(lake.refresh().stores())
+        one = figures.figures["one"]
+        places: dict[int, list[float]] = {}
+        for episode in store:
+            places.setdefault(episode.number * 24 // 20, []).append(episode.episode_return)
+        assert one.curve == pytest.approx([np.mean(places[place]) for place in sorted(places)])
+        assert one.last == max(store, key=lambda episode: episode.ended_at).episode_return
+        assert figures.figures["vectors"] == Figures(vectors.refresh().version)
+        wait_until(lambda figures=figures: len(figures.health) == 2, "the health of both")
+        assert list(figures.health["one"].kinds) == [each.kind for each in store.health().findings]
+        assert figures.live == frozenset()
+        with vectors.writer() as writer:
+            writer.write_episode(
+                observations=np.zeros((3, 2), np.float32),
+                actions=[0, 1],
+                rewards=np.ones((2, 2)),
+                terminations=True,
+                truncations=False,
+            )
+            figures.look(lake.refresh().stores())
+            assert figures.live == {"vectors"}
+
+
+def test_rows_of_runs() -> None:
+    """Finals, bests and curves of runs are those of a plain loop, whatever the order of their episodes."""
+    random = np.random.default_rng(4)
+    runs = ["a"] * 25 + ["b"] * 3 + ["c"] + ["d"] * 100
+    random.shuffle(runs)
+    returns = random.normal(size=len(runs))
+    returns[np.flatnonzero(np.array(runs) == "c")] = np.nan
+    returns[np.flatnonzero(np.array(runs) == "a")[-1]] = np.inf
+    moments = pl.Series(range(len(runs)), dtype=pl.Datetime("us", "UTC"))
+    frame = pl.DataFrame(
+        {
+            "run_id": runs,
+            "episode_return": returns,
+            "started_at": moments,
+            "ended_at": moments,
+        }
+    )
+    found = {each.run_id: each for each in run_facts(frame)}
+    assert [*found] == sorted(set(runs), key=runs.index, reverse=True)
+    for name, each in found.items():
+        own = [value for run, value in zip(runs, returns, strict=True) if run == name]
+        finite = [value for value in own if np.isfinite(value)]
+        late = [value for value in own[-max(1, len(own) // 10) :] if np.isfinite(value)]
+        assert each.episodes == len(own) and each.best == (max(finite) if finite else None)
+        assert each.final == (pytest.approx(np.mean(late)) if late else None)
+        places: dict[int, list[float]] = {}
+        for at, value in enumerate(own):
+            places.setdefault(at * 24 // len(own), []).append(value)
+        for mean, values in zip(each.curve, places.values(), strict=True):
+            kept = [value for value in values if np.isfinite(value)]
+            assert mean == (pytest.approx(np.mean(kept)) if kept else None)
+    assert len(run_facts(frame, most=2)) == 2
+    vectors = frame.with_columns(episode_return=pl.concat_list("episode_return", "episode_return"))
+    assert {(each.final, each.best) for each in run_facts(vectors)} == {(None, None)}
 
 
 def test_watch_of_a_lake_in_trouble(

@@ -790,7 +790,7 @@ def test_the_overview(stores: Explorer, lake: Path, visit: Open) -> None:
         assert set(seen.column("#")) == {str(position) for position in finding.positions}
         seen.opened(rows["episode_id"][0])
         seen.at(rows["t"][0] or 0, 12)
-        why = report.reasons(rows["episode_id"][0])["reason"].to_list()
+        why = report.reasons(int(finding.positions[0]))["reason"].to_list()
         expect(page.locator(".reason-bar .finding")).to_have_text(why)
         signal = "observation[1]" if finding.kind == "nan" else "reward"
         expect(page.locator(".player .picker .q-chip")).to_contain_text(signal)
@@ -894,6 +894,8 @@ def test_an_unsealed_episode_is_watched(stores: Explorer, lake: Path, visit: Ope
     writer = LiveWriter(Path(store.path))
     for line in ("step 4", "end", "seal", "step 3"):
         writer.ask(line)
+    listed = visit(stores, pane=None).page.locator("tr", has_text=re.compile("^live"))
+    expect(listed.get_by_role("img", name="recording")).to_be_visible()
     seen = visit(stores, "live")
     page, header = seen.page, seen.page.locator("header")
     row = page.locator(".recording-table tbody tr")
@@ -953,9 +955,9 @@ def test_an_unsealed_episode_is_watched(stores: Explorer, lake: Path, visit: Ope
 
 
 def listed_stores(rows: Locator) -> dict[str, list[str]]:
-    """The cells of each store behind its name."""
+    """The cells of each store behind its name and its curve."""
     cells = [rows.nth(row).locator("td").all_inner_texts() for row in range(rows.count())]
-    return {name: others for name, *others in cells}
+    return {name: others for name, _, *others in cells}
 
 
 def test_a_lake(stores: Explorer, lake: Path, visit: Open, tmp_path: Path) -> None:
@@ -971,17 +973,48 @@ def test_a_lake(stores: Explorer, lake: Path, visit: Open, tmp_path: Path) -> No
     expect(rows).to_have_count(len(frame))
     amounts = f"{len(frame)} stores · {frame['episodes'].sum()} episodes"
     expect(header).to_contain_text(amounts)
+    # Health comes store after store.
+    expect(page.locator(".health", has_text=re.compile("checking|not checked"))).to_have_count(0)
     listed = listed_stores(rows)
     assert list(listed) == sorted(frame["store"]) and {"damaged", HOSTILE_NAME, "pixels/three"} < set(listed)
     for row in frame.iter_rows(named=True):
-        episodes, steps, envs, updated, error = listed[row["store"]]
+        _, health, episodes, steps, size, envs, updated, error = listed[row["store"]]
         if row["error"] is None:
             names = ", ".join(row["env_ids"])
             assert (episodes, steps, envs, error) == (f"{row['episodes']:,}", f"{row['steps']:,}", names, "")
+            assert float(size.split()[0]) == pytest.approx(
+                row["bytes"] / 1000 ** ("kMG".find(size[-2]) + 1), abs=0.06
+            )
+            found = len(el.open(lake / row["store"]).health().findings) if row["episodes"] else None
+            assert health == {None: "", 0: "no findings", 1: "1 finding"}.get(found, f"{found} findings")
             assert updated == f"{row['updated']:%Y-%m-%d %H:%M:%S}"
         else:
             assert (episodes, steps, envs, updated) == ("", "", "", "") and "damaged" in error
+    assert listed["long"][0] == "200" and float(listed["pixels/three"][0]) == 39 * 7
+    curves = [
+        name
+        for name in listed
+        if rows.filter(has=page.locator(f"a:text-is('{name}')")).locator("polyline").count()
+    ]
+    assert {"cartpole", "pixels/three", "robot", "sick"} <= set(curves) and not {"long", "empty"} & set(
+        curves
+    )
     seen.check()
+
+    # A query over all of them; a row leads to its episode.
+    seen.ask("SELECT store, episode_id, episode_return FROM episodes ORDER BY episode_return DESC LIMIT 3")
+    best = page.locator(".result-table tbody tr")
+    expect(best).to_have_count(3)
+    assert best.nth(0).locator("td").all_inner_texts()[0] == "sick"
+    seen.check()
+    seen.ask("SELECT * FROM read_csv('/etc/passwd')")
+    expect(page.locator(".problem", has_text="is no part of")).to_be_visible()
+    seen.ask("SELECT store, episode_id, 3 AS t FROM episodes WHERE store = 'long'")
+    best.get_by_text("long", exact=True).click()
+    seen.opened(el.open(lake / "long")[0])
+    seen.at(3, 200)
+    page.go_back()
+    expect(rows).to_have_count(len(frame))
 
     # No name leads out, and nothing shows without the token or the cookie.
     inside = page.url

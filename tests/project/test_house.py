@@ -231,7 +231,7 @@ def _reached(graph: Mapping[str, set[str]], start: str) -> set[str]:
 def test_no_import_cycles() -> None:
     """No modules import each other, imports inside functions and for type checkers counted."""
     graph = library_graph()
-    assert cycles(graph) == [], "Move what these modules share into a module that none of them has below it."
+    assert cycles(graph) == [], "Move what they share into a module that all of them import."
 
 
 @pytest.mark.parametrize(
@@ -600,7 +600,7 @@ def knots(graph: Mapping[str, Iterable[str]]) -> dict[str, list[set[str]]]:
 def test_packages_are_layers() -> None:
     """No two packages or modules side by side need each other, lazy imports and those for types counted."""
     graph = library_graph()
-    assert knots(graph) == {}, "Move what they share into a package or module that both may import."
+    assert knots(graph) == {}, "Move what they share into a package or module beside them that both import."
 
 
 @pytest.mark.parametrize(

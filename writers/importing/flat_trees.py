@@ -20,7 +20,7 @@ _FLAGS = ("terminated", "truncated", "done", "last")
 
 
 class FlatTree(TreeDataset, FlatDataset):
-    """A tree with one row for each step.
+    """A dataset of one tree, with a row for each step of its episodes, one after the other.
 
     Attributes:
         left_out: why arrays without a role do not come over, for the losses.

@@ -330,11 +330,16 @@ class SourceFormat(Protocol):
 
 @dataclass(frozen=True)
 class Format:
-    """A format that can be imported, as a `SourceFormat`.
+    """A format that can be imported.
 
     Attributes:
-        options: those of `OPTIONAL` that it takes; without the attribute all. The importer
-            refuses others.
+        name: as `format=` takes it.
+        extra: what to install for it, as `pip install` takes it; None if nothing more is needed.
+        rule: a phrase about the sources that it reads, for `el.formats()`.
+        detect: compares any source with the format; quick, and without an error.
+        open: opens a source; raises a `DatasetError` where it is damaged.
+        options: those of "mapping", "last_step", "observation_space" and "action_space" that an import takes;
+            others are refused.
         general: whether it reads any content, so that another format that has a source comes first.
         named: returns the folder of a dataset that a tool has installed under a name, or None; without it,
             the format has no such names.

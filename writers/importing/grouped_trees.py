@@ -26,7 +26,7 @@ _SINGLE = ("reward", "terminated", "truncated", "done")
 
 
 class GroupedTree(TreeDataset):
-    """A tree with a group for each episode.
+    """A dataset of one tree, with a group for each episode; or with one episode, where `episode` is "".
 
     Attributes:
         one_episode: whether the tree is one.
