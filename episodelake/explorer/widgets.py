@@ -209,7 +209,9 @@ class Drawing(ui.element, component="vega.js"):
         self.set_visibility(specification is not None)
         self.update()
 
-    async def draw(self, caption: ui.label, make: Callable[..., Any], *arguments: Any) -> None:
+    async def draw(
+        self, caption: ui.label, make: Callable[..., Any], *arguments: Any
+    ) -> dict[str, Any] | None:
         """Draw what a function returns, or show in the caption why there is nothing to draw.
 
         Args:
@@ -217,6 +219,9 @@ class Drawing(ui.element, component="vega.js"):
             make: returns a specification, in a thread; a result that comes after that of a later call is
                 dropped.
             arguments: those of `make`.
+
+        Returns:
+            What is drawn; None if nothing is, or something else already.
         """
         self._turn = turn = self._turn + 1
         specification, problem = None, ""
@@ -228,6 +233,8 @@ class Drawing(ui.element, component="vega.js"):
             notes = () if specification is None else specification.get("usermeta", {}).get("notes", ())
             caption.set_text(problem or "\n".join(notes))
             self.show(specification)
+            return specification
+        return None
 
 
 def _chosen(event: GenericEventArguments) -> dict[str, tuple[float, float]]:
