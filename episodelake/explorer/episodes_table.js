@@ -22,7 +22,8 @@ export default {
     </button></template>
   <template #item="props"><div :class="['shot', props.row._open]">
     <button class="shot-open" :data-keep="props.row._id" :title="props.row._id" @click="$emit('open', props.row)"
-    @keydown.space.stop.prevent="props.selected = !props.selected" @keydown.b.stop="$emit('beside', props.row)">
+    @keydown.space.stop.prevent="props.selected = !props.selected"
+    @keydown.shift.enter.stop.prevent="$emit('beside', props.row)">
     <span class="thumb"><img v-if="props.row._sheet" :src="props.row._sheet" loading="lazy" fetchpriority="low" alt=""></span>
     <span class="shot-name mono">{{ props.row.episode_id }}</span><span class="shot-facts">
     <span v-for="col in props.cols.filter(({ name }) => facts.includes(name))" :class="[col.name === 'end_reason' && 'end', col.value]">

@@ -27,10 +27,8 @@ from ..plugin import Unsealed, counted
 from ..readers.charts.theme import END_COLORS
 from ..types import Lake
 from .address import COMPARE, OVERVIEW, Address
-from .compare_pane import ComparePane
 from .copying import copy_menu
-from .dialogs import ExportDialog
-from .episode_pane import GONE
+from .dialogs import ExportDialog, keys_dialog
 from .episodes_pane import EpisodesPane
 from .label_bar import LabelBar
 from .lake_page import STORE_PATH, LakePage
@@ -39,11 +37,12 @@ from .live.growing import POLL
 from .live.watch import PAUSE, LakeWatch, Shown, Watch
 from .moments import text_of
 from .overview_pane import OverviewPane
-from .player import Player
+from .panes.compare_pane import ComparePane
+from .panes.player import Player
+from .panes.recording_pane import RecordingPane
 from .reasons import ReasonBar
-from .recording_pane import RecordingPane
 from .sql_pane import SqlPane
-from .widgets import BUNDLE_PATH, Tab, add_grip, note, path_label, vega_bundle
+from .widgets import BUNDLE_PATH, GONE, Tab, add_grip, note, path_label, vega_bundle
 
 #: Seconds that the opening of a large store may take.
 _OPENING = 120.0
@@ -116,7 +115,7 @@ class Page(Tab):
         with (
             ui.tab_panels(self.tabs, value="overview", keep_alive=True)
             .classes("explorer-body")
-            .props("animated=false")
+            .props("animated=false tabindex=-1")
         ):
             with ui.tab_panel("overview").classes("explorer-panel"):
                 self.overview = OverviewPane(self)
@@ -127,6 +126,7 @@ class Page(Tab):
             with ui.tab_panel("sql").classes("explorer-panel"):
                 self.sql_place = ui.element("div").classes("w-full h-full")
         self.export = ExportDialog(self, self.episodes)
+        self._keys = keys_dialog(writable=self.watch.labels is not None)
         self.sql: SqlPane | None = None
         ui.keyboard(on_key=self._arrow_key, ignore=["input", "select", "textarea"])
         self._timer = ui.timer(PAUSE, self._follow)
@@ -154,6 +154,8 @@ class Page(Tab):
 
     def _header(self) -> None:
         first: Any = "overview"
+        skip = ui.link("Skip to the content", "#").classes("skip")
+        skip.on("click.prevent", js_handler="() => document.querySelector('.explorer-body').focus()")
         with ui.element("header").classes("explorer-header"):
             ui.label("Episodelake").classes("brand")
             if self.lake is not None:
@@ -267,8 +269,9 @@ class Page(Tab):
 
     async def compare(self) -> None:
         """Show the ticked episodes beside each other."""
+        if self._compare.state["compared"]:
+            await self._compare.open()
         self.tabs.set_value(COMPARE)
-        await self._compare.open()
 
     async def narrow(self, column: str, condition: str) -> None:
         """Let the list show those of its episodes that fulfil an SQL condition on a column."""
@@ -450,6 +453,8 @@ class Page(Tab):
         await self.follow_list()
         if self.tabs.value == "episodes" and not self.player.panes:
             self.episodes.move(0)  # The pane never starts empty.
+        if self.tabs.value == COMPARE and not self._compare.state["compared"]:
+            await self._compare.open()
         if self.tabs.value == "sql" and self.sql is None:
             with self.sql_place:
                 self.sql = SqlPane(self)
@@ -461,9 +466,15 @@ class Page(Tab):
             self.sql.recolour()
 
     def _arrow_key(self, event: KeyEventArguments) -> None:
-        if not event.action.keydown or self.tabs.value != "episodes":
+        if not event.action.keydown:
             return
-        if event.key.arrow_up or event.key.arrow_down:
+        if event.key.name == "?":
+            self._keys.open()
+        if self.tabs.value != "episodes" or event.modifiers.ctrl or event.modifiers.meta:
+            return
+        if event.key.name == "c" and not event.action.repeat:
+            background_tasks.create(self.compare())
+        elif event.key.arrow_up or event.key.arrow_down:
             self.episodes.move(1 if event.key.arrow_down else -1)
 
     def close(self) -> None:

@@ -6,7 +6,8 @@ Vega, which draws the charts, is bundled out of vl-convert.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+import html
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -51,6 +52,10 @@ _COLORS = {
     "dark": "#16181d",
     "dark_page": "#0f1115",
 }
+
+
+#: Behind the id of an episode.
+GONE = "is not in the newest version of the store any more."
 
 
 class Tab:
@@ -189,7 +194,9 @@ class Drawing(ui.element, component="vega.js"):
         self.set_visibility(specification is not None)
         self.update()
 
-    async def draw(self, caption: ui.label, make: Callable[..., Any], *arguments: Any) -> None:
+    async def draw(
+        self, caption: ui.label, make: Callable[..., Any], *arguments: Any
+    ) -> dict[str, Any] | None:
         """Draw what a function returns, or show in the caption why there is nothing to draw.
 
         Args:
@@ -197,6 +204,9 @@ class Drawing(ui.element, component="vega.js"):
             make: returns a specification, in a thread; a result that comes after that of a later call is
                 dropped.
             arguments: those of `make`.
+
+        Returns:
+            What is drawn; None if nothing is, or something else already.
         """
         self._turn = turn = self._turn + 1
         specification, problem = None, ""
@@ -208,6 +218,8 @@ class Drawing(ui.element, component="vega.js"):
             notes = () if specification is None else specification.get("usermeta", {}).get("notes", ())
             caption.set_text(problem or "\n".join(notes))
             self.show(specification)
+            return specification
+        return None
 
 
 def _chosen(event: GenericEventArguments) -> dict[str, tuple[float, float]]:
@@ -217,6 +229,20 @@ def _chosen(event: GenericEventArguments) -> dict[str, tuple[float, float]]:
         if isinstance(value, list) and len(value) == 2 and all(isinstance(end, int | float) for end in value):
             intervals[name] = (float(min(value)), float(max(value)))
     return intervals
+
+
+def facts_list(parts: Mapping[str, Mapping[str, str]]) -> str:
+    """Return the names and values as HTML. All of it comes from a store, so all of it is escaped."""
+    lines = []
+    for title, pairs in parts.items():
+        if pairs:
+            lines += [f'<p class="facts-title">{html.escape(title)}</p><dl class="facts">']
+            lines += [
+                f"<dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd>" for name, value in pairs.items()
+            ]
+            lines.append("</dl>")
+    # It scrolls, so it takes the focus of the keyboard.
+    return f'<div class="facts-list" tabindex="0" role="group" aria-label="Values">{"".join(lines)}</div>'
 
 
 class PageOwner(Protocol):
