@@ -36,9 +36,13 @@ unexport PYTHONDONTWRITEBYTECODE
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: $(VENV)/.installed-demo ## record, query, rebuild and replay real episodes in ./episodelake-demo
+# An environment that is active and has what the demo needs is used as it is: nothing is installed twice.
+ACTIVE := $(if $(VIRTUAL_ENV),$(shell $(VIRTUAL_ENV)/bin/python -c 'import importlib.util as i; \
+  print("$(VIRTUAL_ENV)/bin/episodelake" if all(map(i.find_spec, ("episodelake", "nicegui", "pygame"))) else "")' 2>/dev/null))
+
+demo: $(if $(ACTIVE),,$(VENV)/.installed-demo) ## record, query, rebuild and replay real episodes in ./episodelake-demo
 	rm -rf episodelake-demo
-	$(BIN)/episodelake demo $(ARGS)
+	$(or $(ACTIVE),$(BIN)/episodelake) demo $(ARGS)
 
 test: $(VENV)/.installed-test ## run the tests, doctests and documentation examples
 	$(PYTEST) $(PARALLEL) $(ARGS)

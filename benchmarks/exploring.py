@@ -98,9 +98,9 @@ def _click_around(page: Page, number: int, clicks: dict[str, list[float]]) -> No
     # What was typed travels to the server by itself, before Enter.
     page.wait_for_timeout(200)
     places = {
-        "filter": (".q-table__bottom", "[data-filter]", "Enter"),
+        "filter": (".list-side .q-table__bottom", "[data-filter]", "Enter"),
         "sort": (rows, ".episodes-table th:nth-child(4) button", "click"),
-        "next page": (rows, ".q-table__bottom button[aria-label='Next page']", "click"),
+        "next page": (rows, ".list-side .q-table__bottom button[aria-label='Next page']", "click"),
         "open an episode": (".first .episode-id", f"{_ROW}:nth-child({6 + number}) td:nth-child(4)", "click"),
         "next step": (".first .facts", "body", "ArrowRight"),
     }

@@ -1,8 +1,8 @@
 """Rollouts of language agents: packed batches, room, a question and a trainer's step, beside what people do.
 
 Packed batches stand beside numpy's concatenation of the same arrays: the peer has the packs and the arrays
-of each rollout in lists. Rollouts in files are JSON Lines, Parquet and ATIF. Times of batches are processor
-time, the others wall time.
+of each rollout in lists. Rollouts in files are JSON Lines, Parquet and ATIF. Times of batches and of the
+import are processor time, the others wall time.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 import duckdb
 import numpy as np
+import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -115,6 +116,7 @@ def run(setting: Setting) -> list[Row]:
             *room(Path(folder), setting),
             *step(Path(folder), setting),
             *asked(Path(folder), setting),
+            *imported(Path(folder), setting),
         ]
 
 
@@ -269,6 +271,58 @@ def asked(folder: Path, setting: Setting) -> list[Row]:
     work = f"mean reward by tool, {count:,} rollouts"
     theirs = scaled(results["lines"], 1e3)
     return [Row(work, "ms", scaled(results["ours"], 1e3), "DuckDB read_json", theirs, 1 / 50)]
+
+
+def imported(folder: Path, setting: Setting) -> list[Row]:
+    """Measure the import of traces of verifiers, durable, beside `orjson.loads` of the same lines."""
+    generator = np.random.default_rng(0)
+    count = 50 if setting.quick else 1_000
+    path = folder / "traces.jsonl"
+    with path.open("w") as file:
+        for number in range(count):
+            file.write(json.dumps(_trace(number, generator)) + "\n")
+    targets = iter(range(1_000))
+
+    def ours() -> object:
+        return el.import_dataset(path, folder / f"imported-{next(targets)}")
+
+    def lines() -> None:
+        with path.open("rb") as file:
+            for line in file:
+                orjson.loads(line)
+
+    sides = {"ours": ours, "lines": lines}
+    results = interleave({name: _timed(side) for name, side in sides.items()}, setting.repeats)
+    work = f"import of {count:,} traces of 3,900 tokens"
+    return [Row(work, "s", scaled(results["ours"], 1), "orjson.loads", scaled(results["lines"], 1), 2.0)]
+
+
+def _trace(number: int, generator: np.random.Generator) -> dict[str, Any]:
+    """A trace of verifiers with three turns of 300 and 1,000 tokens."""
+    nodes: list[dict[str, Any]] = []
+    for _ in range(TURNS):
+        prompt, answer, logprobs = sampled(generator, MEAN, 1_000)
+        for role, ids, numbers in (("user", prompt, None), ("assistant", answer, logprobs)):
+            node = {
+                "parent": len(nodes) - 1 if nodes else None,
+                "message": {"role": role, "content": "lorem ipsum " * (len(ids) // 3)},
+                "sampled": numbers is not None,
+                "timestamp": float(len(nodes)),
+                "token_ids": ids.tolist(),
+                "mask": [numbers is not None] * len(ids),
+                "logprobs": [] if numbers is None else numbers.astype(float).tolist(),
+            }
+            nodes.append(node)
+    return {
+        "version": 1,
+        "id": f"t{number}",
+        "task": {"type": "Quiz", "data": {}, "key": f"quiz-{number // 8}"},
+        "agent": {"config": {"model": "m"}, "name": "solver"},
+        "nodes": nodes,
+        "calls": [{"node": 1, "finish_reason": "stop", "usage": {"completion_tokens": 1_000}}],
+        "rewards": {"answer": {"score": 1.0, "weight": 1.0}},
+        "stop_condition": "agent_completed",
+    }
 
 
 def _timed(task: Callable[[], object], clock: Callable[[], float] = time.process_time) -> Callable[[], float]:

@@ -8,6 +8,9 @@ loads this module as an extension.
 import os
 import posixpath
 import re
+import sys
+import tempfile
+from logging import getLogger
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +40,9 @@ MIRRORS = {
 }
 #: Where a link to a file of the repository leads in the site.
 _PAGE_OF = {file: page for page, file in MIRRORS.items()} | {"README.md": "index"}
+#: The folder of the site that an example of `report(site=True)` is written into.
+EXAMPLE = "example"
+_EXAMPLE_LINK = f'<a href="{EXAMPLE}/index.html">An example: a robot with four cameras.</a>'
 _LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(\))")
 _FENCE = re.compile(r"(`{3,}|~{3,})")
 _NAME = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Za-z_]\w*(?:\(\))?")
@@ -94,9 +100,23 @@ def _relinked(link: re.Match[str], source: str, page: str) -> str:
 
 def _read_source(app: Sphinx, page: str, content: list[str]) -> None:
     if app.env.doc2path(page).suffix == ".md":
-        content[0] = page_text(page, content[0])
+        # On a Git host the mark is invisible.
+        content[0] = page_text(page, content[0]).replace("<!-- example -->", _EXAMPLE_LINK)
         if page in MIRRORS:
             app.env.note_dependency(os.fspath(REPOSITORY / MIRRORS[page]))
+
+
+def _write_example(app: Sphinx, error: Exception | None) -> None:
+    """Record a robot with four cameras, and write its site beside the pages."""
+    folder = Path(app.outdir) / EXAMPLE
+    if error is None and app.builder.format == "html" and not folder.exists():
+        sys.path.insert(0, str(REPOSITORY / "examples"))
+        from stores_to_look_at import record_robot
+
+        # Sphinx prints what all loggers say.
+        getLogger("episodelake").setLevel("WARNING")
+        with tempfile.TemporaryDirectory() as scratch:
+            record_robot(Path(scratch) / "robot", episodes=3).report(folder, site=True)
 
 
 def name_role(
@@ -120,6 +140,7 @@ def name_role(
 def setup(app: Sphinx) -> dict[str, Any]:
     """Called by Sphinx as the extension is loaded."""
     app.connect("source-read", _read_source)
+    app.connect("build-finished", _write_example)
     # Blocks of commands have no prompts, without which the usual lexer takes them for what commands print.
     app.add_lexer("console", BashLexer)
     app.add_role("name", name_role)

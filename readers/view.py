@@ -211,26 +211,37 @@ class ReadView(DescribedView, FeedingView, Generic[View]):
         """Interactive charts of these episodes: `store.plot.returns()` and others; see `Plots`."""
         return Plots(self.context, self)
 
-    def report(self, file: str | PathLike[str], *, progress: bool | Progress = False) -> Path:
+    def report(
+        self, file: str | PathLike[str], *, site: bool = False, progress: bool | Progress = False
+    ) -> Path:
         """Write a report on these episodes: one HTML file without scripts, which loads nothing.
 
         It has the card, the findings of `health`, and the charts of returns, lengths, actions and visited
         states. A part that cannot be read is replaced by the reason.
 
         Args:
-            file: its path; a file that is there is replaced.
+            file: its path; a file that is there is replaced. Of a site a new or empty folder.
+            site: write a folder for any web server: the report as `index.html`, and a page for each of up to
+                200 episodes, evenly spaced, with its card and videos of its cameras.
             progress: as for `health`, which takes the longest.
 
         Returns:
-            The path of the file.
+            The path of the file or folder.
 
         Raises:
             MissingPackageError: Altair or vl-convert-python is not installed.
+            StoreExistsError: the folder is not empty.
             StoreAccessError: the file cannot be written.
         """
+        checked = partial(self.health, progress=progress)
+        if flag("site", site):
+            from .charts.site import chosen_positions, write_site
+
+            chosen: Any = self[chosen_positions(len(self))] if len(self) else ()
+            kind = type(self).__name__
+            return write_site(self.context, self.plot, kind, checked, file, chosen, progress)
         from .charts.report import write_report
 
-        checked = partial(self.health, progress=progress)
         return write_report(self.context, self.plot, self._repr_html_(), checked, file)
 
     @property

@@ -349,6 +349,14 @@ def read_card(layout: Layout) -> CardEntries:
     return CardEntries(card)
 
 
+def dimension_names(layout: Layout, column: str, size: int) -> tuple[str, ...] | None:
+    """Return the card's names of the numbers of a column; None if it gives none, or is damaged."""
+    try:
+        return read_card(layout).dimension_names(column, size)
+    except CorruptStoreError:
+        return None
+
+
 def write_card(layout: Layout, data: bytes) -> None:
     """Replace `card.json` atomically.
 

@@ -117,13 +117,6 @@ class Snapshot:
         """The dataset card of the store."""
         return read_card(self.layout)
 
-    def dimension_names(self, column: str, size: int) -> tuple[str, ...] | None:
-        """Return the card's names for the numbers of a column; None where it has none or is damaged."""
-        try:
-            return self.card.dimension_names(column, size)
-        except CorruptStoreError:
-            return None
-
     @property
     def commits(self) -> tuple[tuple[int, bytes | None], ...]:
         """The versions of episodes, steps and runs that it shows, each with its last commit.

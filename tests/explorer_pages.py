@@ -324,7 +324,8 @@ class Visit:
     def check(self) -> None:
         """Elements in view have names and an outline for screen readers, and none covers another."""
         settle(self.page)
-        assert (unnamed(self.page), misplaced(self.page), crowded(self.page)) == ([], [], [])
+        found = unnamed(self.page), misplaced(self.page), crowded(self.page)
+        assert found == ([], [], []), found
 
     def filter(self, condition: str) -> None:
         """Type a condition and press Enter."""

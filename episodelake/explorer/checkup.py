@@ -11,6 +11,9 @@ from .. import EpisodeStore
 from ..errors import EpisodelakeError
 from ..types import Finding, HealthReport
 
+#: Findings that make an episode unusable; others are hints.
+SEVERE = ("nan", "infinite", "missing_observation", "interrupted", "unsealed")
+
 
 class _StoppedError(Exception):
     """Ends a checkup from within."""
@@ -39,7 +42,14 @@ class Checkup:
         self.ended: float | None = None
         self.seconds = 0.0
         self._stopped = False
-        threading.Thread(target=self._run, args=[store], daemon=True, name="episodelake-health").start()
+        self._thread = threading.Thread(
+            target=self._run, args=[store], daemon=True, name="episodelake-health"
+        )
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Wait until it has ended."""
+        self._thread.join()
 
     def _run(self, store: EpisodeStore) -> None:
         started = time.monotonic()

@@ -14,7 +14,43 @@ from ..plugin import counted
 from .episodes_pane import EpisodesPane
 from .moments import text_of
 from .queries import FORMATS, export_folder, ids_as, sql_of_ids
-from .widgets import GONE, PageOwner, note
+from .widgets import GONE, PageOwner, facts_list, note
+
+#: The keys of the page: where they hold, and what they do.
+KEYS = {
+    "Everywhere": {"?": "show the keys", "Tab": "next row, head of a column, or button"},
+    "Episodes": {
+        "Up, Down": "previous and next episode of the list",
+        "Left, Right": "previous and next step; with Shift ten steps",
+        "Home, End": "first and last step",
+        "Space": "play or pause",
+        "+, -": "play faster or slower",
+        "L": "loop",
+        "C": "compare the ticked rows, or the first of the list",
+    },
+    "A row of the list": {
+        "Enter": "open its episode",
+        "Shift and Enter": "open it beside the first",
+        "Space": "tick it",
+    },
+    "Labels": {
+        "The keys on the buttons": "label the episode and open the next; with Shift stay",
+        "N": "write a note; Enter keeps it, Escape drops it",
+        "M": "mark the first step of a range; the next label ends it. Escape removes the mark",
+        "U": "undo the last label",
+    },
+    "SQL": {"Ctrl and Enter": "run the query"},
+}
+
+
+def keys_dialog(*, writable: bool) -> ui.dialog:
+    """Return the dialog that lists the keys."""
+    with ui.dialog().props("aria-label=Keys") as dialog, ui.card().classes("gap-3"):
+        with ui.element("h2").classes("part-title"):
+            ui.label("Keys")
+        parts = {where: keys for where, keys in KEYS.items() if writable or where != "Labels"}
+        ui.html(facts_list(parts), sanitize=False).classes("keys")
+    return dialog
 
 
 class ExportDialog:

@@ -22,7 +22,8 @@ export default {
     </button></template>
   <template #item="props"><div :class="['shot', props.row._open]">
     <button class="shot-open" :data-keep="props.row._id" :title="props.row._id" @click="$emit('open', props.row)"
-    @keydown.space.stop.prevent="props.selected = !props.selected" @keydown.b.stop="$emit('beside', props.row)">
+    @keydown.space.stop.prevent="props.selected = !props.selected"
+    @keydown.shift.enter.stop.prevent="$emit('beside', props.row)">
     <span class="thumb"><img v-if="props.row._sheet" :src="props.row._sheet" loading="lazy" fetchpriority="low" alt=""></span>
     <span class="shot-name mono">{{ props.row.episode_id }}</span><span class="shot-facts">
     <span v-for="col in props.cols.filter(({ name }) => facts.includes(name))" :class="[col.name === 'end_reason' && 'end', col.value]">
@@ -51,6 +52,8 @@ export default {
   <template #body-cell-store="props"><td class="text-left"><a class="mono" :href="props.row._href">{{ props.value }}</a>
     <span v-if="props.row._live" class="dot following" role="img" aria-label="recording" title="recording"></span>
     </td></template>
+  <template #body-cell-health="props"><td class="text-left"><span :class="['health', props.row._severe]">
+    {{ props.value }}</span></td></template>
   <template #no-data="props"><div class="nothing">{{ props.message }}
     <button v-if="clearable" class="clear" @click="$emit('clear')">Clear the filter</button></div></template>
   <template #body-cell="props"><td :class="['text-' + props.col.align, props.col.classes]"

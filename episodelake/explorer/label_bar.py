@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import getpass
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any, Protocol
@@ -23,7 +24,11 @@ from .panes.player import Player
 from .widgets import PageOwner, note
 
 #: Episodes that the browser can go on to before it hears from the server.
-_AHEAD = 60
+_AHEAD = 200
+#: Answered when the browser has drawn the last update, and at once by a hidden page.
+_WHEN_DRAWN = """new Promise((done) =>
+    document.hidden ? done() : requestAnimationFrame(() => setTimeout(done)))"""
+_PATIENCE = 5.0
 
 
 class Listed(Protocol):
@@ -59,7 +64,7 @@ class LabelBar(ui.element, component="labels.js"):
         page: the page that it is part of.
         queue: commits the labels.
         listed: the list.
-        player: the open episodes, and the step that they show.
+        player: the open episodes.
     """
 
     def __init__(self, page: PageOwner, queue: LabelQueue, listed: Listed, player: Player) -> None:
@@ -68,7 +73,7 @@ class LabelBar(ui.element, component="labels.js"):
         self._queue, self._listed, self._player = queue, listed, player
         self._open = self._wanted = ""
         self._mark: int | None = None
-        self._handled = 0
+        self._handled, self._following = 0, False
         #: What labels of this page replaced, the newest last; and the episode that was labelled.
         self._undo: list[tuple[str, dict[Key, dict[str, Any]]]] = []
         self.labels, self._problem = declared(page.shown.labels, page.shown.store)
@@ -135,9 +140,10 @@ class LabelBar(ui.element, component="labels.js"):
         problems = [self._problem, *self._queue.refused[-3:], self._queue.problem and self._failed]
         before = dict(self._props)
         self._props.update(
-            current=self._open,
+            current=self._wanted,
+            drawn=self._open,
             handled=self._handled,
-            following=self._listed.after(self._open, _AHEAD) if self._open else [],
+            following=self._listed.after(self._wanted, _AHEAD) if self._wanted else [],
             keys=[{"key": key, "title": _told(*label)} for key, label in self.labels.items()],
             state=" \N{MIDDLE DOT} ".join(told),
             note=text_of(values[NOTE]) if values.get(NOTE) is not None else "",
@@ -207,7 +213,7 @@ class LabelBar(ui.element, component="labels.js"):
         given = event.args
         self._handled = given["seq"]
         label = (NOTE, given["note"] or None) if given["key"] is None else self.labels.get(given["key"])
-        ids = self._listed.marked or [given["id"]]
+        ids = [given["id"]] if self._mark is not None else self._listed.marked or [given["id"]]
         if label is None or ids == [""]:
             self.renew()
             return
@@ -220,7 +226,7 @@ class LabelBar(ui.element, component="labels.js"):
         keys: list[Key] = [(each,) for each in ids]
         changes: dict[Key, dict[str, Any]] = {key: {name: value, **signed} for key in keys}
         if self._mark is not None and given["key"] is not None and (pane := self._pane):
-            first, last = sorted((self._mark, min(self._player.t, pane.length)))
+            first, last = sorted((self._mark, min(given["t"], pane.length)))
             steps: dict[Key, dict[str, Any]] = {
                 (*pane.step_key, t): {name: value} for t in range(first, last + 1)
             }
@@ -241,11 +247,19 @@ class LabelBar(ui.element, component="labels.js"):
 
     async def _follow(self) -> None:
         """Open the episode that the browser has gone on to; of several in a row the last."""
-        wanted = self._wanted
-        await asyncio.sleep(0.02)
-        if wanted == self._wanted != self._open:
-            with self.client:
-                self._listed.open_listed(wanted)
+        if self._following:
+            return
+        self._following = True
+        try:
+            while self._wanted != self._open:
+                # Keys that have come meanwhile go first.
+                await asyncio.sleep(0.02)
+                with self.client:
+                    self._listed.open_listed(self._wanted)
+                with suppress(TimeoutError):
+                    await self.client.run_javascript(_WHEN_DRAWN, timeout=_PATIENCE)
+        finally:
+            self._following = False
 
     def _undone(self) -> None:
         if self._undo:
@@ -257,7 +271,7 @@ class LabelBar(ui.element, component="labels.js"):
                 self.renew()
 
     def _marked(self, event: GenericEventArguments) -> None:
-        self._mark = self._player.t if event.args else None
+        self._mark = event.args
         self.renew()
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from .. import Episode
+from ..errors import CorruptStoreError
 from ..readers.charts.signals import row_values
 
 LONGEST_TEXT = 400
@@ -54,10 +55,17 @@ def moment_of(episode: Episode, t: int) -> Moment:
     for column, value in step.items():
         if isinstance(value, list):
             if column not in names:
-                names[column] = episode._rows.snapshot.dimension_names(column, len(value))
+                names[column] = _names_of(episode, column, len(value))
             named = dict(zip(names[column] or (), value, strict=False))
             step[column] = named if len(named) == len(value) else value
     return Moment(t, dict(sorted(_texts(step).items(), key=_in_order)), _texts(infos), _texts(others))
+
+
+def _names_of(episode: Episode, column: str, size: int) -> tuple[str, ...] | None:
+    try:
+        return episode._rows.snapshot.card.dimension_names(column, size)
+    except CorruptStoreError:
+        return None
 
 
 def _texts(values: Mapping[Any, Any]) -> dict[str, str]:

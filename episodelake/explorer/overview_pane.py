@@ -17,7 +17,7 @@ from ..readers.charts.series import LENGTH, POLICY, RETURN, RUN, numeric_columns
 from ..readers.charts.theme import END_COLORS
 from ..types import Finding
 from .charts import DISTRIBUTIONS, Curve, curve_spec, distribution_spec, interval_condition, to_extremes
-from .checkup import Checkup, name_of
+from .checkup import SEVERE, Checkup, name_of
 from .listing import Choice, column_sql
 from .live.watch import Shown
 from .moments import NOTHING, text_of
@@ -31,8 +31,6 @@ _FACTS = ["run_id", "length", "episode_return", "end_reason", "started_at", "end
 #: More findings wait behind a button.
 _MOST_FINDINGS = 6
 _MOST_OUTLIERS = 12
-#: Findings that make an episode unusable; others are hints.
-_SEVERE = ("nan", "infinite", "missing_observation", "interrupted", "unsealed")
 _OVER = {"episodes": "Episode", "steps": "Step", "time": "Time"}
 _WHAT = {RETURN: "Return", LENGTH: "Length"}
 #: More parts of a reward have no room.
@@ -214,7 +212,7 @@ class OverviewPane:
             if not checkup.problem:
                 ui.label(f"Checking … {checkup.share:.0%}").classes("muted")
             return
-        findings = sorted(checkup.report.findings, key=lambda each: each.kind not in _SEVERE)
+        findings = sorted(checkup.report.findings, key=lambda each: each.kind not in SEVERE)
         if not findings:
             text = f"No findings in {counted(checkup.report.count, 'episode')}"
             ui.label(text).classes("finding fine")
@@ -225,7 +223,7 @@ class OverviewPane:
             more.props("dense no-caps flat")
 
     def _show_finding(self, finding: Finding) -> None:
-        classes = f"finding {'severe' if finding.kind in _SEVERE else 'hint'}"
+        classes = f"finding {'severe' if finding.kind in SEVERE else 'hint'}"
         if len(finding.positions):
             button = ui.element("button").classes(classes)
             button.on("click", partial(self.page.show_finding, name_of(finding)))

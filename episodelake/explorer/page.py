@@ -28,7 +28,7 @@ from ..readers.charts.theme import END_COLORS
 from ..types import Lake
 from .address import COMPARE, OVERVIEW, Address
 from .copying import copy_menu
-from .dialogs import ExportDialog
+from .dialogs import ExportDialog, keys_dialog
 from .episodes_pane import EpisodesPane
 from .label_bar import LabelBar
 from .lake_page import STORE_PATH, LakePage
@@ -115,7 +115,7 @@ class Page(Tab):
         with (
             ui.tab_panels(self.tabs, value="overview", keep_alive=True)
             .classes("explorer-body")
-            .props("animated=false")
+            .props("animated=false tabindex=-1")
         ):
             with ui.tab_panel("overview").classes("explorer-panel"):
                 self.overview = OverviewPane(self)
@@ -126,6 +126,7 @@ class Page(Tab):
             with ui.tab_panel("sql").classes("explorer-panel"):
                 self.sql_place = ui.element("div").classes("w-full h-full")
         self.export = ExportDialog(self, self.episodes)
+        self._keys = keys_dialog(writable=self.watch.labels is not None)
         self.sql: SqlPane | None = None
         ui.keyboard(on_key=self._arrow_key, ignore=["input", "select", "textarea"])
         self._timer = ui.timer(PAUSE, self._follow)
@@ -153,6 +154,8 @@ class Page(Tab):
 
     def _header(self) -> None:
         first: Any = "overview"
+        skip = ui.link("Skip to the content", "#").classes("skip")
+        skip.on("click.prevent", js_handler="() => document.querySelector('.explorer-body').focus()")
         with ui.element("header").classes("explorer-header"):
             ui.label("Episodelake").classes("brand")
             if self.lake is not None:
@@ -463,9 +466,15 @@ class Page(Tab):
             self.sql.recolour()
 
     def _arrow_key(self, event: KeyEventArguments) -> None:
-        if not event.action.keydown or self.tabs.value != "episodes":
+        if not event.action.keydown:
             return
-        if event.key.arrow_up or event.key.arrow_down:
+        if event.key.name == "?":
+            self._keys.open()
+        if self.tabs.value != "episodes" or event.modifiers.ctrl or event.modifiers.meta:
+            return
+        if event.key.name == "c" and not event.action.repeat:
+            background_tasks.create(self.compare())
+        elif event.key.arrow_up or event.key.arrow_down:
             self.episodes.move(1 if event.key.arrow_down else -1)
 
     def close(self) -> None:

@@ -18,6 +18,7 @@ from .. import EpisodeStore
 from ..errors import InvalidArgumentError, QueryError, StoreExistsError
 from ..plugin import QuerySession, literal, quote
 from ..plugin.files import exists, real_path
+from ..types import Lake
 
 MOST_ROWS = 1_000
 
@@ -38,14 +39,15 @@ class Result:
 
 
 class Queries:
-    """Queries over one version; closed with it.
+    """Queries over one version of a store, or over the stores of a lake; closed with it.
 
     Args:
-        store: pinned at the version.
+        opened: a store, pinned at the version, or a lake.
     """
 
-    def __init__(self, store: EpisodeStore) -> None:
-        self._session = QuerySession(store.context)
+    def __init__(self, opened: EpisodeStore | Lake) -> None:
+        lake = isinstance(opened, Lake)
+        self._session = opened.new_session() if lake else QuerySession(opened.context)
         self._busy = threading.Lock()
         #: Held while the connection is used: a query waits for the completions, which take a moment.
         self._using = threading.Lock()

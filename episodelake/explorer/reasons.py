@@ -16,6 +16,7 @@ from .moments import text_of
 from .widgets import PageOwner
 
 _MOST_REASONS, _MOST_SIGNALS = 4, 4
+_NO_REASONS = pl.DataFrame(schema={"column": pl.String, "reason": pl.String, "t": pl.Int64})
 
 
 class ReasonBar:
@@ -41,7 +42,7 @@ class ReasonBar:
             return
         self._shown = now
         self._place.clear()
-        rows = reasons_of(now[1], episode_id)
+        rows = self._rows(episode_id)
         with self._place:
             for row in rows.head(_MOST_REASONS).iter_rows(named=True):
                 look = partial(self.page.show_reason, episode_id, row["column"], row["t"])
@@ -50,6 +51,19 @@ class ReasonBar:
             if rows.height > _MOST_REASONS:
                 ui.label(f"and {rows.height - _MOST_REASONS} more").classes("muted")
         self._place.set_visibility(rows.height > 0)
+
+    def _rows(self, episode_id: str) -> pl.DataFrame:
+        """Return the reasons of an episode, without findings that most of the episodes have."""
+        report = self.page.watch.checkup().report
+        position = self.page.shown.episodes.position_of(episode_id)
+        if report is None or position is None:
+            return _NO_REASONS
+        usual = {
+            (each.kind, each.column) for each in report.findings if 2 * len(each.positions) > report.count
+        }
+        # The report may be of an older version, in which another episode had this position.
+        rows = report.reasons(position).filter(pl.col("episode_id") == episode_id)
+        return rows.filter([kind not in usual for kind in rows.select("kind", "column").iter_rows()])
 
     def signals(self, episode_id: str, column: str | None, t: int | None) -> list[str]:
         """Return the signals that show why an episode of the newest version stands out.
@@ -60,23 +74,13 @@ class ReasonBar:
             t: the step; None where the finding has none.
         """
         if column is None:
-            rows = reasons_of(self.page.watch.checkup().report, episode_id)
-            columns = rows.filter(pl.col("t").eq_missing(t))["column"] if len(rows) else []
-            column = next(iter(columns), "")
+            columns = self._rows(episode_id).filter(pl.col("t").eq_missing(t))["column"]
+            column = str(columns[0]) if len(columns) else ""
         episode = self.page.reopened(episode_id)
         try:
             return [] if episode is None else signals_at(episode, column, t)
         except CorruptStoreError:
             return []  # Its pane says what is damaged.
-
-
-def reasons_of(report: HealthReport | None, episode_id: str) -> pl.DataFrame:
-    """Return the rows of `HealthReport.reasons`, without findings that most of the episodes have."""
-    if report is None or not episode_id:
-        return pl.DataFrame()
-    usual = {(each.kind, each.column) for each in report.findings if 2 * len(each.positions) > report.count}
-    rows = report.reasons(episode_id)
-    return rows.filter([kind not in usual for kind in rows.select("kind", "column").iter_rows()])
 
 
 def signals_at(episode: Episode, column: str, t: int | None) -> list[str]:

@@ -11,7 +11,7 @@ import polars as pl
 from nicegui import run, ui
 
 from ..errors import EpisodelakeError
-from ..plugin import counted
+from ..plugin import collected, counted
 from ..readers.charts.theme import shown
 from .facets_pane import label_of
 from .listing import RUN_KEY, Choice, EpisodeList
@@ -73,7 +73,7 @@ def run_facts(frame: pl.DataFrame, most: int = MOST_RUNS) -> list[RunFacts]:
             ended=pl.col("ended_at").max(),
         )
     )
-    runs = (
+    runs = collected(
         parts.group_by("run_id")
         .agg(
             pl.struct("place", "value").alias("curve"),
@@ -85,7 +85,6 @@ def run_facts(frame: pl.DataFrame, most: int = MOST_RUNS) -> list[RunFacts]:
         )
         .sort("began", "run_id", descending=True, nulls_last=True)
         .head(most)
-        .collect()
     )
     facts = []
     for row in runs.iter_rows(named=True):
@@ -121,7 +120,7 @@ class RunsPane:
                 pagination={"rowsPerPage": _ROWS},
                 on_select=lambda event: page.choose_runs([row["_id"] for row in event.selection]),
             )
-            self._table.classes("episodes-table runs-table").mark("runs-table")
+            self._table.classes("runs-table").mark("runs-table").props('no-data-label="No runs"')
             self._table.on("rowClick", self._clicked, [[], ["_id"], None])
 
     async def show(self, choice: Choice) -> None:

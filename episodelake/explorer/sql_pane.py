@@ -6,13 +6,16 @@ import csv
 import io
 import json
 import threading
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from nicegui import background_tasks, run, ui
 from nicegui.events import GenericEventArguments
 
+from .. import EpisodeStore
 from ..errors import EpisodelakeError
+from ..types import Lake
 from .charts import KINDS, result_spec
 from .moments import text_of
 from .queries import MOST_ROWS, Queries, Result
@@ -30,8 +33,6 @@ EXAMPLES = {
     "FROM transitions GROUP BY t ORDER BY t LIMIT 1000",
     "Steps with NaN rewards": "SELECT episode_id, t, reward FROM transitions WHERE isnan(reward)",
 }
-_FIRST = "Return by run"
-
 
 #: Gives the editor completions beside the keywords of its language; a dotted name completes as a whole first.
 _COMPLETE = """
@@ -70,11 +71,13 @@ class SqlPane:
 
     Args:
         page: the page that it is part of.
+        examples: queries by name, the first of which is in the box at first.
     """
 
-    def __init__(self, page: PageOwner) -> None:
-        self.page = page
-        self._queries = Queries(page.shown.store)
+    def __init__(self, page: PageOwner, examples: Mapping[str, str] = EXAMPLES) -> None:
+        self.page, self._examples = page, examples
+        self._first = next(iter(examples.values()))
+        self._queries = Queries(self._opened)
         self._stopped = threading.Event()
         self._outdated = False
         self._result: Result | None = None
@@ -90,9 +93,9 @@ class SqlPane:
         ui.run_javascript(_COMPLETE % json.dumps([self._text.id, names]))
 
     def _editor(self) -> None:
-        tables = "Tables: episodes, steps, transitions, runs. Ctrl-Enter runs the query."
+        tables = f"Tables: {', '.join(self._tables)}. Ctrl-Enter runs the query."
         with ui.element("div").classes("sql-text card"):
-            self._text = ui.codemirror(EXAMPLES[_FIRST], language="SQL", line_wrapping=True)
+            self._text = ui.codemirror(self._first, language="SQL", line_wrapping=True)
             self._text.style("height: 150px").mark("sql")
             self.recolour()
             for key in ("ctrl", "meta"):
@@ -111,8 +114,8 @@ class SqlPane:
             )
             self._stop.set_visibility(False)
             with ui.button("Examples", icon="menu_book").props("dense no-caps flat"), ui.menu():
-                for name in EXAMPLES:
-                    ui.menu_item(name, partial(self._text.set_value, EXAMPLES[name]))
+                for name, query in self._examples.items():
+                    ui.menu_item(name, partial(self._text.set_value, query))
             self._message = ui.label(tables).classes("muted").mark("sql-told")
             ui.space()
             self._take = ui.button("Show these episodes", icon="view_list", on_click=self._to_list)
@@ -142,17 +145,26 @@ class SqlPane:
         self._table.props('flat bordered dense :rows-per-page-options="[25, 100, 0]"')
         self._table.classes("episodes-table result-table").style("flex: none").mark("result")
         self._table.set_visibility(False)
-        self._table.on("rowClick", self._clicked, [[], ["_episode", "_t"], None])
+        self._table.on("rowClick", self._clicked, [[], ["_store", "_episode", "_t"], None])
+
+    #: Whether the page has a list of episodes.
+    _listed = True
+    _tables = ("episodes", "steps", "transitions", "runs")
+
+    @property
+    def _opened(self) -> EpisodeStore | Lake:
+        """The store or the lake that queries see."""
+        return self.page.shown.store
 
     @property
     def text(self) -> str:
         """The query in the box; empty for the initial one."""
         text = self._text.value or ""
-        return "" if text == EXAMPLES[_FIRST] else text
+        return "" if text == self._first else text
 
     def write(self, query: str) -> None:
         """Put a query into the box, without running it."""
-        self._text.set_value(query or EXAMPLES[_FIRST])
+        self._text.set_value(query or self._first)
 
     def recolour(self) -> None:
         """Take the colours of the page."""
@@ -164,7 +176,7 @@ class SqlPane:
             return
         if self._outdated:
             self._queries.close()
-            self._queries, self._outdated = Queries(self.page.shown.store), False
+            self._queries, self._outdated = Queries(self._opened), False
         self._stopped = threading.Event()
         self._running(True)
         try:
@@ -206,7 +218,8 @@ class SqlPane:
             result.table.to_pylist() if len(set(names)) == len(names) else _by_order(result)
         ):
             texts = {f"c{index}": text_of(value, 200) for index, value in enumerate(row.values())}
-            rows.append({**texts, "_row": number, "_episode": row.get("episode_id"), "_t": row.get("t")})
+            place = {"_store": row.get("store"), "_episode": row.get("episode_id"), "_t": row.get("t")}
+            rows.append({**texts, "_row": number, **place})
         self._table.columns = [
             {
                 "name": f"c{index}",
@@ -219,7 +232,7 @@ class SqlPane:
         self._table.rows = rows
         self._table.set_visibility(True)
         self._download.set_visibility(True)
-        self._take.set_visibility("episode_id" in names and bool(rows))
+        self._take.set_visibility(self._listed and "episode_id" in names and bool(rows))
         more = "" if result.complete else f"; the first {MOST_ROWS:,} rows are shown"
         self._message.set_text(f"{len(rows):,} rows in {result.seconds:.2f} s{more}")
         self._offer_axes(result)

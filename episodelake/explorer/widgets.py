@@ -18,7 +18,7 @@ from nicegui.events import GenericEventArguments
 from .. import Episode
 from ..errors import EpisodelakeError
 from ..plugin import require
-from ..readers.charts.bins import usual_range
+from ..readers.charts.bins import usual_ends
 from .live.watch import Shown, Watch
 from .moments import text_of
 
@@ -103,7 +103,7 @@ def add_grip(splitter: ui.splitter) -> None:
 
     def move(by: int) -> None:
         low, high = splitter.props["limits"]
-        splitter.set_value(min(max(splitter.value + by, low), high))
+        splitter.set_value(min(max((splitter.value or low) + by, low), high))
 
     with splitter.separator:
         grip = ui.element("div").classes("grip").props("role=separator tabindex=0")
@@ -111,7 +111,7 @@ def add_grip(splitter: ui.splitter) -> None:
         grip.props["aria-valuenow"] = 46
         # The arrow keys of the page move through steps.
         for key, by in (("left", -3), ("right", 3)):
-            grip.on(f"keydown.{key}.stop.prevent", lambda by=by: move(by))
+            grip.on(f"keydown.{key}.stop.prevent", functools.partial(move, by), [])
 
 
 def note(classes: str = "muted") -> ui.label:
@@ -156,8 +156,7 @@ def spark(values: Sequence[float | None], limits: tuple[float, float] | None = N
 
 def usual_limits(values: Sequence[float]) -> tuple[float, float]:
     """Return limits of an axis that a few wild values do not move."""
-    quantiles = np.quantile(values, [0.02, 0.98]).tolist() if len(values) else [0.0] * 2
-    return usual_range(min(values, default=0.0), max(values, default=0.0), quantiles)
+    return usual_ends(np.asarray(values, np.float64)) if len(values) else (0.0, 0.0)
 
 
 #: Heads of columns that sort by a click or by a key, and say how the table is sorted.
@@ -210,7 +209,9 @@ class Drawing(ui.element, component="vega.js"):
         self.set_visibility(specification is not None)
         self.update()
 
-    async def draw(self, caption: ui.label, make: Callable[..., Any], *arguments: Any) -> None:
+    async def draw(
+        self, caption: ui.label, make: Callable[..., Any], *arguments: Any
+    ) -> dict[str, Any] | None:
         """Draw what a function returns, or show in the caption why there is nothing to draw.
 
         Args:
@@ -218,6 +219,9 @@ class Drawing(ui.element, component="vega.js"):
             make: returns a specification, in a thread; a result that comes after that of a later call is
                 dropped.
             arguments: those of `make`.
+
+        Returns:
+            What is drawn; None if nothing is, or something else already.
         """
         self._turn = turn = self._turn + 1
         specification, problem = None, ""
@@ -229,6 +233,8 @@ class Drawing(ui.element, component="vega.js"):
             notes = () if specification is None else specification.get("usermeta", {}).get("notes", ())
             caption.set_text(problem or "\n".join(notes))
             self.show(specification)
+            return specification
+        return None
 
 
 def _chosen(event: GenericEventArguments) -> dict[str, tuple[float, float]]:
@@ -321,7 +327,7 @@ class PageOwner(Protocol):
         """Let the list show the episodes of a finding, and open the first one where it shows."""
         ...
 
-    def show_reason(self, episode_id: str, column: str, t: int | None) -> None:
+    def show_reason(self, episode_id: str, column: str | None, t: int | None) -> None:
         """Open an episode at the step of a finding, with the signal of its column."""
         ...
 

@@ -124,6 +124,10 @@ class Lake:
         """Return the calling thread's session of DuckDB, whose queries see nothing but the lake."""
         return self._look.queries.session(read_only=True)
 
+    def new_session(self) -> QuerySession:
+        """Return a session of its own for the versions that are shown now, as `session`; close it."""
+        return self._look.queries.new_session()
+
     def refresh(self) -> Lake:
         """Look for stores again, read those that have changed since, and return this object.
 

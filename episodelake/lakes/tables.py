@@ -283,15 +283,19 @@ class LakeQueries:
 
     def __init__(self, lake: LakeSnapshot) -> None:
         nothing = cast(Any, None)
-        context = ReadContext(lake, nothing, nothing)
-        self._sessions = LakeSession.for_threads(context)
+        self._context = ReadContext(lake, nothing, nothing)
+        self._sessions = LakeSession.for_threads(self._context)
         # A connection that belongs to a thread of Polars ends the process as that thread ends.
-        self._of_frames = LakeSession(context, read_only=False)
+        self._of_frames = LakeSession(self._context, read_only=False)
         self._guard = threading.Lock()
 
     def session(self, *, read_only: bool) -> QuerySession:
         """Return the calling thread's session."""
         return self._sessions.session(read_only=read_only)
+
+    def new_session(self) -> QuerySession:
+        """Return a session that sees nothing but the lake, for a caller who closes it."""
+        return LakeSession(self._context)
 
     def read(self, text: str) -> pl.DataFrame:
         """Return the answer to a query, in any thread."""

@@ -269,6 +269,8 @@ def _by_message(name: str, values: Any, count: int) -> Sequence[Any] | None:
 
 def is_array(value: Any) -> bool:
     """Return whether a value is an array or a list, and no number or text."""
+    if isinstance(value, np.ndarray):
+        return bool(value.ndim)
     if isinstance(value, Sequence):
         return not isinstance(value, str | bytes)
     return bool(getattr(value, "ndim", hasattr(value, "__array__")))

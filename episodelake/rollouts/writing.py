@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
-from .. import EpisodeStore, EpisodeWriter
+import numpy as np
+
+from .. import EpisodeWriter
 from ..errors import InvalidArgumentError, RecorderStateError
+from ..plugin import ReadContext, ReadView, Snapshot
 from ..types import EpisodeRow, OpenEpisode
 from .declaration import Rollouts
+from .rollout import Rollout
 from .steps import MessageStep, RolloutFacts, finite, rollout_steps
 from .tokens import MASK, PER_SAMPLED, message_tokens
 
@@ -18,6 +23,17 @@ class RolloutWriter(EpisodeWriter):
 
     It also has all that an `EpisodeWriter` has. An instance belongs to one thread and one process.
     """
+
+    @cached_property
+    def _short(self) -> dict[OpenRollout, None]:
+        """Open rollouts of one message, which have no transition yet."""
+        return {}
+
+    def close(self) -> None:
+        """End open rollouts, seal everything and finish the run; see `EpisodeWriter.close`."""
+        for rollout in list(self._short):
+            rollout._cut()
+        super().close()
 
     def write_rollout(
         self,
@@ -116,8 +132,8 @@ class RolloutWriter(EpisodeWriter):
     ) -> OpenRollout:
         """Start a rollout that grows message by message; several may be open at once.
 
-        From its second message on, what was appended is in the journal after `flush_seconds` at most, and
-        survives the end of the process.
+        What was appended is in the journal after `flush_seconds` at most, and survives the end of the
+        process.
 
         Args:
             group, sample, task, policy_version, source_key, metadata: as for `write_rollout`.
@@ -149,7 +165,8 @@ class RolloutWriter(EpisodeWriter):
         episode = self.reopen(rollout_id)
         handle = self.session.store
         try:
-            old = EpisodeStore(handle.layout, handle.manifest).rollout(episode.continues)
+            newest = ReadView(ReadContext.of(Snapshot(handle.layout, handle.manifest)))
+            old = Rollout(newest[episode.continues])
             if len(old.sampled) <= len(old.episode):
                 raise InvalidArgumentError(
                     f"The rollout {old.id!r} ends without a message, so none can follow. Begin a new one."
@@ -188,6 +205,7 @@ class OpenRollout:
         self._skipped = False
         self._over = False
         self._count = len(sampled)
+        self._first: Mapping[str, Any] = {}
         #: Of the last message, whose row is complete when the next one comes.
         self._sampled, self._reward = self._count > 0 and sampled[-1], 0.0
 
@@ -240,8 +258,12 @@ class OpenRollout:
                 step.parent, extra=row, source_key=self._source_key, metadata=self._metadata
             )
             self._skipped = self._open is None
+            if self._open is not None:
+                self._first = row
+                self._writer._short[self] = None
         elif self._open is not None:
             self._open.append(int(self._sampled), self._reward, step.parent, extra=row)
+            self._writer._short.pop(self, None)
         self._sampled, self._reward = step.sampled, worth
         self._count += 1
         return self._count - 1
@@ -284,6 +306,7 @@ class OpenRollout:
             reward = finite("the sum of rewards", self._reward + facts.reward)
             self._open.append(int(self._sampled), reward, -1, not truncated, truncated)
             self._over = True
+            self._writer._short.pop(self, None)
         return self._open.end(dict(facts.metadata))
 
     def discard(self) -> None:
@@ -296,7 +319,24 @@ class OpenRollout:
             self._check_open()
         else:
             self._open.discard()
+            self._writer._short.pop(self, None)
         self._over = True
+
+    def _cut(self) -> None:
+        """Store its only message as an episode that was cut: without a transition, `close` would drop it."""
+        assert self._open is not None
+        self._writer.write_episode(
+            observations=np.array([-1]),
+            actions=np.array([int(self._sampled)]),
+            rewards=[self._reward],
+            terminations=False,
+            truncations=False,
+            last_observation="missing",
+            extra=[self._first],
+            # The open rollout holds its source key until it is dropped.
+            metadata={**self._metadata, **({"source_key": self._source_key} if self._source_key else {})},
+        )
+        self.discard()
 
     def _check_open(self) -> None:
         if self._over:

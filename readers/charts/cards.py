@@ -162,13 +162,16 @@ _QUANTILES = (0.1, 0.5, 0.9)
 _RANK = "row_number() OVER (PARTITION BY series, panel ORDER BY ended_at, episode_id) - 1"
 
 
-def view_card(context: ReadContext, kind: str, first: Callable[[], EpisodeData]) -> str:
+def view_card(
+    context: ReadContext, kind: str, first: Callable[[], EpisodeData], name: str | None = None
+) -> str:
     """Return the card as HTML; it never raises.
 
     Args:
         context: whose episodes.
         kind: the class that it is the card of.
         first: gives the first of the episodes.
+        name: of the store; None for where it is.
     """
     snapshot = context.snapshot
     more = f"version {snapshot.version}" + ("" if context.positions is None else ", some of its episodes")
@@ -177,7 +180,7 @@ def view_card(context: ReadContext, kind: str, first: Callable[[], EpisodeData])
     )
     body += html.shown_part("What it holds", lambda: _contents(context, first))
     body += html.shown_part("The spaces", lambda: _spaces(snapshot))
-    return html.card(kind, str(snapshot.layout.root), more, body)
+    return html.card(kind, str(snapshot.layout.root) if name is None else name, more, body)
 
 
 def _about(snapshot: Snapshot) -> str:

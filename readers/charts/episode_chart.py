@@ -11,7 +11,7 @@ import altair as alt
 import numpy as np
 
 from ...store.common.arguments import suggest
-from ...store.errors import InvalidArgumentError, NothingToDrawError
+from ...store.errors import CorruptStoreError, InvalidArgumentError, NothingToDrawError
 from ...store.names import ACTION
 from ..episode_data import EpisodeData
 from ..formatting import counted
@@ -136,8 +136,14 @@ def _labels(episode: EpisodeData, signals: Sequence[Signal]) -> dict[str, str]:
     codecs = [codec for part in schema.parts for codec in (part.action, part.observation)]
     sizes = {leaf.column: leaf.size for codec in codecs for leaf in codec.leaves}
     labels: dict[str, str] = {}
-    for column in {signal.column for signal in signals if "[" in signal.name}:
-        names = episode._rows.snapshot.dimension_names(column, sizes.get(column, -1))
+    try:
+        card = episode._rows.snapshot.card if any("[" in each.name for each in signals) else None
+    except CorruptStoreError:
+        return labels
+    if card is None:
+        return labels
+    for column in {signal.column for signal in signals}:
+        names = card.dimension_names(column, sizes.get(column, -1))
         for signal in signals if names else ():
             if signal.column == column and names:
                 labels[signal.name] = names[int(signal.name.rpartition("[")[2][:-1])]

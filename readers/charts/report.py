@@ -40,21 +40,29 @@ def write_report(
     file: str | PathLike[str],
 ) -> Path:
     """Write the page, with a card as HTML, and return its path; see `EpisodeView.report`."""
-    require("altair", "A report")
-    require("vl_convert", "A report")
+    check_packages("A report")
     path = user_path(file)
     with guard_access("write the report", path):
         path.parent.stat()  # a folder that is missing is reported before the work, not after it
         target = real_path(path)
-    page = _page(context, plot, card, health).encode()
+    page = report_page(context, plot, card, health).encode()
     with replacing(target, ".html") as draft:
         draft.write_bytes(page)
     return path
 
 
-def _page(context: ReadContext, plot: Plots, card: str, health: Callable[[], HealthReport]) -> str:
+def check_packages(purpose: str) -> None:
+    """Refuse to begin without the packages that draw charts."""
+    require("altair", purpose)
+    require("vl_convert", purpose)
+
+
+def report_page(
+    context: ReadContext, plot: Plots, card: str, health: Callable[[], HealthReport], more: str = ""
+) -> str:
+    """Return the page of a report; `more` is HTML at its end."""
     snapshot = context.snapshot
-    name = html.text(snapshot.layout.root.name or snapshot.layout.root)
+    name = str(snapshot.layout.root.name or snapshot.layout.root)
     charts: tuple[tuple[str, Callable[[], AnyChart]], ...] = (
         ("The returns", plot.returns),
         ("The distribution of returns", plot.return_histogram),
@@ -63,7 +71,7 @@ def _page(context: ReadContext, plot: Plots, card: str, health: Callable[[], Hea
         ("The visited states", plot.visitation),
     )
     body = [
-        f"<h1>{name}</h1>",
+        f"<h1>{html.text(name)}</h1>",
         card,
         "<h2>Health</h2>",
         html.shown_part("The health", lambda: _health(health())),
@@ -72,11 +80,16 @@ def _page(context: ReadContext, plot: Plots, card: str, health: Callable[[], Hea
             html.shown_part(what, lambda draw=draw, number=number: _figure(draw, number))
             for number, (what, draw) in enumerate(charts)
         ),
+        more,
     ]
+    return full_page(name, "".join(body))
+
+
+def full_page(title: str, body: str) -> str:
+    """Return a document with a title, which is plain text, and a body of HTML."""
+    name = html.text(title)
     head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{name}</title>'
-    return (
-        f'<!doctype html>\n<html lang="en"><head>{head}{_STYLE}</head><body>{"".join(body)}</body></html>\n'
-    )
+    return f'<!doctype html>\n<html lang="en"><head>{head}{_STYLE}</head><body>{body}</body></html>\n'
 
 
 def _figure(draw: Callable[[], AnyChart], number: int) -> str:

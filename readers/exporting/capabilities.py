@@ -81,7 +81,8 @@ class Holds:
         seed, options, metadata: which of those of an episode. Its run and the metadata of that are metadata.
         info, policy, own: which values of steps: of the environment's infos, of the policy, of own columns.
         form: what these values are, in words that follow "which is not a".
-        annotations: whether annotations of steps have a place; those of episodes never do.
+        annotations: whether annotations of steps have a place.
+        labels: what annotations of episodes come back as; None where they have no place. Both are a loss.
         last_observation: what becomes of it.
         ends: the reasons of ends that come back as another, "cut" or "truncated".
         both: of an episode that was terminated and truncated, the one flag that comes back; None for both;
@@ -98,6 +99,7 @@ class Holds:
     own: Fits = nothing
     form: str = "value of this format"
     annotations: bool = False
+    labels: Literal["metadata"] | None = None
     last_observation: LastObservation = "needed"
     ends: Mapping[str, str] = field(default_factory=lambda: {"interrupted": "cut"})
     both: Literal["terminated", "truncated", "either"] | None = None
@@ -234,7 +236,8 @@ def count_columns(context: ReadContext, holds: Holds, losses: Losses) -> None:
         # By name, since `pl.col` takes some names for patterns.
         frame = episodes_frame(snapshot, context.positions).select(by_name(*own).count())
         for name, given in collected(frame, snapshot).row(0, named=True).items():
-            losses.add(f"the annotation {name}", given)
+            what = f", which comes back as {holds.labels}" if holds.labels else ""
+            losses.add(f"the annotation {name}{what}", given)
 
 
 def count_ends(frame: pl.DataFrame, holds: Holds, losses: Losses) -> None:

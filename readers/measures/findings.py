@@ -13,6 +13,7 @@ import numpy as np
 from gymnasium.spaces import Box
 
 from ...store.common.progress import Progress
+from ...store.manifest import dimension_names
 from ...store.names import ACTION, OBSERVATION, REWARD
 from ...store.spaces.fixed import FixedNode
 from ..columns.selection import EpisodeIndex, Selection, select
@@ -109,7 +110,8 @@ def finding(
         number = len(positions) if values is None else values
         text = message.format(episodes=counted(len(positions), "episode"), values=f"{number:,}")
         chosen = [None if each is None else each[positions] for each in (amounts, steps)]
-        yield Finding(kind, column, positions, number, text, *chosen, extreme, label or column)
+        named = label or column
+        yield Finding(kind, column, positions, number, text, *chosen, extreme=extreme, label=named)
 
 
 def limits(values: np.ndarray) -> tuple[float, float]:
@@ -168,7 +170,7 @@ class StepScan:
         measured = [
             _Leaf(
                 *(node.column, node.column.removeprefix(schema.prefix), node, len(index)),
-                snapshot.dimension_names(node.column, node.size),
+                dimension_names(snapshot.layout, node.column, node.size),
             )
             for node in nodes
             if not node.binary

@@ -124,12 +124,25 @@ class HealthReport:
         texts = pl.Series("reasons", reasons, pl.List(pl.String))
         return first.select("episode_id", "position", texts, "t")
 
-    def reasons(self, episode_id: str) -> pl.DataFrame:
-        """Return why an episode has findings: kind, column, reason (a text) and t (or NULL), a row each."""
-        rows = self.affected.filter(pl.col("episode_id") == episode_id)
+    def reasons(self, position: int) -> pl.DataFrame:
+        """Return why an episode of the view has findings, a row each.
+
+        Args:
+            position: of the episode in the view that was looked at.
+
+        Returns:
+            Columns: kind, column, episode_id, reason (a text) and t (of the first step, or NULL).
+        """
+        places, start = [], 0
+        for each in self.findings:
+            place = int(np.searchsorted(each.positions, position))
+            if place < len(each.positions) and each.positions[place] == position:
+                places.append(start + place)
+            start += len(each.positions)
+        rows = self.affected[places]
         chosen = rows.select("kind", "column", "amount", "t", "extreme").iter_rows(named=True)
         texts = pl.Series("reason", [self._reason(**each) for each in chosen], pl.String)
-        return rows.select("kind", "column", texts, "t")
+        return rows.select("kind", "column", "episode_id", texts, "t")
 
     @cached_property
     def _labels(self) -> dict[tuple[str, str], str]:

@@ -56,7 +56,7 @@ _TAKEN = {
 _METADATA = "metadata."
 _PARTS = (f"{_METADATA}rewards.", f"{_METADATA}weights.")
 #: A rollout that was cut ends with a message that has no action yet.
-_MESSAGE_COUNT = "length + CASE WHEN terminated OR truncated THEN 0 ELSE 1 END"
+_MESSAGE_COUNT = "length + CASE WHEN terminated OR truncated{} THEN 0 ELSE 1 END"
 
 
 def rollout_views(
@@ -88,9 +88,10 @@ def rollout_views(
     }
     further = "".join(f", {quote(name)} AS {quote(own)}" for name, own in short.items())
     taken = {*_TAKEN, *(own.lower() for own in short.values())}
+    missing = " OR last_observation IS NOT NULL" if "last_observation" in episodes else ""
     rollouts = (
         f"SELECT episode_id, run_id, episode_return AS reward, {facts}, terminated, truncated, end_reason, "
-        f"{_MESSAGE_COUNT} AS messages, started_at, ended_at{further}"
+        f"{_MESSAGE_COUNT.format(missing)} AS messages, started_at, ended_at{further}"
         f"{_annotated(annotations[EPISODES], taken)} FROM episodes"
     )
     return {MESSAGES: messages, ROLLOUTS: rollouts, TOKENS: _TOKENS}

@@ -53,6 +53,7 @@ from ..schema import ENV_BUNDLE, StepSchema, StoreHandle
 from ..segments.seal import Seal, Tables, commit_run, live_name, seal_segment
 from .recovered_episodes import JournalEpisodes, RecoveredEpisode
 from .reopening import seal_reopened
+from .single_messages import add_transitions
 
 LOG = logging.getLogger("episodelake")
 #: Patient: a process that looks at a lock may be stopped while it has it.
@@ -237,13 +238,17 @@ def _recover_run(store: StoreHandle, directory: Path) -> RecoveredRun | None:
     sealed = tables.episodes.applied(header.run_id)
     with _blaming(directory):
         done |= sealed_numbers(directory, sealed)
+        bulk = []
+        if store.manifest.rollouts is not None:
+            alone = {n: each for n, each in episodes.items() if n not in done and not each.steps}
+            bulk = add_transitions(store.schema, paths, alone)
         now = _last_moment(directory, header, episodes.values())
         records = [
             episode.record(number, now)
             for number, episode in episodes.items()
             if number not in done and episode.grew
         ]
-    run = _seal_all(store, tables, header, records, paths, now)
+    run = _seal_all(store, tables, header, records, paths, now, bulk)
     # Its writer may have died between a commit and the sync of its name; only the journal proves it then.
     for table in (tables.runs, tables.steps, tables.episodes):
         table.sync()
@@ -293,11 +298,12 @@ def _seal_all(
     records: list[EpisodeRecord],
     paths: list[Path],
     now: int,
+    bulk: list[pa.RecordBatch],
 ) -> RecoveredRun:
     records.sort(key=lambda record: (record.ended_at, record.number))
     if records:
         segment = max(tables.steps.applied(header.run_id), tables.episodes.applied(header.run_id)) + 1
-        job = Seal(header, segment, EpisodeColumns.of(records), paths[0].parent, paths)
+        job = Seal(header, segment, EpisodeColumns.of(records), paths[0].parent, paths, bulk)
         seal = seal_reopened if job.records.continued else seal_segment
         seal(store, tables, job)
     if records or tables.episodes.applied(header.run_id) >= 0:

@@ -11,6 +11,7 @@ from typing import Any
 
 import av
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -387,3 +388,32 @@ def test_places_and_times_are_those_of_the_files(tmp_path: Path, monkeypatch: py
         assert (row["meta/episodes/chunk_index"], row["meta/episodes/file_index"]) == (0, number)
         assert row["videos/observation.camera/from_timestamp"] == pytest.approx(start / 3.3333, abs=1e-6)
         start += episode.length
+
+
+def test_labels_of_episodes_are_columns_of_meta(tmp_path: Path) -> None:
+    """Annotations of episodes keep their types in `meta/episodes`, and come back as metadata."""
+    box = spaces.Box(-1, 1, (2,))
+    store = el.create(tmp_path / "store", observation_space=box, action_space=box)
+    with store.writer() as writer:
+        for level in range(3):
+            writer.write_episode(
+                observations=np.zeros((3, 2), np.float32),
+                actions=np.zeros((2, 2), np.float32),
+                rewards=np.ones(2),
+                terminations=True,
+                truncations=False,
+                metadata={"level": level},
+            )
+    store.refresh().label(1, good=False, note="slipped")
+    report = store.export(tmp_path / "lerobot", format="lerobot")
+    assert report.lost["the annotation note, which comes back as metadata"] == 1
+    rows = pl.read_parquet(tmp_path / "lerobot/meta/episodes/chunk-000/file-000.parquet")
+    assert rows["annotations/good"].to_list() == [None, False, None]
+    assert rows["annotations/note"].to_list() == [None, "slipped", None]
+    el.import_dataset(tmp_path / "lerobot", tmp_path / "back")
+    back = [episode.metadata for episode in el.open(tmp_path / "back")]
+    assert [(each["level"], each.get("good"), each.get("note")) for each in back] == [
+        (0, None, None),
+        (1, False, "slipped"),
+        (2, None, None),
+    ]

@@ -25,11 +25,14 @@ from PIL import Image
 import episodelake as el
 from episodelake.explorer import queries as explorer_queries
 from episodelake.explorer.charts import OVERVIEWS, conditions_of, episode_spec, overview_spec, result_spec
+from episodelake.explorer.labels import LabelQueue, read_label_set
 from episodelake.explorer.listing import POSITION, Choice, EpisodeList, SeriesColors, positions_by
+from episodelake.explorer.live.lake_figures import Figures, LakeFigures
 from episodelake.explorer.live.watch import LakeWatch, Watch
 from episodelake.explorer.moments import metadata_of, moment_of, summary_of, text_of
 from episodelake.explorer.pictures.sources import frame_sources
 from episodelake.explorer.queries import MOST_ROWS, Queries, Result, export_folder, ids_as, sql_of_ids
+from episodelake.explorer.runs_pane import run_facts
 from episodelake.explorer.sql_pane import _usual_kind
 from episodelake.lakes import lake as lakes
 from episodelake.readers.charts.theme import END_COLORS, PALETTE
@@ -620,6 +623,74 @@ def test_watch_of_a_lake(store: el.EpisodeStore, tmp_path: Path) -> None:
     assert watch.store("more8") is others[-1] and watch.store("two") is not others[0]
 
 
+def test_figures_of_a_lake(store: el.EpisodeStore, tmp_path: Path) -> None:
+    """Curves and last returns are those of a plain loop, none of several objectives; health follows."""
+    copied(store, tmp_path / "lake/one")
+    lake = el.lake(tmp_path / "lake")
+    vectors = lake.create(
+        "vectors", observation_space=Box(0, 1, (2,)), action_space=Discrete(2), reward_shape=(2,)
+    )
+    for _ in range(2):
+        figures = LakeFigures(lake)
+        figures.look(lake.refresh().stores())
+        one = figures.figures["one"]
+        places: dict[int, list[float]] = {}
+        for episode in store:
+            places.setdefault(episode.number * 24 // 20, []).append(episode.episode_return)
+        assert one.curve == pytest.approx([np.mean(places[place]) for place in sorted(places)])
+        assert one.last == max(store, key=lambda episode: episode.ended_at).episode_return
+        assert figures.figures["vectors"] == Figures(vectors.refresh().version)
+        wait_until(lambda figures=figures: len(figures.health) == 2, "the health of both")
+        assert list(figures.health["one"].kinds) == [each.kind for each in store.health().findings]
+        assert figures.live == frozenset()
+        with vectors.writer() as writer:
+            writer.write_episode(
+                observations=np.zeros((3, 2), np.float32),
+                actions=[0, 1],
+                rewards=np.ones((2, 2)),
+                terminations=True,
+                truncations=False,
+            )
+            figures.look(lake.refresh().stores())
+            assert figures.live == {"vectors"}
+
+
+def test_rows_of_runs() -> None:
+    """Finals, bests and curves of runs are those of a plain loop, whatever the order of their episodes."""
+    random = np.random.default_rng(4)
+    runs = ["a"] * 25 + ["b"] * 3 + ["c"] + ["d"] * 100
+    random.shuffle(runs)
+    returns = random.normal(size=len(runs))
+    returns[np.flatnonzero(np.array(runs) == "c")] = np.nan
+    returns[np.flatnonzero(np.array(runs) == "a")[-1]] = np.inf
+    moments = pl.Series(range(len(runs)), dtype=pl.Datetime("us", "UTC"))
+    frame = pl.DataFrame(
+        {
+            "run_id": runs,
+            "episode_return": returns,
+            "started_at": moments,
+            "ended_at": moments,
+        }
+    )
+    found = {each.run_id: each for each in run_facts(frame)}
+    assert [*found] == sorted(set(runs), key=runs.index, reverse=True)
+    for name, each in found.items():
+        own = [value for run, value in zip(runs, returns, strict=True) if run == name]
+        finite = [value for value in own if np.isfinite(value)]
+        late = [value for value in own[-max(1, len(own) // 10) :] if np.isfinite(value)]
+        assert each.episodes == len(own) and each.best == (max(finite) if finite else None)
+        assert each.final == (pytest.approx(np.mean(late)) if late else None)
+        places: dict[int, list[float]] = {}
+        for at, value in enumerate(own):
+            places.setdefault(at * 24 // len(own), []).append(value)
+        for mean, values in zip(each.curve, places.values(), strict=True):
+            kept = [value for value in values if np.isfinite(value)]
+            assert mean == (pytest.approx(np.mean(kept)) if kept else None)
+    assert len(run_facts(frame, most=2)) == 2
+    vectors = frame.with_columns(episode_return=pl.concat_list("episode_return", "episode_return"))
+    assert {(each.final, each.best) for each in run_facts(vectors)} == {(None, None)}
+
+
 def test_watch_of_a_lake_in_trouble(
     store: el.EpisodeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -724,3 +795,80 @@ def test_agents(tmp_path: Path) -> None:
 def test_results_are_drawn_as_they_are(x: str, y: str, values: list[Any], kind: str) -> None:
     """Names that come again are no bars, which would be added, and steps that come again are no line."""
     assert _usual_kind(x, y, values, x in ("length", "n")) == kind
+
+
+def labelled_store(path: Path) -> tuple[el.EpisodeStore, list[str]]:
+    """A store of forty episodes, and their ids."""
+    store = el.create(path, observation_space=Box(-1, 1, (1,)), action_space=Discrete(2))
+    with store.writer() as writer:
+        for _ in range(40):
+            writer.write_episode(
+                observations=np.zeros((4, 1), np.float32),
+                actions=[0, 1, 0],
+                rewards=np.ones(3),
+                terminations=True,
+                truncations=False,
+            )
+    return store.refresh(), store.episodes.collect()["episode_id"].to_list()
+
+
+def test_labels_are_batched_and_none_is_lost(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Many labels are few versions, the last value of each holds, one that the store refuses stops no other,
+    and what a store that is out of reach did not take is tried again, or left in files when the queue closes.
+    """
+    store, ids = labelled_store(tmp_path / "store")
+    queue = LabelQueue(store, tmp_path)
+    for number, each in enumerate(ids):
+        queue.add({(each,): {"good": number % 2 == 0}})
+    queue.add({(ids[0],): {"good": None}, (ids[1],): {"note": "slipped"}, (ids[2], 1): {"slip": True}})
+    assert queue.over((ids[3],), store.version, {"good": True, "length": 3}) == {"good": False, "length": 3}
+    wait_until(lambda: not queue.waiting, "the commit")
+    newest = el.open(store.path)
+    assert newest.version - store.version <= 4
+    assert newest.episodes.collect()["good"].to_list() == [None, *(n % 2 == 0 for n in range(1, 40))]
+    assert newest[1].annotations["note"] == "slipped"
+    assert newest[2].step_annotations["slip"][:3] == [None, True, None]
+    assert queue.over((ids[3],), newest.version, {"good": True}) == {"good": True}, "the version has it"
+
+    newest.delete(f"episode_id = '{ids[5]}'")
+    queue.add({(each,): {"good": True} for each in ids[4:8]})
+    queue.hurry()
+    wait_until(lambda: not queue.waiting, "the commit of the others")
+    assert [el.open(store.path)[each].annotations["good"] for each in (ids[4], *ids[6:8])] == [True] * 3
+    assert len(queue.refused) == 1 and ids[5] in queue.refused[0]
+
+    shutil.move(store.path, tmp_path / "away")
+    queue.add({(ids[0],): {"note": "kept"}})
+    queue.hurry()
+    wait_until(lambda: bool(queue.problem), "a commit that fails")
+    assert queue.waiting == 1
+    shutil.move(tmp_path / "away", store.path)
+    wait_until(lambda: not queue.waiting, "another attempt")
+    assert el.open(store.path)[ids[0]].annotations["note"] == "kept" and not queue.problem
+
+    shutil.move(store.path, tmp_path / "away")
+    queue.add({(ids[1],): {"note": "later"}})
+    queue.close()
+    (left,) = tmp_path.glob("labels-*.parquet")
+    assert str(left) in capsys.readouterr().err
+    found = el.open(tmp_path / "away")
+    found.annotate(pl.read_parquet(left))
+    assert found[ids[1]].annotations["note"] == "later"
+
+
+def test_declarations_of_labels(tmp_path: Path) -> None:
+    """A line declares a key and a label; names, keys and types that cannot be are refused."""
+    store, _ = labelled_store(tmp_path / "store")
+    store.label(0, grasp=1)
+    wanted = {"s": ("outcome", "slip"), "1": ("grasp", 1), "g": ("good", True)}
+    assert read_label_set(["S outcome=slip", "", "1 grasp=1", "g good=true"], store) == wanted
+    cases = {
+        "outcome": "expected a key and a label",
+        "s length=3": "was recorded",
+        "s grasp=firm": "takes a number",
+        "u good=true": "a key of the page",
+        "s tags=[1]": "a boolean, a number or a text",
+    }
+    for line, message in cases.items():
+        with pytest.raises(el.errors.InvalidArgumentError, match=message):
+            read_label_set([line], store)

@@ -1,5 +1,6 @@
 """The explorer in a real, headless Chromium, one user's walk after another: `make test-explorer`."""
 
+import getpass
 import re
 import shutil
 import urllib.error
@@ -44,6 +45,12 @@ Open = Callable[..., Visit]
 HOSTILE_NAME = "odd/<img src=x onerror=alert(3)> & #?name=é"
 ENDLESS = "SELECT count(*) FROM range(10000000000000) WHERE range % 7 = 3"
 CAMERAS, STEPS = ("front", "left", "right", "wrist"), 30
+# How many pixels of a canvas are black ink.
+BLACK = """(canvas) => {
+    const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
+    const black = (i) => data[i] > 200 && Math.max(...data.slice(i - 3, i)) < 60;
+    return data.filter((_, i) => i % 4 === 3 && black(i)).length;
+}"""
 # Read the step that is shown, keep the browser busy, and click.
 BUSY_THEN_CLICK = """(button) => {
     const begun = document.querySelector(".timeline .t").textContent.split(" ")[2];
@@ -547,6 +554,13 @@ def test_keys_names_colours_and_widths(explorer: Explorer, store: el.EpisodeStor
         assert contrast(run) >= 4.5
         button.click()
     expect(editor).to_have_css("background-color", "rgb(255, 255, 255)")
+    button.click()
+    seen.tab("Episodes")
+    expect(seen.canvas(".overview")).to_be_visible()
+    settle(page)
+    assert seen.canvas(".overview").evaluate(BLACK) == 0, "a chart that was hidden takes the new colours"
+    button.click()
+    seen.tab("SQL")
 
     for width in (1100, 700, 400):
         page.set_viewport_size({"width": width, "height": 800})
@@ -616,6 +630,8 @@ def test_queries(explorer: Explorer, store: el.EpisodeStore, visit: Open) -> Non
     seen.ask(f"SELECT episode_id, t, reward FROM steps WHERE episode_id = '{episode.id}' ORDER BY t")
     expect(page.get_by_label("x", exact=True)).to_have_value("t")
     expect(page.get_by_label("y", exact=True)).to_have_value("reward")
+    settle(page)
+    earlier = chart.screenshot()
     result.nth(2).click()
     seen.opened(episode)
     seen.at(2, episode.length)
@@ -632,6 +648,12 @@ def test_queries(explorer: Explorer, store: el.EpisodeStore, visit: Open) -> Non
     expect(chart).to_be_hidden()
     for name in ("CSV", "Show these episodes"):
         expect(page.get_by_role("button", name=name)).to_be_hidden()
+    seen.ask("SELECT t, -reward AS reward FROM steps LIMIT 4")
+    expect(chart).to_be_visible()
+    settle(page)
+    assert chart.screenshot() != earlier, "the chart of an earlier query"
+    seen.ask("SELECT retrun FROM episodes")
+    expect(chart).to_be_hidden()
     box.press("Control+Enter")
     assert box.inner_text() == "SELECT retrun FROM episodes", "the key runs the query and adds nothing"
     seen.ask("SELECT * FROM read_csv('/etc/passwd')")
@@ -666,33 +688,39 @@ def test_a_roboticist_labels_episodes(visit: Open, tmp_path: Path) -> None:
 
     def labelled(name: str, *wanted: object) -> None:
         # The last episodes have these labels.
-        got = lambda: [one.annotations.get(name) for one in read()][-len(wanted) :]  # noqa: E731
-        wait_until(lambda: got() == list(wanted), f"{name} of the last episodes to be {wanted}")
+        def got() -> bool:
+            if save.is_visible():
+                save.click()
+                page.wait_for_timeout(300)
+            return [one.annotations.get(name) for one in read()][-len(wanted) :] == list(wanted)
+
+        wait_until(got, f"{name} of the last episodes to be {wanted}")
 
     with explored(made.path, tmp_path / "out", "--write") as explorer:
         seen = visit(explorer)
         page = seen.page
+        save, left = seen.page.get_by_title("Save now"), seen.page.locator(".label-left")
         seen.opened(made[5])
-        seen.press("g")
-        seen.opened(made[4])
-        labelled("good", None, None, None, None, None, True)
-        expect(page.locator(".episodes-table th", has_text="good")).to_be_visible()
-        seen.press("b")
-        seen.opened(made[3])
-        labelled("good", None, None, None, None, False, True)
-        seen.press("n")
-        expect(page.get_by_role("textbox", name="Note")).to_be_focused()
-        page.keyboard.type("fell over")  # Keys in its box are text.
+        expect(left).to_have_text("6 left")
+        # The page does not wait for the server, and keys in the box of the note are text.
+        seen.press("g", "b", "n")
+        page.keyboard.type("bug: fell over")
         seen.press("Enter")
-        labelled("note", "fell over", None, None)
+        seen.opened(made[3])
+        expect(left).to_have_text("4 of 6 left")
+        labelled("good", None, None, None, None, False, True)
+        labelled("note", "bug: fell over", None, None)
+        labelled("labelled_by", getpass.getuser(), getpass.getuser(), getpass.getuser())
+        expect(page.locator(".episodes-table th", has_text="good")).to_be_visible()
         page.wait_for_function("document.activeElement.tagName !== 'INPUT'")
         seen.opened(made[3])
         seen.press("b")
         seen.opened(made[2])
         labelled("good", False, False, True)
         seen.rows.nth(0).click()
-        expect(page.locator(".label-state")).to_have_text("good")
+        expect(page.locator(".label-state")).to_contain_text(f"good \N{MIDDLE DOT} {getpass.getuser()}")
         seen.tick(0, 1)
+        expect(page.get_by_text("labels go to the 2 ticked rows")).to_be_visible()
         page.get_by_role("button", name="Bad (B)").click()
         labelled("good", False, False)
         undo = page.get_by_role("button", name="Undo the last label (U)")
@@ -701,6 +729,33 @@ def test_a_roboticist_labels_episodes(visit: Open, tmp_path: Path) -> None:
             labelled("good", *wanted)
         expect(undo).to_be_disabled()
         labelled("note", *[None] * 6)
+
+        # Keys of their own, and steps from a mark on.
+        page.get_by_role("button", name="Keys and labels").click()
+        box, keep = page.get_by_role("textbox", name="A key and a label"), seen.button("Save")
+        for text, problem in (("s length=3", "was recorded"), ("u good=1", "a key of the page")):
+            box.fill(text)
+            keep.click()
+            expect(page.locator(".q-dialog .problem")).to_contain_text(problem)
+        box.fill("s outcome=slip\nd outcome=drop")
+        keep.click()
+        expect(page.get_by_role("button", name="Slip (S)")).to_be_visible()
+        seen.opened(made[5])
+        for row in range(2):
+            seen.rows.nth(row).get_by_role("checkbox").click()
+        expect(page.get_by_text("ticked rows")).to_be_hidden()
+        seen.press("ArrowRight", "m", "ArrowRight", "s")
+        expect(page.locator(".label-state")).to_contain_text("slip at t = 1 to 2")
+        seen.press("d")
+        seen.opened(made[4])
+        labelled("outcome", None, "drop")
+        steps = lambda: read()[5].step_annotations.get("outcome")  # noqa: E731
+        wait_until(lambda: steps() == [None, "slip", "slip"], "the label of two steps")
+        assert read().card["labels"] == ['s outcome="slip"', 'd outcome="drop"']
+        seen.press("?")
+        expect(page.get_by_role("dialog", name="Keys")).to_contain_text("undo the last label")
+        seen.press("d", "Escape")  # A key of a dialog labels nothing.
+        seen.check()
         seen.ask(ENDLESS)
         expect(page.get_by_role("button", name="Stop")).to_be_visible()
         explorer.interrupt()
@@ -735,7 +790,7 @@ def test_the_overview(stores: Explorer, lake: Path, visit: Open) -> None:
         assert set(seen.column("#")) == {str(position) for position in finding.positions}
         seen.opened(rows["episode_id"][0])
         seen.at(rows["t"][0] or 0, 12)
-        why = report.reasons(rows["episode_id"][0])["reason"].to_list()
+        why = report.reasons(int(finding.positions[0]))["reason"].to_list()
         expect(page.locator(".reason-bar .finding")).to_have_text(why)
         signal = "observation[1]" if finding.kind == "nan" else "reward"
         expect(page.locator(".player .picker .q-chip")).to_contain_text(signal)
@@ -839,6 +894,8 @@ def test_an_unsealed_episode_is_watched(stores: Explorer, lake: Path, visit: Ope
     writer = LiveWriter(Path(store.path))
     for line in ("step 4", "end", "seal", "step 3"):
         writer.ask(line)
+    listed = visit(stores, pane=None).page.locator("tr", has_text=re.compile("^live"))
+    expect(listed.get_by_role("img", name="recording")).to_be_visible()
     seen = visit(stores, "live")
     page, header = seen.page, seen.page.locator("header")
     row = page.locator(".recording-table tbody tr")
@@ -898,9 +955,9 @@ def test_an_unsealed_episode_is_watched(stores: Explorer, lake: Path, visit: Ope
 
 
 def listed_stores(rows: Locator) -> dict[str, list[str]]:
-    """The cells of each store behind its name."""
+    """The cells of each store behind its name and its curve."""
     cells = [rows.nth(row).locator("td").all_inner_texts() for row in range(rows.count())]
-    return {name: others for name, *others in cells}
+    return {name: others for name, _, *others in cells}
 
 
 def test_a_lake(stores: Explorer, lake: Path, visit: Open, tmp_path: Path) -> None:
@@ -916,17 +973,48 @@ def test_a_lake(stores: Explorer, lake: Path, visit: Open, tmp_path: Path) -> No
     expect(rows).to_have_count(len(frame))
     amounts = f"{len(frame)} stores · {frame['episodes'].sum()} episodes"
     expect(header).to_contain_text(amounts)
+    # Health comes store after store.
+    expect(page.locator(".health", has_text=re.compile("checking|not checked"))).to_have_count(0)
     listed = listed_stores(rows)
     assert list(listed) == sorted(frame["store"]) and {"damaged", HOSTILE_NAME, "pixels/three"} < set(listed)
     for row in frame.iter_rows(named=True):
-        episodes, steps, envs, updated, error = listed[row["store"]]
+        _, health, episodes, steps, size, envs, updated, error = listed[row["store"]]
         if row["error"] is None:
             names = ", ".join(row["env_ids"])
             assert (episodes, steps, envs, error) == (f"{row['episodes']:,}", f"{row['steps']:,}", names, "")
+            assert float(size.split()[0]) == pytest.approx(
+                row["bytes"] / 1000 ** ("kMG".find(size[-2]) + 1), abs=0.06
+            )
+            found = len(el.open(lake / row["store"]).health().findings) if row["episodes"] else None
+            assert health == {None: "", 0: "no findings", 1: "1 finding"}.get(found, f"{found} findings")
             assert updated == f"{row['updated']:%Y-%m-%d %H:%M:%S}"
         else:
             assert (episodes, steps, envs, updated) == ("", "", "", "") and "damaged" in error
+    assert listed["long"][0] == "200" and float(listed["pixels/three"][0]) == 39 * 7
+    curves = [
+        name
+        for name in listed
+        if rows.filter(has=page.locator(f"a:text-is('{name}')")).locator("polyline").count()
+    ]
+    assert {"cartpole", "pixels/three", "robot", "sick"} <= set(curves) and not {"long", "empty"} & set(
+        curves
+    )
     seen.check()
+
+    # A query over all of them; a row leads to its episode.
+    seen.ask("SELECT store, episode_id, episode_return FROM episodes ORDER BY episode_return DESC LIMIT 3")
+    best = page.locator(".result-table tbody tr")
+    expect(best).to_have_count(3)
+    assert best.nth(0).locator("td").all_inner_texts()[0] == "sick"
+    seen.check()
+    seen.ask("SELECT * FROM read_csv('/etc/passwd')")
+    expect(page.locator(".problem", has_text="is no part of")).to_be_visible()
+    seen.ask("SELECT store, episode_id, 3 AS t FROM episodes WHERE store = 'long'")
+    best.get_by_text("long", exact=True).click()
+    seen.opened(el.open(lake / "long")[0])
+    seen.at(3, 200)
+    page.go_back()
+    expect(rows).to_have_count(len(frame))
 
     # No name leads out, and nothing shows without the token or the cookie.
     inside = page.url

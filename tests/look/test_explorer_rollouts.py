@@ -20,6 +20,10 @@ def test_rollouts_are_conversations(tmp_path: Path) -> None:
     nothing of what strangers wrote runs or is fetched.
     """
     make_rollouts(tmp_path / "talk")
+    store = el.open(tmp_path / "talk")
+    with store.writer() as writer:
+        writer.write_rollout([{"role": "user", "content": f"line {number}"} for number in range(120)])
+    *_, short, long = map(quote, store.refresh().episodes.collect()["episode_id"])
     with (
         explored(tmp_path / "talk", tmp_path / "out") as explorer,
         sync_playwright() as playwright,
@@ -32,9 +36,19 @@ def test_rollouts_are_conversations(tmp_path: Path) -> None:
             page.get_by_role("button", name=choice).click()
         page.wait_for_url(re.compile("what=rewards.answer&over=policy"))
         expect(seen.canvas(".part:has(.smoothing)")).to_be_visible()
-        page.get_by_role("tab", name="Episodes").click()
         first, second = page.locator(".episode.first"), page.locator(".episode.second")
         turns = first.locator(".turn")
+        # A long rollout comes a page at a time.
+        inside = page.url.partition("?")[0]
+        page.goto(f"{inside}?pane=episodes&episode={long}&t=60")
+        expect(first.locator(".turn.current")).to_contain_text("line 60")
+        expect(turns).to_have_count(50)
+        first.get_by_role("button", name="Show 20 more of 120 messages").click()
+        expect(turns.last).to_contain_text("line 119")
+        first.get_by_role("button", name="Show 50 earlier of 120 messages").click()
+        expect(turns.first).to_contain_text("line 0")
+        expect(first.get_by_role("button", name=re.compile("Show"))).to_have_count(0)
+        page.goto(f"{inside}?pane=episodes&episode={short}")
         expect(turns).to_have_count(5)
         expect(first.locator(".facts").first).to_contain_text("0.2 \N{MULTIPLICATION SIGN} 0.5")
         expect(turns.nth(3).locator(".turn-text")).to_contain_text("<img src=http://evil/x.png onerror=")
@@ -74,16 +88,4 @@ def test_rollouts_are_conversations(tmp_path: Path) -> None:
         expect(second.locator(".facts").nth(1)).to_contain_text("length")
         page.locator(".facets .facet-row", has_text="p0").first.click()
         expect(seen.count).to_contain_text("of 3")
-        # A long rollout comes a page at a time.
-        store = el.open(tmp_path / "talk")
-        with store.writer() as writer:
-            writer.write_rollout([{"role": "user", "content": f"line {number}"} for number in range(120)])
-        page.goto(f"{page.url.partition('?')[0]}?pane=episodes&episode={quote(store.refresh()[-1].id)}&t=60")
-        expect(first.locator(".turn.current")).to_contain_text("line 60")
-        expect(turns).to_have_count(50)
-        first.get_by_role("button", name="Show 20 more of 120 messages").click()
-        expect(turns.last).to_contain_text("line 119")
-        first.get_by_role("button", name="Show 50 earlier of 120 messages").click()
-        expect(turns.first).to_contain_text("line 0")
-        expect(first.get_by_role("button", name=re.compile("Show"))).to_have_count(0)
         assert seen.faults == []

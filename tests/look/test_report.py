@@ -50,6 +50,31 @@ def test_findings_and_charts_stand_in_it(sick: el.EpisodeStore, tmp_path: Path) 
     assert "Return of each episode by run" in page.text and "cannot be shown" not in page.text
 
 
+def test_a_site_has_a_page_for_each_episode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Links lead to pages with the card and a video; hostile texts do nothing, no path is told."""
+    env = gymnasium.make("CartPole-v1", render_mode="rgb_array")
+    env = gymnasium.wrappers.AddRenderObservation(env, render_only=False)
+    store = el.create(tmp_path / "secret" / "store", env, card={"title": HOSTILE[0]})
+    el.collect(env, None, store, episodes=5, seed=0, run=HOSTILE[1])
+    env.close()
+    monkeypatch.setattr("episodelake.readers.charts.site.MOST_EPISODES", 3)
+    folder = store.refresh().report(tmp_path / "public", site=True)
+    index = Page((folder / "index.html").read_text("utf-8").removeprefix("<!doctype html>"))
+    links = [value for name, value in index.attributes if name == "href"]
+    assert links == ["episodes/0.html", "episodes/1.html", "episodes/2.html"] and is_harmless(index)
+    assert "3 of 5 episodes, evenly spaced." in index.text
+    for number, position in enumerate([0, 2, 4]):
+        text = (folder / links[number]).read_text("utf-8")
+        page = Page(text.removeprefix("<!doctype html>"))
+        assert store[position].id in page.text and "data:video/mp4;base64," in text and is_harmless(page)
+        targets = {value for name, value in page.attributes if name == "href"}
+        assert all((folder / "episodes" / target).resolve().is_file() for target in targets)
+    assert not [file for file in folder.rglob("*.html") if "secret" in file.read_text("utf-8")]
+    assert "is not empty" in refused(1, "report", store.path, "--site", "-o", folder)
+    printed("report", store.path, "--site", "--filter", "length < 0", "-o", tmp_path / "none")
+    assert "0 episodes" in (tmp_path / "none" / "index.html").read_text("utf-8")
+
+
 def test_a_view_reports_on_its_own_episodes(tmp_path: Path) -> None:
     """Counts and charts are those of the view; a view without episodes has a report, too."""
     store = scores(tmp_path / "store", {"a": [1.0, 2.0, 3.0], "b": [50.0]})

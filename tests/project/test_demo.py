@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import episodelake as el
 from episodelake.readers.replaying.replay import replay
 from episodelake.terminal.app import app
-from episodelake.terminal.reports.demo import QUESTIONS, TASKS, Task, next_commands
+from episodelake.terminal.reports.demo import IMAGES, QUESTIONS, TASKS, Task, next_commands
 from waiting import PATIENCE
 
 EPISODES = 6
@@ -89,6 +89,17 @@ def test_every_episode_is_what_the_environment_does(demo: Demo, task: Task) -> N
         assert terminated or truncated
 
 
+def test_pictures_are_those_of_the_environment(demo: Demo) -> None:
+    """The frames of the image store are what the environment renders after the stored actions."""
+    episode = el.open(demo.path / IMAGES)[0]
+    env = gymnasium.make("CartPole-v1", render_mode="rgb_array")
+    env.reset(seed=episode.seed)
+    for t, action in enumerate(episode.actions):
+        assert np.array_equal(episode.observations["pixels"][t], env.render())
+        env.step(action)
+    env.close()
+
+
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: task.name)
 def test_scripted_runs_follow_the_controller(demo: Demo, task: Task) -> None:
     """The actions of the scripted run are the controller's; those of the random run are not all."""
@@ -157,10 +168,11 @@ def test_output_on_a_terminal_fits(tmp_path: Path) -> None:
 
 
 def test_next_commands_work(demo: Demo, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The three commands that the demo ends with run and print something."""
+    """The commands that the demo ends with run and print something; the last opens all stores on a page."""
     monkeypatch.setattr("sys.argv", ["episodelake"])
-    commands = next_commands(demo.path)
-    assert len(commands) == 3
+    *commands, page = next_commands(demo.path)
+    assert len(commands) == 3 and page == ["episodelake", "explore", str(demo.path)]
+    assert {*el.lake(demo.path)} == {IMAGES, *(task.name for task in TASKS)}
     for program, *words in commands:
         result = CliRunner().invoke(app, words, env=NO_TERMINAL)
         assert program.endswith("episodelake")

@@ -175,6 +175,34 @@ def test_report_names_values_and_episodes(sick: el.EpisodeStore) -> None:
         sick.health(ignore=["outliers"])
 
 
+def test_findings_have_the_names_of_the_card(tmp_path: Path) -> None:
+    """Messages and reasons name joints as the card does; a reason is found by the position of its episode."""
+    random = np.random.default_rng(3)
+    store = el.create(tmp_path / "named", **SPACES)
+    with store.writer() as writer:
+        for k in range(12):
+            arrays = healthy(random, 12)
+            if k == 5:
+                arrays["observations"]["body"][3:5, 1:] = np.nan
+                arrays["actions"][:, 1] = 1
+            writer.write_episode(**arrays)
+    store.refresh().card = {
+        "names": {"observation.body": ["hip", "{knee}", "toe"], "action": ["left", "right"]}
+    }
+    report = store.health()
+    assert [each.message for each in report.findings] == [
+        "4 NaN of observation.body ({knee}, toe) in 1 episode",
+        "action[1] (right) is at a bound for 50% of the steps or more in 1 episode",
+    ]
+    assert [(each.column, each.label) for each in report.findings] == [
+        ("observation.body", "observation.body ({knee}, toe)"),
+        ("action[1]", "action[1] (right)"),
+    ]
+    reasons = ["4 NaN in observation.body ({knee}, toe), t = 3", "action[1] (right) is saturated"]
+    assert report.reasons(5)["reason"].to_list() == reasons == report.outliers()["reasons"][0].to_list()
+    assert report.reasons(5)["t"].to_list() == [3, None] and report.reasons(4).is_empty()
+
+
 def test_a_clean_store_has_no_findings(tmp_path: Path) -> None:
     """Random episodes of a real environment and made ones are healthy; a goal that stays is no finding."""
     random = np.random.default_rng(1)

@@ -709,6 +709,37 @@ def test_numbers_are_kept_bit_for_bit(store: el.EpisodeStore) -> None:
     assert np.array(row[0], np.float32).view(np.uint32).tolist() == bits
 
 
+@pytest.mark.parametrize("end", ["os.kill(os.getpid(), signal.SIGKILL)", "sys.exit()", "writer.close()"])
+def test_one_message_alone_is_kept(store: el.EpisodeStore, end: str) -> None:
+    """Of a rollout that goes no further: after a kill, an exit and a close; the next writer continues it."""
+    program = f"""
+import os, signal, sys
+import episodelake as el
+with el.open(sys.argv[1]).writer() as writer:
+    rollouts = [writer.begin_rollout(group=group, source_key=group) for group in "abcd"]
+    rollouts[0].append({{"role": "user", "content": "hi"}}, tokens=[1, 2], time=3.0)
+    rollouts[1].append({{"role": "assistant", "content": None}}, tokens=[3], logprobs=[-1])
+    rollouts[2].append({{"role": "user", "content": "me"}}, sampled=True)
+    rollouts[3].append({{"role": "user", "content": "dropped"}})
+    rollouts[3].discard()
+    writer.flush()
+    {end}
+"""
+    ended = subprocess.run([sys.executable, "-c", program, str(store.url)], capture_output=True, timeout=300)
+    assert ended.returncode == (-signal.SIGKILL if "kill" in end else 0), ended.stderr
+    el.recover(store.url)
+    reader = el.open(store.url)
+    found = {each.metadata["group"]: each for each in map(reader.rollout, range(len(reader)))}
+    reasons = {each.episode.end_reason for each in found.values()}
+    assert sorted(found) == ["a", "b", "c"] and reasons == {"interrupted" if "kill" in end else "cut"}
+    assert [each.sampled for each in found.values()] == [[False], [True], [True]]
+    assert found["a"].messages == [{"role": "user", "content": "hi"}] and found["a"].times == [3.0]
+    assert found["b"].branches[0].logprobs.tolist() == [-1] and found["b"].parents == [-1]
+    assert reader.query("SELECT messages, reward FROM rollouts").rows() == [(1, 0.0)] * 3
+    assert not reader.verify().faults and not el.recover(store.url)
+    check_views(store)
+
+
 def test_a_killed_process_keeps_what_it_flushed(store: el.EpisodeStore) -> None:
     """Of several open rollouts; a discarded one stays discarded."""
     program = """

@@ -837,6 +837,8 @@ def test_rollouts_of_verl_have_groups(tmp_path: Path) -> None:
         "WHERE policy_version IS NOT NULL GROUP BY policy_version ORDER BY policy_version"
     )
     assert stale.rows() == [(8, 1), (9, 0)]
+    assert facts[0]["task"] == facts[2]["task"] != facts[1]["task"]
+    assert "duplicate_prompt" not in {finding.kind for finding in store.health().findings}
     lines(folder / "11.jsonl", new[0], new[0], {**row, "score": None}, {**row, "output": None})
     with pytest.raises(el.errors.DatasetError, match=r"the id '11.jsonl:a_b_0_0' is that of .*line 1"):
         el.import_dataset(folder, tmp_path / "s")

@@ -117,7 +117,7 @@ def source(format: str, folder: Path, chance: random.Random) -> Path:
 
 
 @pytest.mark.parametrize("format", ["verifiers", "messages", "atif", "inspect", "verl", "trl"])
-@pytest.mark.parametrize("count", [25, pytest.param(1000, marks=pytest.mark.further)])
+@pytest.mark.parametrize("count", [25, pytest.param(250, marks=pytest.mark.further)])
 def test_only_our_errors_come(tmp_path: Path, format: str, count: int) -> None:
     """A changed source comes in, or is refused by an error that names the file and not Python's trouble."""
     chance = random.Random(f"{format} {count}")

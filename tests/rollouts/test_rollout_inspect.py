@@ -163,6 +163,15 @@ def test_limits_errors_and_headlines(tmp_path: Path) -> None:
     assert (failed.reward, failed.metadata["error"], failed.episode.truncated) == (0.0, "boom", False)
 
 
+def test_answers_of_the_input_are_not_sampled(tmp_path: Path) -> None:
+    """A dataset may give answers as examples."""
+    sources = ["input", "operator", "generate", None]
+    messages = [{"role": "assistant", "content": "4", "source": source} for source in sources]
+    members = {"header.json": header(), "samples/7_epoch_1.json": sample(messages=messages)}
+    el.import_dataset(archive(tmp_path / "log.eval", members), tmp_path / "s")
+    assert el.open(tmp_path / "s").rollout(0).sampled == [False, False, True, True]
+
+
 def test_a_folder_of_logs_is_one_source(tmp_path: Path) -> None:
     """Samples of one id in two logs are two groups; a log that did not end has what it has."""
     folder = tmp_path / "logs"
@@ -242,6 +251,8 @@ def test_damaged_and_hostile_archives_are_refused(tmp_path: Path) -> None:
     for kind in (93, zipfile.ZIP_DEFLATED):
         content = archive(tmp_path / "large.eval", large, kind).read_bytes()
         refused(content, r"samples/7_epoch_1.json takes .* bytes in memory; the limit", max_bytes=1 << 20)
+    content = archive(tmp_path / "odd.eval", members, zipfile.ZIP_BZIP2).read_bytes()
+    refused(content, "header.json has the compression method 12; known are stored, deflate and zstd")
     shared = sample(store={str(at): "attachment://a1" for at in range(100)}, attachments={"a1": "x" * 10**5})
     content = archive(tmp_path / "shared.eval", {**members, "samples/7_epoch_1.json": shared}).read_bytes()
     refused(content, "with its attachments takes .* bytes in memory", max_bytes=1 << 20)

@@ -73,6 +73,8 @@ from .videos import span_frames, video_frames
 OURS = "meta/episodelake.json"
 _COUNTERS = ("timestamp", "frame_index", "episode_index", "index", "task_index")
 _SUCCESS = "next.success"
+#: Columns of `meta/episodes` that hold annotations of an export.
+_LABEL = "annotations/"
 
 
 def _detect(source: Any) -> Match:
@@ -331,7 +333,11 @@ class _Dataset(ForeignDataset):
         elif any(tasks):
             extra["task"] = np.array([self._tasks.get(int(index), "") for index in indices], object)
         if ours["metadata"] is not None:
+            labels = {name: value for name, value in metadata.items() if name.startswith(_LABEL)}
             metadata = json.loads(ours["metadata"])
+            for name, value in labels.items():
+                if value is not None:
+                    metadata.setdefault(name.removeprefix(_LABEL), value)
         options = None if ours["options"] is None else json.loads(ours["options"])
         return metadata, None if ours["seed"] is None else int(ours["seed"]), options
 

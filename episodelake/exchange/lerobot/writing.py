@@ -3,6 +3,7 @@
 A row is a transition, so the last observation of an episode is lost. `next.done` is set where an episode was
 terminated or truncated, `next.truncated` where it was truncated; one that was cut has neither. What LeRobot
 has no place for, and ignores, is in `meta/episodelake.json` and columns `episodelake/*` of `meta/episodes`.
+Annotations of episodes are columns `annotations/*` there.
 """
 
 from __future__ import annotations
@@ -83,6 +84,7 @@ _FPS = partial(positive_number, most=1000)
         policy=nothing,
         own=_is_task,
         form="text of a task",
+        labels="metadata",
         last_observation="lost",
         both="truncated",
     ),
@@ -186,7 +188,7 @@ class _Dataset:
                 if len(rows) == _BATCH or index == len(self._export.context):
                     place = {f"meta/episodes/{key}": 0 for key in place_of(0)}
                     table = pa.Table.from_pylist([{**row, **place} for row in rows], schema=schema)
-                    schema = schema or _with_texts(table.schema)
+                    schema = schema or self._with_nulls(table.schema)
                     table = table.cast(schema)
                     for key, value in episodes.place_of_next(table.nbytes).items():
                         at = schema.get_field_index(f"meta/episodes/{key}")
@@ -289,6 +291,15 @@ class _Dataset:
         text = episode.metadata.get(_TASK, self._export.options[_TASK])
         return [str(text)] * episode.length
 
+    def _with_nulls(self, schema: pa.Schema) -> pa.Schema:
+        """Return the schema of `meta/episodes` with the types of columns that may hold NULL."""
+        snapshot = self._export.context.snapshot
+        kinds = {"episodelake/seed": pa.int64(), "episodelake/options": pa.string()}
+        kinds["episodelake/metadata"] = pa.string()
+        for name in snapshot.episode_annotations:
+            kinds[f"annotations/{name}"] = snapshot.episodes_schema.field(name).type
+        return pa.schema([field.with_type(kinds.get(field.name, field.type)) for field in schema])
+
     def _facts(self, episode: Episode) -> dict[str, Any]:
         export = self._export
         options = export.reset_options(episode)
@@ -296,6 +307,7 @@ class _Dataset:
             "episodelake/seed": export.seed(episode),
             "episodelake/options": None if options is None else json.dumps(options),
             "episodelake/metadata": json.dumps(export.metadata(episode)),
+            **{f"annotations/{name}": value for name, value in episode.annotations.items()},
         }
 
     def _info(self, episodes: int, frames: int) -> dict[str, Any]:
@@ -369,10 +381,3 @@ def _rounded(values: np.ndarray, dtype: Any) -> int:
     with np.errstate(over="ignore"):
         other = values.astype(dtype).astype(values.dtype)
     return int(np.count_nonzero((values != other) & ~np.isnan(values)))
-
-
-def _with_texts(schema: pa.Schema) -> pa.Schema:
-    """Return the schema of `meta/episodes` with the types of columns that may hold NULL."""
-    kinds = {"episodelake/seed": pa.int64(), "episodelake/options": pa.string()}
-    kinds["episodelake/metadata"] = pa.string()
-    return pa.schema([field.with_type(kinds.get(field.name, field.type)) for field in schema])

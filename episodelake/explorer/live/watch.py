@@ -21,6 +21,7 @@ from ..labels import ENTRY, LabelQueue
 from ..listing import EpisodeList, SeriesColors
 from ..pictures.sheets import Sheets
 from .growing import Recordings, state_of
+from .lake_figures import LakeFigures
 
 #: Seconds between polls; a pause lasts at least this many times the loading of a version.
 PAUSE = 2.0
@@ -178,6 +179,8 @@ class LakeWatch:
         stores: the list to show, as `Lake.stores` returns it.
         problem: why the lake could not be looked at again; None if it was.
         writable: whether pages may label episodes.
+        figures: the curves and the health of its stores, once a page has looked.
+        colors: those of charts of SQL results.
     """
 
     def __init__(self, lake: Lake, *, writable: bool = False) -> None:
@@ -186,6 +189,7 @@ class LakeWatch:
         self.problem: str | None = None
         self._lock, self._opening = threading.Lock(), threading.Lock()
         self._watches: dict[str, Watch] = {}
+        self.figures, self.colors = LakeFigures(lake), SeriesColors()
         started = time.monotonic()
         self.stores = lake.stores()
         self._rest(started, started)
@@ -200,6 +204,7 @@ class LakeWatch:
             return self.stores
         try:
             self.stores, self.problem = self.lake.refresh().stores(), None
+            self.figures.look(self.stores)
         except EpisodelakeError as error:
             self.problem = str(error)
         finally:
@@ -224,5 +229,6 @@ class LakeWatch:
 
     def close(self) -> None:
         """Stop what runs in the background."""
+        self.figures.close()
         for watch in self._watches.values():
             watch.close()

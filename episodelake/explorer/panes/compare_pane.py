@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from nicegui import background_tasks, run, ui
+from nicegui import background_tasks, ui
 
 from ... import Episode
-from ...errors import EpisodelakeError
 from ...readers.charts.overlay import END, MOST_EPISODES, START
 from ...readers.charts.signals import signal_columns
 from ...readers.charts.theme import PALETTE
@@ -122,17 +121,11 @@ class ComparePane:
             return
         view, signals = self.page.shown.store[self._positions], tuple(self._signals.value or ())
         self._aligned = align = self._align.value or START
-        try:
-            drawn = await run.io_bound(compare_spec, view, signals, align, self.page.watch.colors)
-        except EpisodelakeError as error:
-            self._drawing.show(None)
-            self._caption.set_text(str(error))
-            return
+        colors = self.page.watch.colors
+        drawn = await self._drawing.draw(self._caption, compare_spec, view, signals, align, colors)
         if drawn is None:
             return
         meta = drawn["usermeta"]
-        self._caption.set_text("\n".join(meta["notes"]))
-        self._drawing.show(drawn)
         self._differ = meta["differ"]
         self._first.set_visibility(self._differ is not None)
         episodes = {each.id: each for each in view}

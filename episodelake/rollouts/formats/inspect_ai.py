@@ -12,7 +12,7 @@ import copy
 import re
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping, Sized
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -47,6 +47,11 @@ _ZIP = b"PK"
 #: In an archive, the parts of a sample that Inspect has split.
 _SPLIT = re.compile(r"(samples/.+_epoch_\d+)/.+\.json", re.DOTALL)
 _ZSTD = 93
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, _ZSTD)
+
+
+#: Key and place of a sample, and what reads it.
+_Sample = tuple[str, str, Callable[[], Arguments]]
 
 
 def _files(source: Any) -> list[Path]:
@@ -80,9 +85,10 @@ class _Dataset(RolloutDataset):
     def records(self) -> Iterator[Record]:
         for path in self.files:
             name = path.relative_to(self.base).as_posix()
-            records = self._of_archive if _is_archive(path) else self._of_json
             try:
-                yield from records(path, name)
+                samples = self._of_archive(path) if _is_archive(path) else self._of_json(path)
+                for key, place, read in samples:
+                    yield Record(place, f"{name}:{key}", read)
             except DatasetError as error:
                 yield Record.damaged(str(path), name, error)
 
@@ -91,11 +97,37 @@ class _Dataset(RolloutDataset):
         if self._archive is not None:
             self._archive.close()
 
-    def _count(self, samples: Sized, header: Mapping[str, Any]) -> None:
-        self.losses.add("a log without samples", int(not samples))
-        self.losses.add(
-            "the results of a log, which follow from its scores", int(bool(header.get("results")))
-        )
+    def _of_archive(self, path: Path) -> Iterator[_Sample]:
+        archive = self._opened(path)
+        read = self._reader(archive.header(), path)
+        for member in archive.samples():
+            key, place = member.removeprefix(_SAMPLES).removesuffix(".json"), f"{path}, {member}"
+            yield key, place, partial(read, partial(self._member, path, member), place)
+
+    def _of_json(self, path: Path) -> Iterator[_Sample]:
+        log = object_of(parsed(bounded_text(path), str(path)), str(path))
+        read = self._reader(log, path)
+        for number, sample in enumerate(list_at(log, "samples", str(path))):
+            place = f"{path}, sample {number}"
+            names = [sample.get("id"), sample.get("epoch")] if isinstance(sample, Mapping) else []
+            key = "_epoch_".join(text for each in names if (text := text_or_none(each)))
+            yield key or str(number), place, partial(read, partial(_given, sample), place)
+
+    def _reader(self, header: Any, path: Path) -> Callable[[Callable[[], Any], str], Arguments]:
+        """Return a function from a sample's content and place to its arguments; the first call counts."""
+        facts = _facts(header, path)
+        results = bool(header.get("results"))
+
+        def read(load: Callable[[], Any], place: str) -> Arguments:
+            nonlocal results
+            self.losses.add("the results of a log, which follow from its scores", int(results))
+            results = False
+            return sample_arguments(load(), facts, place, self.losses)
+
+        return read
+
+    def _member(self, path: Path, member: str) -> Any:
+        return self._opened(path).read(member)
 
     def _opened(self, path: Path) -> _Archive:
         """Return an archive; the one before it is closed."""
@@ -104,32 +136,6 @@ class _Dataset(RolloutDataset):
             self._archive = None  # the next one may not open
             self._archive = _Archive(path)
         return self._archive
-
-    def _of_archive(self, path: Path, name: str) -> Iterator[Record]:
-        archive = self._opened(path)
-        header = archive.header()
-        facts = _facts(header, path)
-        samples = list(archive.samples())
-        self._count(samples, header)
-        for member in samples:
-            key = f"{name}:{member.removeprefix(_SAMPLES).removesuffix('.json')}"
-            yield Record(f"{path}, {member}", key, partial(self._sample, path, member, facts))
-
-    def _sample(self, path: Path, member: str, facts: LogFacts) -> Arguments:
-        place = f"{path}, {member}"
-        return sample_arguments(self._opened(path).read(member), facts, place, self.losses)
-
-    def _of_json(self, path: Path, name: str) -> Iterator[Record]:
-        log = object_of(parsed(bounded_text(path), str(path)), str(path))
-        facts = _facts(log, path)
-        samples = list_at(log, "samples", str(path))
-        self._count(samples, log)
-        for number, sample in enumerate(samples):
-            place = f"{path}, sample {number}"
-            names = [sample.get("id"), sample.get("epoch")] if isinstance(sample, Mapping) else []
-            own = "_epoch_".join(text for each in names if (text := text_or_none(each)))
-            read = partial(sample_arguments, sample, facts, place, self.losses)
-            yield Record(place, f"{name}:{own or number}", read)
 
 
 FORMAT = Format(
@@ -140,6 +146,10 @@ FORMAT = Format(
     lambda source, options: _Dataset(source),
     (),
 )
+
+
+def _given(content: Any) -> Any:
+    return content
 
 
 def _facts(header: Any, path: Path) -> LogFacts:
@@ -222,6 +232,11 @@ class _Archive:
 
     def _content(self, member: zipfile.ZipInfo) -> bytes:
         """Return the bytes of a member, one more than it states at most."""
+        if member.compress_type not in _METHODS:  # others are decompressed without a bound
+            raise DatasetError(
+                f"{self.path}, {member.filename} has the compression method {member.compress_type}; known "
+                "are stored, deflate and zstd."
+            )
         if member.compress_type != _ZSTD:
             with self._zip.open(member) as file:
                 return file.read(member.file_size + 1)

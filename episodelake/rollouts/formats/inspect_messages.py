@@ -123,6 +123,7 @@ def sample_arguments(content: Any, log: LogFacts, place: str, losses: Losses) ->
         rest["metadata"] = lists
     return {
         "messages": [from_inspect(resolve(message)) for message in given],
+        "sampled": [_is_sampled(message) for message in given],
         "times": [times.get(str(message.get("id"))) for message in given],
         **_rewards(sample, log, place),
         "facts": {
@@ -170,6 +171,11 @@ def _rest(
     if isinstance(retries, list):
         rest["error_retries"] = [_without_events(each, losses) for each in retries]
     return rest
+
+
+def _is_sampled(message: Mapping[str, Any]) -> bool:
+    """Return whether the model sampled a message: answers of the input and of an operator were given."""
+    return message.get("role") == "assistant" and message.get("source") in (None, "generate")
 
 
 def _first(values: list[Any]) -> Mapping[str, Any]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import re
+import struct
 from abc import abstractmethod
-from array import array
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -42,6 +43,8 @@ from ..steps import FACTS, rollout_steps
 
 #: Keys of a JSON file are looked for in its first bytes.
 _HEAD_BYTES = 64 << 10
+#: Lines are often longer than Python's buffer.
+_BUFFER_BYTES = 1 << 20
 #: A text that the first bytes cut off goes to their end, so that its quotes are not tried one by one.
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|\\?\Z)|[{}\[\]:]', re.DOTALL)
 #: Each digit as 0, and whatever may stand before a number as a comma.
@@ -240,7 +243,7 @@ def json_lines(
     """
     for path in paths:
         name = path.relative_to(base).as_posix()
-        with reading(path), path.open("rb") as file:
+        with reading(path), path.open("rb", buffering=_BUFFER_BYTES) as file:
             number = 1
             while line := bounded_line(file, place := f"{path}, line {number}"):
                 records: Iterable[Record] = ()
@@ -332,15 +335,16 @@ def numbers_of(values: Any, code: Literal["q", "d", "B"], place: str) -> np.ndar
     """Return a list of numbers as an array; None where it is empty or missing.
 
     Args:
-        code: of the module `array`, which reads lists twice as fast as numpy: int64, float64 or uint8.
+        code: of the module `struct`, which packs lists faster than numpy: int64, float64 or uint8.
     """
     if values is None or (isinstance(values, list) and not values):
         return None
     if not isinstance(values, list):
         raise DatasetError(f"{place} is a {type(values).__name__}; expected a list of numbers.")
     try:
-        return np.frombuffer(array(code, values), np.dtype(code))
-    except (TypeError, ValueError, OverflowError) as error:
+        packed = bytes(values) if code == "B" else struct.pack(f"{len(values)}{code}", *values)
+        return np.frombuffer(packed, np.dtype(code))
+    except (TypeError, ValueError, OverflowError, struct.error) as error:
         raise DatasetError(f"{place} is no list of such numbers: {error!s:.200}.") from error
 
 
@@ -374,6 +378,11 @@ def own_metadata(values: Mapping[str, Any], prefix: str, place: str) -> dict[str
     plain, lists = split_plain(values)
     named = {f"{prefix}_{name}" if is_reserved(name) else name: value for name, value in plain.items()}
     return {**named, **({"record": kept_json(lists, place)} if lists else {})}
+
+
+def name_of_prompt(prompt: Any) -> str:
+    """Return a short name of a prompt, the same in every file."""
+    return hashlib.sha256(repr(prompt).encode(errors="surrogatepass")).hexdigest()[:12]
 
 
 def version_before(step: Any) -> int | None:

@@ -3,8 +3,8 @@
 A row is a prompt and its completion, with a column for each reward function, further columns of the dataset,
 and the advantage. Columns of floating-point numbers between `completion` and `advantage` are rewards; where
 a function gave none the value is NaN, and that part is left out. TRL weights them, and the file has no
-weights: the reward is their plain sum. Rows of a step with the same prompt are a group. Token ids are not in
-the file.
+weights: the reward is their plain sum. Rows of a step with the same prompt are a group, and those of all
+steps a task. Token ids are not in the file.
 
 TRL writes a file when it logs, after the update of its step: the policy version is `step - 1`, the number of
 updates before. With `num_iterations` or `steps_per_generation` TRL generates less often, and the version is
@@ -13,7 +13,6 @@ the latest that the model can have had.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
@@ -31,6 +30,7 @@ from .records import (
     detected,
     files_of,
     is_number,
+    name_of_prompt,
     own_metadata,
     version_before,
 )
@@ -55,8 +55,9 @@ class _Dataset(RolloutDataset):
             counts: Counter[str] = Counter()
             for number, row in enumerate(parquet_rows(path)):
                 place = f"{path}, row {number}"
-                group = _group(row)
-                facts = {"group": group, "sample": counts[group]}
+                task = name_of_prompt(row.get("prompt"))
+                group = f"{row.get('step')}-{task}"
+                facts = {"group": group, "sample": counts[group], "task": task}
                 counts[group] += 1
                 yield Record(place, f"{name}:{number}", partial(_arguments, row, facts, place))
 
@@ -69,11 +70,6 @@ FORMAT = Format(
     lambda source, options: _Dataset(source, files_of(source, PATTERN), PATTERN),
     (),
 )
-
-
-def _group(row: Mapping[str, Any]) -> str:
-    prompt = hashlib.sha256(repr(row.get("prompt")).encode(errors="surrogatepass")).hexdigest()
-    return f"{row.get('step')}-{prompt[:12]}"
 
 
 def _arguments(row: Mapping[str, Any], facts: Mapping[str, Any], place: str) -> Arguments:

@@ -10,7 +10,6 @@ which the weights of version k - 1 have generated; an asynchronous trainer may h
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
@@ -28,6 +27,7 @@ from .records import (
     files_of,
     first_keys,
     json_lines,
+    name_of_prompt,
     object_of,
     own_metadata,
     text_or_none,
@@ -67,14 +67,15 @@ class _Dataset(RolloutDataset):
 
     def _names(self, row: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return group and sample, and what else a `uid` says."""
+        task = name_of_prompt(row.get("input"))
         uid = text_or_none(row.get("uid"))
         pieces = uid.rsplit("_", 2) if uid is not None else []
         if len(pieces) == 3 and all(map(_NUMBER.fullmatch, pieces[1:])):
-            return {"group": pieces[0], "sample": int(pieces[1])}, {"uid": uid, "output": int(pieces[2])}
-        digest = hashlib.sha256(repr(row.get("input")).encode(errors="surrogatepass")).hexdigest()
-        group = f"{row.get('step')}-{digest[:12]}"
+            facts = {"group": pieces[0], "sample": int(pieces[1]), "task": task}
+            return facts, {"uid": uid, "output": int(pieces[2])}
+        group = f"{row.get('step')}-{task}"
         self._counts[group] += 1
-        return {"group": group, "sample": self._counts[group] - 1}, {"uid": uid} if uid else {}
+        return {"group": group, "sample": self._counts[group] - 1, "task": task}, {"uid": uid} if uid else {}
 
 
 FORMAT = Format(

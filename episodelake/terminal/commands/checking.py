@@ -193,7 +193,8 @@ def health(
     CHECK,
     """\
 episodelake report data/cartpole --filter "number > 900" -o late.html
-episodelake report data/cartpole -o report.html""",
+episodelake report data/cartpole -o report.html
+episodelake report data/cartpole --site -o public""",
 )
 def report(
     path: StorePath,
@@ -202,17 +203,28 @@ def report(
         typer.Option("--output", "-o", metavar="FILE", help="The HTML file; one that is there is replaced."),
     ],
     condition: Condition = None,
+    site: Annotated[
+        bool, typer.Option("--site", help="Write a folder with a page for each of up to 200 episodes.")
+    ] = False,
     storage: StorageOptions = None,
 ) -> Report:
     """Write a report: one HTML file with figures, health and charts.
 
-    It has no scripts and loads nothing, so it can be sent to others.
+    It has no scripts and loads nothing, so it can be sent to others. With --site it is a folder that any web
+    server hosts: it needs no server of ours, and visitors can change nothing.
     """
-    from ..output.exporting import check_target, file_report
+    from ..output.exporting import check_outside_stores, check_target, file_report
     from ..reports.open_store import explored
 
-    check_target(output)
+    (check_outside_stores if site else check_target)(output)
     written, status = explored(
-        path, storage, lambda opened: opened.chosen(condition).report(output, progress=True), steps=True
+        path,
+        storage,
+        lambda opened: opened.chosen(condition).report(output, site=site, progress=True),
+        steps=True,
     )
+    if site:
+        return file_report(
+            f"The site is in {written}; it begins with", written / "index.html", {}, status=status
+        )
     return file_report("The report is in", written, {}, status=status)

@@ -6,15 +6,20 @@ and the proof that episodes come back exactly.
 
 from __future__ import annotations
 
+import contextlib
 import shlex
+import shutil
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import gymnasium
 import polars as pl
+from gymnasium.wrappers import AddRenderObservation
 
 from ... import EpisodeStore, collect, create
 from ...errors import StoreExistsError
@@ -89,6 +94,9 @@ FROM episodes ORDER BY length DESC, episode_id LIMIT 3""",
     ),
 )
 
+#: The folder of the store with pictures, and how many episodes it has.
+IMAGES, IMAGE_EPISODES = "cartpole-images", 6
+
 ANGLES = "SELECT action, avg(observation[3]) FROM transitions GROUP BY action"
 
 
@@ -110,6 +118,7 @@ def run_demo(page: Page, path: Path, episodes: int) -> bool:
     _make_folder(path)
     page.heading(f"1  Record real environments into {path}")
     stores = _record_all(page, path, episodes)
+    _record_images(page, stores[TASKS[0].name], path / IMAGES)
     page.heading("2  Ask in SQL, here of each store")
     for question, text in QUESTIONS:
         page.line()
@@ -133,11 +142,15 @@ def run_demo(page: Page, path: Path, episodes: int) -> bool:
 
 
 def next_commands(path: Path) -> list[list[str]]:
-    """Return the words of three commands that look further into the demo's stores."""
+    """Return the words of commands that look further into the demo's stores; the last opens the page."""
+    # `make demo` runs a program that is not on the path.
+    own = sys.argv[0]
+    program = own if Path(own).name == "episodelake" and not shutil.which("episodelake") else "episodelake"
     return [
-        ["episodelake", "info", str(path / "cartpole")],
-        ["episodelake", "show", str(path / "mountaincar"), "-1"],
-        ["episodelake", "sql", str(path / "cartpole"), ANGLES],
+        [program, "info", str(path / "cartpole")],
+        [program, "show", str(path / "mountaincar"), "-1"],
+        [program, "sql", str(path / "cartpole"), ANGLES],
+        [program, "explore", str(path)],
     ]
 
 
@@ -179,6 +192,19 @@ def _record_all(page: Page, path: Path, episodes: int) -> dict[str, EpisodeStore
     seconds = time.perf_counter() - started
     page.line(f"{steps:,} transitions recorded and committed in {seconds:.1f} s.", "bold")
     return stores
+
+
+def _record_images(page: Page, plain: EpisodeStore, path: Path) -> None:
+    """Record a few episodes of CartPole whose observations have a picture of every step."""
+    if find_spec("pygame") is None:
+        page.note("Without pygame there are no pictures: pip install 'episodelake[demo]' has it.")
+        return
+    with contextlib.closing(plain.make_env(render_mode="rgb_array")) as drawn:
+        env = AddRenderObservation(drawn, render_only=False)
+        store = create(path, env, card={"description": "CartPole-v1 with a picture of every step"})
+        stats = collect(env, None, store, episodes=IMAGE_EPISODES, seed=0, policy_seed=0, run="random")
+    amount = f"{counted(stats.episodes, 'episode')}, {counted(stats.steps, 'step')}"
+    page.line(f"{'CartPole-v1':<14} {'random':<8} {amount}, with pictures of 400 x 600 in {IMAGES}")
 
 
 def _replay_all(page: Page, path: Path, stores: dict[str, EpisodeStore]) -> bool:
