@@ -120,7 +120,7 @@ class EpisodePane:
 
     @property
     def step_key(self) -> tuple[str, ...]:
-        """What labels of its steps refer to: its id, and of several agents that which is shown."""
+        """Key of labels of its steps: its id, and of several agents the one that is shown."""
         return (self.episode.id,) if self._agent is None else (self.episode.id, self._agent)
 
     @property
