@@ -123,6 +123,10 @@ class Address:
             lines.append(f"episodes.plot.learning_curve({curve})")
         elif self.pane == SQL:
             lines.append(f"store.sql({self.query!r}).pl()")
+        elif self.pane == COMPARE:
+            ids = ", ".join(map(literal, self.compared))
+            lines.append(f"episodes = store.filter({f'episode_id IN ({ids})'!r})")
+            lines.append(f"episodes.plot.overlay({[*self.overlaid] or None!r}, align={self.align!r})")
         else:
             lines += [*self._selected(listed.labels), ""]
             lines += [f"episode = store[{self.episode!r}]  # the open one", ""] if self.episode else []

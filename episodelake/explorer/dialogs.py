@@ -11,11 +11,10 @@ from nicegui import run, ui
 from .. import EpisodeStore
 from ..errors import EpisodelakeError
 from ..plugin import counted
-from .episode_pane import GONE, facts_list
 from .episodes_pane import EpisodesPane
 from .moments import text_of
 from .queries import FORMATS, export_folder, ids_as, sql_of_ids
-from .widgets import PageOwner, note
+from .widgets import GONE, PageOwner, facts_list, note
 
 #: The keys of the page: where they hold, and what they do.
 KEYS = {

@@ -16,11 +16,10 @@ from nicegui.events import GenericEventArguments
 from ..errors import EpisodelakeError
 from ..plugin import counted, literal
 from .charts import OVERVIEWS, conditions_of, overview_spec, to_extremes
-from .episode_pane import facts_list
 from .facets_pane import FacetsPane, label_of
 from .listing import POSITION, RUN_KEY, Choice, EpisodeList
 from .moments import text_of
-from .widgets import DataTable, Drawing, PageOwner, icon_button, note
+from .widgets import DataTable, Drawing, PageOwner, facts_list, icon_button, note
 
 ROWS_OF_A_PAGE = 50
 #: A list of episodes shows so many columns, without these, unless others are chosen.

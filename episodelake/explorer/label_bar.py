@@ -17,10 +17,10 @@ from nicegui.events import GenericEventArguments
 
 from .. import EpisodeStore
 from ..errors import EpisodelakeError
-from .episode_pane import EpisodePane
 from .labels import AT, BY, ENTRY, NOTE, Key, LabelQueue, declared, label_lines, read_label_set
 from .moments import text_of
-from .player import Player
+from .panes.episode_pane import EpisodePane
+from .panes.player import Player
 from .widgets import PageOwner, note
 
 #: Episodes that the browser can go on to before it hears from the server.

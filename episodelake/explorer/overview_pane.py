@@ -18,10 +18,10 @@ from ..readers.charts.theme import END_COLORS
 from ..types import Finding
 from .charts import DISTRIBUTIONS, Curve, curve_spec, distribution_spec, interval_condition, to_extremes
 from .checkup import SEVERE, Checkup, name_of
-from .gallery import RunPictures
 from .listing import Choice, column_sql
 from .live.watch import Shown
 from .moments import NOTHING, text_of
+from .panes.run_pictures import RunPictures
 from .runs_pane import RunsPane
 from .widgets import Drawing, PageOwner, note
 

@@ -27,10 +27,8 @@ from ..plugin import Unsealed, counted
 from ..readers.charts.theme import END_COLORS
 from ..types import Lake
 from .address import COMPARE, OVERVIEW, Address
-from .compare_pane import ComparePane
 from .copying import copy_menu
 from .dialogs import ExportDialog, keys_dialog
-from .episode_pane import GONE
 from .episodes_pane import EpisodesPane
 from .label_bar import LabelBar
 from .lake_page import STORE_PATH, LakePage
@@ -39,11 +37,12 @@ from .live.growing import POLL
 from .live.watch import PAUSE, LakeWatch, Shown, Watch
 from .moments import text_of
 from .overview_pane import OverviewPane
-from .player import Player
+from .panes.compare_pane import ComparePane
+from .panes.player import Player
+from .panes.recording_pane import RecordingPane
 from .reasons import ReasonBar
-from .recording_pane import RecordingPane
 from .sql_pane import SqlPane
-from .widgets import BUNDLE_PATH, Tab, add_grip, note, path_label, vega_bundle
+from .widgets import BUNDLE_PATH, GONE, Tab, add_grip, note, path_label, vega_bundle
 
 #: Seconds that the opening of a large store may take.
 _OPENING = 120.0
@@ -270,8 +269,9 @@ class Page(Tab):
 
     async def compare(self) -> None:
         """Show the ticked episodes beside each other."""
+        if self._compare.state["compared"]:
+            await self._compare.open()
         self.tabs.set_value(COMPARE)
-        await self._compare.open()
 
     async def narrow(self, column: str, condition: str) -> None:
         """Let the list show those of its episodes that fulfil an SQL condition on a column."""
@@ -453,6 +453,8 @@ class Page(Tab):
         await self.follow_list()
         if self.tabs.value == "episodes" and not self.player.panes:
             self.episodes.move(0)  # The pane never starts empty.
+        if self.tabs.value == COMPARE and not self._compare.state["compared"]:
+            await self._compare.open()
         if self.tabs.value == "sql" and self.sql is None:
             with self.sql_place:
                 self.sql = SqlPane(self)

@@ -222,8 +222,8 @@ def _application(watch: Watch | LakeWatch, exports: Path) -> Any:
     import fastapi
     from nicegui import ui
 
-    from .camera_video import add_frames
     from .page import add_page
+    from .pictures.served import add_frames
 
     application = fastapi.FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     add_page(application, watch, exports)

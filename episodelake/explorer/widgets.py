@@ -6,7 +6,8 @@ Vega, which draws the charts, is bundled out of vl-convert.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+import html
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -51,6 +52,10 @@ _COLORS = {
     "dark": "#16181d",
     "dark_page": "#0f1115",
 }
+
+
+#: Behind the id of an episode.
+GONE = "is not in the newest version of the store any more."
 
 
 class Tab:
@@ -239,6 +244,20 @@ def _chosen(event: GenericEventArguments) -> dict[str, tuple[float, float]]:
         if isinstance(value, list) and len(value) == 2 and all(isinstance(end, int | float) for end in value):
             intervals[name] = (float(min(value)), float(max(value)))
     return intervals
+
+
+def facts_list(parts: Mapping[str, Mapping[str, str]]) -> str:
+    """Return the names and values as HTML. All of it comes from a store, so all of it is escaped."""
+    lines = []
+    for title, pairs in parts.items():
+        if pairs:
+            lines += [f'<p class="facts-title">{html.escape(title)}</p><dl class="facts">']
+            lines += [
+                f"<dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd>" for name, value in pairs.items()
+            ]
+            lines.append("</dl>")
+    # It scrolls, so it takes the focus of the keyboard.
+    return f'<div class="facts-list" tabindex="0" role="group" aria-label="Values">{"".join(lines)}</div>'
 
 
 class PageOwner(Protocol):

@@ -29,7 +29,8 @@ from episodelake.explorer.labels import LabelQueue, read_label_set
 from episodelake.explorer.listing import POSITION, Choice, EpisodeList, SeriesColors, positions_by
 from episodelake.explorer.live.lake_figures import Figures, LakeFigures
 from episodelake.explorer.live.watch import LakeWatch, Watch
-from episodelake.explorer.moments import frame_sources, metadata_of, moment_of, summary_of, text_of
+from episodelake.explorer.moments import metadata_of, moment_of, summary_of, text_of
+from episodelake.explorer.pictures.sources import frame_sources
 from episodelake.explorer.queries import MOST_ROWS, Queries, Result, export_folder, ids_as, sql_of_ids
 from episodelake.explorer.runs_pane import run_facts
 from episodelake.explorer.sql_pane import _usual_kind

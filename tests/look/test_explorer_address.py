@@ -109,6 +109,13 @@ def test_copied_code_trains(wild: el.EpisodeStore, address: Address, wanted: str
     assert "filter" in address.python(EpisodeList(wild)) or address == Address(pane="episodes")
 
 
+def test_code_of_a_comparison(store: el.EpisodeStore) -> None:
+    """Copied Python chooses the episodes that are compared, and draws them."""
+    ids = (store[31].id, store[3].id)
+    address = Address(pane="compare", compared=ids, align="end", overlaid=("reward",))
+    assert {episode.id for episode in run(address, store)["episodes"]} == {*ids}
+
+
 def test_code_gives_what_the_list_shows(store: el.EpisodeStore) -> None:
     """Python, SQL and the command of the list have its episodes in its order, and the open one."""
     episode = store[3].id

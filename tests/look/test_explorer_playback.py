@@ -10,9 +10,9 @@ from gymnasium.spaces import Box, Dict, Discrete
 from PIL import Image
 
 import episodelake as el
-from episodelake.explorer import moments
 from episodelake.explorer.live.watch import Watch
-from episodelake.explorer.moments import RecordedPictures, frame_sources, rate_of
+from episodelake.explorer.pictures import sources
+from episodelake.explorer.pictures.sources import RecordedPictures, frame_sources, rate_of
 from episodelake.store.errors import StoreAccessError
 
 LENGTH = 40
@@ -61,7 +61,7 @@ def test_every_order_gives_the_recorded_frames(
     episode: el.Episode, frames: dict[str, np.ndarray], rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the size of a chunk, each step has its image, forwards, backwards and beyond the end."""
-    monkeypatch.setattr(moments, "CHUNK_BYTES", rows * 16 * 12 * 3)
+    monkeypatch.setattr(sources, "CHUNK_BYTES", rows * 16 * 12 * 3)
     source = RecordedPictures(episode, "observation.small")
     for t in [*range(LENGTH + 1), *range(LENGTH, -1, -3), 5, 30, 2]:
         picture = source.picture(t)
@@ -89,7 +89,7 @@ def _stale(*_: object, **__: object) -> np.ndarray:
 
 def test_steps_that_follow_are_read_once(episode: el.Episode, monkeypatch: pytest.MonkeyPatch) -> None:
     """Playing decodes each chunk once, although every step is shown."""
-    monkeypatch.setattr(moments, "CHUNK_BYTES", 10 * 16 * 12 * 3)
+    monkeypatch.setattr(sources, "CHUNK_BYTES", 10 * 16 * 12 * 3)
     calls: list[slice] = []
     decoded = el.Episode.frames
 

@@ -22,9 +22,9 @@ from starlette.responses import FileResponse
 
 import episodelake as el
 from episodelake.errors import StoreAccessError
-from episodelake.explorer import camera_video
-from episodelake.explorer.camera_video import CameraVideo, add_frames
-from episodelake.explorer.moments import frame_sources
+from episodelake.explorer.pictures import served
+from episodelake.explorer.pictures.served import CameraVideo, add_frames
+from episodelake.explorer.pictures.sources import frame_sources
 from episodelake.readers.pictures import video as videos
 from episodelake.store.frames import EncodedFrames, ffmpeg, h264_order
 from episodelake.store.frames.chunks import Chunk
@@ -197,7 +197,7 @@ def test_the_explorer_serves_ranges_of_packets(
     assert (whole.status_code, whole.headers["content-type"]) == (200, "video/mp4")
     expected = store[0].video(column="rgb").save(tmp_path / "saved.mp4").read_bytes()
     assert whole.content == expected
-    monkeypatch.setattr("episodelake.explorer.camera_video.copied_mp4", None)
+    monkeypatch.setattr("episodelake.explorer.pictures.served.copied_mp4", None)
     part = client.get(source.video.url, headers={"range": "bytes=100-299"})
     assert (part.status_code, part.content) == (206, expected[100:300])
     assert part.headers["content-range"] == f"bytes 100-299/{len(expected)}"
@@ -251,7 +251,7 @@ def test_a_video_that_cannot_be_made_leaves_no_file_and_is_tried_again(
     add_frames(application)
     client = TestClient(application)
     video = CameraVideo(store[0], "observation.rgb")
-    copied = camera_video.copied_mp4
+    copied = served.copied_mp4
     for failure in (StoreAccessError("busy"), OSError(errno.ENOSPC, "No space left on device"), None):
 
         def fail(*arguments: Any, failure: Exception | None = failure) -> bool:
@@ -261,10 +261,10 @@ def test_a_video_that_cannot_be_made_leaves_no_file_and_is_tried_again(
                 raise failure
             return False
 
-        monkeypatch.setattr(camera_video, "copied_mp4", fail)
+        monkeypatch.setattr(served, "copied_mp4", fail)
         assert client.get(video.url).status_code == 404
         assert not [*temporary.iterdir()]
-    monkeypatch.setattr(camera_video, "copied_mp4", copied)
+    monkeypatch.setattr(served, "copied_mp4", copied)
     assert client.get(video.url).status_code == 200
 
 

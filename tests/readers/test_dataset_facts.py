@@ -12,7 +12,7 @@ import pytest
 from gymnasium import spaces
 
 import episodelake as el
-from episodelake.explorer.moments import rate_of
+from episodelake.explorer.pictures.sources import rate_of
 from episodelake.readers.dataset_facts import DatasetFacts
 
 SPACE = spaces.Box(-np.inf, np.inf, (2,), np.float32)

@@ -19,7 +19,7 @@ from ...types import Lake
 from ..checkup import Checkup
 from ..labels import ENTRY, LabelQueue
 from ..listing import EpisodeList, SeriesColors
-from ..sheets import Sheets
+from ..pictures.sheets import Sheets
 from .growing import Recordings, state_of
 from .lake_figures import LakeFigures
 

@@ -2,7 +2,7 @@
 // They have data-steps, and say at "joined" that they are there.
 //: Milliseconds that count at most between two pictures: a slow browser is waited for.
 const LONGEST = 200;
-const TYPED = "input, select, textarea, [contenteditable=true], [role=dialog], [role=listbox]";
+const TYPED = "input, select, textarea, [contenteditable=true], [role=dialog], [role=listbox], [role=menu]";
 const SPEEDS = [0.25, 0.5, 1, 2, 4, 8];
 
 export default {
@@ -34,12 +34,13 @@ export default {
   mounted() {
     this.root = this.$el.closest(".stepped");
     this.root.addEventListener("joined", this.join);
-    document.addEventListener("keydown", this.press);
+    // Before the tab that was clicked last takes the arrows for itself.
+    document.addEventListener("keydown", this.press, true);
   },
   beforeUnmount() {
     this.playing = false;
     clearTimeout(this.telling);
-    document.removeEventListener("keydown", this.press);
+    document.removeEventListener("keydown", this.press, true);
   },
   watch: {
     wanted({ t, turn, move }, before) {
@@ -106,7 +107,7 @@ export default {
     },
     press(event) {
       const { key, target, shiftKey, repeat } = event;
-      if (event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey) return;
+      if (event.ctrlKey || event.metaKey || event.altKey) return;
       if (!this.$el.checkVisibility() || target.closest?.(TYPED)) return;
       const far = shiftKey ? 10 : 1;
       const faster = (by) => {
@@ -121,10 +122,11 @@ export default {
         "+": () => faster(1),
         "-": () => faster(-1),
         l: () => repeat || (this.looped = !this.looped),
-        // It presses the button that has the focus.
         " ": () => repeat || this.toggle(),
       };
-      if (!effects[key] || (key === " " && target.closest?.("button, a, [role=button]"))) return;
+      // Keys of what has the focus.
+      const own = { " ": "button, a, [role=button], [role=tab]", ArrowLeft: "[role=slider]", ArrowRight: "[role=slider]" };
+      if (!effects[key] || target.closest?.(own[key] ?? "none")) return;
       effects[key]();
       event.preventDefault();
     },

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from nicegui import background_tasks, run, ui
 
-from .. import Episode
-from ..errors import EpisodelakeError
-from .camera import Playback
+from ... import Episode
+from ...errors import EpisodelakeError
+from ..pictures.camera import Playback
+from ..pictures.sources import rate_of
+from ..rollouts.conversation import is_rollout, samples_of
+from ..widgets import PageOwner, note
 from .episode_pane import EpisodePane
-from .moments import rate_of
-from .rollouts.conversation import is_rollout, samples_of
-from .widgets import PageOwner, note
 
 _THUMBNAILS = 12
 #: A growing episode gets new thumbnails when it is so many times as long.

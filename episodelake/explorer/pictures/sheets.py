@@ -9,10 +9,10 @@ from urllib.parse import quote
 
 import numpy as np
 
-from .. import Episode, EpisodeStore
-from ..plugin import require
-from ..readers.pictures.images import image_column, image_columns
-from .camera_video import offered
+from ... import Episode, EpisodeStore
+from ...plugin import require
+from ...readers.pictures.images import image_column, image_columns
+from .served import offered
 
 #: The pictures of a sheet, as the page's style has them too, and their height at most.
 FRAMES = 12

@@ -6,17 +6,18 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from nicegui import ui
+from nicegui import background_tasks, ui
 
-from .. import Episode
-from ..readers.charts.overlay import END, MOST_EPISODES, START
-from ..readers.charts.signals import signal_columns
-from ..readers.charts.theme import PALETTE
-from .camera import Camera, Playback
-from .charts import compare_spec
-from .episodes_pane import EpisodesPane
-from .moments import frame_sources, rate_of, text_of
-from .widgets import Drawing, PageOwner, note
+from ... import Episode
+from ...readers.charts.overlay import END, MOST_EPISODES, START
+from ...readers.charts.signals import signal_columns
+from ...readers.charts.theme import PALETTE
+from ..charts import compare_spec
+from ..episodes_pane import EpisodesPane
+from ..moments import text_of
+from ..pictures.camera import Camera, Playback
+from ..pictures.sources import frame_sources, rate_of
+from ..widgets import Drawing, PageOwner, note
 
 #: More episodes have lines, and no frames.
 _MOST_CAMERAS = 8
@@ -40,6 +41,7 @@ class ComparePane:
         self._ids: tuple[str, ...] = ()
         self._positions = np.empty(0, np.int64)
         self._opening = False
+        self._aligned = START
         self._differ: int | None = None
         with ui.element("div").classes("pane scrolling stepped compare"):
             self._playback = Playback(self._moved)
@@ -63,8 +65,13 @@ class ComparePane:
             self._caption = note("caption")
 
     def _select(self, options: list[str], label: str, **more: Any) -> ui.select:
-        box = ui.select(options, label=label, on_change=self.draw, **more)
+        box = ui.select(options, label=label, on_change=self._changed, **more)
         return box.props("outlined dense options-dense")
+
+    def _changed(self) -> None:
+        # The boxes of another comparison change before it is drawn.
+        if not self._opening:
+            background_tasks.create(self.draw(self.t if self._aligned == self._align.value else None))
 
     @property
     def state(self) -> dict[str, Any]:
@@ -98,7 +105,6 @@ class ComparePane:
         first = self.page.shown.store[int(self._positions[0])]
         known = list(dict.fromkeys(["reward", "action", *signal_columns(first)]))
         cameras = [source.name for source in frame_sources(first, replayed=False)]
-        # The events of the boxes would draw more than once.
         self._opening = True
         self._signals.set_options(known, value=[each for each in signals if each in known])
         self._align.set_options(list(dict.fromkeys([START, END, align])), value=align)
@@ -107,14 +113,14 @@ class ComparePane:
         for part, wanted in ((self._camera, len(cameras) > 1), (self._over, bool(cameras))):
             part.set_visibility(wanted)
         self._opening = False
-        await self.draw(t=t)
+        await self.draw(t)
 
-    async def draw(self, _: Any = None, *, t: int | None = None) -> None:
-        """Draw what is chosen."""
-        if self._opening or not len(self._positions):
+    async def draw(self, t: int | None) -> None:
+        """Draw what is chosen, at a step; see `show`."""
+        if not len(self._positions):
             return
         view, signals = self.page.shown.store[self._positions], tuple(self._signals.value or ())
-        align = self._align.value or START
+        self._aligned = align = self._align.value or START
         colors = self.page.watch.colors
         drawn = await self._drawing.draw(self._caption, compare_spec, view, signals, align, colors)
         if drawn is None:

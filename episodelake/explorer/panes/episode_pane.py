@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from nicegui import background_tasks, run, ui
 
-from .. import Episode
-from ..errors import EpisodelakeError
-from ..readers.charts.signals import signal_columns
-from .camera import Camera
-from .charts import episode_spec
-from .moments import (
-    FrameSource,
+from ... import Episode
+from ...errors import EpisodelakeError
+from ...readers.charts.signals import signal_columns
+from ..charts import episode_spec
+from ..moments import (
     Moment,
-    RecordedPictures,
-    frame_sources,
-    has_environment,
     metadata_of,
     moment_of,
     summary_of,
     text_of,
 )
-from .rollouts.conversation import is_rollout, rollout_facts
-from .rollouts.view import ConversationView
-from .widgets import Drawing, icon_button, note
+from ..pictures.camera import Camera
+from ..pictures.sources import FrameSource, RecordedPictures, frame_sources, has_environment
+from ..rollouts.conversation import is_rollout, rollout_facts
+from ..rollouts.view import ConversationView
+from ..widgets import GONE, Drawing, facts_list, icon_button, note
 
-GONE = "is not in the newest version of the store any more."
 _NO_SEED = "No replay: no seed was recorded for this episode, so its start cannot be repeated."
 
 
@@ -120,7 +115,7 @@ class EpisodePane:
 
     @property
     def step_key(self) -> tuple[str, ...]:
-        """Key of labels of its steps: its id, and of several agents the one that is shown."""
+        """Id that labels of its steps refer to, and of several agents the one that is shown."""
         return (self.episode.id,) if self._agent is None else (self.episode.id, self._agent)
 
     @property
@@ -327,17 +322,3 @@ def _facts_of(moment: Moment, *, ended: bool) -> str:
         "Policy and own": moment.others,
     }
     return facts_list(parts)
-
-
-def facts_list(parts: Mapping[str, Mapping[str, str]]) -> str:
-    """Return the names and values as HTML. All of it comes from a store, so all of it is escaped."""
-    lines = []
-    for title, pairs in parts.items():
-        if pairs:
-            lines += [f'<p class="facts-title">{html.escape(title)}</p><dl class="facts">']
-            lines += [
-                f"<dt>{html.escape(name)}</dt><dd>{html.escape(value)}</dd>" for name, value in pairs.items()
-            ]
-            lines.append("</dl>")
-    # It scrolls, so it takes the focus of the keyboard.
-    return f'<div class="facts-list" tabindex="0" role="group" aria-label="Values">{"".join(lines)}</div>'

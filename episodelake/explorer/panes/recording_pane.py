@@ -7,10 +7,10 @@ from typing import Any
 
 from nicegui import ui
 
-from ..plugin import Unsealed, UnsealedEpisode, counted
-from .live.growing import RECORDING, state_of
-from .moments import text_of
-from .widgets import PageOwner
+from ...plugin import Unsealed, UnsealedEpisode, counted
+from ..live.growing import RECORDING, state_of
+from ..moments import text_of
+from ..widgets import PageOwner
 
 _COLUMNS = {"episode": "left", "steps": "right", "return": "right", "state": "left"}
 _EPISODE_CELL = """<td class="text-left"><button class="open mono" :data-keep="'unsealed ' + props.row._id"

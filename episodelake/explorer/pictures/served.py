@@ -1,4 +1,4 @@
-"""What the browser draws frames from: video files of packets of the store, and packs of pictures."""
+"""Files that the browser draws frames from: video files of packets of the store, and packs of pictures."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from typing import Any
 import fastapi
 from starlette.responses import FileResponse
 
-from .. import Episode
-from ..errors import EpisodelakeError
-from ..plugin.files import temporary_folder
-from ..readers.pictures.video import FPS, copied_mp4
+from ... import Episode
+from ...errors import EpisodelakeError
+from ...plugin.files import temporary_folder
+from ...readers.pictures.video import FPS, copied_mp4
 
 #: What the browser is sent instead of a video that cannot be made: it reports an error, and gets pictures.
 _NONE = 404

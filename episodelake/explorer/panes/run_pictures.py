@@ -7,8 +7,8 @@ from functools import partial
 import polars as pl
 from nicegui import ui
 
-from .moments import text_of
-from .widgets import PageOwner
+from ..moments import text_of
+from ..widgets import PageOwner
 
 #: The newest runs have pictures.
 _MOST_RUNS = 12
@@ -39,18 +39,16 @@ class RunPictures:
         self._part.set_visibility(bool(ids) and self.page.watch.sheets.ratio is not None)
         if ids == self._shown:
             return
-        self._shown, labels = ids, {run.run_id: run.label for run in episodes.runs}
+        self._shown = ids
         self._place.clear()
         with self._place:
             for episode_id in ids:
-                run_id, _, number = episode_id.rpartition("/")
-                name = f"{labels.get(run_id, run_id)}/{number}"
                 with ui.element("button").classes("shot shot-open") as shot:
                     shot.props["title"] = text_of(episode_id)
                     with ui.element("span").classes("thumb"):
                         image = ui.element("img").props("loading=lazy fetchpriority=low")
                         image.props["src"], image.props["alt"] = self.page.watch.sheets.url_of(episode_id), ""
-                    ui.label(text_of(name)).classes("shot-name mono")
+                    ui.label(text_of(episodes.short_id(episode_id))).classes("shot-name mono")
                 shot.on("click", partial(self._open, episode_id))
 
     def _open(self, episode_id: str) -> None:

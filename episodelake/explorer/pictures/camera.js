@@ -92,7 +92,8 @@ export default {
     now() {
       const video = this.video && this.$refs.frame;
       if (!video || video.paused || video.ended || this.place(this.t) >= this.source.count - 1) return null;
-      return video.currentTime * this.source.fps - this.source.zero;
+      // The frame on the screen is a little ahead of the time that the video says.
+      return video.currentTime * this.source.fps + 0.3 - this.source.zero;
     },
     seek() {
       const video = this.$refs.frame;

@@ -1,4 +1,4 @@
-"""What the browser plays by itself: a slider with its clock, and cameras that draw the frames of its step."""
+"""Elements that the browser plays by itself: a slider with its clock, and cameras."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 from nicegui import ui
 from nicegui.events import GenericEventArguments
 
-from .moments import FrameSource, text_of
+from ..moments import text_of
+from .sources import FrameSource
 
 
 class Playback(ui.element, component="playback.js"):
