@@ -167,10 +167,10 @@ class RunsPane:
         self._table.props["hide-pagination"] = len(rows) <= _ROWS
         self._table.update()
         left = len(episodes.runs) - len(facts)
-        told = f"the {MOST_RUNS} that began last" if len(facts) == MOST_RUNS and left else ""
+        caption = f"the {MOST_RUNS} that began last" if len(facts) == MOST_RUNS and left else ""
         if choice.run_ids:
-            told = f"{counted(len(choice.run_ids), 'run')} chosen: the page shows their episodes"
-        self._note.set_text(told)
+            caption = f"{counted(len(choice.run_ids), 'run')} chosen: the page shows their episodes"
+        self._note.set_text(caption)
         self._clear.set_visibility(bool(choice.run_ids))
 
     async def _clicked(self, event: Any) -> None:
