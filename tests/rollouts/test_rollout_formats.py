@@ -812,6 +812,37 @@ def test_completions_of_trl_are_groups(tmp_path: Path) -> None:
     )
 
 
+def test_a_damaged_file_of_completions_is_skipped_alone(tmp_path: Path) -> None:
+    """The files before and after one that cannot be read come in, from the output folder of the trainer too."""
+    folder = tmp_path / "run" / "completions"
+    folder.mkdir(parents=True)
+    rows = pl.DataFrame(
+        {"step": [1], "prompt": ["which?"], "completion": ["this"], "right": [1.0], "advantage": [0.0]}
+    )
+    for step in (1, 2, 3):
+        rows.write_parquet(folder / f"completions_{step:05}.parquet")
+    for damaged in (folder / "completions_00001.parquet", folder / "completions_00003.parquet"):
+        whole = damaged.read_bytes()
+        damaged.write_bytes(whole[:-20])
+        with pytest.raises(el.errors.DatasetError, match=f"{damaged.name} is no whole Parquet file"):
+            el.import_dataset(folder.parent, tmp_path / f"{damaged.stem}-raise")
+        report = el.import_dataset(folder.parent, tmp_path / damaged.stem, on_error="skip")
+        assert (report.format, report.episodes, len(report.skipped)) == ("trl", 2, 1)
+        assert damaged.name in report.skipped[0][1]
+        damaged.write_bytes(whole)
+
+
+def test_a_byte_order_mark_is_no_damage(tmp_path: Path) -> None:
+    """Files of programs that begin them with a mark are recognised and read."""
+    made = lines(tmp_path / "traces.jsonl", trace(), trace(id="t2"))
+    made.write_bytes(b"\xef\xbb\xbf" + made.read_bytes())
+    folder = trial(tmp_path / "trial", trajectory())
+    (path,) = folder.rglob("trajectory.json")
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert el.import_dataset(made, tmp_path / "a").episodes == 2
+    assert el.import_dataset(folder, tmp_path / "b").format == "atif"
+
+
 def test_rollouts_of_verl_have_groups(tmp_path: Path) -> None:
     """The parts of a uid are group, sample and output; without one, the input makes the group."""
     folder = tmp_path / "rollouts"
