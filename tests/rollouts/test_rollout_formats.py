@@ -540,12 +540,20 @@ def test_groups_go_out_as_pairs(tmp_path: Path) -> None:
         for at, (group, reward) in enumerate(given):
             answer = {"role": "assistant", "content": str(at)}
             writer.write_rollout([CONVERSATION[1], answer], group=group, rewards=reward)
+        for group, further in (("same", []), ("longer", [{"role": "assistant", "content": "more"}])):
+            for reward, last in ((0.0, []), (1.0, further)):
+                messages = [CONVERSATION[1], {"role": "assistant", "content": "x"}, *last]
+                writer.write_rollout(messages, group=group, rewards=reward)
     report = store.refresh().export(tmp_path / "pairs.jsonl", format="messages", layout="pairs")
     with store.writer() as writer:
         writer.write_rollout([CONVERSATION[1]], truncated=True)
     lost = store.refresh().export(tmp_path / "cut.jsonl", format="verifiers").lost
     assert dict(lost) == {"that a rollout was truncated": 1}
-    (pair,) = read_lines(tmp_path / "pairs.jsonl")
+    pair, longer = read_lines(tmp_path / "pairs.jsonl")
+    assert longer["prompt"] == pair["prompt"] and [len(longer[name]) for name in ("chosen", "rejected")] == [
+        2,
+        1,
+    ]
     assert pair == {
         "prompt": [CONVERSATION[1]],
         "chosen": [{"role": "assistant", "content": "2"}],
@@ -558,6 +566,7 @@ def test_groups_go_out_as_pairs(tmp_path: Path) -> None:
         "a rollout without a group": 1,
         "a rollout that is neither the best nor the worst of its group": 2,
         "a rollout of a group whose rewards are equal": 2,
+        "a rollout of a group whose best and worst say the same": 2,
     }
 
 
@@ -813,7 +822,7 @@ def test_completions_of_trl_are_groups(tmp_path: Path) -> None:
 
 
 def test_a_damaged_file_of_completions_is_skipped_alone(tmp_path: Path) -> None:
-    """The files before and after one that cannot be read come in, from the output folder of the trainer too."""
+    """The files before and after one that cannot be read come in, from the folder of the trainer too."""
     folder = tmp_path / "run" / "completions"
     folder.mkdir(parents=True)
     rows = pl.DataFrame(
@@ -883,6 +892,13 @@ def test_facts_come_back(tmp_path: Path, format: str) -> None:
     """Groups, versions, advantages and metadata of a rollout of our own survive both ways."""
     store = el.create(tmp_path / "store", el.Rollouts())
     facts = {"group": "g", "sample": 2, "policy_version": 7, "stop_reason": "stop"}
+    own = {
+        "note": "mine",
+        "usage": {"prompt_tokens": 3},
+        "session": "s1",
+        "model": "m",
+        "timing": {"start": 1.5},
+    }
     with store.writer() as writer:
         for task in ("quiz", None):
             writer.write_rollout(
@@ -891,7 +907,7 @@ def test_facts_come_back(tmp_path: Path, format: str) -> None:
                 advantages=0.5,
                 rewards=1.0,
                 task=task,
-                metadata={"note": "mine"},
+                metadata=own,
                 **facts,
             )
     el.open(store.url).export(tmp_path / "out", format=format)
@@ -899,7 +915,7 @@ def test_facts_come_back(tmp_path: Path, format: str) -> None:
     again = el.open(tmp_path / "again")
     for position, task in enumerate(("quiz", None)):
         metadata = again.rollout(position).metadata
-        expected = {**facts, "advantage": 0.5, "note": "mine", "task": task}
+        expected = {**facts, **own, "advantage": 0.5, "task": task}
         assert {name: metadata.get(name) for name in expected} == expected
     (batch,) = again.loader(2, el.Padded(3))
     assert batch["advantages"].tolist() == [[0.0, 0.5, 0.5]] * 2

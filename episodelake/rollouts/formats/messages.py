@@ -319,7 +319,12 @@ def _pairs(export: Export) -> Iterator[dict[str, Any]]:
             continue
         losses.add("a rollout that is neither the best nor the worst of its group", group.count - 2)
         (high, chosen), (low, rejected) = group.best, group.worst
-        shared = sum(takewhile(bool, (one == two for one, two in zip(chosen, rejected, strict=False))))
+        if chosen == rejected:
+            losses.add("a rollout of a group whose best and worst say the same", 2)
+            continue
+        # An answer is never empty, also where one rollout goes on after the other's end.
+        ends = zip(chosen[:-1], rejected[:-1], strict=False)
+        shared = sum(takewhile(bool, (one == two for one, two in ends)))
         yield {
             "prompt": chosen[:shared],
             "chosen": chosen[shared:],
