@@ -136,12 +136,12 @@ def _confined_views(
 def _names_of_rollouts(snapshot: Snapshot) -> dict[str, str]:
     """Return further names of columns of episodes; empty for a store of other episodes than rollouts."""
     there = snapshot.episodes_schema.names
-    return {} if snapshot.manifest.rollouts is None else rollout_names(there)
+    return rollout_names(there) if snapshot.of_rollouts else {}
 
 
 def _further_columns(snapshot: Snapshot) -> str:
     """Return the end of a list of columns of episodes: those by further names."""
-    return "" if snapshot.manifest.rollouts is None else rollout_columns(snapshot.episodes_schema.names)
+    return rollout_columns(snapshot.episodes_schema.names) if snapshot.of_rollouts else ""
 
 
 def _fulfilling(

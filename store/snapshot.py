@@ -462,6 +462,11 @@ class Snapshot:
         filled = {name: kinds.field(name, of.kind) for name, of in self.overflow(table).items()}
         return pa.schema([filled.get(column.name, column) for column in self.table_schema(table)])
 
+    @property
+    def of_rollouts(self) -> bool:
+        """Whether the episodes are rollouts of language agents."""
+        return self.manifest.rollouts is not None
+
     def shown_schema(self, table: str) -> pa.Schema:
         """Return the columns as frames and queries show them, with those that annotations add to steps."""
         schema = self.filled_schema(table)

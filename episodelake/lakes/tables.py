@@ -111,6 +111,11 @@ class LakeSnapshot(Snapshot):
         """Return None: a lake has no version."""
         return None
 
+    @property
+    def of_rollouts(self) -> bool:
+        """False: the tables of a lake have no views."""
+        return False
+
     def parts(self, table: str) -> list[Part]:
         """Return the files of a table by their columns."""
         if table not in self._parts:

@@ -6,10 +6,11 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 
 from ...store.common.arguments import near_names
-from ...store.layout import STEPS, TABLES
+from ...store.layout import EPISODES, STEPS, TABLES
 from ...store.snapshot import Snapshot
 from ..context import refresh_hint
 from .macros import TRANSITIONS, WITH_NEXT, Macro, next_columns
+from .rollout_views import rollout_names, view_columns
 from .text import RUN, literal, named_words, names_run_keys, quote, run_keys
 
 _LOCKED = re.compile(r'Permission Error: Cannot access \w+ "([^"]*)"')
@@ -26,6 +27,7 @@ _OTHERS = (
     "Queries JOIN episodes USING (episode_id) and JOIN runs USING (run_id), or write run.KEY for metadata of "
     "runs. Conditions on episodes write run.KEY, or episode_id IN (SELECT episode_id FROM steps WHERE ...)."
 )
+_GROUP = re.compile(r"""(?<![\w"'.])group(?![\w"'.]|\s+by\b)""", re.IGNORECASE)
 _DOTTED = re.compile(r'(?<![\w".])([A-Za-z_]\w*(?:\.\w+)+)')
 
 
@@ -49,14 +51,22 @@ def advice(
             f"other files too.\n{reason}"
         )
     missing = _MISSING.search(reason)
+    if snapshot.of_rollouts and "syntax error" in reason and _GROUP.search(text):
+        return f'{reason}\ngroup is a keyword of SQL: write the column in double quotes, as "group".'
     if missing is None or (missing["key"] and not names_run_keys(text)):
         return reason
     kind = str(missing.lastgroup)
     wrong = missing[kind].strip("!\"'").removeprefix("main.")
     columns = {table: list(snapshot.shown_schema(table).names) for table in dict.fromkeys((*tables, *TABLES))}
+    readable = dict.fromkeys(tables)
     if STEPS in tables:
         columns[WITH_NEXT] = list(next_columns(columns[STEPS]).values())
-    readable = {table: names for table, names in columns.items() if table in (*tables, WITH_NEXT)}
+        views = view_columns(columns[EPISODES]) if snapshot.of_rollouts else {}
+        columns = {**views, **columns}
+        readable |= dict.fromkeys((*views, WITH_NEXT))
+    elif snapshot.of_rollouts:
+        columns[EPISODES] += rollout_names(columns[EPISODES])
+    readable = {table: names for table, names in columns.items() if table in readable}
     lines = [
         _first_line(snapshot, text, kind, wrong, macros, columns, readable),
         _GUESSES.sub("", reason),

@@ -198,7 +198,7 @@ def add_steps(
             _refused[connection] = error
         _add_unreadable(sources, str(error))
         macros = tuple(macro for macro in macros if STEPS not in macro.reads)
-    if snapshot.manifest.rollouts is not None:
+    if snapshot.of_rollouts:
         # An annotation of steps may have the name, and not the type, of a part of messages.
         annotated = [each.name for each in snapshot.annotation_files.annotations.values()]
         recorded = set(snapshot.filled_schema(STEPS).names).difference(annotated)
@@ -262,7 +262,7 @@ def macros_for(snapshot: Snapshot, position_of: str = "") -> tuple[Macro, ...]:
     """
     if snapshot not in _macros:
         macros = macros_of(snapshot.schema, step_columns(snapshot))
-        _macros[snapshot] = macros if snapshot.manifest.rollouts is None else (*macros, *rollout_macros())
+        _macros[snapshot] = (*macros, *rollout_macros()) if snapshot.of_rollouts else macros
     return tuple(macro.at(position_of) for macro in _macros[snapshot])
 
 

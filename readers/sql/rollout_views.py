@@ -33,7 +33,10 @@ _OF_MESSAGE = {
     "loss_weights": "FLOAT[]",
     "token_rewards": "FLOAT[]",
 }
-_OF_MESSAGES = {"episode_id", "message", "parent", "sampled", "reward", *_OF_MESSAGE}
+#: Columns of `messages` in their order; annotations follow.
+_OF_MESSAGES = dict.fromkeys(
+    ("episode_id", "message", "parent", "sampled", "content", "reward", *_OF_MESSAGE)
+)
 _NUMBERS = ("logprobs", "reference_logprobs", "advantages", "loss_weights", "token_rewards")
 #: What messages are compared by.
 _SAID = [name for name in _OF_MESSAGE if name not in ("time", "token_mask", *_NUMBERS[1:])]
@@ -47,12 +50,13 @@ _OF_ROLLOUT = {
     "error": "VARCHAR",
     "advantage": "DOUBLE",
 }
-#: Names of the other columns of `rollouts`.
-_TAKEN = {
-    *_OF_ROLLOUT,
-    *("episode_id", "run_id", "reward", "terminated", "truncated", "end_reason", "messages"),
-    *("started_at", "ended_at"),
-}
+#: Columns of `rollouts` in their order; further metadata and annotations follow.
+_TAKEN = dict.fromkeys(
+    (
+        *("episode_id", "run_id", "reward", *_OF_ROLLOUT, "terminated", "truncated", "end_reason"),
+        *("messages", "started_at", "ended_at"),
+    )
+)
 _METADATA = "metadata."
 _PARTS = (f"{_METADATA}rewards.", f"{_METADATA}weights.")
 #: A rollout that was cut ends with a message that has no action yet.
@@ -81,11 +85,7 @@ def rollout_views(
     facts = ", ".join(
         _column(f"{_METADATA}{name}", name, kind, episodes) for name, kind in _OF_ROLLOUT.items()
     )
-    short = {
-        name: _short(name)
-        for name in episodes
-        if name.startswith(_METADATA) and name.removeprefix(_METADATA) not in _OF_ROLLOUT
-    }
+    short = _further(episodes)
     further = "".join(f", {quote(name)} AS {quote(own)}" for name, own in short.items())
     taken = {*_TAKEN, *(own.lower() for own in short.values())}
     missing = " OR last_observation IS NOT NULL" if "last_observation" in episodes else ""
@@ -95,6 +95,16 @@ def rollout_views(
         f"{_annotated(annotations[EPISODES], taken)} FROM episodes"
     )
     return {MESSAGES: messages, ROLLOUTS: rollouts, TOKENS: _TOKENS}
+
+
+def view_columns(episodes: Collection[str]) -> dict[str, list[str]]:
+    """Return the columns of the views, without annotations.
+
+    Args:
+        episodes: the columns of the table.
+    """
+    tokens = ["episode_id", "message", "position", "token", "sampled", *_SINGLE]
+    return {MESSAGES: [*_OF_MESSAGES], ROLLOUTS: [*_TAKEN, *_further(episodes).values()], TOKENS: tokens}
 
 
 def compared(there: Collection[str] = tuple(_OF_MESSAGE)) -> str:
@@ -171,6 +181,15 @@ def _column(column: str, name: str, kind: str, there: Collection[str]) -> str:
 def _annotated(names: Collection[str], taken: Collection[str]) -> str:
     """Return the end of a list of columns: annotations, but those whose names are taken, in any case."""
     return "".join(f", {quote(name)}" for name in names if name.lower() not in taken)
+
+
+def _further(episodes: Collection[str]) -> dict[str, str]:
+    """Return the names in `rollouts` of metadata that are no facts of a rollout, by column."""
+    return {
+        name: _short(name)
+        for name in episodes
+        if name.startswith(_METADATA) and name.removeprefix(_METADATA) not in _OF_ROLLOUT
+    }
 
 
 def _short(column: str) -> str:

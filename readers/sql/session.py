@@ -132,7 +132,7 @@ def _tables_read(snapshot: Snapshot, text: str) -> tuple[str, ...]:
     """Return the tables whose files a query may have read; a name put together in it, it may miss."""
     reading = {macro.name for macro in macros_for(snapshot) if STEPS in macro.reads}
     reading |= {STEPS, TRANSITIONS, WITH_NEXT, "query", "query_table"}
-    if snapshot.manifest.rollouts is not None:
+    if snapshot.of_rollouts:
         reading |= {MESSAGES, TOKENS}
     return (RUNS, EPISODES) if named_words(text).isdisjoint(reading) else TABLES
 

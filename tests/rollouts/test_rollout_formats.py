@@ -540,12 +540,20 @@ def test_groups_go_out_as_pairs(tmp_path: Path) -> None:
         for at, (group, reward) in enumerate(given):
             answer = {"role": "assistant", "content": str(at)}
             writer.write_rollout([CONVERSATION[1], answer], group=group, rewards=reward)
+        for group, further in (("same", []), ("longer", [{"role": "assistant", "content": "more"}])):
+            for reward, last in ((0.0, []), (1.0, further)):
+                messages = [CONVERSATION[1], {"role": "assistant", "content": "x"}, *last]
+                writer.write_rollout(messages, group=group, rewards=reward)
     report = store.refresh().export(tmp_path / "pairs.jsonl", format="messages", layout="pairs")
     with store.writer() as writer:
         writer.write_rollout([CONVERSATION[1]], truncated=True)
     lost = store.refresh().export(tmp_path / "cut.jsonl", format="verifiers").lost
     assert dict(lost) == {"that a rollout was truncated": 1}
-    (pair,) = read_lines(tmp_path / "pairs.jsonl")
+    pair, longer = read_lines(tmp_path / "pairs.jsonl")
+    assert longer["prompt"] == pair["prompt"] and [len(longer[name]) for name in ("chosen", "rejected")] == [
+        2,
+        1,
+    ]
     assert pair == {
         "prompt": [CONVERSATION[1]],
         "chosen": [{"role": "assistant", "content": "2"}],
@@ -558,6 +566,7 @@ def test_groups_go_out_as_pairs(tmp_path: Path) -> None:
         "a rollout without a group": 1,
         "a rollout that is neither the best nor the worst of its group": 2,
         "a rollout of a group whose rewards are equal": 2,
+        "a rollout of a group whose best and worst say the same": 2,
     }
 
 
@@ -812,6 +821,37 @@ def test_completions_of_trl_are_groups(tmp_path: Path) -> None:
     )
 
 
+def test_a_damaged_file_of_completions_is_skipped_alone(tmp_path: Path) -> None:
+    """The files before and after one that cannot be read come in, from the folder of the trainer too."""
+    folder = tmp_path / "run" / "completions"
+    folder.mkdir(parents=True)
+    rows = pl.DataFrame(
+        {"step": [1], "prompt": ["which?"], "completion": ["this"], "right": [1.0], "advantage": [0.0]}
+    )
+    for step in (1, 2, 3):
+        rows.write_parquet(folder / f"completions_{step:05}.parquet")
+    for damaged in (folder / "completions_00001.parquet", folder / "completions_00003.parquet"):
+        whole = damaged.read_bytes()
+        damaged.write_bytes(whole[:-20])
+        with pytest.raises(el.errors.DatasetError, match=f"{damaged.name} is no whole Parquet file"):
+            el.import_dataset(folder.parent, tmp_path / f"{damaged.stem}-raise")
+        report = el.import_dataset(folder.parent, tmp_path / damaged.stem, on_error="skip")
+        assert (report.format, report.episodes, len(report.skipped)) == ("trl", 2, 1)
+        assert damaged.name in report.skipped[0][1]
+        damaged.write_bytes(whole)
+
+
+def test_a_byte_order_mark_is_no_damage(tmp_path: Path) -> None:
+    """Files of programs that begin them with a mark are recognised and read."""
+    made = lines(tmp_path / "traces.jsonl", trace(), trace(id="t2"))
+    made.write_bytes(b"\xef\xbb\xbf" + made.read_bytes())
+    folder = trial(tmp_path / "trial", trajectory())
+    (path,) = folder.rglob("trajectory.json")
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert el.import_dataset(made, tmp_path / "a").episodes == 2
+    assert el.import_dataset(folder, tmp_path / "b").format == "atif"
+
+
 def test_rollouts_of_verl_have_groups(tmp_path: Path) -> None:
     """The parts of a uid are group, sample and output; without one, the input makes the group."""
     folder = tmp_path / "rollouts"
@@ -852,6 +892,13 @@ def test_facts_come_back(tmp_path: Path, format: str) -> None:
     """Groups, versions, advantages and metadata of a rollout of our own survive both ways."""
     store = el.create(tmp_path / "store", el.Rollouts())
     facts = {"group": "g", "sample": 2, "policy_version": 7, "stop_reason": "stop"}
+    own = {
+        "note": "mine",
+        "usage": {"prompt_tokens": 3},
+        "session": "s1",
+        "model": "m",
+        "timing": {"start": 1.5},
+    }
     with store.writer() as writer:
         for task in ("quiz", None):
             writer.write_rollout(
@@ -860,7 +907,7 @@ def test_facts_come_back(tmp_path: Path, format: str) -> None:
                 advantages=0.5,
                 rewards=1.0,
                 task=task,
-                metadata={"note": "mine"},
+                metadata=own,
                 **facts,
             )
     el.open(store.url).export(tmp_path / "out", format=format)
@@ -868,7 +915,7 @@ def test_facts_come_back(tmp_path: Path, format: str) -> None:
     again = el.open(tmp_path / "again")
     for position, task in enumerate(("quiz", None)):
         metadata = again.rollout(position).metadata
-        expected = {**facts, "advantage": 0.5, "note": "mine", "task": task}
+        expected = {**facts, **own, "advantage": 0.5, "task": task}
         assert {name: metadata.get(name) for name in expected} == expected
     (batch,) = again.loader(2, el.Padded(3))
     assert batch["advantages"].tolist() == [[0.0, 0.5, 0.5]] * 2

@@ -253,3 +253,30 @@ def test_conditions_have_the_names_of_the_view(store: el.EpisodeStore) -> None:
     assert rows.rows() == [(1, 0.5, [0.5]), (2, 1.5, [1.5]), (3, 1.5, [2.5])]
     # An annotation of that name is what a condition means.
     assert len(reader.filter("\"group\" = 'x'")) == 3
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("SELECT rol FROM messages", "Nearest: role (of messages"),
+        ("SELECT * FROM message", "There is no table 'message'. Nearest: messages.\n"),
+        ("SELECT logprobz FROM tokens", "Nearest: logprob (of tokens)"),
+        ("SELECT rewards.answer FROM rollouts", '"rewards.answer", of rollouts'),
+        ("SELECT group FROM rollouts", 'in double quotes, as "group"'),
+        ("group = 'g'", 'in double quotes, as "group"'),
+        ("polcy_version = 1", "Nearest: policy_version (of episodes)"),
+    ],
+)
+def test_wrong_names_bring_those_of_the_views(store: el.EpisodeStore, wrong: str, said: str) -> None:
+    """The message for a wrong name has the nearest one of the views, and says what the views have."""
+    with store.writer() as writer:
+        writer.write_rollout(MESSAGES, group="g", rewards={"answer": 1.0})
+    reader = el.open(store.url)
+    ask = reader.query if wrong.startswith("SELECT") else reader.filter
+    with pytest.raises(el.errors.QueryError) as caught:
+        ask(wrong)
+    assert said in str(caught.value)
+    view = wrong.partition(" FROM ")[2]
+    if view in ("messages", "rollouts", "tokens") and "keyword" not in str(caught.value):
+        columns = ", ".join(reader.query(f"SELECT * FROM {view}").columns)
+        assert f"Columns of {view}: {columns}." in str(caught.value)

@@ -22,7 +22,8 @@ from .writing import holds, json_bytes, rollouts_of, taken_json
 
 _SOURCES = {**{role: source for source, role in ROLES.items()}, "developer": "system"}
 _LOST = ("reference_logprobs", "advantages", "loss_weights", "token_rewards")
-_DERIVED = ("agent", "model", "session", "trajectory", "usage")
+#: Metadata that follow from a key of the root.
+_DERIVED = {"session": "session_id", "trajectory": "trajectory_id", "usage": "final_metrics"}
 
 
 @export_format("atif", folder=True, holds=holds(*_LOST))
@@ -52,7 +53,8 @@ def _write_trial(
     # As an import has kept it, in the same order.
     root = {name: value for name, value in kept.items() if name != "steps"}
     root.setdefault("schema_version", VERSIONS[-1])
-    facts = {name: value for name, value in metadata.items() if name not in _DERIVED}
+    placed = {"agent", "model", *(name for name, key in _DERIVED.items() if key in root)}
+    facts = {name: value for name, value in metadata.items() if name not in placed}
     if rollout.episode.truncated:
         facts["truncated"] = True
     if rollout.reward and "rewards" not in facts:

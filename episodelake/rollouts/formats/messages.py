@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import takewhile
@@ -107,12 +107,13 @@ class _Dataset(RolloutDataset):
     def records(self) -> Iterator[Record]:
         for path in self.files:
             if _is_parquet(path):
-                name = path.relative_to(self.base).as_posix()
-                for number, row in enumerate(parquet_rows(path)):
-                    # A column has the keys of all its messages.
-                    yield self._record(without_nulls(row), f"{path}, row {number}", f"{name}:{number}")
+                yield from parquet_records(path, self.base, self._of_row)
             else:
                 yield from json_lines([path], self.base, self._of_line)
+
+    def _of_row(self, row: Mapping[str, Any], place: str, key: str) -> Record:
+        # A column has the keys of all its messages.
+        return self._record(without_nulls(row), place, key)
 
     def _of_line(self, content: Any, place: str, key: str) -> list[Record]:
         if isinstance(content, list):
@@ -133,12 +134,24 @@ FORMAT = Format(
 )
 
 
-def parquet_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a Parquet file.
+def parquet_records(
+    path: Path, base: Path, record_of: Callable[[dict[str, Any], str, str], Record]
+) -> Iterator[Record]:
+    """Yield the records of the rows of a Parquet file; where it cannot be read on, a damaged one.
 
-    Raises:
-        DatasetError: it is damaged, or a row group is too large for memory.
+    Args:
+        base: the folder by which files are named in keys.
+        record_of: takes a row, its place for messages and its key, the file with the number of the row.
     """
+    name = path.relative_to(base).as_posix()
+    try:
+        for number, row in enumerate(_rows(path)):
+            yield record_of(row, f"{path}, row {number}", f"{name}:{number}")
+    except DatasetError as error:
+        yield Record.damaged(str(path), name, error)
+
+
+def _rows(path: Path) -> Iterator[dict[str, Any]]:
     with reading(path, "is no whole Parquet file"), pq.ParquetFile(path) as file:
         for group in range(file.num_row_groups):
             check_groups(f"{path}, row group {group}", file.metadata, [group])
@@ -306,7 +319,12 @@ def _pairs(export: Export) -> Iterator[dict[str, Any]]:
             continue
         losses.add("a rollout that is neither the best nor the worst of its group", group.count - 2)
         (high, chosen), (low, rejected) = group.best, group.worst
-        shared = sum(takewhile(bool, (one == two for one, two in zip(chosen, rejected, strict=False))))
+        if chosen == rejected:
+            losses.add("a rollout of a group whose best and worst say the same", 2)
+            continue
+        # An answer is never empty, also where one rollout goes on after the other's end.
+        ends = zip(chosen[:-1], rejected[:-1], strict=False)
+        shared = sum(takewhile(bool, (one == two for one, two in ends)))
         yield {
             "prompt": chosen[:shared],
             "chosen": chosen[shared:],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import json
 import math
@@ -150,7 +151,7 @@ def detected(
     lacking_of: Callable[[Collection[str]], list[str]],
     content: str,
 ) -> Match:
-    """Return whether the first of some files has the keys or columns of a format.
+    """Return whether the first of some files that can be read has the keys or columns of a format.
 
     Args:
         pattern: of the names of files, for the reason.
@@ -160,14 +161,13 @@ def detected(
     """
     if not files:
         return Match(f"it has no {pattern}", 2, related=False)
-    try:
-        lacking = lacking_of(names_of(files[0]))
-    except (pa.ArrowException, OSError):
-        return Match(f"{files[0].name} cannot be read", 2, related=False)
-    if lacking:
-        reason = f"{files[0].name} has no {', '.join(lacking)}"
-        return Match(reason, len(lacking), related=len(lacking) == 1)
-    return Match(f"{files[0].name} has {content}")
+    for file in files:
+        with suppress(pa.ArrowException, OSError):
+            if lacking := lacking_of(names_of(file)):
+                reason = f"{file.name} has no {', '.join(lacking)}"
+                return Match(reason, len(lacking), related=len(lacking) == 1)
+            return Match(f"{file.name} has {content}")
+    return Match(f"{files[0].name} cannot be read", 2, related=False)
 
 
 def columns_of_parquet(path: Path) -> list[str]:
@@ -205,9 +205,9 @@ def _natural(path: Path) -> list[tuple[int, int, str]]:
 
 
 def first_bytes(path: Path) -> bytes:
-    """Return the bytes of a JSON file in which keys are looked for."""
+    """Return the bytes of a JSON file in which keys are looked for, without a byte-order mark."""
     with path.open("rb") as file:
-        return file.read(_HEAD_BYTES)
+        return file.read(_HEAD_BYTES).removeprefix(codecs.BOM_UTF8)
 
 
 def first_keys(path: Path) -> set[str]:
@@ -248,6 +248,8 @@ def json_lines(
             while line := bounded_line(file, place := f"{path}, line {number}"):
                 records: Iterable[Record] = ()
                 key = f"{name}:{number}"
+                if number == 1:
+                    line = line.removeprefix(codecs.BOM_UTF8)
                 if line.strip():
                     try:
                         records = list(records_of(parsed(line, place), place, key))
@@ -287,14 +289,14 @@ def _has_long_integer(line: bytes) -> bool:
 
 
 def bounded_text(path: Path) -> bytes:
-    """Return the content of a file.
+    """Return the content of a file, without a byte-order mark.
 
     Raises:
         DatasetError: it is larger than the limit of this import, or cannot be read.
     """
     with reading(path):
         check_bytes(str(path), path.stat().st_size)
-        return path.read_bytes()
+        return path.read_bytes().removeprefix(codecs.BOM_UTF8)
 
 
 def mapping_at(content: Any, key: str, place: str) -> Mapping[str, Any]:

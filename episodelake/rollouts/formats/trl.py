@@ -17,11 +17,12 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from ...errors import DatasetError
 from ...plugin import Format, Match
-from .messages import parquet_rows, without_nulls
+from .messages import parquet_records, without_nulls
 from .records import (
     Arguments,
     Record,
@@ -43,31 +44,34 @@ def _lacking(names: Collection[str]) -> list[str]:
     return [name for name in _NEEDED if name not in names]
 
 
+def _files(source: Any) -> list[Path]:
+    return files_of(source, PATTERN, f"completions/{PATTERN}")
+
+
 def _detect(source: Any) -> Match:
-    files = files_of(source, PATTERN)
-    return detected(files, PATTERN, columns_of_parquet, _lacking, "completions of TRL")
+    return detected(_files(source), PATTERN, columns_of_parquet, _lacking, "completions of TRL")
 
 
 class _Dataset(RolloutDataset):
     def records(self) -> Iterator[Record]:
         for path in self.files:
-            name = path.relative_to(self.base).as_posix()
-            counts: Counter[str] = Counter()
-            for number, row in enumerate(parquet_rows(path)):
-                place = f"{path}, row {number}"
-                task = name_of_prompt(row.get("prompt"))
-                group = f"{row.get('step')}-{task}"
-                facts = {"group": group, "sample": counts[group], "task": task}
-                counts[group] += 1
-                yield Record(place, f"{name}:{number}", partial(_arguments, row, facts, place))
+            self._counts: Counter[str] = Counter()
+            yield from parquet_records(path, self.base, self._of_row)
+
+    def _of_row(self, row: Mapping[str, Any], place: str, key: str) -> Record:
+        task = name_of_prompt(row.get("prompt"))
+        group = f"{row.get('step')}-{task}"
+        facts = {"group": group, "sample": self._counts[group], "task": task}
+        self._counts[group] += 1
+        return Record(place, key, partial(_arguments, row, facts, place))
 
 
 FORMAT = Format(
     "trl",
     None,
-    f"{PATTERN} of TRL's log_completions, one or a folder of them",
+    f"{PATTERN} of TRL's log_completions: one, their folder, or the output_dir that has it",
     _detect,
-    lambda source, options: _Dataset(source, files_of(source, PATTERN), PATTERN),
+    lambda source, options: _Dataset(source, _files(source), PATTERN),
     (),
 )
 

@@ -320,8 +320,8 @@ def _call_from_verifiers(call: Any) -> Any:
 _ROLES = frozenset({"system", "user", "assistant", "tool"})
 #: Metadata that an export has other places for; what is not among them goes to `info`.
 _PLACED = frozenset({"trace", "metrics", "timing", "task", "stop_reason", "error", "rewards", "weights"})
-#: Those that follow from the rest of a trace or its episode.
-_DERIVED = frozenset({"agent", "model", "usage"})
+#: Those that follow from the rest of a trace or its episode, as `usage` does from calls.
+_DERIVED = frozenset({"agent", "model"})
 _OF_EPISODE = frozenset({"episode", "env", "policy_version", "policy_version_end", "group"})
 
 
@@ -378,7 +378,8 @@ def _trace(rollout: Rollout, metadata: dict[str, Any], losses: Losses) -> dict[s
         scores = {"reward": rollout.reward} if rollout.reward else {}
     shown = metadata.get("stop_reason") in _LIMITS or _ended_by_length(rest.get("calls", []))
     losses.add("that a rollout was truncated", int(rollout.episode.truncated and not shown))
-    further = without(metadata, {*_PLACED, *_DERIVED})
+    derived = {*_DERIVED, "usage"} if rest.get("calls") else _DERIVED
+    further = without(metadata, {*_PLACED, *derived})
     if is_made:
         # The type of a task must be a text; this says whether the rollout has a task.
         further["task"] = name
