@@ -213,7 +213,8 @@ def iterate_episodes(context: ReadContext) -> Iterator[Episode]:
     stretches = _stretches(context.blocks, context.all_positions)
     ahead: deque[tuple[_Stretch, Future[None] | None]] = deque()
     used: frozenset[str] = frozenset()
-    with ThreadPoolExecutor(_READ_AHEAD, "episodelake read ahead") as pool:
+    pool = ThreadPoolExecutor(_READ_AHEAD, "episodelake read ahead")
+    try:
         while True:
             depth = _READ_AHEAD if used else 0
             while len(ahead) <= depth and (following := next(stretches, None)) is not None:
@@ -229,6 +230,9 @@ def iterate_episodes(context: ReadContext) -> Iterator[Episode]:
             for position, start, count in members:
                 yield make_episode(context.rows, position, block, start, count)
             used |= block.touched - before
+    finally:
+        # The collector may close this generator inside a lock of `threading`, so no thread is joined here.
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def iterate_blocks(context: ReadContext) -> Iterator[_Stretch]:
