@@ -131,11 +131,11 @@ class LabelBar(ui.element, component="labels.js"):
         """Show the labels as they are now."""
         values = self._values((self._open,))
         names = dict.fromkeys(name for name, _ in self.labels.values())
-        told = [_told(name, values[name]) for name in names if values.get(name) is not None]
+        lines = [_caption(name, values[name]) for name in names if values.get(name) is not None]
         if pane := self._pane:
-            told += [line for name in names for line in self._ranges(pane, name)]
-        if told and isinstance(values.get(AT), datetime):
-            told.append(f"{text_of(values.get(BY), 40)}, {values[AT]:%Y-%m-%d %H:%M} UTC")
+            lines += [line for name in names for line in self._ranges(pane, name)]
+        if lines and isinstance(values.get(AT), datetime):
+            lines.append(f"{text_of(values.get(BY), 40)}, {values[AT]:%Y-%m-%d %H:%M} UTC")
         waiting = self._queue.waiting
         problems = [self._problem, *self._queue.refused[-3:], self._queue.problem and self._failed]
         before = dict(self._props)
@@ -144,8 +144,8 @@ class LabelBar(ui.element, component="labels.js"):
             drawn=self._open,
             handled=self._handled,
             following=self._listed.after(self._wanted, _AHEAD) if self._wanted else [],
-            keys=[{"key": key, "title": _told(*label)} for key, label in self.labels.items()],
-            state=" \N{MIDDLE DOT} ".join(told),
+            keys=[{"key": key, "title": _caption(*label)} for key, label in self.labels.items()],
+            state=" \N{MIDDLE DOT} ".join(lines),
             note=text_of(values[NOTE]) if values.get(NOTE) is not None else "",
             ticked=len(self._listed.marked),
             steps="" if self._mark is None else f"from t = {self._mark:,}",
@@ -201,7 +201,7 @@ class LabelBar(ui.element, component="labels.js"):
         values = [self._values((*pane.step_key, t)).get(name) for t in range(pane.length + 1)]
         bounds = [t for t in range(len(values)) if t == 0 or values[t] != values[t - 1]] + [len(values)]
         return [
-            f"{_told(name, values[first])} at t = {first:,} to {end - 1:,}"
+            f"{_caption(name, values[first])} at t = {first:,} to {end - 1:,}"
             for first, end in pairwise(bounds)
             if values[first] is not None
         ]
@@ -275,7 +275,7 @@ class LabelBar(ui.element, component="labels.js"):
         self.renew()
 
 
-def _told(name: str, value: Any) -> str:
+def _caption(name: str, value: Any) -> str:
     """Return a label for people: `good` and `bad`, `slip`, `grasp = 2`."""
     if isinstance(value, bool):
         return name if value else {"good": "bad"}.get(name, f"not {name}")

@@ -48,7 +48,7 @@ def read_label_set(lines: Iterable[str], store: EpisodeStore) -> dict[str, tuple
     Raises:
         InvalidArgumentError: a line is no declaration, a key or a name is taken, or a value has another type.
     """
-    found: dict[str, tuple[str, Any]] = {}
+    labels: dict[str, tuple[str, Any]] = {}
     schema = store.episodes.collect_schema()
     annotations = store.annotations.filter(table="episodes")["name"].to_list()
     kinds = {name: _kind_of_column(schema[name]) for name in annotations}
@@ -57,8 +57,8 @@ def read_label_set(lines: Iterable[str], store: EpisodeStore) -> dict[str, tuple
         if match is None:
             raise InvalidArgumentError(f"{line!r}: expected a key and a label, such as `s outcome=slip`.")
         key, name, given = match[1].lower(), match[2], match[3]
-        if key in found or key in _TAKEN or not key.isalnum():
-            why = "there twice" if key in found else "a key of the page"
+        if key in labels or key in _TAKEN or not key.isalnum():
+            why = "there twice" if key in labels else "a key of the page"
             why = why if key.isalnum() else "neither a letter nor a digit"
             raise InvalidArgumentError(f"{line!r}: {key!r} is {why}. Choose another key.")
         value: Any = given
@@ -72,10 +72,10 @@ def read_label_set(lines: Iterable[str], store: EpisodeStore) -> dict[str, tuple
                 f"{line!r}: {name!r} takes {expected or 'a boolean, a number or a text'}, not {given}."
             )
         kinds[name] = kind
-        found[key] = name, value
-    if not found:
+        labels[key] = name, value
+    if not labels:
         raise InvalidArgumentError("There is no label. Give a line for each key, such as `g good=true`.")
-    return found
+    return labels
 
 
 def _kind_of_column(kind: Any) -> str:
@@ -223,8 +223,8 @@ class LabelQueue:
                 self._commit(names, dict(part))
             if len(items) == 1:
                 ((key, values),) = items
-                told = ", ".join(f"{name}={each.value!r}" for name, each in values.items())
-                self.refused.append(f"{' '.join(map(str, key))}: {told}. {error}")
+                text = ", ".join(f"{name}={each.value!r}" for name, each in values.items())
+                self.refused.append(f"{' '.join(map(str, key))}: {text}. {error}")
                 self._done(batch, self._store.version)
         except (EpisodelakeError, OSError) as error:
             self.problem = str(error)

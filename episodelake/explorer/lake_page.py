@@ -123,7 +123,7 @@ class LakePage(Tab):
         numbers = {each: row[each] for each in ("episodes", "steps", "bytes")}
         numbers["last"] = figures.last if figures else None
         checking = watched.checking is not None and watched.checking[0] == name
-        told = ("checking" if checking else "not checked") if health is None else _told(health)
+        caption = ("checking" if checking else "not checked") if health is None else _caption(health)
         error = row["error"] or ""
         texts = {
             each: "" if numbers[each] is None else f"{numbers[each]:,}" for each in ("episodes", "steps")
@@ -133,7 +133,7 @@ class LakePage(Tab):
         return {
             "store": text_of(name),
             "curve": spark(figures.curve) if figures else "",
-            **({"health": told, "_severe": _severity(health)} if row["episodes"] else {}),
+            **({"health": caption, "_severe": _severity(health)} if row["episodes"] else {}),
             "env_ids": ", ".join(map(text_of, row["env_ids"] or ())),
             "updated": "" if row["updated"] is None else f"{row['updated']:%Y-%m-%d %H:%M:%S}",
             "error": text_of(error, 200),
@@ -208,7 +208,7 @@ class _LakeSqlPane(SqlPane):
             )
 
 
-def _told(health: Health) -> str:
+def _caption(health: Health) -> str:
     if health.problem:
         return "unreadable"
     return counted(len(health.kinds), "finding") if health.kinds else "no findings"

@@ -7,16 +7,18 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
+import numpy as np
 import polars as pl
 from nicegui import run, ui
 
 from ..errors import EpisodelakeError
 from ..plugin import collected, counted
+from ..readers.charts.bins import usual_ends
 from ..readers.charts.theme import shown
 from .facets_pane import label_of
 from .listing import RUN_KEY, Choice, EpisodeList
 from .moments import NOTHING, text_of
-from .widgets import DataTable, PageOwner, note, spark, usual_limits
+from .widgets import DataTable, PageOwner, note, spark
 
 #: The points of a curve.
 _PLACES = 24
@@ -143,7 +145,8 @@ class RunsPane:
         metadata = {row["run_id"]: row for row in episodes.run_metadata.iter_rows(named=True)}
         keys = _keys(episodes.run_metadata)
         labels = episodes.labels
-        limits = usual_limits([value for each in facts for value in each.curve if value is not None])
+        values = np.array([value for each in facts for value in each.curve if value is not None])
+        limits = usual_ends(values) if len(values) else None
         names = [labels[each.run_id] for each in facts]
         colors = dict(zip(names, self.page.watch.colors.of([*map(shown, names)]), strict=True))
         rows = [
@@ -164,10 +167,10 @@ class RunsPane:
         self._table.props["hide-pagination"] = len(rows) <= _ROWS
         self._table.update()
         left = len(episodes.runs) - len(facts)
-        told = f"the {MOST_RUNS} that began last" if len(facts) == MOST_RUNS and left else ""
+        caption = f"the {MOST_RUNS} that began last" if len(facts) == MOST_RUNS and left else ""
         if choice.run_ids:
-            told = f"{counted(len(choice.run_ids), 'run')} chosen: the page shows their episodes"
-        self._note.set_text(told)
+            caption = f"{counted(len(choice.run_ids), 'run')} chosen: the page shows their episodes"
+        self._note.set_text(caption)
         self._clear.set_visibility(bool(choice.run_ids))
 
     async def _clicked(self, event: Any) -> None:
@@ -186,7 +189,7 @@ def _row(
     facts: RunFacts,
     label: str,
     colors: dict[str, str],
-    limits: tuple[float, float],
+    limits: tuple[float, float] | None,
     metadata: dict[str, Any],
 ) -> dict[str, Any]:
     seconds = None

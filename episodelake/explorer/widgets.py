@@ -148,25 +148,10 @@ def spark(values: Sequence[float | None], limits: tuple[float, float] | None = N
     numbers = [(place, value) for place, value in enumerate(values) if value is not None]
     if len(numbers) < 2:
         return ""
-    low, high = limits or usual_limits([value for _, value in numbers])
+    low, high = limits or usual_ends(np.array([value for _, value in numbers]))
     span = high - low or 1.0
     heights = ((place, min(max((value - low) / span, 0.0), 1.0)) for place, value in numbers)
     return " ".join(f"{100 * place / (len(values) - 1):.4g},{19 - 18 * at:.3g}" for place, at in heights)
-
-
-def usual_limits(values: Sequence[float]) -> tuple[float, float]:
-    """Return limits of an axis that a few wild values do not move."""
-    return usual_ends(np.asarray(values, np.float64)) if len(values) else (0.0, 0.0)
-
-
-#: Heads of columns that sort by a click or by a key, and say how the table is sorted.
-HEAD_CELL = """<th :class="[props.col.__thClass, 'text-' + props.col.align]"
-  :aria-sort="!props.col.__thClass.includes('sorted') ? null
-    : props.col.__thClass.includes('sort-desc') ? 'descending' : 'ascending'">
-  <button v-if="props.col.sortable" class="sort" :data-keep="'sort ' + props.col.name"
-  @click="() => props.sort(props.col)">{{ props.col.label }}
-  <i class="material-icons" aria-hidden="true">arrow_upward</i></button>
-  <span v-else>{{ props.col.label }}</span></th>"""
 
 
 BUNDLE_PATH = "/vega.js"

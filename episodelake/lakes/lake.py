@@ -331,9 +331,9 @@ class Lake:
             QueryError: the condition is not valid.
         """
         text = f"SELECT store, count(*) AS matches FROM episodes WHERE (\n{condition}\n) GROUP BY store"
-        found = self._look.answer(lambda each: each.session(read_only=False).query(text, parameters))
+        figures = self._look.answer(lambda each: each.session(read_only=False).query(text, parameters))
         self._look.warn([c for _, c in self._look.lake.conflicts if c in condition], 2)
-        return self.stores().join(found, on="store").sort("store")
+        return self.stores().join(figures, on="store").sort("store")
 
     def _repr_html_(self) -> str:
         """Return a card for a notebook: its stores, without those of their columns that name folders."""

@@ -313,6 +313,7 @@ def test_an_analyst_finds_episodes_and_exports_them(
     page.wait_for_url(re.compile("sort=-?episode_return"))
     wanted = seen.column("#")
     seen.open_row(2)
+    seen.opened(store[int(wanted[2])])  # A key belongs to the episode on the screen.
     seen.press("ArrowRight")
     page.wait_for_url(re.compile("t=1"))
     copy = seen.copied()

@@ -129,16 +129,14 @@ class LakeFigures:
                 break
             except EpisodelakeError:
                 continue
-        found: dict[str, Any] = {}
+        runs: dict[str, Any] = {}
         for store, _, mean, ended, last in rows.iter_rows():
-            found.setdefault(store, []).append((ended, last, mean))
+            runs.setdefault(store, []).append((ended, last, mean))
         return {
             name: Figures(
                 version,
-                tuple(mean for *_, mean in found.get(name, ())),
-                max(found[name], key=lambda each: (each[0] is not None, each[0]))[1]
-                if name in found
-                else None,
+                tuple(mean for *_, mean in runs.get(name, ())),
+                max(runs[name], key=lambda each: (each[0] is not None, each[0]))[1] if name in runs else None,
             )
             for name, version in versions.items()
         }
@@ -153,8 +151,10 @@ class LakeFigures:
                 self.checking = name, checkup
                 checkup.wait()
                 if not self._stopped:
-                    found = checkup.report.findings if checkup.report else ()
-                    self.health[name] = Health(version, tuple(each.kind for each in found), checkup.problem)
+                    findings = checkup.report.findings if checkup.report else ()
+                    self.health[name] = Health(
+                        version, tuple(each.kind for each in findings), checkup.problem
+                    )
             except EpisodelakeError:
                 continue  # The list says why, or the next look finds it changed.
         self.checking = None

@@ -120,7 +120,7 @@ class ComparePane:
         if not len(self._positions):
             return
         view, signals = self.page.shown.store[self._positions], tuple(self._signals.value or ())
-        self._aligned = align = self._align.value or START
+        align = self._align.value or START
         colors = self.page.watch.colors
         drawn = await self._drawing.draw(self._caption, compare_spec, view, signals, align, colors)
         if drawn is None:
@@ -132,7 +132,8 @@ class ComparePane:
         self._show_frames(episodes, meta["episodes"])
         zeros = {key: each["zero"] for key, each in meta["episodes"].items()}
         begin, end = -max(zeros.values()), max(episodes[key].length - zero for key, zero in zeros.items())
-        self.t = min(max(begin if t is None else t, begin), end)
+        # Another change may come while this one is drawn.
+        self.t, self._aligned = min(max(begin if t is None else t, begin), end), align
         rate = rate_of(next(iter(episodes.values())), self.page.shown.fps)
         self._playback.open(self.t, first=begin, last=end, rate=rate)
 

@@ -3,7 +3,9 @@
 const KEPT_BYTES = 64e6;
 const KEPT_PIXELS = 16e6;
 const AHEAD = 8;
-//: Seconds by which a video may be away from the others before it is set right.
+// Packs that are fetched ahead at most, while an episode plays.
+const MOST_AHEAD = 6;
+// Seconds by which a video may be away from the others before it is set right.
 const APART = 0.3;
 
 async function unpacked(url) {
@@ -77,7 +79,9 @@ export default {
       const here = this.place(t);
       const stride = Math.max(1, Math.floor(rate / 60));
       for (let ahead = 0; ahead < AHEAD; ahead++) this.load(here + ahead * stride);
-      this.pack(here + this.source.rows).catch(() => {});
+      const { rows } = this.source;
+      const packs = Math.max(1, Math.min(MOST_AHEAD, Math.ceil((1.5 * rate) / rows)));
+      for (let more = 1; more <= packs; more++) this.pack(here + more * rows).catch(() => {});
       this.draw();
       if (!rate && this.source.lossy) this.timer = setTimeout(() => this.sharpen(here), 60);
     },
@@ -134,7 +138,7 @@ export default {
       }
       const sizes = [...this.packs.values()].map((each) => each.bytes ?? 0);
       let size = sizes.reduce((sum, each) => sum + each, 0);
-      for (const old of [...this.packs.keys()].slice(0, -3)) {
+      for (const old of [...this.packs.keys()].slice(0, -MOST_AHEAD - 2)) {
         if (size <= KEPT_BYTES) break;
         size -= this.packs.get(old).bytes ?? 0;
         this.packs.delete(old);

@@ -1,6 +1,6 @@
 // The clock of what is played: a slider, and the step that cameras and charts of the same part of the page show.
 // They have data-steps, and say at "joined" that they are there.
-//: Milliseconds that count at most between two pictures: a slow browser is waited for.
+// Milliseconds that count at most between two pictures: a slow browser is waited for.
 const LONGEST = 200;
 const TYPED = "input, select, textarea, [contenteditable=true], [role=dialog], [role=listbox], [role=menu]";
 const SPEEDS = [0.25, 0.5, 1, 2, 4, 8];

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import secrets
 import threading
 import weakref
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -21,6 +24,8 @@ from ...readers.pictures.video import FPS, copied_mp4
 
 #: What the browser is sent instead of a video that cannot be made: it reports an error, and gets pictures.
 _NONE = 404
+#: Packs that are made at the same time.
+_PACKERS = 4
 #: Frames stay out of the browser's cache on disk, as the page itself does.
 _HEADERS = {"cache-control": "no-store"}
 
@@ -92,20 +97,24 @@ class _SentVideo(FileResponse):
         self._video = video
 
 
-@contextlib.asynccontextmanager
-async def _removing(_: fastapi.FastAPI) -> AsyncIterator[None]:
-    """Delete all files when the server ends: a signal may end the process without finalizers."""
-    try:
-        yield
-    finally:
-        for video in list(_OPEN.values()):
-            if isinstance(video, CameraVideo):
-                video.remove()
-
-
 def add_frames(application: fastapi.FastAPI) -> None:
-    """Give an application the files of all videos, of which browsers ask for ranges, and the packs."""
-    router = fastapi.APIRouter(lifespan=_removing)
+    """Give an application the files of all videos, of which browsers ask for ranges, packs, and sheets."""
+    # Sheets are made one at a time: the episode that is open comes first.
+    packs, sheets = ThreadPoolExecutor(_PACKERS), ThreadPoolExecutor(1)
+
+    @contextlib.asynccontextmanager
+    async def ending(_: fastapi.FastAPI) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            for executor in (packs, sheets):
+                executor.shutdown(wait=False, cancel_futures=True)
+            # A signal may end the process without finalizers.
+            for video in list(_OPEN.values()):
+                if isinstance(video, CameraVideo):
+                    video.remove()
+
+    router = fastapi.APIRouter(lifespan=ending)
 
     @router.api_route(f"/{_FOLDER}/{{key}}", methods=["GET", "HEAD"], include_in_schema=False)
     def send_video(key: str) -> fastapi.Response:
@@ -118,18 +127,23 @@ def add_frames(application: fastapi.FastAPI) -> None:
             return fastapi.Response(status_code=_NONE, headers=_HEADERS)
         return _SentVideo(video, path)
 
+    async def made(executor: Executor, make: Callable[[], bytes], kind: str) -> fastapi.Response:
+        content = b""
+        # The server ends while it is made; or the episode itself shows what is wrong with it.
+        with contextlib.suppress(asyncio.CancelledError, RuntimeError, EpisodelakeError):
+            content = await asyncio.get_running_loop().run_in_executor(executor, make)
+        return fastapi.Response(content, 200 if content else 204, _HEADERS, kind)
+
     @router.get(f"/{_FOLDER}/{{key}}/{{first}}", include_in_schema=False)
-    def send_pack(key: str, first: int, exact: bool = False) -> fastapi.Response:
-        source = _OPEN.get(key)
-        if source is None or first < 0:
-            return fastapi.Response(status_code=204, headers=_HEADERS)
-        return fastapi.Response(source.packed(first, exact=exact), headers=_HEADERS)
+    async def send_pack(key: str, first: int, exact: bool = False) -> fastapi.Response:
+        source = _OPEN.get(key) if first >= 0 else None
+        pack = partial(source.packed, first, exact=exact) if source is not None else bytes
+        return await made(packs, pack, "application/octet-stream")
 
     @router.get(f"/{_FOLDER}/{{key}}/sheet/{{episode:path}}", include_in_schema=False)
-    def send_sheet(key: str, episode: str) -> fastapi.Response:
-        source, sheet = _OPEN.get(key), b""
-        with contextlib.suppress(EpisodelakeError):  # The episode itself shows what is wrong with it.
-            sheet = source.sheet(episode) if source is not None else b""
-        return fastapi.Response(sheet, 200 if sheet else 204, _HEADERS, "image/jpeg")
+    async def send_sheet(key: str, episode: str) -> fastapi.Response:
+        source = _OPEN.get(key)
+        sheet = partial(source.sheet, episode) if source is not None else bytes
+        return await made(sheets, sheet, "image/jpeg")
 
     application.include_router(router)

@@ -225,8 +225,8 @@ def _metadata(sample: Mapping[str, Any], place: str) -> dict[str, Any]:
         if (moment := seconds_of(sample.get(key), f"{place}: {key}")) is not None:
             timing[name] = moment
     texts = {name: text_or_none(sample.get(name)) for name in ("target", "uuid")}
-    found = {"usage": usage, "timing": timing, **texts}
-    return {name: value for name, value in found.items() if value}
+    facts = {"usage": usage, "timing": timing, **texts}
+    return {name: value for name, value in facts.items() if value}
 
 
 def _rewards(sample: Mapping[str, Any], log: LogFacts, place: str) -> dict[str, Any]:
