@@ -154,7 +154,10 @@ _FINISHED = "\"group\" IS NOT NULL AND end_reason IN ('terminated', 'truncated')
 #: The unbiased estimate of Chen et al. (2021), Evaluating Large Language Models Trained on Code, section 2.1:
 #: 1 - C(n - c, k) / C(n, k) for n samples of which c are right. NULL where there are fewer than k.
 _PASS_AT_K = f"""
-SELECT "group", samples, correct, CASE WHEN samples < _k THEN NULL WHEN correct = 0 THEN 0.0
+SELECT "group", samples, correct,
+    CASE WHEN _k < 1 OR _k <> floor(_k)
+        THEN error('pass_at_k: k must be a whole number from 1 on, not ' || _k)
+    WHEN samples < _k THEN NULL WHEN correct = 0 THEN 0.0
     WHEN samples - correct < _k THEN 1.0
     ELSE 1 - list_product(list_transform(range(samples - correct + 1, samples + 1), lambda i: 1 - _k / i))
     END AS pass_at_k

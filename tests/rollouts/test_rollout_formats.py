@@ -689,6 +689,8 @@ def test_trajectories_go_out_as_they_came(tmp_path: Path, version: int) -> None:
     """The export has the same trajectory, of each version, and the rewards for the verifier."""
     given = trajectory(schema_version=f"ATIF-v1.{version}")
     given["steps"][3]["llm_call_count"] = 1
+    for step in given["steps"][2:] if version < 3 else ():  # which knew log-probabilities, but no ids
+        del step["metrics"]["prompt_token_ids"], step["metrics"]["completion_token_ids"]
     source = trial(tmp_path / "t", given, **{"verifier/reward": 0.5})
     store, _ = imported(source, tmp_path / "s")
     report = store.export(tmp_path / "out", format="atif")

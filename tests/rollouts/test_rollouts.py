@@ -212,6 +212,9 @@ def test_macros_compare_the_samples_of_a_group(store: el.EpisodeStore) -> None:
             assert row["pass_at_k"] == (pytest.approx(np.mean(chosen)) if chosen else None)
     half = reader.query("SELECT correct FROM pass_at_k(1, threshold := 0.5) WHERE \"group\" = 'a'").item()
     assert half == 3
+    for k in (0, 1.5):
+        with pytest.raises(el.errors.EpisodelakeError, match="k must be a whole number from 1 on"):
+            reader.query(f"SELECT * FROM pass_at_k({k})")
     rows = reader.query('SELECT * FROM group_advantages() ORDER BY "group", episode_id').to_dicts()
     expected = [
         (each - np.mean(values)) / ((np.std(values, ddof=1) if values[1:] else 0) + 1e-6)

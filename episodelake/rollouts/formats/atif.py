@@ -264,12 +264,14 @@ class _Messages:
         at = len(self.messages)
         drawn = source == "agent" and not step.get("is_copied_context") and step.get("llm_call_count") != 0
         self._append(message, drawn, seconds_of(step.get("timestamp"), place))
-        metrics = mapping_at(step, "metrics", place)
-        self._tokens(metrics, at, place)
+        metrics = {
+            name: value for name, value in mapping_at(step, "metrics", place).items() if value is not None
+        }
+        # Before v1.3 a step had log-probabilities, but no ids that they could be of: they stay as they are.
+        placed = _OF_METRICS if "completion_token_ids" in metrics else _OF_METRICS - {"logprobs"}
+        self._tokens({name: metrics[name] for name in placed & {*metrics}}, at, place)
         rest = {name: value for name, value in step.items() if name not in _OF_STEP and value is not None}
-        if numbers := {
-            name: value for name, value in metrics.items() if name not in _OF_METRICS and value is not None
-        }:
+        if numbers := {name: value for name, value in metrics.items() if name not in placed}:
             rest["metrics"] = numbers
         if rest:
             self.kept[str(at)] = rest
