@@ -453,9 +453,12 @@ def test_arguments_of_environments_are_not_converted() -> None:
 
 
 def test_loaders_refuse_arrays_of_several_shapes(tmp_path: Path) -> None:
-    """An info of several shapes is refused; arrays without items load, and have statistics."""
+    """An info of several shapes is refused unless only its first axis differs; arrays without items load, and
+    have statistics.
+    """
     rows: list[list[Any]] = [
         [np.full((4, 4), 7, np.uint8), np.full((2, 2), 9, np.uint8)],
+        [np.ones((4, 1)), np.ones((4, 2))],
         [np.ones((1, 4)), np.ones((2, 4))],
         [1.0, np.ones(1)],
         [np.zeros((0, 4)), np.zeros((0, 4))],
@@ -475,6 +478,9 @@ def test_loaders_refuse_arrays_of_several_shapes(tmp_path: Path) -> None:
         if np.shape(first) == np.shape(second):
             assert next(iter(store.loader(columns=["info.a.x"])))["info.a.x"].shape == (1, 0, 4)
             assert store.stats() is not None
+        elif np.shape(first)[1:] == np.shape(second)[1:] == (4,):
+            (batch,) = store.loader(columns=["info.a.x"])
+            assert batch["info.a.x"].values.shape[1:] == (4,)
         else:
             with pytest.raises(el.errors.InvalidArgumentError, match=r"shapes.*one shape"):
                 store.loader(columns=["info.a.x"])
