@@ -24,7 +24,14 @@ from .errors import CorruptStoreError, VersionNotFoundError
 from .files import Place
 from .layout import EPISODES, RUNS, STEPS, Layout, check_identity
 from .manifest import Manifest, read_card
-from .parquet.files import check_annotation_footer, check_listed, open_parquet, over_files, read_parquet
+from .parquet.files import (
+    check_annotation_footer,
+    check_listed,
+    forget_files,
+    open_parquet,
+    over_files,
+    read_parquet,
+)
 from .parquet.page_checks import check_pages
 from .schema import LAST_OBSERVATION, MISSING, RUNS_SCHEMA, StepSchema, checked_schema
 from .tables.annotation_files import PROPERTY, AnnotationFiles, episode_annotations, parse_annotations
@@ -69,6 +76,7 @@ class Snapshot:
         self._left_out = left_out
         try:
             if after is None:
+                forget_files(layout.root)
                 self._episodes = TableVersion(layout.table(EPISODES), version)
                 self._steps = TableVersion(layout.table(STEPS))
                 self._runs = TableVersion(layout.table(RUNS))

@@ -93,6 +93,12 @@ class _RemoteEnds:
                 self._bytes -= self._ends.popitem(last=False)[1].nbytes
         return end
 
+    def forget(self, root: Place) -> None:
+        """Forget the files below a place."""
+        with self._lock:
+            below = [place for place in self._ends if str(place).startswith(f"{root}/")]
+            self._bytes -= sum(self._ends.pop(place).nbytes for place in below)
+
     def clear(self) -> None:
         """Forget all, also in a child that was forked while another thread held the lock."""
         self._bytes = 0
@@ -123,6 +129,12 @@ def _read_end(place: Place) -> _FileEnd:
 _remote_ends = _RemoteEnds(128 << 20)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_remote_ends.clear)
+
+
+def forget_files(root: Place) -> None:
+    """Forget what was read of the files of a store: one that is opened anew may have been damaged since."""
+    if root.local is None:
+        _remote_ends.forget(root)
 
 
 def footer_bytes(place: Place) -> bytes:
