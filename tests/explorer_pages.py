@@ -353,7 +353,7 @@ def redrawn(part: Locator) -> Iterator[None]:
 
 
 def pixels(canvas: Locator) -> np.ndarray:
-    """What a canvas shows, pixel by pixel."""
+    """The pixels of a canvas."""
     height, *data = canvas.evaluate(
         """(canvas) => {
             const context = canvas.getContext("2d");

@@ -51,7 +51,7 @@ def test_findings_and_charts_stand_in_it(sick: el.EpisodeStore, tmp_path: Path) 
 
 
 def test_a_site_has_a_page_for_each_episode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Links lead to pages with the card and a video; hostile texts do nothing, no path is told."""
+    """Links lead to pages with the card and a video; hostile texts do nothing, and no page has a path."""
     env = gymnasium.make("CartPole-v1", render_mode="rgb_array")
     env = gymnasium.wrappers.AddRenderObservation(env, render_only=False)
     store = el.create(tmp_path / "secret" / "store", env, card={"title": HOSTILE[0]})
