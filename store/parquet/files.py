@@ -85,10 +85,15 @@ class _RemoteEnds:
             if place in self._ends:
                 self._ends.move_to_end(place)
                 return self._ends[place]
+        return self.read(place)
+
+    def read(self, place: Place) -> _FileEnd:
+        """Return the end of a file as it is now, and keep it in the place of an earlier one."""
         end = _read_end(place)
         with self._lock:
-            if self._ends.setdefault(place, end) is end:
-                self._bytes += end.nbytes
+            before = self._ends.pop(place, None)
+            self._ends[place] = end
+            self._bytes += end.nbytes - (before.nbytes if before else 0)
             while self._bytes > self._most:
                 self._bytes -= self._ends.popitem(last=False)[1].nbytes
         return end
@@ -113,7 +118,7 @@ def read_footer(place: Place) -> pq.FileMetaData:
         CorruptStoreError: the file is missing, truncated, damaged or no Parquet file; the message names it.
         StoreAccessError: it may not be read, or cannot be reached.
     """
-    return _read_end(place).metadata
+    return (_read_end(place) if place.local is not None else _remote_ends.read(place)).metadata
 
 
 def _read_end(place: Place) -> _FileEnd:

@@ -1070,6 +1070,19 @@ def test_a_query_asks_for_the_columns_it_needs(shaky: ObjectBackend, proxy: Faul
     assert proxy.bytes_sent() < 2 * frames.nbytes
 
 
+def test_damage_after_a_read_is_found(backend: ObjectBackend) -> None:
+    """What this process read of a file before does not hide from `verify` that the file has changed."""
+    store = fill(backend.create(), range(4))
+    assert all_of(store) and not store.verify().faults
+    (name,) = [name for name in backend.contents() if name.startswith("steps/") and "_delta_log" not in name]
+    whole = backend.contents()[name]
+    for place in (20, len(whole) // 4, len(whole) // 2):
+        backend.write(name, whole[:place] + bytes([whole[place] ^ 0x55]) + whole[place + 1 :])
+        assert store.verify().faults, place
+    backend.write(name, whole)
+    assert not store.verify().faults
+
+
 @pytest.mark.parametrize("cache", ["memory", "stream"])
 def test_a_loader_makes_few_requests(shaky: ObjectBackend, proxy: FaultyProxy, cache: str) -> None:
     """An epoch asks for each steps file twice at most, its end and its columns, and for no sizes."""

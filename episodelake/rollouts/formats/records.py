@@ -98,7 +98,7 @@ class RolloutDataset(ForeignDataset):
         base: the folder by which files are named in keys.
 
     Raises:
-        DatasetError: there is no file.
+        DatasetError: the source has no file.
     """
 
     def __init__(self, source: Any, files: list[Path], needed: str) -> None:
