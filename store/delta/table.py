@@ -93,6 +93,9 @@ class Table(TableVersion):
         path.make_folder()
         made = _create_log(path, metadata_of(schema, _CONFIGURATION))
         if made and (path / "_delta_log").names() == [commit_name(0)]:
+            # The log's folder may be one that an interrupted creation made and did not sync.
+            with syncing():
+                path.sync()
             return
         # An interrupted creation left it, or another process creates the same table meanwhile.
         there = Table(path)
