@@ -21,8 +21,7 @@ export default {
     <i class="material-icons" aria-hidden="true">check_box{{ props.selected ? "" : "_outline_blank" }}</i>
     </button></template>
   <template #item="props"><div :class="['shot', props.row._open]">
-    <button class="shot-open" :data-keep="props.row._id" :title="props.row._id"
-    @click="opened($event, props.row)"
+    <button class="shot-open" :data-keep="props.row._id" :title="props.row._id" @click="$emit('open', props.row)"
     @keydown.space.stop.prevent="props.selected = !props.selected"
     @keydown.shift.enter.stop.prevent="$emit('beside', props.row)">
     <span class="thumb"><img v-if="props.row._sheet" :src="props.row._sheet" loading="lazy" fetchpriority="low" alt=""></span>
@@ -37,7 +36,7 @@ export default {
     </div></template>
   <template #body-cell-episode_id="props"><td class="text-left" :title="props.row._id">
     <span v-if="quick" class="thumb"><img :src="props.row._sheet" loading="lazy" fetchpriority="low" alt=""></span>
-    <button class="open mono" :data-keep="props.row._id" @click.stop="opened($event, props.row)"
+    <button class="open mono" :data-keep="props.row._id" @click.stop="$emit('open', props.row)"
     @keydown.space.stop.prevent="props.selected = !props.selected"
     @keydown.shift.enter.stop.prevent="$emit('beside', props.row)">{{ props.value }}</button>
     <button class="beside" tabindex="-1" :aria-label="'Open beside: ' + props.value" title="Open beside"
@@ -76,11 +75,6 @@ export default {
     },
     chosen(change) {
       this.$emit("selection", change);
-    },
-    // The keys of the page follow a click of the mouse; those of the row follow its focus.
-    opened({ detail, currentTarget }, row) {
-      if (detail) currentTarget.blur();
-      this.$emit("open", row);
     },
     clicked(...event) {
       this.$emit("rowClick", ...event);

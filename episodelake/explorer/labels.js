@@ -17,7 +17,8 @@ export default {
   <span class="muted" v-if="target">{{ target }}</span>
   <span class="muted label-left">{{ left }}</span>
   <q-btn v-if="waiting" flat dense no-caps :label="waiting" title="Save now" @click="$emit('save')" />
-  <q-btn flat dense round icon="edit" aria-label="Keys and labels" title="Keys and labels" @click="declare" />
+  <q-btn flat dense round icon="edit" aria-label="Keys and labels" title="Keys and labels" data-keep="labels"
+    @click="$emit('declare')" />
   <div v-if="problem" class="problem label-problem">{{ problem }}</div></div>`,
   props: {
     current: String, drawn: String, handled: Number, following: Array, keys: Array, state: String, note: String,
@@ -84,11 +85,6 @@ export default {
       this.ahead.shift();
       this.shown = next;
       this.text = "";
-    },
-    // After the dialog the keys of the page work again; a button with the focus would take Space.
-    declare({ detail, currentTarget }) {
-      if (detail) currentTarget.blur();
-      this.$emit("declare");
     },
     send() {
       if (this.noted === this.drawn && this.text.trim() === this.note) return;
