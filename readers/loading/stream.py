@@ -318,9 +318,9 @@ class StreamFeed(Feed):
             for future in coming:
                 yield future.result()
         finally:
-            # Row groups that are being decoded are waited for, the others are given up.
+            # The collector may close this generator inside a lock of `threading`: no thread is joined here.
             for pool in (decoding, ahead):
-                pool.shutdown(cancel_futures=True)
+                pool.shutdown(wait=False, cancel_futures=True)
 
     def _read(self, run: Run, pool: Executor) -> ReadGroup:
         group = run.group
