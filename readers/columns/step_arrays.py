@@ -196,7 +196,7 @@ class ColumnSource:
             first, stop = int(file.starts[group]), int(file.starts[group + 1])
             whole = Block(file, range(group, group + 1), first, stop - first)
             fields = list(dict.fromkeys(name for column, _ in own for name in column.fields))
-            low = 0
+            low, last = 0, max(start + count for start, count, _ in pieces[segment, group])
             # A part of the rows at a time: threads then hold little beside the arrays.
             tables = file.batches(whole.groups, fields, most, threads=threads)
             for table in whole_chunks(tables, fields) if video else tables:
@@ -204,6 +204,8 @@ class ColumnSource:
                 part.hold(table)
                 write(own, part, _within(pieces[segment, group], low, low + table.num_rows))
                 low += table.num_rows
+                if low >= last and last < stop - first:
+                    break
             if thrifty:
                 # Arrow's pool would keep more for each thread than a thread needs at a time.
                 pa.default_memory_pool().release_unused()
