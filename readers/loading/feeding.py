@@ -237,7 +237,8 @@ def _stream_feed(
     counts = np.diff(unit_index.edges)
     seed = config.seed if config.shuffle else None
     blocks = blocks_of(source, counts, group_rows=group_rows, sort=config.shuffle)
-    order, other = StreamOrder(blocks, group_rows, seed), None
+    groups = StreamOrder(blocks, group_rows, seed)
+    other: StreamOrder | None = None
     if config.shuffle and group_rows < _mixed_rows(source):
         parts = None
         if type(source) is ColumnSource and not config.pipeline.on_read and not _has_encoded(source):
@@ -245,8 +246,8 @@ def _stream_feed(
         if parts is None or parts.rows.mean() * PARTS > group_rows:
             _warn_unmixed(source, group_rows)
         if parts is not None:
-            order, other = StreamOrder(parts, group_rows, seed), order
-    return StreamFeed(source, config.units, config.keys, order, config.pipeline, other)
+            groups, other = StreamOrder(parts, group_rows, seed), groups
+    return StreamFeed(source, config.units, config.keys, groups, config.pipeline, other)
 
 
 def _has_encoded(source: ColumnSource) -> bool:

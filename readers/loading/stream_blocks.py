@@ -126,7 +126,7 @@ def parts_of(source: ColumnSource, units: Units, counts: np.ndarray, *, group_ro
     for number, episode in enumerate(episodes.tolist()):
         segment, start = int(pointers.segment[episode]), int(pointers.row_start[episode])
         borders = files[pointers.segments[segment]].starts
-        numbers = np.arange(counts[episode])
+        numbers = np.arange(int(counts[episode]))
         rows_of = units.rows_of(index, Chosen(np.full(len(numbers), number), numbers))
         assert rows_of is not None
         begins = start + rows_of[0]
