@@ -37,7 +37,7 @@ from .orders import Order
 from .outputs import Output
 from .priorities import Priorities, Prioritized
 from .stream import StreamFeed, StreamOrder
-from .stream_blocks import PARTS, blocks_of, parts_of
+from .stream_blocks import blocks_of, parts_of
 from .transforms.on_read import DerivedColumns, TransformPipeline
 from .units import Deltas, UnitIndex, Units
 
@@ -243,7 +243,7 @@ def _stream_feed(
         parts = None
         if type(source) is ColumnSource and not config.pipeline.on_read and not _has_encoded(source):
             parts = parts_of(source, config.units, counts, group_rows=group_rows)
-        if parts is None or parts.rows.mean() * PARTS > group_rows:
+        if parts is None or parts.rows.mean() * 2 > group_rows:
             _warn_unmixed(source, group_rows)
         if parts is not None:
             groups, other = StreamOrder(parts, group_rows, seed), groups
