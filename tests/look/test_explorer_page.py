@@ -59,13 +59,6 @@ BUSY_THEN_CLICK = """(button) => {
     button.click();
     return begun;
 }"""
-# The mean of the frame that a video shows, NaN while it looks for it.
-PLAYED = """(video) => {
-    const context = new OffscreenCanvas(24, 24).getContext("2d");
-    context.drawImage(video, 0, 0);
-    const data = context.getImageData(0, 0, 24, 24).data;
-    return video.seeking ? NaN : data.filter((_, i) => i % 4 < 3).reduce((a, b) => a + b) / (24 * 24 * 3);
-}"""
 
 
 @pytest.fixture(scope="module")
@@ -1129,13 +1122,10 @@ def test_a_robot_with_cameras_and_joints(stores: Explorer, lake: Path, visit: Op
     play.click()
     expect(play).to_contain_text("play_arrow")
     t = seen.t
-    for name in CAMERAS[:2]:
-        frame = page.locator(f"video.frame[aria-label='{name} at t = {t}']")
-        wait_until(lambda frame=frame: abs(frame.evaluate(PLAYED) - 5 * t) < 2, f"{name} at {t}")
-    right = page.locator("canvas.frame[aria-label^='right']")
-    for frame, name in ((right, "right"), (wrist, "wrist")):
-        expect(frame).to_have_attribute("aria-label", f"{name} at t = {t}")
-        assert (np.abs(pixels(frame).astype(int) - 5 * t) < 2 * (name == "right") + 1).all()
+    for name in CAMERAS:
+        frame = page.locator(f"canvas.frame[aria-label='{name} at t = {t}']")
+        expect(frame).to_be_visible()
+        assert (np.abs(pixels(frame).astype(int) - 5 * t) < 3 * (name != "wrist") + 1).all(), name
     seen.check()
 
     place = page.locator(".first .chart-place")

@@ -128,22 +128,22 @@ def test_packs_have_each_frame_once(episode: el.Episode, frames: dict[str, np.nd
     for source, exact in ((small, True), (large, False)):
         found = []
         while len(found) < source.count:
-            problem, part = unpacked(source.packed(len(found), exact=False))
+            problem, part = unpacked(source.packed(len(found), want="pictures"))
             assert problem == "" and [t for t, _ in part] == [*range(len(found), len(found) + len(part))]
             found += [_image(data) for _, data in part]
         difference = np.abs(np.stack(found).astype(int) - frames[source.name])
         assert difference.max() == 0 if exact else difference.mean() < 4
-        assert len(unpacked(source.packed(0, exact=False))[1]) == min(source.props["rows"], LENGTH + 1)
-    ((t, data),) = unpacked(large.packed(7, exact=True))[1]
+        assert len(unpacked(source.packed(0, want="pictures"))[1]) == min(source.props["rows"], LENGTH + 1)
+    ((t, data),) = unpacked(large.packed(7, want="exact"))[1]
     np.testing.assert_array_equal(_image(data), frames["large"][t])
-    assert t == 7 and unpacked(large.packed(LENGTH + 1, exact=False)) == ("", [])
+    assert t == 7 and unpacked(large.packed(LENGTH + 1, want="pictures")) == ("", [])
 
 
 def test_a_pack_says_what_is_wrong(episode: el.Episode, monkeypatch: pytest.MonkeyPatch) -> None:
     """Frames that cannot be read are a problem of the page, not of the server."""
     source = RecordedPictures(episode, "observation.small")
     monkeypatch.setattr(el.Episode, "frames", _stale)
-    assert unpacked(source.packed(0, exact=False)) == ("Stale file handle", [])
+    assert unpacked(source.packed(0, want="pictures")) == ("Stale file handle", [])
 
 
 def unpacked(pack: bytes) -> tuple[str, list[tuple[int, bytes]]]:
