@@ -4,14 +4,17 @@ import base64
 import io
 import json
 
+import fastapi
 import numpy as np
 import pytest
+from fastapi.testclient import TestClient
 from gymnasium.spaces import Box, Dict, Discrete
 from PIL import Image
 
 import episodelake as el
 from episodelake.explorer.live.watch import Watch
 from episodelake.explorer.pictures import sources
+from episodelake.explorer.pictures.served import add_frames
 from episodelake.explorer.pictures.sources import RecordedPictures, frame_sources, rate_of
 from episodelake.store.errors import StoreAccessError
 
@@ -169,7 +172,9 @@ def test_thumbnails(episode: el.Episode, frames: dict[str, np.ndarray]) -> None:
 
 
 def test_sheets(store: el.EpisodeStore, frames: dict[str, np.ndarray]) -> None:
-    """Pictures from the first to the last, of a large frame four, made once; one that is gone has none."""
+    """Pictures from the first to the last, of a large frame four, made once; one that is gone has none. Lists
+    show the one in the middle.
+    """
     sheets, episode = Watch(store).sheets, store[0]
     assert sheets.ratio == 300 / 320 and not sheets.quick
     sheet = sheets.sheet(episode.id)
@@ -179,6 +184,12 @@ def test_sheets(store: el.EpisodeStore, frames: dict[str, np.ndarray]) -> None:
         assert picture.shape == (96, 90, 3)
         assert abs(picture.mean() - frames["large"][t].mean()) < 3
         assert np.abs(picture[::24, ::30].astype(int) - frames["large"][t][::80, ::100]).mean() < 12
+    application = fastapi.FastAPI()
+    add_frames(application)
+    answer = TestClient(application).get(f"{sheets.url_of(episode.id)}?still=1")
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "image/jpeg")
+    for picture in np.split(_image(answer.content), 12, axis=1):
+        assert np.abs(picture[::24, ::30].astype(int) - frames["large"][LENGTH // 2][::80, ::100]).mean() < 12
 
 
 RATES = [(10, 10.0), (2.5, 2.5), (None, 30.0), (0, 30.0), ("fast", 30.0), (1e9, 30.0)]

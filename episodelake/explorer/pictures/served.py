@@ -7,7 +7,7 @@ import contextlib
 import secrets
 import weakref
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -39,36 +39,41 @@ def offered(frames: object) -> str:
 
 def add_frames(application: fastapi.FastAPI) -> None:
     """Give an application the packs and sheets of all open pages."""
+    packs = ThreadPoolExecutor(_PACKERS)
     # Sheets are made one at a time: the episode that is open comes first.
-    packs, sheets = ThreadPoolExecutor(_PACKERS), ThreadPoolExecutor(1)
+    sheets = asyncio.Lock()
 
     @contextlib.asynccontextmanager
     async def ending(_: fastapi.FastAPI) -> AsyncIterator[None]:
         try:
             yield
         finally:
-            for executor in (packs, sheets):
-                executor.shutdown(wait=False, cancel_futures=True)
+            packs.shutdown(wait=False, cancel_futures=True)
 
     router = fastapi.APIRouter(lifespan=ending)
 
-    async def made(executor: Executor, make: Callable[[], bytes], kind: str) -> fastapi.Response:
+    async def made(make: Callable[[], bytes], kind: str) -> fastapi.Response:
         content = b""
         # The server ends while it is made; or the episode itself shows what is wrong with it.
         with contextlib.suppress(asyncio.CancelledError, RuntimeError, EpisodelakeError):
-            content = await asyncio.get_running_loop().run_in_executor(executor, make)
+            content = await asyncio.get_running_loop().run_in_executor(packs, make)
         return fastapi.Response(content, 200 if content else 204, _HEADERS, kind)
 
     @router.get(f"/{_FOLDER}/{{key}}/{{first}}", include_in_schema=False)
     async def send_pack(key: str, first: int, want: str = "pictures") -> fastapi.Response:
         source = _OPEN.get(key) if first >= 0 else None
         pack = partial(source.packed, first, want=want) if source is not None else bytes
-        return await made(packs, pack, "application/octet-stream")
+        return await made(pack, "application/octet-stream")
 
     @router.get(f"/{_FOLDER}/{{key}}/sheet/{{episode:path}}", include_in_schema=False)
-    async def send_sheet(key: str, episode: str) -> fastapi.Response:
+    async def send_sheet(
+        request: fastapi.Request, key: str, episode: str, still: bool = False
+    ) -> fastapi.Response:
         source = _OPEN.get(key)
-        sheet = partial(source.sheet, episode) if source is not None else bytes
-        return await made(sheets, sheet, "image/jpeg")
+        async with sheets:
+            # The row has left the page.
+            gone = await request.is_disconnected()
+            sheet = bytes if gone or source is None else partial(source.sheet, episode, still=still)
+            return await made(sheet, "image/jpeg")
 
     application.include_router(router)
