@@ -209,6 +209,10 @@ def test_an_analyst_finds_episodes_and_exports_them(
     grip.focus()
     seen.press("ArrowLeft", "ArrowLeft", "ArrowLeft")
     wait_until(lambda: side.evaluate("(side) => side.clientWidth") < width + 40, "a narrower list")
+    narrow = side.evaluate("(side) => side.clientWidth")
+    assert narrow != width
+    page.reload()
+    wait_until(lambda: side.evaluate("(side) => side.clientWidth") == narrow, "the list as wide as before")
     page.set_viewport_size({"width": 1500, "height": 1000})
 
     # A misspelt column is reported and changes nothing; an error and an empty list offer a way out.
@@ -1007,11 +1011,15 @@ def test_a_lake(stores: Explorer, lake: Path, visit: Open, tmp_path: Path) -> No
     best.get_by_text("long", exact=True).click()
     seen.opened(el.open(lake / "long")[0])
     seen.at(3, 200)
+    # Its address has the query, for somebody else.
     page.go_back()
+    expect(page.locator(".cm-content")).to_contain_text("3 AS t FROM episodes")
+    assert "read_csv" not in page.url and "3+AS+t+FROM" in page.url
+    seen.tab("Stores")
     expect(rows).to_have_count(len(frame))
 
     # No name leads out, and nothing shows without the token or the cookie.
-    inside = page.url
+    inside = page.url.partition("?")[0]
     outside = ("../secret", "link", "/etc", "pixels/../../secret", "%2e%2e/secret", "pixels/three/steps", "")
     for name in outside:
         page.goto(f"{inside}store?name={quote(name, safe='')}")
