@@ -26,9 +26,13 @@ const tell = () => {
 new MutationObserver(tell).observe(document.body, { attributeFilter: ["class"] });
 tell();
 """
-#: Cells of NiceGUI's slots are made anew with each change, which would take the focus from their buttons.
+#: Cells of NiceGUI's slots are made anew with each change, which would take the focus from their buttons. After
+#: a click of the mouse they have none, so that Space plays: only Enter and Space click without a detail.
 _KEEP_FOCUS = """
 let kept = null;
+addEventListener("click", ({ detail, target }) => {
+  if (detail && target.closest?.("[data-keep]")) (kept = null), document.activeElement.blur();
+}, true);
 addEventListener("focusin", (event) => (kept = event.target.dataset.keep ?? null));
 new MutationObserver(() => {
   if (kept && document.activeElement === document.body)
