@@ -341,6 +341,10 @@ class Snapshot:
             self._segments[name] = TableFile.unlisted(name, rows, place.size(), columns)
         return self._segments[name]
 
+    def listed_bytes(self, name: str) -> int:
+        """Return the bytes of a steps file as the log lists it; 0 if it does not."""
+        return self._segments[name].size if name in self._segments else 0
+
     def check_segment(self, name: str) -> None:
         """Compare a segment's footer with its entry in the log, once in this process.
 
