@@ -211,7 +211,7 @@ class ColumnSource:
             first, stop = int(file.starts[groups[0]]), int(file.starts[groups[-1] + 1])
             whole = Block(file, groups, first, stop - first)
             fields = list(dict.fromkeys(name for column, _ in own for name in column.fields))
-            low = 0
+            low, last = 0, max(start + count for start, count, _ in pieces[segment, group])
             # A part of the rows at a time: threads then hold little beside the arrays.
             tables = file.batches(groups, fields, most, threads=threads)
             for table in whole_chunks(tables, fields) if video else tables:
@@ -219,6 +219,8 @@ class ColumnSource:
                 part.hold(table)
                 write(own, part, _within(wanted, low, low + table.num_rows))
                 low += table.num_rows
+                if low >= last and last < stop - first:
+                    break
             if thrifty:
                 # Arrow's pool would keep more for each thread than a thread needs at a time.
                 pa.default_memory_pool().release_unused()

@@ -481,7 +481,7 @@ DOORS: dict[str, Room] = {
         modules="exchange readers.exporting store.common.exchange writers.importing",
     ),
     "look": Room(
-        modules="explorer readers.charts readers.pictures _exploring",
+        modules="explorer explorer_process readers.charts readers.pictures",
         rooms="rollouts",
     ),
     "lakes": Room(

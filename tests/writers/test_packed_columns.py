@@ -34,7 +34,7 @@ from episodelake.store.journal.reading import PartReader
 from episodelake.store.journal.records import RunHeader
 from episodelake.store.journal.run_journal import PartWriter, part_path
 from episodelake.store.spaces.arrow import UNGATHERED
-from waiting import line_of
+from waiting import background_threads, line_of, wait_until
 
 SHAPE = (64, 64, 3)
 SIZE = 64 * 64 * 3
@@ -273,4 +273,4 @@ def test_what_making_an_item_raises_comes_where_it_would_have_come() -> None:
     assert next(left) == 0
     left.close()
     assert made in ([0], [0, 1])
-    assert not any(thread.name.startswith("episodelake prefetching") for thread in threading.enumerate())
+    wait_until(lambda: not background_threads(), "the end of the background threads")
