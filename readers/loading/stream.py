@@ -224,6 +224,11 @@ class StreamFeed(Feed):
         """See `Feed`."""
         return self.order.length
 
+    @property
+    def reads_objects(self) -> bool:
+        """See `Feed`."""
+        return self.source.blocks.snapshot.layout.root.local is None
+
     def facts(self) -> dict[str, Any]:
         """See `Feed`: without shuffling the order is that of other feeds."""
         if self.order.seed is None:
