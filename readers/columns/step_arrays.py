@@ -211,7 +211,7 @@ class ColumnSource:
             first, stop = int(file.starts[groups[0]]), int(file.starts[groups[-1] + 1])
             whole = Block(file, groups, first, stop - first)
             fields = list(dict.fromkeys(name for column, _ in own for name in column.fields))
-            low, last = 0, max(start + count for start, count, _ in pieces[segment, group])
+            low, last = 0, max(start + count for start, count, _ in wanted)
             # A part of the rows at a time: threads then hold little beside the arrays.
             tables = file.batches(groups, fields, most, threads=threads)
             for table in whole_chunks(tables, fields) if video else tables:
