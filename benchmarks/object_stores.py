@@ -1,8 +1,8 @@
-"""An epoch from an object store: vectors and video, beside a plain read of the same files, MosaicML and Lance.
+"""An epoch from an object store: vectors and video, beside a plain read of the files, MosaicML and Lance.
 
 The object store is the S3 server of the tests in a process of its own, at once or with 30 ms a request and
-200 MB/s for all connections together. `limit` asks for each steps file once and decodes the same columns, with
-a thread for each file. A store is opened anew for each epoch. MosaicML's and Lance's data sets are written
+200 MB/s for all connections together. `limit` asks for each steps file once and decodes the same columns,
+with a thread for each file. A store is opened anew for each epoch. MosaicML's and Lance's data sets are written
 from the same arrays; both are measured in their own processes, and Lance shuffles files, not rows.
 """
 
@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
@@ -265,7 +265,7 @@ def serve() -> None:
     turn = threading.Lock()
 
     class Handler(ObjectHandler):
-        buckets: dict[str, Any] = {}
+        buckets: ClassVar = {}
 
         def _treat(self) -> None:
             time.sleep(latency)

@@ -14,7 +14,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from multiprocessing import reduction
 from multiprocessing.context import get_spawning_popen
@@ -348,7 +348,7 @@ class _Piece:
     wanted: _Stretches
     size: int = 0
     group: int = 0
-    turn: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+    turn: contextlib.AbstractContextManager[Any] = field(default_factory=contextlib.nullcontext)
 
     def stretches(
         self, blocks: BlockReader, row_bytes: int
