@@ -2,8 +2,8 @@
 
 The object store is the S3 server of the tests in a process of its own, at once or with 30 ms a request and
 200 MB/s for all connections together. `limit` asks for each steps file once and decodes the same columns,
-with a thread for each file. A store is opened anew for each epoch. MosaicML's and Lance's data sets are written
-from the same arrays; both are measured in their own processes, and Lance shuffles files, not rows.
+with a thread for each file. A store is opened anew for each epoch. MosaicML's and Lance's data sets are
+written from the same arrays; both are measured in their own processes, and Lance shuffles files, not rows.
 """
 
 from __future__ import annotations
