@@ -35,7 +35,7 @@ _T = TypeVar("_T")
 _R = TypeVar("_R")
 
 
-def file_key(place: Place, *more: object) -> object:
+def file_key(place: Place, *more: object) -> tuple[object, ...] | None:
     """Return the identity of a file, to remember a check by; None if it cannot be had, as reading will
     explain.
     """
@@ -154,8 +154,10 @@ if hasattr(os, "register_at_fork"):
 
 def forget_files(root: Place) -> None:
     """Forget what was read of the files of a store: one that is opened anew may have been damaged since."""
-    if root.local is None:
+    if root.remote:
         _remote_ends.forget(root)
+        below = f"{root}/"
+        _checked.difference_update([key for key in list(_checked) if str(key[0]).startswith(below)])
 
 
 def known_files(places: Sequence[Place], most: int = 64 << 20) -> list[bytes] | None:
@@ -396,7 +398,7 @@ def decoding_threads(place: Place) -> int:
 
 
 #: What this process has checked, by file: one that was changed since counts as another.
-_checked: set[object] = set()
+_checked: set[tuple[object, ...]] = set()
 
 
 def check_listed(place: Place, file: TableFile, schema: pa.Schema) -> None:
@@ -426,7 +428,8 @@ def check_listed(place: Place, file: TableFile, schema: pa.Schema) -> None:
                 f"table has {column.type}. The file or the table's log is damaged."
             )
     _check_identity(place, file, footer)
-    _checked.add(key)
+    if key is not None:
+        _checked.add(key)
 
 
 def _check_identity(place: Place, file: TableFile, footer: pq.FileMetaData) -> None:
@@ -470,4 +473,5 @@ def check_annotation_footer(place: Place, segment: TableFile) -> None:
         low, high = segment.bounds("episode_id") or bounds
         if bounds[0] < low or bounds[1] > high:
             raise _misplaced(place, "episode_id", bounds)
-    _checked.add(key)
+    if key is not None:
+        _checked.add(key)
