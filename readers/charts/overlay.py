@@ -61,7 +61,7 @@ def draw_overlay(
 
 
 def short_labels(ids: Sequence[str]) -> dict[str, str]:
-    """Return what to call each of some episodes: what tells their runs apart, and their number.
+    """Return short names of some episodes: the names of their runs, where they differ, and their number.
 
     >>> short_labels(["ppo-lr0.0003-seed1-01m8pv/000003", "ppo-lr0.0003-seed2-01m8pw/000003"])
     {'ppo-lr0.0003-seed1-01m8pv/000003': 'ppo…seed1/3', 'ppo-lr0.0003-seed2-01m8pw/000003': 'ppo…seed2/3'}

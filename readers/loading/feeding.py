@@ -37,7 +37,7 @@ from .orders import Order
 from .outputs import Output
 from .priorities import Priorities, Prioritized
 from .stream import StreamFeed, StreamOrder
-from .stream_blocks import PARTS, blocks_of, parts_of
+from .stream_blocks import blocks_of, parts_of
 from .transforms.on_read import DerivedColumns, TransformPipeline
 from .units import Deltas, UnitIndex, Units
 
@@ -237,16 +237,17 @@ def _stream_feed(
     counts = np.diff(unit_index.edges)
     seed = config.seed if config.shuffle else None
     blocks = blocks_of(source, counts, group_rows=group_rows, sort=config.shuffle)
-    order, other = StreamOrder(blocks, group_rows, seed), None
+    groups = StreamOrder(blocks, group_rows, seed)
+    other: StreamOrder | None = None
     if config.shuffle and group_rows < _mixed_rows(source):
         parts = None
         if type(source) is ColumnSource and not config.pipeline.on_read and not _has_encoded(source):
             parts = parts_of(source, config.units, counts, group_rows=group_rows)
-        if parts is None or parts.rows.mean() * PARTS > group_rows:
+        if parts is None or parts.rows.mean() * 2 > group_rows:
             _warn_unmixed(source, group_rows)
         if parts is not None:
-            order, other = StreamOrder(parts, group_rows, seed), order
-    return StreamFeed(source, config.units, config.keys, order, config.pipeline, other)
+            groups, other = StreamOrder(parts, group_rows, seed), groups
+    return StreamFeed(source, config.units, config.keys, groups, config.pipeline, other)
 
 
 def _has_encoded(source: ColumnSource) -> bool:

@@ -15,8 +15,8 @@ from .units import Chosen, UnitIndex, Units
 
 #: A segment of less than this part of a group is one block, so that its footer need not be read to plan.
 _SMALL_PART = 8
-#: A group has at least so many blocks of parts of episodes.
-PARTS = 4
+#: A group has about so many blocks of parts of episodes, or more.
+_PARTS = 4
 
 
 @dataclass(frozen=True)
@@ -121,13 +121,13 @@ def parts_of(source: ColumnSource, units: Units, counts: np.ndarray, *, group_ro
     names = [pointers.segments[number] for number in np.unique(pointers.segment[episodes]).tolist()]
     files = dict(zip(names, source.blocks.files(names), strict=True))
     # A unit reads rows beyond its own. Parts of fewer than that would mostly read what others read too.
-    most = max(group_rows // PARTS - context, context, 1)
+    most = max(group_rows // _PARTS - context, context, 1)
     entries: list[tuple[int, int, int]] = []
     places: list[tuple[int, int]] = []
     for number, episode in enumerate(episodes.tolist()):
         segment, start = int(pointers.segment[episode]), int(pointers.row_start[episode])
         borders = files[pointers.segments[segment]].starts
-        numbers = np.arange(counts[episode])
+        numbers = np.arange(int(counts[episode]))
         rows_of = units.rows_of(index, Chosen(np.full(len(numbers), number), numbers))
         assert rows_of is not None
         begins = start + rows_of[0]
@@ -145,7 +145,7 @@ def parts_of(source: ColumnSource, units: Units, counts: np.ndarray, *, group_ro
 
 
 def _cut(begins: np.ndarray, borders: np.ndarray, most: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges of an episode's units: within one row group, and of about so many rows at most.
+    """Yield ranges of an episode's units: within one row group, and of about so many rows each, or fewer.
 
     Args:
         begins: int64, ascending: the first row of each unit in its file.
@@ -156,7 +156,7 @@ def _cut(begins: np.ndarray, borders: np.ndarray, most: int) -> Iterator[tuple[i
     edges = np.unique(np.concatenate([[0], inside, [len(begins)]]))
     for first, stop in pairwise(edges.tolist()):
         rows = int(begins[stop - 1] - begins[first]) + 1
-        pieces = min(-(-rows // most), stop - first)
+        pieces = min(max(round(rows / most), 1), stop - first)
         cuts = np.linspace(first, stop, pieces + 1).astype(np.int64).tolist()
         yield from pairwise(cuts)
 

@@ -303,7 +303,7 @@ def decode_frames(cells: pa.Array, image: ImageShape, rows: np.ndarray | None = 
 
 
 def decode_cells(data: np.ndarray, edges: np.ndarray, image: ImageShape, rows: np.ndarray) -> np.ndarray:
-    """Return frames of a column; each chunk that they lie in is decoded once, several in parallel.
+    """Return frames of a column; each of their chunks is decoded once, several in parallel.
 
     Args:
         data: uint8, the bytes of the cells.

@@ -153,7 +153,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def forget_files(root: Place) -> None:
-    """Forget what was read of the files of a store: one that is opened anew may have been damaged since."""
+    """Forget what was read of the files of a store: since then, one may have been damaged."""
     if root.remote:
         _remote_ends.forget(root)
         below = f"{root}/"
