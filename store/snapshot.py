@@ -16,7 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from .card import CardEntries
-from .delta.log import TableFile
+from .delta.log import TableFile, commits_of
+from .delta.state import listed_log
 from .delta.version import TableVersion
 from .dynamic import logical_types as kinds
 from .dynamic.columns import array_kinds, remember
@@ -37,6 +38,20 @@ from .schema import LAST_OBSERVATION, MISSING, RUNS_SCHEMA, StepSchema, checked_
 from .tables.annotation_files import PROPERTY, AnnotationFiles, episode_annotations, parse_annotations
 from .tables.overflow import Overflow, overflow_of
 from .tables.table_files import FileGroup, Pointers, read_pointers
+
+def _open_tables(layout: Layout, version: int | None) -> Sequence[TableVersion]:
+    """Return a version of episodes, and the newest one of steps and runs as they were afterwards."""
+    tables = [layout.table(name) for name in (EPISODES, STEPS, RUNS)]
+    if layout.root.local is not None:
+        return [TableVersion(tables[0], version), *map(TableVersion, tables[1:])]
+    # Once the log of episodes is listed, the rest is asked for at once.
+    names = listed_log(tables[0])
+    wanted = [(tables[0], version, names), *((table, None, None) for table in tables[1:])]
+    opened = over_files(lambda each: TableVersion(*each), wanted, layout.root)
+    if version is None and opened[0].version > max(commits_of(names)):
+        return [opened[0], *(table.advanced() for table in opened[1:])]
+    return opened
+
 
 #: Row pointers are read file by file for the episodes of so many files.
 _FEW_FILES = 8
@@ -77,9 +92,7 @@ class Snapshot:
         try:
             if after is None:
                 forget_files(layout.root)
-                self._episodes = TableVersion(layout.table(EPISODES), version)
-                self._steps = TableVersion(layout.table(STEPS))
-                self._runs = TableVersion(layout.table(RUNS))
+                self._episodes, self._steps, self._runs = _open_tables(layout, version)
             else:
                 self._episodes = after._episodes.advanced()
                 self._steps = after._steps.advanced()
@@ -327,6 +340,10 @@ class Snapshot:
             rows, columns = file.metadata.num_rows, file.schema_arrow.names
             self._segments[name] = TableFile.unlisted(name, rows, place.size(), columns)
         return self._segments[name]
+
+    def listed_bytes(self, name: str) -> int:
+        """Return the bytes of a steps file as the log lists it; 0 if it does not."""
+        return self._segments[name].size if name in self._segments else 0
 
     def check_segment(self, name: str) -> None:
         """Compare a segment's footer with its entry in the log, once in this process.

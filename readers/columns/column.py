@@ -377,7 +377,8 @@ def _copy_valid(valid: np.ndarray, rows: Sequence[tuple[int, int, int]]) -> Call
         done, seen = 0, 0
         for start, count, place in sorted(rows):
             here = valid[start : start + count]
-            first = seen + np.count_nonzero(valid[done:start])
+            # A stretch may begin within the one before it.
+            first = seen + np.count_nonzero(valid[done:start]) - np.count_nonzero(valid[start:done])
             done, seen = start + count, first + np.count_nonzero(here)
             target, given = into[place : place + count], values[first:seen]
             blanks = np.flatnonzero(~here)

@@ -13,7 +13,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, CancelledError, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -26,6 +26,8 @@ from ..files import Place, access_error, is_denied, is_passing
 from ..layout import FOOTER_MARK, PARQUET_END, checksum, checksum_of_end
 
 _TAIL_BYTES = 64 << 10
+#: A file whose size is known to be smaller is read whole where its footer is asked for.
+_SMALL_BYTES = 256 << 10
 #: Row groups that we write hold some 32 MiB, or one row.
 _LARGEST_GROUP = 1 << 30
 _MAGIC = b"PAR1"
@@ -79,24 +81,38 @@ class _RemoteEnds:
         self._most = most
         self.clear()
 
-    def find(self, place: Place) -> _FileEnd:
-        """Return the end of a file; see `read_footer` for errors."""
+    def find(self, place: Place, size: int | None = None) -> _FileEnd:
+        """Return the end of a file, of a small one all; see `read_footer` for errors.
+
+        Args:
+            place: the file.
+            size: its bytes, where they are known.
+        """
         with self._lock:
             if place in self._ends:
                 self._ends.move_to_end(place)
                 return self._ends[place]
-        return self.read(place)
+        return self.read(place, size if size is not None and size <= _SMALL_BYTES else _TAIL_BYTES)
 
-    def read(self, place: Place) -> _FileEnd:
-        """Return the end of a file as it is now, and keep it in the place of an earlier one."""
-        end = _read_end(place)
+    def read(self, place: Place, count: int = _TAIL_BYTES) -> _FileEnd:
+        """Return so many bytes at the end of a file as it is now; keep its footer, and all of a small file."""
+        whole = end = _read_end(place, count)
+        if end.size > _SMALL_BYTES:
+            end = replace(end, data=None)
         with self._lock:
             before = self._ends.pop(place, None)
             self._ends[place] = end
             self._bytes += end.nbytes - (before.nbytes if before else 0)
             while self._bytes > self._most:
                 self._bytes -= self._ends.popitem(last=False)[1].nbytes
-        return end
+        return whole
+
+    def whole(self, places: Sequence[Place], most: int) -> list[bytes] | None:
+        """Return the bytes of files, if all are known and are not more than so many."""
+        with self._lock:
+            ends = [self._ends.get(place) for place in places]
+        known = [end.data for end in ends if end is not None and end.data is not None]
+        return known if len(known) == len(places) and sum(map(len, known)) <= most else None
 
     def forget(self, root: Place) -> None:
         """Forget the files below a place."""
@@ -121,9 +137,9 @@ def read_footer(place: Place) -> pq.FileMetaData:
     return (_read_end(place) if place.local is not None else _remote_ends.read(place)).metadata
 
 
-def _read_end(place: Place) -> _FileEnd:
+def _read_end(place: Place, count: int = _TAIL_BYTES) -> _FileEnd:
     with reading_file(place):
-        footer, tail, size = _end_bytes(place)
+        footer, tail, size = _end_bytes(place, count)
         metadata = pq.read_metadata(pa.BufferReader(_MAGIC + footer))
         sizes = (metadata.row_group(index).total_byte_size for index in range(metadata.num_row_groups))
         if max(sizes, default=0) > _LARGEST_GROUP:
@@ -142,14 +158,33 @@ def forget_files(root: Place) -> None:
         _remote_ends.forget(root)
 
 
+def known_files(places: Sequence[Place], most: int = 64 << 20) -> list[bytes] | None:
+    """Return the bytes of small files of an object store that this process has read.
+
+    Returns:
+        None if it has not read all of them, or they have more than `most` bytes together.
+    """
+    remote = places and places[0].local is None
+    return _remote_ends.whole(places, most) if remote else None
+
+
+def read_whole(place: Place, size: int) -> bytes | None:
+    """Return all bytes of a file of an object store, its footer checked; None if it has another size.
+
+    Raises:
+        CorruptStoreError, StoreAccessError: see `read_footer`.
+    """
+    return _remote_ends.read(place, size).data
+
+
 def footer_bytes(place: Place) -> bytes:
     """Return the bytes of a file's footer, with length and magic, compared with their checksum."""
     return _end_bytes(place)[0]
 
 
-def _end_bytes(place: Place) -> tuple[bytes, bytes, int]:
+def _end_bytes(place: Place, count: int = _TAIL_BYTES) -> tuple[bytes, bytes, int]:
     """Return the footer, all bytes that were read at the end of the file, and its size."""
-    tail, size = place.read_tail(_TAIL_BYTES)
+    tail, size = place.read_tail(count)
     needed = _footer_size(tail, size)
     if needed > len(tail):
         tail, _ = place.read_tail(needed)
@@ -269,7 +304,10 @@ _BUFFER_BYTES = 256 << 10
 
 
 def open_parquet(
-    place: Place, metadata: pq.FileMetaData | None = None, dictionaries: Sequence[str] = ()
+    place: Place,
+    metadata: pq.FileMetaData | None = None,
+    dictionaries: Sequence[str] = (),
+    data: bytes | None = None,
 ) -> pq.ParquetFile:
     """Open a Parquet file of the store.
 
@@ -277,6 +315,7 @@ def open_parquet(
         place: the file.
         metadata: its footer, if it was read before.
         dictionaries: columns to read dictionary-encoded.
+        data: its bytes, as `read_whole` returns them; None to read what is needed.
 
     Raises:
         CorruptStoreError, StoreAccessError: see `read_footer`.
@@ -285,7 +324,8 @@ def open_parquet(
     if place.local is None:
         end = _remote_ends.find(place)
         metadata = metadata or end.metadata
-        source = place.parquet_source(end.size) if end.data is None else pa.BufferReader(end.data)
+        data = data or end.data
+        source = place.parquet_source(end.size) if data is None else pa.BufferReader(data)
         options = {"pre_buffer": True}
     else:
         metadata = metadata or read_footer(place)
@@ -343,10 +383,10 @@ def over_files(read: Callable[[_T], _R], files: Sequence[_T], place: Place) -> S
         return [future.result() for future in futures]
 
 
-_READERS = 16
+_READERS = 64
 _NOTICED_SECONDS = 0.1
-#: Each holds a row group of some 32 MiB while it reads from an object store.
-_DECODERS = 8
+#: Most of them wait for an object store.
+_DECODERS = 64
 
 
 def decoding_threads(place: Place) -> int:
@@ -364,7 +404,7 @@ def check_listed(place: Place, file: TableFile, schema: pa.Schema) -> None:
     key = file_key(place, file.rows, file.columns)
     if key is not None and key in _checked:
         return
-    footer = read_footer(place) if place.local is not None else _remote_ends.find(place).metadata
+    footer = read_footer(place) if place.local is not None else _remote_ends.find(place, file.size).metadata
     in_file = footer.schema.to_arrow_schema()
     columns = frozenset(in_file.names)
     if footer.num_rows != file.rows or columns != file.columns:

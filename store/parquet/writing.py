@@ -96,10 +96,20 @@ def _written_size(table: pa.Table, **options: Any) -> int:
     return sink.tell()
 
 
+class FileWriter(pq.ParquetWriter):
+    """Writes a Parquet file of the store.
+
+    Attributes:
+        nbytes: bytes of the complete file; 0 before.
+    """
+
+    nbytes = 0
+
+
 @contextlib.contextmanager
 def parquet_writer(
     place: Place, schema: pa.Schema, row_bytes: int, first: pa.Table | None = None
-) -> Iterator[pq.ParquetWriter]:
+) -> Iterator[FileWriter]:
     """Write a Parquet file of the store; when the block ends it is complete, checked and durable.
 
     Args:
@@ -114,9 +124,10 @@ def parquet_writer(
     options = writer_options(schema, row_bytes, first)
     del first  # It would be in memory until the file is complete.
     with place.written() as path:
-        with pq.ParquetWriter(str(path), schema, **options) as writer:
+        with FileWriter(str(path), schema, **options) as writer:
             yield writer
         _add_checksum(path)
+        writer.nbytes = path.stat().st_size
 
 
 def _add_checksum(path: Path) -> None:

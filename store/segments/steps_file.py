@@ -38,10 +38,11 @@ _FEWEST_ROWS = 256
 
 @dataclass(frozen=True)
 class WrittenSteps:
-    """Row and NULL counts of a steps file, for its statistics."""
+    """Row and NULL counts of a steps file, for its statistics, and its bytes."""
 
     rows: int
     null_counts: dict[str, int]
+    nbytes: int
 
 
 class StepsFile:
@@ -114,7 +115,7 @@ class StepsFile:
                 self._count(table)
                 for reader in readers:
                     reader.release()
-        return WrittenSteps(self._rows, self._nulls)
+        return WrittenSteps(self._rows, self._nulls, writer.nbytes)
 
     def _encoded_groups(self, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
         """Yield row groups with encoded frames; chunks that came as such may reach over tables."""

@@ -5,9 +5,12 @@ import functools
 import io
 import json
 import shutil
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -849,11 +852,60 @@ def test_labels_are_batched_and_none_is_lost(tmp_path: Path, capsys: pytest.Capt
     shutil.move(store.path, tmp_path / "away")
     queue.add({(ids[1],): {"note": "later"}})
     queue.close()
-    (left,) = tmp_path.glob("labels-*.parquet")
+    (left,) = tmp_path.glob(".labels-*.jsonl")
     assert str(left) in capsys.readouterr().err
-    found = el.open(tmp_path / "away")
-    found.annotate(pl.read_parquet(left))
-    assert found[ids[1]].annotations["note"] == "later"
+    shutil.move(tmp_path / "away", store.path)
+    queue = LabelQueue(store, tmp_path)
+    queue.close()
+    assert el.open(store.path)[ids[1]].annotations["note"] == "later"
+    assert not [*tmp_path.glob(".labels-*")]
+
+
+KILLED = """
+import os, signal, sys
+from datetime import UTC, datetime
+from pathlib import Path
+import numpy as np
+import episodelake as el
+from episodelake.explorer import labels
+
+labels._FIRST = 3600.0
+store = el.open(sys.argv[1])
+ids = store.episodes.collect()["episode_id"].to_list()
+queue = labels.LabelQueue(store, Path(sys.argv[2]))
+for each in ids:
+    queue.add({(each,): {"good": True, "labelled_at": datetime(2026, 1, 2, tzinfo=UTC)}})
+queue.add({(ids[0],): {"good": None}, (ids[1], 2): {"фаза": "захват", "held": np.True_}})
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_killed_command_loses_no_label(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next one takes over what waited, also before a cut line, but nothing of a command that lives."""
+    monkeypatch.setattr("episodelake.explorer.labels._FIRST", 3600.0)
+    store, ids = labelled_store(tmp_path / "store")
+    live = LabelQueue(store, tmp_path)
+    live.add({(ids[39],): {"note": "of the other"}})
+    subprocess.run([sys.executable, "-c", KILLED, store.path, tmp_path], timeout=PATIENCE)
+    assert el.open(store.path).version == store.version
+    left = {*tmp_path.glob(".labels-*.jsonl")}
+    assert len(left) == 2
+    for each in left:
+        with each.open("a") as file:
+            file.write('[["ru')
+    queue = LabelQueue(store, tmp_path)
+    assert queue.waiting == 41
+    queue.close()
+    found = el.open(store.path)
+    assert found.episodes.collect()["good"].to_list() == [None] + [True] * 39
+    assert found[3].annotations["labelled_at"] == datetime(2026, 1, 2, tzinfo=UTC)
+    assert [[*found[1].step_annotations[name]][:3] for name in ("фаза", "held")] == [
+        [None, None, "захват"],
+        [None, None, True],
+    ]
+    live.close()
+    assert el.open(store.path)[39].annotations["note"] == "of the other"
+    assert not [*tmp_path.glob(".labels-*")]
 
 
 def test_declarations_of_labels(tmp_path: Path) -> None:
