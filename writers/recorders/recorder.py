@@ -217,7 +217,8 @@ class Recorder(EpisodeRecorder[StepRows, LiveEpisode], gymnasium.Wrapper):
         if self._running is not None and self._running is not episode:
             raise RecorderStateError(
                 "The environment reset its own recorder in the middle of a step, which now belongs to no "
-                "running episode and is not recorded. Hint: call reset() between steps."
+                "running episode and is not recorded.",
+                hint="Call reset() between steps.",
             )
         buffer = self._rows.room()
         buffer.put_action(buffer.count, action)
