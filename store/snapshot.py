@@ -16,7 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from .card import CardEntries
-from .delta.log import TableFile
+from .delta.log import TableFile, commits_of
+from .delta.state import listed_log
 from .delta.version import TableVersion
 from .dynamic import logical_types as kinds
 from .dynamic.columns import array_kinds, remember
@@ -37,6 +38,21 @@ from .schema import LAST_OBSERVATION, MISSING, RUNS_SCHEMA, StepSchema, checked_
 from .tables.annotation_files import PROPERTY, AnnotationFiles, episode_annotations, parse_annotations
 from .tables.overflow import Overflow, overflow_of
 from .tables.table_files import FileGroup, Pointers, read_pointers
+
+
+def _open_tables(layout: Layout, version: int | None) -> Sequence[TableVersion]:
+    """Return a version of episodes, and the newest one of steps and runs as they were afterwards."""
+    tables = [layout.table(name) for name in (EPISODES, STEPS, RUNS)]
+    if layout.root.local is not None:
+        return [TableVersion(tables[0], version), *map(TableVersion, tables[1:])]
+    # Once the log of episodes is listed, the rest is asked for at once.
+    names = listed_log(tables[0])
+    wanted = [(tables[0], version, names), *((table, None, None) for table in tables[1:])]
+    opened = over_files(lambda each: TableVersion(*each), wanted, layout.root)
+    if version is None and opened[0].version > max(commits_of(names)):
+        return [opened[0], *(table.advanced() for table in opened[1:])]
+    return opened
+
 
 #: Row pointers are read file by file for the episodes of so many files.
 _FEW_FILES = 8
@@ -77,9 +93,7 @@ class Snapshot:
         try:
             if after is None:
                 forget_files(layout.root)
-                self._episodes = TableVersion(layout.table(EPISODES), version)
-                self._steps = TableVersion(layout.table(STEPS))
-                self._runs = TableVersion(layout.table(RUNS))
+                self._episodes, self._steps, self._runs = _open_tables(layout, version)
             else:
                 self._episodes = after._episodes.advanced()
                 self._steps = after._steps.advanced()
@@ -311,9 +325,15 @@ class Snapshot:
         return self._steps.files()
 
     @cached_property
+    def segments(self) -> tuple[str, ...]:
+        """The names of the steps files that this snapshot's episodes point at, in the order of first use."""
+        known = "pointers" not in self.__dict__ and self._all_ends_shown
+        return tuple(file.name for file in self.episode_files) if known else self.pointers.segments
+
+    @cached_property
     def step_files(self) -> list[TableFile]:
-        """The steps files that this snapshot's episodes point at, in the order of first use."""
-        return [self._segment(name) for name in self.pointers.segments]
+        """The files of `segments`."""
+        return [self._segment(name) for name in self.segments]
 
     def readable(self, segments: Iterable[str]) -> list[str]:
         """Return those of some segments that were not left out."""
@@ -327,6 +347,10 @@ class Snapshot:
             rows, columns = file.metadata.num_rows, file.schema_arrow.names
             self._segments[name] = TableFile.unlisted(name, rows, place.size(), columns)
         return self._segments[name]
+
+    def listed_bytes(self, name: str) -> int:
+        """Return the bytes of a steps file as the log lists it; 0 if it does not."""
+        return self._segments[name].size if name in self._segments else 0
 
     def check_segment(self, name: str) -> None:
         """Compare a segment's footer with its entry in the log, once in this process.
@@ -390,11 +414,12 @@ class Snapshot:
     @cached_property
     def hidden_rows(self) -> bool:
         """Whether some step file has rows that no episode of this snapshot points at."""
-        if not self.lost_segments and self._all_ends_shown():
+        if not self.lost_segments and self._all_ends_shown:
             return False
         rows = sum(file.rows for file in self.step_files)
         return bool(self.lost_segments) or bool(self.pointers.row_count.sum() != rows)
 
+    @cached_property
     def _all_ends_shown(self) -> bool:
         """Return whether each file of steps has as many last rows as its file of episodes has episodes.
 

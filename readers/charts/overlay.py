@@ -69,7 +69,7 @@ def draw_overlay(
 
 
 def short_labels(ids: Sequence[str], named: Mapping[str, str | None] | None = None) -> dict[str, str]:
-    """Return what to call each of some episodes: what tells their runs apart, and their number.
+    """Return short names of some episodes: the names of their runs, where they differ, and their number.
 
     Args:
         ids: of the episodes.

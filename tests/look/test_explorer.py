@@ -774,7 +774,11 @@ def test_vector_rewards_and_nested_spaces(tmp_path: Path) -> None:
         episodes.positions(Choice(sort="episode_return"))
     step = moment_of(nested[0], 0).step
     assert (step["observation.text"], step["action.1"], step["reward"]) == ("go", "2", "[1, -1]")
-    assert overview_spec("returns", nested, SeriesColors())["usermeta"] == {"brush": False, "notes": []}
+    assert overview_spec("returns", nested, SeriesColors())["usermeta"] == {
+        "brush": False,
+        "notes": [],
+        "beyond": "",
+    }
 
 
 def test_agents(tmp_path: Path) -> None:
@@ -788,7 +792,11 @@ def test_agents(tmp_path: Path) -> None:
     member = episode.agent(episode.agents[1])
     assert moment_of(member, 0).step["action"] == str(member.actions[0])
     assert frame_sources(episode, replayed=True) == []
-    assert overview_spec("returns", agents, SeriesColors())["usermeta"] == {"brush": False, "notes": []}
+    assert overview_spec("returns", agents, SeriesColors())["usermeta"] == {
+        "brush": False,
+        "notes": [],
+        "beyond": "",
+    }
 
 
 @pytest.mark.parametrize(

@@ -296,20 +296,20 @@ SCRIPT = """
 import os, signal, sys
 from pathlib import Path
 import episodelake as el
-from episodelake import _mapping
+from episodelake.annotations import mapping
 
 path, log, point, engine, address = sys.argv[1:]
 if engine == "ray":
     import ray
     ray.init(address=address, log_to_driver=False)
-annotate = _mapping.annotate_episodes
+annotate = mapping.annotate_episodes
 
 def dying(*arguments):
     if point == "after":
         annotate(*arguments)
     os.kill(os.getpid(), signal.SIGKILL)
 
-_mapping.annotate_episodes = dying
+mapping.annotate_episodes = dying
 
 def length(episode):
     if point == "during" and episode.length == 12:
