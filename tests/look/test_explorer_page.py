@@ -697,7 +697,7 @@ def test_a_roboticist_labels_episodes(visit: Open, tmp_path: Path) -> None:
     with explored(made.path, tmp_path / "out", "--write") as explorer:
         seen = visit(explorer)
         page = seen.page
-        save, left = seen.page.get_by_title("Save now"), seen.page.locator(".label-left")
+        left = page.locator(".label-left")
         seen.opened(made[5])
         expect(left).to_have_text("6 left")
         # The page does not wait for the server, and keys in the box of the note are text.
