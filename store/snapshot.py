@@ -39,6 +39,7 @@ from .tables.annotation_files import PROPERTY, AnnotationFiles, episode_annotati
 from .tables.overflow import Overflow, overflow_of
 from .tables.table_files import FileGroup, Pointers, read_pointers
 
+
 def _open_tables(layout: Layout, version: int | None) -> Sequence[TableVersion]:
     """Return a version of episodes, and the newest one of steps and runs as they were afterwards."""
     tables = [layout.table(name) for name in (EPISODES, STEPS, RUNS)]

@@ -398,9 +398,7 @@ def _checked(table: Place, version: int, place: Place, data: bytes, *, checksumm
     return data
 
 
-def read_commits(
-    table: Place, versions: Sequence[int], *, checksummed: bool = False
-) -> Iterable[bytes]:
+def read_commits(table: Place, versions: Sequence[int], *, checksummed: bool = False) -> Iterable[bytes]:
     """Return the bytes of commits, in order; those of object stores are read several at a time.
 
     Raises:

@@ -34,8 +34,8 @@ from ..files.access import check_process
 from ..layout import CHECKPOINT_MARK, checksum_of_end
 from .checkpoints import checkpoint_fits, read_checkpoint
 from .log import (
-    PROPERTY,
     MOST_REPEATED,
+    PROPERTY,
     TableFile,
     actions_before,
     actions_text,

@@ -48,9 +48,7 @@ class TableVersion:
         CorruptStoreError, VersionNotFoundError
     """
 
-    def __init__(
-        self, path: Place, version: int | None = None, names: Sequence[str] | None = None
-    ) -> None:
+    def __init__(self, path: Place, version: int | None = None, names: Sequence[str] | None = None) -> None:
         self.path = path
         self._state, self.newest = open_log(path, version, names)
 

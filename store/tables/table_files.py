@@ -63,9 +63,7 @@ def write_table_file(place: Place, table: pa.Table, moment: int | None = None) -
     with parquet_writer(place, schema, _EPISODE_ROW_BYTES) as writer:
         writer.write_table(table.cast(schema), row_group_size=_EPISODE_ROW_GROUP)
     smallest, largest = _bounds(table)
-    return NewFile(
-        place.name, table.num_rows, null_counts(table), smallest, largest, moment, writer.nbytes
-    )
+    return NewFile(place.name, table.num_rows, null_counts(table), smallest, largest, moment, writer.nbytes)
 
 
 def null_counts(table: pa.Table) -> dict[str, int]:
