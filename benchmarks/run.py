@@ -32,6 +32,7 @@ import growth
 import iteration
 import lakes
 import many_writers
+import object_stores
 import opening
 import recording
 import recovery_speed
@@ -71,6 +72,7 @@ QUESTIONS = {
         "scale": scale.run,
         "billion": scale.run_billion,
         "constants": constants.run,
+        "object-stores": object_stores.run,
     },
     "Train": {
         "sampling": sampling.run,
@@ -90,7 +92,15 @@ QUESTIONS = {
     },
 }
 BENCHMARKS = {name: run for group in QUESTIONS.values() for name, run in group.items()}
-ON_REQUEST = {"billion", "constants", "exchange-peers", "exchange-memory", "sampling-peers", "scale"}
+ON_REQUEST = {
+    "billion",
+    "constants",
+    "exchange-peers",
+    "exchange-memory",
+    "object-stores",
+    "sampling-peers",
+    "scale",
+}
 WIDTH_OF_A_FILE = 170
 ENVIRONMENTS = Path(__file__).resolve().parent / ".venv"
 

@@ -235,7 +235,7 @@ def steps_frame(snapshot: Snapshot, positions: np.ndarray | None) -> pl.LazyFram
     Only the files that these episodes point at are scanned; rows of other episodes in them are left out.
     """
     if positions is None and not snapshot.hidden_rows:
-        return _annotated(snapshot, table_frame(snapshot, STEPS), snapshot.pointers.segments)
+        return _annotated(snapshot, table_frame(snapshot, STEPS), snapshot.segments)
     chosen = np.arange(snapshot.episode_count) if positions is None else np.unique(positions)
     if len(chosen) == 1:
         used = [snapshot.place(int(chosen[0]))[0]]

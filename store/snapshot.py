@@ -325,9 +325,15 @@ class Snapshot:
         return self._steps.files()
 
     @cached_property
+    def segments(self) -> tuple[str, ...]:
+        """The names of the steps files that this snapshot's episodes point at, in the order of first use."""
+        known = "pointers" not in self.__dict__ and self._all_ends_shown
+        return tuple(file.name for file in self.episode_files) if known else self.pointers.segments
+
+    @cached_property
     def step_files(self) -> list[TableFile]:
-        """The steps files that this snapshot's episodes point at, in the order of first use."""
-        return [self._segment(name) for name in self.pointers.segments]
+        """The files of `segments`."""
+        return [self._segment(name) for name in self.segments]
 
     def readable(self, segments: Iterable[str]) -> list[str]:
         """Return those of some segments that were not left out."""
@@ -408,11 +414,12 @@ class Snapshot:
     @cached_property
     def hidden_rows(self) -> bool:
         """Whether some step file has rows that no episode of this snapshot points at."""
-        if not self.lost_segments and self._all_ends_shown():
+        if not self.lost_segments and self._all_ends_shown:
             return False
         rows = sum(file.rows for file in self.step_files)
         return bool(self.lost_segments) or bool(self.pointers.row_count.sum() != rows)
 
+    @cached_property
     def _all_ends_shown(self) -> bool:
         """Return whether each file of steps has as many last rows as its file of episodes has episodes.
 

@@ -135,7 +135,7 @@ class EpisodesPane:
                 )
                 self._chip.classes("mono").mark("brush").on("remove", self._clear_brush)
                 self._chip.set_visibility(False)
-            self._drawing = Drawing(on_brush=self._brush)
+            self._drawing = Drawing(on_brush=self._brush, on_scale=self.chart)
             self._drawing.mark("overview").style("min-height: 124px")
             self._no_chart = note("muted pb-2").style("white-space: normal")
 
@@ -264,11 +264,12 @@ class EpisodesPane:
         """Draw the chart of the episodes that the filter and the runs leave."""
         self._charted = time.monotonic()
         name, shown, choice = str(self._kind.value), self.page.shown, self.choice
+        scale = self._drawing.scale
         await self._drawing.draw(
             self._no_chart,
             shown.episodes.cached,
-            ("overview", name, choice.in_order),
-            lambda: overview_spec(name, shown.episodes.chosen(choice), self.page.watch.colors),
+            ("overview", name, scale, choice.in_order),
+            lambda: overview_spec(name, shown.episodes.chosen(choice), self.page.watch.colors, scale),
         )
 
     # Events

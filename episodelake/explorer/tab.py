@@ -26,8 +26,8 @@ const tell = () => {
 new MutationObserver(tell).observe(document.body, { attributeFilter: ["class"] });
 tell();
 """
-#: Cells of NiceGUI's slots are made anew with each change, which would take the focus from their buttons. After
-#: a click of the mouse they have none, so that Space plays: only Enter and Space click without a detail.
+#: Cells of NiceGUI's slots are made anew with each change, which would take the focus from their buttons.
+#: After a click of the mouse they have none, so that Space plays: only keys click without a detail.
 _KEEP_FOCUS = """
 let kept = null;
 addEventListener("click", ({ detail, target }) => {

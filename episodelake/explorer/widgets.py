@@ -133,12 +133,15 @@ class Drawing(ui.element, component="vega.js"):
 
     Args:
         on_brush: called with the interval of a brush by field of the chart's data; empty for none.
+        on_scale: draws the chart again after somebody chose another scale; there is a choice where the
+            specification has values `beyond` a clipped axis.
 
     Attributes:
         specification: what is drawn; None for nothing.
+        scale: "clipped", or "linear" for all values.
     """
 
-    def __init__(self, on_brush: Any = None) -> None:
+    def __init__(self, on_brush: Any = None, on_scale: Callable[[], Any] | None = None) -> None:
         super().__init__()
         self._props["bundle"] = BUNDLE_PATH.removeprefix("/")
         self._props["spec"] = None
@@ -147,10 +150,23 @@ class Drawing(ui.element, component="vega.js"):
         self.classes("w-full")
         if on_brush is not None:
             self.on("brush", lambda event: on_brush(_chosen(event)))
+        self.scale = "clipped"
+        self._on_scale = on_scale
+        self._beyond = ui.button(on_click=self._rescale).props("flat dense no-caps").classes("beyond")
+        self._beyond.set_visibility(False)
+
+    async def _rescale(self) -> None:
+        self.scale = "clipped" if self.scale == "linear" else "linear"
+        if self._on_scale is not None:
+            await self._on_scale()
 
     def show(self, specification: dict[str, Any] | None) -> None:
         """Draw a specification; hide the chart for None."""
         self._turn += 1
+        beyond = (specification or {}).get("usermeta", {}).get("beyond", "")
+        whole = specification is not None and self.scale == "linear"
+        self._beyond.set_text("All values are shown: clip outliers" if whole else f"{beyond}: show")
+        self._beyond.set_visibility(whole or bool(beyond))
         self._props["spec"] = self.specification = specification
         self.set_visibility(specification is not None)
         self.update()

@@ -14,7 +14,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from multiprocessing import reduction
 from multiprocessing.context import get_spawning_popen
@@ -211,7 +211,7 @@ class ColumnSource:
             first, stop = int(file.starts[groups[0]]), int(file.starts[groups[-1] + 1])
             whole = Block(file, groups, first, stop - first)
             fields = list(dict.fromkeys(name for column, _ in own for name in column.fields))
-            low, last = 0, max(start + count for start, count, _ in pieces[segment, group])
+            low, last = 0, max(start + count for start, count, _ in wanted)
             # A part of the rows at a time: threads then hold little beside the arrays.
             tables = file.batches(groups, fields, most, threads=threads)
             for table in whole_chunks(tables, fields) if video else tables:
@@ -348,7 +348,7 @@ class _Piece:
     wanted: _Stretches
     size: int = 0
     group: int = 0
-    turn: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+    turn: contextlib.AbstractContextManager[Any] = field(default_factory=contextlib.nullcontext)
 
     def stretches(
         self, blocks: BlockReader, row_bytes: int

@@ -61,8 +61,8 @@ def as_os_errors(place: object) -> Iterator[None]:
         place: what was read or written, shown as text.
 
     Raises:
-        StoreAccessError: this process was forked from one that has used a store: obstore would wait for threads
-            that are not there.
+        StoreAccessError: this process was forked from one that has used a store; obstore would wait for
+            threads that are not there.
     """
     from obstore import exceptions
 

@@ -35,14 +35,14 @@ _T = TypeVar("_T")
 _R = TypeVar("_R")
 
 
-def file_key(place: Place, *more: object) -> object:
+def file_key(place: Place, *more: object) -> tuple[object, ...] | None:
     """Return the identity of a file, to remember a check by; None if it cannot be had, as reading will
     explain.
     """
-    if place.local is None:
+    if place.remote:
         return (str(place), *more)
     try:
-        state = os.stat(place.local)
+        state = os.stat(str(place))
     except OSError:
         return None
     return (str(place), state.st_ino, state.st_size, state.st_mtime_ns, *more)
@@ -95,7 +95,7 @@ class _RemoteEnds:
         return self.read(place, size if size is not None and size <= _SMALL_BYTES else _TAIL_BYTES)
 
     def read(self, place: Place, count: int = _TAIL_BYTES) -> _FileEnd:
-        """Return so many bytes at the end of a file as it is now; keep its footer, and all of a small file."""
+        """Return so many bytes at the end of a file as it is now; keep the footer, or all of a small file."""
         whole = end = _read_end(place, count)
         if end.size > _SMALL_BYTES:
             end = replace(end, data=None)
@@ -134,7 +134,7 @@ def read_footer(place: Place) -> pq.FileMetaData:
         CorruptStoreError: the file is missing, truncated, damaged or no Parquet file; the message names it.
         StoreAccessError: it may not be read, or cannot be reached.
     """
-    return (_read_end(place) if place.local is not None else _remote_ends.read(place)).metadata
+    return (_remote_ends.read(place) if place.remote else _read_end(place)).metadata
 
 
 def _read_end(place: Place, count: int = _TAIL_BYTES) -> _FileEnd:
@@ -154,8 +154,10 @@ if hasattr(os, "register_at_fork"):
 
 def forget_files(root: Place) -> None:
     """Forget what was read of the files of a store: since then, one may have been damaged."""
-    if root.local is None:
+    if root.remote:
         _remote_ends.forget(root)
+        below = f"{root}/"
+        _checked.difference_update([key for key in list(_checked) if str(key[0]).startswith(below)])
 
 
 def known_files(places: Sequence[Place], most: int = 64 << 20) -> list[bytes] | None:
@@ -396,7 +398,7 @@ def decoding_threads(place: Place) -> int:
 
 
 #: What this process has checked, by file: one that was changed since counts as another.
-_checked: set[object] = set()
+_checked: set[tuple[object, ...]] = set()
 
 
 def check_listed(place: Place, file: TableFile, schema: pa.Schema) -> None:
@@ -404,7 +406,7 @@ def check_listed(place: Place, file: TableFile, schema: pa.Schema) -> None:
     key = file_key(place, file.rows, file.columns)
     if key is not None and key in _checked:
         return
-    footer = read_footer(place) if place.local is not None else _remote_ends.find(place, file.size).metadata
+    footer = _remote_ends.find(place, file.size).metadata if place.remote else read_footer(place)
     in_file = footer.schema.to_arrow_schema()
     columns = frozenset(in_file.names)
     if footer.num_rows != file.rows or columns != file.columns:
@@ -426,12 +428,13 @@ def check_listed(place: Place, file: TableFile, schema: pa.Schema) -> None:
                 f"table has {column.type}. The file or the table's log is damaged."
             )
     _check_identity(place, file, footer)
-    _checked.add(key)
+    if key is not None:
+        _checked.add(key)
 
 
 def _check_identity(place: Place, file: TableFile, footer: pq.FileMetaData) -> None:
     """Refuse another file of the same columns and rows in the place of the one that was committed."""
-    size = file.size if place.local is None else place.size()
+    size = file.size if place.remote else place.size()
     if size != file.size:
         raise CorruptStoreError(
             f"The file {place} has {size} bytes where {file.size} were committed. It is damaged, or another "
@@ -470,4 +473,5 @@ def check_annotation_footer(place: Place, segment: TableFile) -> None:
         low, high = segment.bounds("episode_id") or bounds
         if bounds[0] < low or bounds[1] > high:
             raise _misplaced(place, "episode_id", bounds)
-    _checked.add(key)
+    if key is not None:
+        _checked.add(key)

@@ -145,7 +145,7 @@ class Operation:
             if name in standard or column.null_count < table.num_rows
         ]
         written = write_table_file(self.episodes_place(name), table.select(kept), moment)
-        # Long before its commit: a file that `vacuum` of another machine took for a leftover must not be listed.
+        # Its commit may come much later, and `vacuum` of another machine may take the file for a leftover.
         return replace(written, size=None)
 
     def episodes_place(self, name: str) -> Place:

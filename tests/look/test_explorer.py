@@ -659,18 +659,23 @@ def test_figures_of_a_lake(store: el.EpisodeStore, tmp_path: Path) -> None:
 
 
 def test_rows_of_runs() -> None:
-    """Finals, bests and curves of runs are those of a plain loop, whatever the order of their episodes."""
+    """Finals, bests and curves of runs are those of a plain loop, whatever the order of their episodes. Those
+    that the recorder ended are left out, but for runs without others.
+    """
     random = np.random.default_rng(4)
-    runs = ["a"] * 25 + ["b"] * 3 + ["c"] + ["d"] * 100
+    runs = ["a"] * 25 + ["b"] * 3 + ["c"] + ["d"] * 100 + ["e"] * 40
     random.shuffle(runs)
     returns = random.normal(size=len(runs))
     returns[np.flatnonzero(np.array(runs) == "c")] = np.nan
     returns[np.flatnonzero(np.array(runs) == "a")[-1]] = np.inf
+    ends = np.array(["terminated", "truncated", "cut", "interrupted"])[random.integers(0, 4, len(runs))]
+    ends[np.array(runs) == "b"] = "cut"
     moments = pl.Series(range(len(runs)), dtype=pl.Datetime("us", "UTC"))
     frame = pl.DataFrame(
         {
             "run_id": runs,
             "episode_return": returns,
+            "end_reason": ends,
             "started_at": moments,
             "ended_at": moments,
         }
@@ -678,10 +683,12 @@ def test_rows_of_runs() -> None:
     found = {each.run_id: each for each in run_facts(frame)}
     assert [*found] == sorted(set(runs), key=runs.index, reverse=True)
     for name, each in found.items():
-        own = [value for run, value in zip(runs, returns, strict=True) if run == name]
+        whole = [(value, end) for run, value, end in zip(runs, returns, ends, strict=True) if run == name]
+        own = [value for value, end in whole if end not in ("cut", "interrupted")]
+        own = own or [value for value, _ in whole]
         finite = [value for value in own if np.isfinite(value)]
         late = [value for value in own[-max(1, len(own) // 10) :] if np.isfinite(value)]
-        assert each.episodes == len(own) and each.best == (max(finite) if finite else None)
+        assert each.episodes == len(whole) and each.best == (max(finite) if finite else None)
         assert each.final == (pytest.approx(np.mean(late)) if late else None)
         places: dict[int, list[float]] = {}
         for at, value in enumerate(own):
@@ -767,7 +774,11 @@ def test_vector_rewards_and_nested_spaces(tmp_path: Path) -> None:
         episodes.positions(Choice(sort="episode_return"))
     step = moment_of(nested[0], 0).step
     assert (step["observation.text"], step["action.1"], step["reward"]) == ("go", "2", "[1, -1]")
-    assert overview_spec("returns", nested, SeriesColors())["usermeta"] == {"brush": False, "notes": []}
+    assert overview_spec("returns", nested, SeriesColors())["usermeta"] == {
+        "brush": False,
+        "notes": [],
+        "beyond": "",
+    }
 
 
 def test_agents(tmp_path: Path) -> None:
@@ -781,7 +792,11 @@ def test_agents(tmp_path: Path) -> None:
     member = episode.agent(episode.agents[1])
     assert moment_of(member, 0).step["action"] == str(member.actions[0])
     assert frame_sources(episode, replayed=True) == []
-    assert overview_spec("returns", agents, SeriesColors())["usermeta"] == {"brush": False, "notes": []}
+    assert overview_spec("returns", agents, SeriesColors())["usermeta"] == {
+        "brush": False,
+        "notes": [],
+        "beyond": "",
+    }
 
 
 @pytest.mark.parametrize(
