@@ -191,20 +191,22 @@ class RecorderContract:
 
     def test_rewards_of_every_number_type_are_stored(self, tmp_path: Path) -> None:
         """A reward may be any single number, an array of one item included, and comes back as its float64."""
-        types = [np.float32(0.1), 3, np.int64(-7), True, np.bool_(False), np.array(0.5), np.float16(2), 2**60]
-        rewards = [*types, np.array([2.0])] if self.adapter.faithful else types
-        self.record(tmp_path / "types", self.envs(lengths=[[4, 5], [9]], rewards=rewards)).check()
+        numbers = [np.float32(0.1), 3, np.int64(-7), True, np.bool_(False), np.array(0.5), np.float16(2), 2**60]
+        rewards = [*numbers, np.array([2.0])] if self.adapter.faithful else numbers
+        types = self.record(tmp_path / "types", self.envs(lengths=[[4, 5], [9]], rewards=rewards))
+        types.check(verified=False)
         envs = self._raw(BOX, np.zeros((4, 2), np.float32), np.zeros((3, 2), np.float32), [np.ones(1)] * 3)
         for env in envs:
             env.reward_space = spaces.Box(-9, 9, (1,))  # type: ignore[attr-defined]
-        self.record(tmp_path / "items", envs, 1, None).check()
+        self.record(tmp_path / "items", envs, 1, None).check(verified=False)
 
     def test_nothing_that_was_handed_over_is_kept(self, tmp_path: Path) -> None:
         """Environments that overwrite their arrays and infos, and actions that change later, do no harm."""
         for name in ("box", "many", "pair"):
             with case(name):
                 space = KINDS.get(name, BOX)
-                self.record(tmp_path / name, self.envs(space, space, reuses=True)).check()
+                played = self.envs(space, space, reuses=True)
+                self.record(tmp_path / name, played).check(verified=name == "many")
 
     def test_vector_rewards_are_stored(self, tmp_path: Path) -> None:
         """With a reward shape each step has several rewards, and the return is a list of sums."""
@@ -216,7 +218,7 @@ class RecorderContract:
         with self.adapter.open(store, envs) as driver:
             play(driver, envs, 2)
         found = Recording(store.refresh(), envs, self.adapter)
-        found.check()
+        found.check(verified=False)
         assert all(episode.rewards.shape == (len(episode), 2) for _, episode, _ in found.pairs())
 
     def test_values_that_are_logged_stand_beside_their_observation(self, tmp_path: Path) -> None:
@@ -245,7 +247,7 @@ class RecorderContract:
                 for t in range(episode.length + 1):
                     with case(f"environment {lane}, episode {number}, row {t}"):
                         assert same_info(logged_row(episode.policy, t), expected[lane].get((number, t), {}))
-        found.check()
+        found.check(verified=False)
 
     def test_seeds_of_any_size_come_back(self, tmp_path: Path) -> None:
         """A seed is kept exactly as a plain int, however wide, and 0 is a seed like any other."""
