@@ -10,6 +10,7 @@ import textwrap
 import threading
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -34,6 +35,7 @@ from episodelake.store.journal.reading import PartReader
 from episodelake.store.journal.records import RunHeader
 from episodelake.store.journal.run_journal import PartWriter, part_path
 from episodelake.store.spaces.arrow import UNGATHERED
+from episodelake.testing.adapters import case
 from waiting import line_of
 
 SHAPE = (64, 64, 3)
@@ -123,20 +125,25 @@ def test_short_and_uneven_values_stay() -> None:
     assert Packer().packed(little) is little
 
 
-@pytest.mark.parametrize(
-    "value_bytes",
-    [str(SIZE - 1), str(SIZE + 1), str(2**31 - 1), str(2**40), "0", "-1", "many", ""],
-)
-def test_a_journal_that_claims_other_sizes_is_set_aside(value_bytes: str, tmp_path: Path) -> None:
+def test_a_journal_that_claims_other_sizes_is_set_aside(tmp_path: Path) -> None:
     """Nobody unpacks more or less than what was packed, nor makes room for what cannot be there."""
-    store = el.create(tmp_path / "store", observation_space=FRAMES, action_space=gymnasium.spaces.Discrete(2))
-    batch = Packer().packed(journal_rows(store, 5))
-    place = batch.schema.get_field_index("observation")
-    field = pa.field("observation", PACKED, metadata={VALUE_BYTES: value_bytes.encode()})
-    dead_journal(tmp_path / "store", batch.set_column(place, field, batch.column(place)))
-    with pytest.raises(el.errors.CorruptStoreError, match=r"000000\.frames"):
-        el.recover(tmp_path / "store")
-    assert [path.name for path in (tmp_path / "store/journal").iterdir()] == ["run-0123456789abcde.damaged"]
+    cases: list[Any] = [str(SIZE - 1), str(SIZE + 1), str(2**31 - 1), str(2**40), "0", "-1", "many", ""]
+    for number, value_bytes in enumerate(cases):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        with case(value_bytes):
+            store = el.create(
+                folder / "store", observation_space=FRAMES, action_space=gymnasium.spaces.Discrete(2)
+            )
+            batch = Packer().packed(journal_rows(store, 5))
+            place = batch.schema.get_field_index("observation")
+            field = pa.field("observation", PACKED, metadata={VALUE_BYTES: value_bytes.encode()})
+            dead_journal(folder / "store", batch.set_column(place, field, batch.column(place)))
+            with pytest.raises(el.errors.CorruptStoreError, match=r"000000\.frames"):
+                el.recover(folder / "store")
+            assert [path.name for path in (folder / "store/journal").iterdir()] == [
+                "run-0123456789abcde.damaged"
+            ]
 
 
 @pytest.mark.parametrize("packing", [True, False])
