@@ -191,7 +191,8 @@ class RecorderContract:
 
     def test_rewards_of_every_number_type_are_stored(self, tmp_path: Path) -> None:
         """A reward may be any single number, an array of one item included, and comes back as its float64."""
-        numbers = [np.float32(0.1), 3, np.int64(-7), True, np.bool_(False), np.array(0.5), np.float16(2), 2**60]
+        whole = [3, np.int64(-7), True, np.bool_(False), 2**60]
+        numbers = [np.float32(0.1), *whole, np.array(0.5), np.float16(2)]
         rewards = [*numbers, np.array([2.0])] if self.adapter.faithful else numbers
         types = self.record(tmp_path / "types", self.envs(lengths=[[4, 5], [9]], rewards=rewards))
         types.check(verified=False)
