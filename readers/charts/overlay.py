@@ -10,12 +10,10 @@ import altair as alt
 import numpy as np
 
 from ...store.errors import NothingToDrawError
-from ...store.layout import RUNS
 from ..chart_session import ChartSession
 from ..context import ReadContext
 from ..episode_data import EpisodeData
 from ..formatting import counted
-from ..frames import collected, stored_frame
 from ..sql.session import QuerySession
 from .chart import AnyChart, color_channel, finished, stacked, tooltip_of, values_of
 from .episode_chart import chosen_signals, signal_labels
@@ -44,7 +42,8 @@ def draw_overlay(
     names = list(dict.fromkeys(signal.name for signals in aligned.values() for signal in signals))
     drawn = names[:MOST_PANELS]
     split = _divergence(aligned, zeros, drawn)
-    runs = dict(collected(stored_frame(context.snapshot, RUNS).select("run_id", "name")).iter_rows())
+    with ChartSession(context, steps=False) as bench:
+        runs = {row["run_id"]: row["name"] for row in bench.rows("SELECT run_id, name FROM runs")}
     labels = short_labels(list(aligned), runs)
     first = next(episode for episode in some if episode.id in aligned)
     titles = {name: name for name in drawn}

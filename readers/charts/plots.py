@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ...store.common.arguments import missing_attribute
+from ...store.common.arguments import suggest
 from ...store.common.optional_packages import require
 from ..context import ReadContext
 from ..episode_data import EpisodeData
@@ -38,7 +38,8 @@ class Plots:
 
         def __getattr__(self, name: str) -> Any:
             """Name the charts that are like an unknown one."""
-            raise missing_attribute(self, name)
+            near = suggest(name, [each for each in vars(Plots) if not each.startswith("_")])
+            raise AttributeError(f"plot has no attribute {name!r}.{near}", name=name, obj=self)
 
         def __call__(self, *args: Any, **options: Any) -> Any:
             """Name the charts, of which `plot` alone is none."""

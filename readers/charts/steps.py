@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import gymnasium
 import numpy as np
 
-from ...store.manifest import dimension_names
+from ...store.errors import CorruptStoreError
 from ...store.schema import StepSchema
 from ...store.snapshot import Snapshot
 from ..chart_session import ChartSession
@@ -53,10 +53,14 @@ def elements_of(schema: StepSchema, root: str) -> list[Element]:
 
 def named(elements: Sequence[Element], snapshot: Snapshot) -> list[Element]:
     """Return elements whose names have those of the card behind them: `action[0] (shoulder)`."""
+    try:
+        card = snapshot.card
+    except CorruptStoreError:
+        return [*elements]
     codecs = [codec for part in snapshot.schema.parts for codec in (part.observation, part.action)]
     sizes = {leaf.column: leaf.size for codec in codecs for leaf in codec.leaves if leaf.shape}
     columns = {each.column for each in elements if each.column in sizes}
-    names = {column: dimension_names(snapshot.layout, column, sizes[column]) for column in columns}
+    names = {column: card.dimension_names(column, sizes[column]) for column in columns}
     found = []
     for each in elements:
         index = each.name.rpartition("[")[2].removesuffix("]")
