@@ -36,8 +36,8 @@ from .moments import text_of
 from .overview_pane import OverviewPane
 from .panes.compare_pane import ComparePane
 from .panes.player import Player
+from .panes.reasons import ReasonBar
 from .panes.recording_pane import RecordingPane
-from .reasons import ReasonBar
 from .sql_pane import SqlPane
 from .tab import Tab
 from .widgets import BUNDLE_PATH, GONE, add_grip, note, path_label, vega_bundle
