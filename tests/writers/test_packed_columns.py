@@ -20,6 +20,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import episodelake as el
+from effort import with_folders
 from episodelake.store.common.prefetch import prefetch
 from episodelake.store.journal.packed_columns import (
     PACKED,
@@ -128,9 +129,7 @@ def test_short_and_uneven_values_stay() -> None:
 def test_a_journal_that_claims_other_sizes_is_set_aside(tmp_path: Path) -> None:
     """Nobody unpacks more or less than what was packed, nor makes room for what cannot be there."""
     cases: list[Any] = [str(SIZE - 1), str(SIZE + 1), str(2**31 - 1), str(2**40), "0", "-1", "many", ""]
-    for number, value_bytes in enumerate(cases):
-        folder = tmp_path / str(number)
-        folder.mkdir()
+    for folder, value_bytes in with_folders(cases, tmp_path):
         with case(value_bytes):
             store = el.create(
                 folder / "store", observation_space=FRAMES, action_space=gymnasium.spaces.Discrete(2)
