@@ -1,6 +1,7 @@
 """How much a run does: examples of a test in each profile of `conftest.py`, and cases of one that loops."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -32,6 +33,13 @@ def some(cases: Iterable[Any], count: int = 0) -> list[Any]:
         pytest.param(parts[1], id="others", marks=pytest.mark.further),
     ]
     return marked if parts[1] else marked[:1]
+
+
+def with_folders(cases: Iterable[Any], folder: Path) -> Iterator[tuple[Path, Any]]:
+    """Cases to loop over, each behind an empty folder of its own below a folder."""
+    for number, each in enumerate(cases):
+        (own := folder / str(number)).mkdir()
+        yield own, each
 
 
 def spread(length: int, count: int) -> set[int]:

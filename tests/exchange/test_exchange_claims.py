@@ -13,6 +13,7 @@ import pytest
 from gymnasium import spaces
 
 import episodelake as el
+from effort import with_folders
 from episodelake.testing.adapters import case
 
 FURTHER = pytest.mark.further
@@ -119,9 +120,7 @@ def test_a_damaged_table_is_refused_with_its_place(tmp_path: Path) -> None:
         ({"seed": [1.5, 1.5, 3.0, 3.0]}, "`seed` are no whole numbers"),
         ({"observation": [2**64 - 1, 0, 1, 2]}, "uint64 suggests no space"),
     ]
-    for number, (changed, message) in enumerate(cases):
-        folder = tmp_path / str(number)
-        folder.mkdir()
+    for folder, (changed, message) in with_folders(cases, tmp_path):
         with case((changed, message)):
             table = pl.DataFrame({**ROWS, **changed}, strict=False)
             if "uint64" in message:

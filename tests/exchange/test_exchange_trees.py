@@ -17,7 +17,7 @@ from PIL import Image
 
 import episodelake as el
 import robot_files
-from effort import some
+from effort import some, with_folders
 from episodelake.testing.adapters import case
 
 NO_LAST = "a last observation, which the source lacks"
@@ -187,9 +187,7 @@ _REPLAY_BUFFERS_IN_ZARR: Any = [
 @pytest.mark.parametrize("cases", some(_REPLAY_BUFFERS_IN_ZARR))
 def test_replay_buffers_in_zarr(tmp_path: Path, cases: Any) -> None:
     """Folders and zip files of both versions; poses of UMI are the actions of their own step."""
-    for number, (version, name, keys) in enumerate(cases):
-        folder = tmp_path / str(number)
-        folder.mkdir()
+    for folder, (version, name, keys) in with_folders(cases, tmp_path):
         with case((version, name, keys)):
             arrays = robot_files.replay_buffer(folder / name, version, keys=keys)
             report = el.import_dataset(folder / name, folder / "store")

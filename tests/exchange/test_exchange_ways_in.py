@@ -17,7 +17,7 @@ import pytest
 from gymnasium import spaces
 
 import episodelake as el
-from effort import some
+from effort import some, with_folders
 from episodelake.testing.adapters import case
 
 LENGTHS = (3, 1, 4)
@@ -112,9 +112,7 @@ _EACH_FILE_IS_AN_EPISODE: Any = [
 @pytest.mark.parametrize("cases", some(_EACH_FILE_IS_AN_EPISODE))
 def test_each_file_is_an_episode(tmp_path: Path, cases: Any) -> None:
     """In a folder, by a pattern, and in a list; names are no patterns themselves."""
-    for number, (how, kind) in enumerate(cases):
-        folder = tmp_path / str(number)
-        folder.mkdir()
+    for folder, (how, kind) in with_folders(cases, tmp_path):
         with case((how, kind)):
             written(folder / "logs", kind)
             source: Any = folder / "logs"
@@ -213,9 +211,7 @@ FORMS = [
 
 def test_arrays_and_lists_are_tables(tmp_path: Path) -> None:
     """Without a mapping, by obvious names; flags and dicts separate the episodes."""
-    for number, form in enumerate([*FORMS, "trajectories", "trajectories with ids"]):
-        folder = tmp_path / str(number)
-        folder.mkdir()
+    for folder, form in with_folders([*FORMS, "trajectories", "trajectories with ids"], tmp_path):
         with case(form):
             report = el.import_dataset(in_memory(form, folder), folder / "s", last_observation="missing")
             check(el.open(folder / "s"))
@@ -509,9 +505,7 @@ _MASKED_ELEMENTS_ARE_REFUSED: Any = [
 @pytest.mark.parametrize("cases", some(_MASKED_ELEMENTS_ARE_REFUSED))
 def test_masked_elements_are_refused(tmp_path: Path, cases: Any) -> None:
     """A value under a mask is not part of the data."""
-    for number, (column, form) in enumerate(cases):
-        folder = tmp_path / str(number)
-        folder.mkdir()
+    for folder, (column, form) in with_folders(cases, tmp_path):
         with case((column, form)):
             arrays: dict[str, Any] = {
                 "obs": np.arange(3.0),
@@ -544,9 +538,7 @@ _HALF_OF_A_LAST_TRANSITION_IS_C: Any = [
 @pytest.mark.parametrize("cases", some(_HALF_OF_A_LAST_TRANSITION_IS_C))
 def test_half_of_a_last_transition_is_counted_as_lost(tmp_path: Path, cases: Any) -> None:
     """A last row with only one of action and reward is that of the last observation; the other is lost."""
-    for number, (last, (column, lost), form) in enumerate(cases):
-        folder = tmp_path / str(number)
-        folder.mkdir()
+    for folder, (last, (column, lost), form) in with_folders(cases, tmp_path):
         with case((last, column, lost, form)):
             columns: dict[str, Any] = {"obs": [1.0, 2.0, 3.0], "action": [0, 1, 1], "reward": [1.0, 2.0, 5.0]}
             if form == "frame":

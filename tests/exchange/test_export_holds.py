@@ -11,7 +11,7 @@ import pytest
 from gymnasium import spaces
 
 import episodelake as el
-from effort import some
+from effort import some, with_folders
 from episodelake.testing.adapters import case
 
 OBSERVATION = spaces.Box(-np.inf, np.inf, (2,), np.float32)
@@ -96,9 +96,7 @@ _ANNOTATIONS_ARE_COUNTED_WHERE_: Any = [
 @pytest.mark.parametrize("cases", some(_ANNOTATIONS_ARE_COUNTED_WHERE_))
 def test_annotations_are_counted_where_they_have_a_value(tmp_path: Path, cases: Any) -> None:
     """Whatever an annotation is called, as many are lost as the exported episodes have values."""
-    for place, (name, chosen) in enumerate(cases):
-        folder = tmp_path / str(place)
-        folder.mkdir()
+    for folder, (name, chosen) in with_folders(cases, tmp_path):
         with case((name, chosen)):
             store = store_at(folder / "store")
             for _ in range(4):

@@ -16,7 +16,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from pettingzoo import AECEnv, ParallelEnv
 
 import episodelake as el
-from effort import some
+from effort import some, with_folders
 from episodelake.store.environments.codecs import decode_argument, encode_argument, is_opaque, opaque_parts
 from episodelake.testing.adapters import case
 from pools import Pool
@@ -369,9 +369,7 @@ _VALUES_OF_ANY_LIBRARY_BECOME_N: Any = [
 @pytest.mark.parametrize("cases", some(_VALUES_OF_ANY_LIBRARY_BECOME_N))
 def test_values_of_any_library_become_numbers(tmp_path: Path, cases: Any) -> None:
     """Observations, actions, rewards, flags, infos, logged values and metadata are the numbers of numpy."""
-    for number, (kind, record) in enumerate(cases):
-        folder = tmp_path / str(number)
-        folder.mkdir()
+    for folder, (kind, record) in with_folders(cases, tmp_path):
         with case((kind, record)):
             store = el.create(folder / "store", Giving(kind))
             record(store, kind)

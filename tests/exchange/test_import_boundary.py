@@ -21,6 +21,7 @@ from deltalake import write_deltalake
 from gymnasium.spaces import Box, Discrete
 
 import episodelake as el
+from effort import with_folders
 from episodelake.testing.adapters import case
 
 h5py = pytest.importorskip("h5py")
@@ -107,9 +108,7 @@ def test_patterns_are_lerobots_alone(tmp_path: Path) -> None:
         None,
         ["data"],
     ]
-    for number, pattern in enumerate(cases):
-        folder = tmp_path / str(number)
-        folder.mkdir()
+    for folder, pattern in with_folders(cases, tmp_path):
         with case(pattern):
             source = copied("lerobot-v3", folder)
             info = json.loads((source / "meta/info.json").read_text())

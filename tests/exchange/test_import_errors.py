@@ -21,7 +21,7 @@ from gymnasium.spaces import Box
 from typer.testing import CliRunner
 
 import episodelake as el
-from effort import some
+from effort import some, with_folders
 from episodelake.terminal.app import app
 from episodelake.testing.adapters import case
 from episodelake.writers.importing.boundary import located, reading
@@ -219,9 +219,7 @@ def test_empty_sources_are_named(tmp_path: Path) -> None:
         (lambda folder: str(folder / "some/*.csv"), "some/b.csv is empty: it has 0 bytes"),
         (lambda folder: folder / "none", "none is an empty folder"),
     ]
-    for number, (make, message) in enumerate(cases):
-        here = tmp_path / str(number)
-        here.mkdir()
+    for here, (make, message) in with_folders(cases, tmp_path):
         with case((make, message)):
             (here / "some").mkdir()
             (here / "none").mkdir()
@@ -241,9 +239,7 @@ _INTEGERS_ARE_EXACT_OR_REFUSED: Any = [
 @pytest.mark.parametrize("cases", some(_INTEGERS_ARE_EXACT_OR_REFUSED))
 def test_integers_are_exact_or_refused(tmp_path: Path, cases: Any) -> None:
     """DuckDB reads a column with fractions as doubles, which hold no other integers beyond 53 bits."""
-    for number, (suffix, integer) in enumerate(cases):
-        folder = tmp_path / str(number)
-        folder.mkdir()
+    for folder, (suffix, integer) in with_folders(cases, tmp_path):
         with case((suffix, integer)):
             for exact, value in ((False, integer), (True, 2**53), (True, 2**60)):
                 table = rows().to_dicts()

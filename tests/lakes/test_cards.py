@@ -21,7 +21,7 @@ from playwright.sync_api import sync_playwright
 
 import episodelake as el
 from agent_environments import Comings
-from effort import some
+from effort import some, with_folders
 from episodelake.readers.blocks import SegmentFile
 from episodelake.readers.charts import html
 from episodelake.readers.charts.html import duration, number
@@ -220,9 +220,7 @@ def test_a_damaged_file_is_told_and_the_rest_is_shown(
     store: el.EpisodeStore, tmp_path: Path, cases: Any
 ) -> None:
     """However a file is damaged, no card raises; what can be read is shown."""
-    for place, (table, how) in enumerate(cases):
-        folder = tmp_path / str(place)
-        folder.mkdir()
+    for folder, (table, how) in with_folders(cases, tmp_path):
         with case((table, how)):
             copy = folder / "copy"
             shutil.copytree(store.path, copy)

@@ -15,6 +15,7 @@ import polars as pl
 import pytest
 
 import episodelake as el
+from effort import with_folders
 from episodelake.testing.adapters import case
 
 LENGTHS = [5, 1, 17, 9, 30, 2, 11]
@@ -114,9 +115,7 @@ CASES: dict[str, tuple[str, Callable[[Any], str], dict[str, Any]]] = {
 
 def test_batches_are_those_of_the_former_spelling(store: el.EpisodeStore, tmp_path: Path) -> None:
     """For the same seeds: each digest was computed by the version before, with its keywords."""
-    for number, name in enumerate(CASES):
-        folder = tmp_path / str(number)
-        folder.mkdir()
+    for folder, name in with_folders(CASES, tmp_path):
         with case(name), pytest.MonkeyPatch.context() as monkeypatch:
             monkeypatch.chdir(folder)
             expected, digest_of, arguments = CASES[name]

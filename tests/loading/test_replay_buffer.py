@@ -19,6 +19,7 @@ from gymnasium.spaces import Box, Dict, Discrete, Text
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import episodelake as el
+from effort import with_folders
 from episodelake.testing.adapters import case
 from pools import Pool
 from waiting import PATIENCE
@@ -167,9 +168,7 @@ def _play(env: gymnasium.Env, plain: Plain, steps: int, cut_every: int = 0) -> N
 
 def test_steps_can_be_sampled_at_once(tmp_path: Path) -> None:
     """At any moment a buffer has the newest transitions, their spans and sequences, as plain lists have."""
-    for number, (capacity, at_once) in enumerate(itertools.product([1, 5, 23, 200], [1, 17])):
-        folder = tmp_path / str(number)
-        folder.mkdir()
+    for folder, (capacity, at_once) in with_folders(itertools.product([1, 5, 23, 200], [1, 17]), tmp_path):
         with case((capacity, at_once)):
             store, plain = _store(folder / "store"), Plain(capacity)
             buffer = store.replay_buffer(capacity)

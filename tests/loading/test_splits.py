@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import episodelake as el
-from effort import some
+from effort import some, with_folders
 from episodelake.testing.adapters import case
 from maintenance_stores import assert_faces_agree, awkward_store, contents, ids_of
 from real_environments import NUMBERED_SPACES, numbered_store, write_numbered
@@ -155,9 +155,7 @@ BAD: dict[str, Any] = {
 @pytest.mark.parametrize("cases", some(BAD, 4))
 def test_bad_shares(tmp_path: Path, cases: Any) -> None:
     """Shares that are none change nothing."""
-    for number, kind in enumerate(cases):
-        folder = tmp_path / str(number)
-        folder.mkdir()
+    for folder, kind in with_folders(cases, tmp_path):
         with case(kind):
             store = numbered_store(folder / "store", [2, 3])
             version = store.version

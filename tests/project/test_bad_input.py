@@ -28,7 +28,7 @@ from gymnasium.vector import VectorEnv
 import episodelake as el
 import independent_journal
 from agent_environments import Comings, Turns
-from effort import some
+from effort import some, with_folders
 from episodelake.testing.adapters import case
 from nasty_environments import (
     Nested,
@@ -195,9 +195,7 @@ _WHAT_IS_NO_FLAG_IS_REFUSED: Any = [
 @pytest.mark.parametrize("cases", some(_WHAT_IS_NO_FLAG_IS_REFUSED))
 def test_what_is_no_flag_is_refused(tmp_path: Path, cases: Any) -> None:
     """A flag is a boolean, or 0 or 1: nothing else becomes True or False, on any way in."""
-    for number, (given, name, way) in enumerate(cases):
-        folder = tmp_path / str(number)
-        folder.mkdir()
+    for folder, (given, name, way) in with_folders(cases, tmp_path):
         with case((given, name, way)):
             store = new_store(folder, SmallEnv())
             if way is write:
@@ -263,9 +261,7 @@ def test_masked_arrays_are_refused(tmp_path: Path) -> None:
         (answer, {"observation": HIDDEN}),
         (answer, {"extra": {"m": HIDDEN}}),
     ]
-    for number, (way, says) in enumerate(cases):
-        folder = tmp_path / str(number)
-        folder.mkdir()
+    for folder, (way, says) in with_folders(cases, tmp_path):
         with case((way, says)):
             store = new_store(folder, SmallEnv())
             with pytest.raises(
@@ -311,9 +307,7 @@ _WHAT_THE_ENVIRONMENT_GIVES_MUS: Any = [
 @pytest.mark.parametrize("cases", some(_WHAT_THE_ENVIRONMENT_GIVES_MUS, 6))
 def test_what_the_environment_gives_must_fit(tmp_path: Path, cases: Any) -> None:
     """A wrong observation or reward raises SpaceMismatchError naming it; the episode up to there is kept."""
-    for number, (what, wrong) in enumerate(cases):
-        folder = tmp_path / str(number)
-        folder.mkdir()
+    for folder, (what, wrong) in with_folders(cases, tmp_path):
         with case((what, wrong)):
             env = WrongAt(wrong, what, 3)
             store = new_store(folder, env)
@@ -388,9 +382,7 @@ WRONG_ACTIONS: list[tuple[Callable[[], gym.Env], Any]] = [
 @pytest.mark.parametrize("cases", some(WRONG_ACTIONS, 8))
 def test_a_wrong_action_never_reaches_the_environment(tmp_path: Path, cases: Any) -> None:
     """An action outside the structure raises before the environment is stepped, and the episode goes on."""
-    for number, (make, wrong) in enumerate(cases):
-        folder = tmp_path / str(number)
-        folder.mkdir()
+    for folder, (make, wrong) in with_folders(cases, tmp_path):
         with case((make, wrong)):
             env = make()
             store = new_store(folder, env)

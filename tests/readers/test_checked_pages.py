@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import episodelake as el
+from effort import with_folders
 from episodelake.store.schema import check_stored_type
 from episodelake.testing.adapters import case
 from real_environments import numbered_store
@@ -61,9 +62,7 @@ def damage(path: Path, table: str, column: str, name: str = "*.parquet") -> Path
 
 def test_a_damaged_page_is_named_before_an_engine_reads_it(tmp_path: Path) -> None:
     """Frames and queries over steps raise an error that names the file, also after a refresh."""
-    for number, reader in enumerate(READERS):
-        folder = tmp_path / str(number)
-        folder.mkdir()
+    for folder, reader in with_folders(READERS, tmp_path):
         with case(reader):
             whole = numbered_store(folder / "store", [20, 30])
             READERS[reader](el.open(whole.path, check_pages=True))

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 import episodelake as el
 from checkout import REPOSITORY
-from effort import examples, some
+from effort import examples, some, with_folders
 from episodelake.readers.loading import follow_feed
 from episodelake.testing.adapters import case
 from episodelake.writers.episodes import whole_rows
@@ -636,9 +636,7 @@ CONDITIONS = [
 @pytest.mark.parametrize("cases", some(CONDITIONS, 5))
 def test_filters_of_followers(tmp_path: Path, cases: Any) -> None:
     """A follower shows what the same filter of the whole store gives, whatever rows the filter looks at."""
-    for place, condition in enumerate(cases):
-        folder = tmp_path / str(place)
-        folder.mkdir()
+    for folder, condition in with_folders(cases, tmp_path):
         with case(condition):
             store = el.create(folder / "s", observation_space=Box(-9, 9, (1,)), action_space=Discrete(2))
             with store.writer() as writer:

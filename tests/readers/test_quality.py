@@ -12,7 +12,7 @@ import pytest
 from gymnasium import spaces
 
 import episodelake as el
-from effort import some
+from effort import some, with_folders
 from episodelake.testing.adapters import case
 
 GAMMA = 0.9
@@ -219,9 +219,7 @@ _ARGUMENTS_OUT_OF_RANGE_ARE_REF: Any = [
 @pytest.mark.parametrize("cases", some(_ARGUMENTS_OUT_OF_RANGE_ARE_REF, 14))
 def test_arguments_out_of_range_are_refused(tmp_path: Path, cases: Any) -> None:
     """A wrong argument is refused by its name before anything is computed."""
-    for number, (name, value) in enumerate(cases):
-        folder = tmp_path / str(number)
-        folder.mkdir()
+    for folder, (name, value) in with_folders(cases, tmp_path):
         with case((name, value)), pytest.raises(el.errors.InvalidArgumentError, match=name):
             fill(folder / "store").quality(**{name: value})  # pyright: ignore[reportArgumentType]
 

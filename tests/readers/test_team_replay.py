@@ -16,7 +16,7 @@ from pettingzoo.utils import parallel_to_aec
 
 import episodelake as el
 from agent_environments import Comings, Turns
-from effort import some
+from effort import some, with_folders
 from episodelake.testing.adapters import case
 from faults.teams import AGENTS, TEAM_SPACES, InTurn, TeamScript, Together
 from plain_agents import play_parallel, play_turns, random_policy
@@ -42,9 +42,7 @@ def play(env: Any, seed: int, steps: int = 10_000) -> None:
 @pytest.mark.parametrize("cases", some(REAL, 3))
 def test_real_environments_replay(tmp_path: Path, cases: Any) -> None:
     """Whole episodes and one that was cut come out as recorded, one after the other in one environment."""
-    for number, name in enumerate(cases):
-        folder = tmp_path / str(number)
-        folder.mkdir()
+    for folder, name in with_folders(cases, tmp_path):
         with case(name):
             make = REAL[name]
             store = el.create(folder / "store", make())
@@ -191,9 +189,7 @@ def test_tolerances(scripted: dict[bool, el.Episode]) -> None:
 @pytest.mark.parametrize("cases", some(range(3, 12), 3))
 def test_an_interrupted_episode_is_played_as_far_as_its_turns_are_known(tmp_path: Path, cases: Any) -> None:
     """A crash may lose turns that agents were waiting on; what is there replays, and the report says so."""
-    for number, turns in enumerate(cases):
-        folder = tmp_path / str(number)
-        folder.mkdir()
+    for folder, turns in with_folders(cases, tmp_path):
         with case(turns):
             script = TeamScript(1, 30, "terminated", turns=True)
             recorder = el.create(folder / "store", agents=TEAM_SPACES).record(InTurn({1: script}))

@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 
 import episodelake as el
+from effort import with_folders
 from episodelake.rollouts.formats import records
 from episodelake.rollouts.formats.records import first_keys, parsed
 from episodelake.testing.adapters import case
@@ -237,9 +238,7 @@ def test_damaged_traces_are_refused_or_skipped(tmp_path: Path) -> None:
         (b"[" * 100_000, "line 2 cannot be read: RecursionError"),
         ([1], "is a list; expected an object"),
     ]
-    for number, (content, message) in enumerate(cases):
-        folder = tmp_path / str(number)
-        folder.mkdir()
+    for folder, (content, message) in with_folders(cases, tmp_path):
         with case((content, message)):
             source = lines(folder / "traces.jsonl", trace(id="t0"), content, trace(id="t2"))
             with pytest.raises(el.errors.DatasetError, match=message) as raised:
@@ -688,9 +687,7 @@ def test_rewritten_histories_and_subagents_are_counted(tmp_path: Path) -> None:
 
 def test_trajectories_go_out_as_they_came(tmp_path: Path) -> None:
     """The export has the same trajectory, of each version, and the rewards for the verifier."""
-    for number, version in enumerate(range(9)):
-        folder = tmp_path / str(number)
-        folder.mkdir()
+    for folder, version in with_folders(range(9), tmp_path):
         with case(version):
             given = trajectory(schema_version=f"ATIF-v1.{version}")
             given["steps"][3]["llm_call_count"] = 1

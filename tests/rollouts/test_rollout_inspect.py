@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import episodelake as el
+from effort import with_folders
 from episodelake.errors import DatasetError
 from episodelake.testing.adapters import case
 
@@ -213,9 +214,7 @@ def test_damaged_logs_are_refused_or_skipped(tmp_path: Path) -> None:
         ({"samples/7_epoch_1/sample.json": sample()}, "is a part of a sample"),
         ({"samples/7_epoch_1/sample.json": {}, "samples/7_epoch_1/messages/0.json": []}, "is a part of a"),
     ]
-    for number, (members, message) in enumerate(cases):
-        here = tmp_path / str(number)
-        here.mkdir()
+    for here, (members, message) in with_folders(cases, tmp_path):
         with case((members, message)):
             folder = here / "logs"
             folder.mkdir()

@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 
 import episodelake as el
-from effort import some
+from effort import some, with_folders
 from episodelake.store.delta.table import Table
 from episodelake.testing.adapters import case
 from maintenance_stores import (
@@ -90,9 +90,7 @@ _A_WRONG_CONDITION_DELETES_NOTH: Any = [
 @pytest.mark.parametrize("cases", some(_A_WRONG_CONDITION_DELETES_NOTH, 4))
 def test_a_wrong_condition_deletes_nothing(tmp_path: Path, cases: Any) -> None:
     """What is no condition is refused, and every episode stays."""
-    for number, condition in enumerate(cases):
-        folder = tmp_path / str(number)
-        folder.mkdir()
+    for folder, condition in with_folders(cases, tmp_path):
         with case(condition):
             store = numbered_store(folder / "store", [2, 3])
             version = store.version

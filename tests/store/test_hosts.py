@@ -22,6 +22,7 @@ import pytest
 from gymnasium import spaces
 
 import episodelake as el
+from effort import with_folders
 from episodelake.store.files import local as local_files
 from episodelake.store.files import locks
 from episodelake.store.files.locks import FileLock, OtherHostError, holder
@@ -398,9 +399,7 @@ def test_how_far_locks_of_mounts_reach(tmp_path: Path) -> None:
         ("1 1 DEVICE / /data rw - fuse.sshfs user@host: rw", False, False),
         ("1 1 DEVICE / /data rw - ext4 /dev/sda1 rw", True, False),
     ]
-    for number, (mount, local, shared) in enumerate(cases):
-        folder = tmp_path / str(number)
-        folder.mkdir()
+    for folder, (mount, local, shared) in with_folders(cases, tmp_path):
         with case((mount, local, shared)), pytest.MonkeyPatch.context() as monkeypatch:
             device = folder.stat().st_dev
             line = mount.replace("DEVICE", f"{os.major(device)}:{os.minor(device)}")

@@ -15,7 +15,7 @@ import pytest
 from gymnasium import spaces
 
 import episodelake as el
-from effort import some
+from effort import some, with_folders
 from episodelake.store.delta.table import Table
 from episodelake.store.environments.records import Records
 from episodelake.testing.adapters import case
@@ -91,20 +91,6 @@ def test_linked_files_are_not_written_to(tmp_path: Path) -> None:
     into.delete("length > 2")
     into.vacuum(older_than=NOW)
     assert {name: (source.path / name).read_bytes() for name in files_under(source.path)} == files
-
-
-@pytest.mark.further
-def test_overlapping_sources_with_annotations(tmp_path: Path) -> None:
-    """With annotations of steps too, every row of an overlap comes once."""
-    source = awkward_store(tmp_path / "source")
-    source.annotate(source.transitions.select("episode_id", "t", w=pl.col("t") * 0.5), on=STEP)
-    source.annotate(source.episodes.select("episode_id", v=pl.col("number")))
-    expected = {one["id"]: one for one in contents(source)}
-    some = source.copy(tmp_path / "some", "length > 2")
-    el.merge([some, source], tmp_path / "into")
-    into = el.open(tmp_path / "into")
-    assert_contents(into, [expected[name] for name in ids_of(into)])
-    assert_faces_agree(into)
 
 
 def test_a_store_into_itself(tmp_path: Path) -> None:
@@ -230,9 +216,7 @@ _RIVALS_OF_ONE_NAME_ARE_REFUSED: Any = [*itertools.product(["one of them", "anot
 @pytest.mark.parametrize("cases", some(_RIVALS_OF_ONE_NAME_ARE_REFUSED, 6))
 def test_rivals_of_one_name_are_refused_before_anything_is_written(tmp_path: Path, cases: Any) -> None:
     """The error names both stores, and no file is new or changed, wherever the second one stands."""
-    for number, (into, what) in enumerate(cases):
-        folder = tmp_path / str(number)
-        folder.mkdir()
+    for folder, (into, what) in with_folders(cases, tmp_path):
         with case((into, what)):
             left, right, third = (numbered_store(folder / name, [2]) for name in ("left", "right", "third"))
             first, second, expected = RIVALS[what]

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 import episodelake as el
-from effort import some
+from effort import some, with_folders
 from episodelake.testing.adapters import case
 
 WORKING = [
@@ -36,9 +36,7 @@ REFUSED = ["per%20cent", "per%cent", "new\nline", "back\\slash", "tab\tx", "retu
 @pytest.mark.parametrize("cases", some(WORKING, 2))
 def test_a_store_works_in_a_folder_of_any_name(tmp_path: Path, cases: Any) -> None:
     """Recording, SQL, frames, episodes, loaders, annotations and maintenance."""
-    for number, name in enumerate(cases):
-        folder = tmp_path / str(number)
-        folder.mkdir()
+    for folder, name in with_folders(cases, tmp_path):
         with case(name):
             path = folder / name
             env = gymnasium.make("CartPole-v1")

@@ -23,7 +23,7 @@ import pytest
 from gymnasium import spaces
 
 import episodelake as el
-from effort import some
+from effort import some, with_folders
 from episodelake.testing.adapters import case
 from real_environments import NUMBERED_SPACES, numbered_return, numbered_store, values_of, write_numbered
 from waiting import PATIENCE, line_of
@@ -68,9 +68,7 @@ _A_PATH_MAY_BE_TEXT_OF_ANY_LETT: Any = [
 @pytest.mark.parametrize("cases", some(_A_PATH_MAY_BE_TEXT_OF_ANY_LETT, 3))
 def test_a_path_may_be_text_of_any_letters(tmp_path: Path, cases: Any) -> None:
     """A path given as text, of any characters and below folders that are not there yet, works like a Path."""
-    for number, name in enumerate(cases):
-        here = tmp_path / str(number)
-        here.mkdir()
+    for here, name in with_folders(cases, tmp_path):
         with case(name):
             path = here / "not" / "yet" / name
             created = el.create(str(path), **NUMBERED_SPACES)
@@ -139,9 +137,7 @@ def test_wrong_arguments_create_nothing(tmp_path: Path) -> None:
         {**NUMBERED_SPACES, "card": {"object": object()}},
         {**NUMBERED_SPACES, "card": {"number": {1, 2}}},
     ]
-    for number, arguments in enumerate(cases):
-        folder = tmp_path / str(number)
-        folder.mkdir()
+    for folder, arguments in with_folders(cases, tmp_path):
         with case(arguments):
             with pytest.raises(el.errors.InvalidArgumentError) as caught:
                 el.create(folder / "store", **arguments)
@@ -475,9 +471,7 @@ def test_changing_the_card_writes_it(tmp_path: Path) -> None:
         lambda card: card.__delitem__("list"),
         lambda card: operator.ior(card, {"title": "Pong"}),
     ]
-    for number, change in enumerate(cases):
-        folder = tmp_path / str(number)
-        folder.mkdir()
+    for folder, change in with_folders(cases, tmp_path):
         with case(change):
             store = el.create(folder / "store", **NUMBERED_SPACES, card={"list": [1]})
             plain = {"list": [1]}
@@ -506,9 +500,7 @@ def test_changing_what_is_nested_in_the_card_writes_it(tmp_path: Path) -> None:
         lambda card: (card.update(late={"a": [1]}), card["late"]["a"].append(2))[1],
         lambda card: operator.iadd(card["list"], [3]) and None,
     ]
-    for number, change in enumerate(cases):
-        folder = tmp_path / str(number)
-        folder.mkdir()
+    for folder, change in with_folders(cases, tmp_path):
         with case(change):
             given = {"list": [1, {"deep": []}], "dict": {"key": ["a"]}}
             store = el.create(folder / "store", **NUMBERED_SPACES, card=given)

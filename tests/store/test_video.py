@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import episodelake as el
-from effort import some
+from effort import some, with_folders
 from episodelake.readers.blocks import SegmentFile
 from episodelake.readers.columns import step_arrays
 from episodelake.store.frames import EncodedFrames, ImageShape, VideoColumn, ffmpeg, video_column
@@ -268,9 +268,7 @@ READERS: dict[str, Callable[[el.EpisodeStore, Path], Frames]] = {
 
 def test_readers_give_the_recorded_frames(store: el.EpisodeStore, tmp_path: Path) -> None:
     """Each frame is the one that its state names."""
-    for number, reader in enumerate(READERS):
-        folder = tmp_path / str(number)
-        folder.mkdir()
+    for folder, reader in with_folders(READERS, tmp_path):
         with case(reader):
             found = set()
             for camera, episode, t, frame in READERS[reader](el.open(store.path), folder):
@@ -659,9 +657,7 @@ _REWRITES_KEEP_FRAMES: Any = [*itertools.product(SOURCES, OPERATIONS)]
 @pytest.mark.usefixtures("small_groups")
 def test_rewrites_keep_frames(tmp_path: Path, cases: Any) -> None:
     """No frame changes, none is decoded, and every row group begins with a chunk."""
-    for number, (source, operation) in enumerate(cases):
-        folder = tmp_path / str(number)
-        folder.mkdir()
+    for folder, (source, operation) in with_folders(cases, tmp_path):
         with case((source, operation)):
             store = SOURCES[source](folder)
             cells = {frame.tobytes() for episode in store for frame in episode.observations["odd"]}

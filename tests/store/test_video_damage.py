@@ -26,6 +26,7 @@ from gymnasium.spaces import Box, Discrete
 
 import episodelake as el
 import independent_tables
+from effort import with_folders
 from episodelake.store.frames import ImageShape, VideoColumn, ffmpeg
 from episodelake.testing.adapters import case
 from video_stores import CODECS, SHAPES, Cameras, check_episode, play, recorded_store
@@ -342,9 +343,7 @@ BAD_ENCODINGS: dict[str, tuple[Any, tuple[int, ...], Any, str]] = {
 
 def test_bad_encodings_are_refused(tmp_path: Path) -> None:
     """Before anything is written, with what was expected."""
-    for number, name in enumerate(BAD_ENCODINGS):
-        folder = tmp_path / str(number)
-        folder.mkdir()
+    for folder, name in with_folders(BAD_ENCODINGS, tmp_path):
         with case(name):
             encodings, shape, dtype, message = BAD_ENCODINGS[name]
             spaces = {"observation_space": Box(0, 255, shape, dtype), "action_space": Discrete(2)}

@@ -29,7 +29,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import episodelake as el
-from effort import examples, some
+from effort import examples, some, with_folders
 from episodelake.readers.replaying.environment import remake_env
 from episodelake.readers.replaying.run_envs import RunEnv
 from episodelake.store.environments.artifacts import keep_artifact
@@ -267,9 +267,7 @@ def test_files_that_cannot_be_kept(tmp_path: Path) -> None:
         {"a": 7},
         ["f"],
     ]
-    for number, files in enumerate(cases):
-        folder = tmp_path / str(number)
-        folder.mkdir()
+    for folder, files in with_folders(cases, tmp_path):
         with case(files), pytest.MonkeyPatch.context() as monkeypatch:
             monkeypatch.chdir(folder)
             Path("f").write_text("f")
@@ -391,9 +389,7 @@ STACKS: dict[str, Callable[[], gymnasium.Env]] = {
 @pytest.mark.parametrize("cases", some(STACKS.values(), 5))
 def test_environments_of_gymnasium_come_back_without_trust(tmp_path: Path, cases: Any) -> None:
     """What is made again has the same layers, plays like a fresh one, and replays what was recorded."""
-    for number, make in enumerate(cases):
-        folder = tmp_path / str(number)
-        folder.mkdir()
+    for folder, make in with_folders(cases, tmp_path):
         with case(make):
             store = record(folder / "store", make(), 40)
             again = store.make_env()
@@ -734,9 +730,7 @@ DAMAGED = {
 @pytest.mark.parametrize("cases", some(DAMAGED.values(), 6))
 def test_damaged_specs(tmp_path: Path, cases: Any) -> None:
     """What is no spec is told as damage of the store, with trust or without."""
-    for number, spec in enumerate(cases):
-        folder = tmp_path / str(number)
-        folder.mkdir()
+    for folder, spec in with_folders(cases, tmp_path):
         with case(spec):
             store = claiming_store(folder / "store", spec)
             for trust in (False, True):
@@ -808,9 +802,7 @@ WRONG_FILES: list[list[dict[str, Any]]] = [
 @pytest.mark.parametrize("cases", some(WRONG_FILES, 7))
 def test_files_cannot_choose_their_place(tmp_path: Path, cases: Any) -> None:
     """Names that lead out of the folder, and hashes that are none, are refused before anything is written."""
-    for number, files in enumerate(cases):
-        folder = tmp_path / str(number)
-        folder.mkdir()
+    for folder, files in with_folders(cases, tmp_path):
         with case(files), pytest.MonkeyPatch.context() as monkeypatch:
             temporary = folder / "temporary"
             temporary.mkdir()

@@ -23,6 +23,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import episodelake as el
+from effort import with_folders
 from episodelake.store.common.prefetch import prefetch
 from episodelake.store.journal import packed_columns
 from episodelake.store.journal.packed_columns import (
@@ -142,24 +143,21 @@ def packed_by_earlier_writers(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 def test_a_journal_that_claims_other_sizes_is_set_aside(tmp_path: Path) -> None:
     """Nobody unpacks more or less than what was packed, nor makes room for what cannot be there."""
-    packers = {PAGE_VALUE_BYTES: Packer().packed, VALUE_BYTES: packed_by_earlier_writers}
-    claims = [str(SIZE - 1), str(SIZE + 1), str(2**31 - 1), str(2**40), "0", "-1", "many", ""]
-    for number, (key, value_bytes) in enumerate(itertools.product(packers, claims)):
-        folder = tmp_path / str(number)
-        folder.mkdir()
+    sizes = [str(SIZE - 1), str(SIZE + 1), str(2**31 - 1), str(2**40), "0", "-1", "many", ""]
+    cases = itertools.product([PAGE_VALUE_BYTES, VALUE_BYTES], sizes)
+    for folder, (key, value_bytes) in with_folders(cases, tmp_path):
         with case((key, value_bytes)):
-            store = el.create(
-                folder / "store", observation_space=FRAMES, action_space=gymnasium.spaces.Discrete(2)
-            )
-            batch = packers[key](journal_rows(store, 5))
+            path = folder / "store"
+            spaces = {"observation_space": FRAMES, "action_space": gymnasium.spaces.Discrete(2)}
+            store = el.create(path, **spaces)
+            pack = Packer().packed if key == PAGE_VALUE_BYTES else packed_by_earlier_writers
+            batch = pack(journal_rows(store, 5))
             place = batch.schema.get_field_index("observation")
             field = pa.field("observation", PACKED, metadata={key: value_bytes.encode()})
-            dead_journal(folder / "store", batch.set_column(place, field, batch.column(place)))
+            dead_journal(path, batch.set_column(place, field, batch.column(place)))
             with pytest.raises(el.errors.CorruptStoreError, match=r"000000\.frames"):
-                el.recover(folder / "store")
-            assert [path.name for path in (folder / "store/journal").iterdir()] == [
-                "run-0123456789abcde.damaged"
-            ]
+                el.recover(path)
+            assert [each.name for each in (path / "journal").iterdir()] == ["run-0123456789abcde.damaged"]
 
 
 @pytest.mark.parametrize("pack", [Packer().packed, packed_by_earlier_writers, lambda batch: batch])

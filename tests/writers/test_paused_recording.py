@@ -19,7 +19,7 @@ from gymnasium.vector import SyncVectorEnv
 
 import episodelake as el
 from agent_environments import Comings
-from effort import some
+from effort import some, with_folders
 from episodelake.testing.adapters import case
 from nasty_environments import (
     SmallEnv,
@@ -104,9 +104,7 @@ _NO_RECOVERY_BRINGS_A_DISCARDED: Any = [
 @pytest.mark.parametrize("cases", some(_NO_RECOVERY_BRINGS_A_DISCARDED, 2))
 def test_no_recovery_brings_a_discarded_episode_back(tmp_path: Path, cases: Any) -> None:
     """Whether its rows were in the journal when it was discarded or not."""
-    for number, ((kind, durability), when) in enumerate(cases):
-        folder = tmp_path / str(number)
-        folder.mkdir()
+    for folder, ((kind, durability), when) in with_folders(cases, tmp_path):
         with case((kind, durability, when)):
             new_store(folder, SmallEnv(9))
             path = folder / "store"
@@ -169,9 +167,7 @@ _A_DISCARD_THAT_FAILS_MAY_BE_RE: Any = [*itertools.product([True, False], ["forg
 @pytest.mark.parametrize("cases", some(_A_DISCARD_THAT_FAILS_MAY_BE_RE, 2))
 def test_a_discard_that_fails_may_be_repeated(tmp_path: Path, cases: Any) -> None:
     """Interrupted anywhere, or without a journal, nothing of the episode is stored, not even by `close`."""
-    for number, (repeated, place, team) in enumerate(cases):
-        folder = tmp_path / str(number)
-        folder.mkdir()
+    for folder, (repeated, place, team) in with_folders(cases, tmp_path):
         with case((repeated, place, team)), pytest.MonkeyPatch.context() as monkeypatch:
             here = np.zeros(3, np.float32)
             spaces = Box(-9, 9, (3,), np.float32), Box(-1, 1, (2,), np.float32)

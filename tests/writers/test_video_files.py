@@ -13,6 +13,7 @@ import pytest
 from gymnasium import spaces
 
 import episodelake as el
+from effort import with_folders
 from episodelake.store.frames.chunks import Chunk
 from episodelake.testing.adapters import case
 from test_exchange_lerobot_video import ENCODERS, HEIGHT, WIDTH, decoded, encode, packets, pictures
@@ -53,9 +54,7 @@ def chunks(store: el.EpisodeStore, column: str) -> list[Chunk]:
 
 def test_a_file_is_like_an_array(tmp_path: Path) -> None:
     """Shape, dtype, single frames, slices, lists and all frames are those that PyAV decodes."""
-    for number, (suffix, name) in enumerate(itertools.product(["mp4", "mkv"], ENCODERS)):
-        folder = tmp_path / str(number)
-        folder.mkdir()
+    for folder, (suffix, name) in with_folders(itertools.product(["mp4", "mkv"], ENCODERS), tmp_path):
         with case((suffix, name)):
             file = video(folder / f"a.{suffix}", name)
             frames, whole = el.frames_of(file), decoded(file)
