@@ -1,4 +1,4 @@
-"""Why an episode stands out: its findings, above the open episode, each with its step and its signal."""
+"""Reasons for looking at an episode: its findings, each with its step and its signal."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class ReasonBar:
         return rows.filter([kind not in usual for kind in rows.select("kind", "column").iter_rows()])
 
     def signals(self, episode_id: str, column: str | None, t: int | None) -> list[str]:
-        """Return the signals that show why an episode of the newest version stands out.
+        """Return the signals of an episode's findings in the newest version.
 
         Args:
             episode_id: its id.

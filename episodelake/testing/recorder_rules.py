@@ -60,7 +60,7 @@ class Recording:
         """Fail unless the store has exactly what the environments showed, and is sound."""
         for lane, episode, rollout in self.pairs():
             with case(f"environment {lane}, episode of {len(rollout.actions)} steps"):
-                check_episode(episode, rollout, self.envs[lane], self.adapter.told(rollout, lane))
+                check_episode(episode, rollout, self.envs[lane], self.adapter.kept_infos(rollout, lane))
         assert not verified or self.store.verify().faults == ()
 
 
@@ -151,7 +151,7 @@ class RecorderContract:
     def test_infos_are_exact(self, sample: Recording) -> None:
         """T+1 infos come back with their types, absent keys absent, whatever keys and values they have."""
         for lane, episode, rollout in sample.pairs():
-            assert_infos(episode.infos, sample.adapter.told(rollout, lane))
+            assert_infos(episode.infos, sample.adapter.kept_infos(rollout, lane))
 
     def test_episodes_have_ids_numbers_and_seeds(self, sample: Recording) -> None:
         """Ids are unique, numbers count from 0, a seed is that of the reset, and the run has its metadata."""
@@ -451,7 +451,7 @@ class RecorderContract:
                 if len(stored) != len(true):
                     return False
                 for episode, rollout in zip(stored, true, strict=True):
-                    check_episode(episode, rollout, env, self.adapter.told(rollout, lane))
+                    check_episode(episode, rollout, env, self.adapter.kept_infos(rollout, lane))
         except AssertionError:
             return False
         return True
@@ -478,7 +478,7 @@ class RecorderContract:
             stored.sort(key=operator.attrgetter("started_at"))
             assert len(stored) == len(true)
             for episode, (env, rollout) in zip(stored, true, strict=True):
-                check_episode(episode, rollout, env, self.adapter.told(rollout, lane))
+                check_episode(episode, rollout, env, self.adapter.kept_infos(rollout, lane))
 
 
 def _logged(number: int, lane: int, **changed: Any) -> dict[str, Any]:

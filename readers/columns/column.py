@@ -50,7 +50,7 @@ class Column(ABC):
     value_bytes: float = field(default=0, kw_only=True)
 
     def facts(self, snapshot: Snapshot, pointers: Pointers) -> dict[str, Any]:
-        """Return the values that a cache tells columns apart by, beside the rows; JSON can hold them."""
+        """Return the values by which a cache distinguishes columns, beside the rows; JSON can hold them."""
         return {"column": self.name, "annotation": None}
 
     def check(self, snapshot: Snapshot, selection: Selection) -> None:

@@ -224,6 +224,11 @@ class StreamFeed(Feed):
         """See `Feed`."""
         return self.order.length
 
+    @property
+    def reads_objects(self) -> bool:
+        """See `Feed`."""
+        return self.source.blocks.snapshot.layout.root.local is None
+
     def facts(self) -> dict[str, Any]:
         """See `Feed`: without shuffling the order is that of other feeds."""
         if self.order.seed is None:
@@ -277,9 +282,9 @@ class StreamFeed(Feed):
             for future in coming:
                 yield future.result()
         finally:
-            # Row groups that are being decoded are waited for, the others are given up.
+            # The collector may close this generator inside a lock of `threading`: no thread is joined here.
             for pool in (decoding, ahead):
-                pool.shutdown(cancel_futures=True)
+                pool.shutdown(wait=False, cancel_futures=True)
 
     def _read(self, blocks: Blocks, run: Run, pool: Executor) -> ReadGroup:
         group = run.group

@@ -76,7 +76,8 @@ def blocks_of(source: ColumnSource, counts: np.ndarray, *, group_rows: int, sort
         episodes = _as_stored(source, episodes)
     segment, start = pointers.segment[episodes], pointers.row_start[episodes]
     groups = np.zeros(len(episodes), np.int64)
-    file_rows = np.array([file.rows for file in snapshot.step_files])
+    rows_of = {file.name: file.rows for file in snapshot.step_files}
+    file_rows = np.array([rows_of[name] for name in pointers.segments])
     by_segment = np.argsort(segment, kind="stable")
     firsts = np.flatnonzero(np.diff(segment[by_segment], prepend=-1))
     parts = np.split(by_segment, firsts[1:]) if len(firsts) else []

@@ -26,7 +26,7 @@ class PacketStream:
     Attributes:
         codec: "h264", "hevc" or "av1".
         extradata: of the chunks; streams with the same one can follow each other in a file.
-        packets: of H.264 and HEVC with start codes; the first has the parameters of the decoder.
+        packets: of H.264 and HEVC with start codes; keyframes have the parameters of the decoder.
         shown: int64, one per packet: the place at which its frame is shown, counted from 0. Those from the
             episode's number of frames on belong to none of its rows, but others are decoded with them.
         keys: bool, one per packet: the keyframes.
@@ -143,10 +143,9 @@ def packet_stream(cells: pa.Array, image: ImageShape) -> PacketStream | None:
         if row + count < len(cells) and (order[:needed] >= count).any():
             return None
         keys.append(len(packets))
-        packets += map(bytes, chunk.packets[:needed])
+        packets += _with_start_codes(first, [*map(bytes, chunk.packets[:needed])])
         shown.append(order[:needed] + row)
     assert first is not None
-    packets[:] = _with_start_codes(first, packets)
     is_key = np.isin(np.arange(len(packets)), keys)
     return PacketStream(first.codec, first.extradata, packets, np.concatenate(shown), is_key, image)
 

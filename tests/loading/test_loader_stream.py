@@ -29,7 +29,7 @@ from loader_batches import (
     segmented_store,
     small_row_groups,
 )
-from waiting import PATIENCE, background_threads
+from waiting import PATIENCE, background_threads, wait_until
 
 #: Bytes of a row of the column that the tests of the order read, doubled: half of a buffer is one group.
 _ROW = 2 * 16
@@ -128,10 +128,10 @@ def test_threads_end_with_the_iteration() -> None:
     next(batches)
     assert not no_threads()
     del batches
-    assert no_threads()
+    wait_until(lambda: not background_threads(), "the end of the background threads")
     for _ in loader:
         pass
-    assert no_threads()
+    wait_until(lambda: not background_threads(), "the end of the background threads")
 
 
 def test_an_error_of_the_thread_reaches_the_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,7 +147,8 @@ def test_an_error_of_the_thread_reaches_the_reader(tmp_path: Path, monkeypatch: 
     with pytest.raises(el.errors.CorruptStoreError, match=file.name):
         for _ in loader:
             found += 1
-    assert 0 < found < len(loader) and no_threads()
+    assert 0 < found < len(loader)
+    wait_until(lambda: not background_threads(), "the end of the background threads")
 
 
 def test_states_of_streams_and_other_caches() -> None:

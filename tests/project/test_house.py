@@ -481,7 +481,7 @@ DOORS: dict[str, Room] = {
         modules="exchange readers.exporting store.common.exchange writers.importing",
     ),
     "look": Room(
-        modules="explorer readers.charts readers.pictures _exploring",
+        modules="explorer explorer_process readers.charts readers.pictures",
         rooms="rollouts",
     ),
     "lakes": Room(
@@ -505,6 +505,16 @@ DOORS: dict[str, Room] = {
     ),
     "training": Room(
         modules="readers.columns readers.loading replay_buffer",
+        floor=True,
+    ),
+    "measures": Room(
+        modules="readers.measures",
+        rooms="training",
+        floor=True,
+    ),
+    "importing": Room(
+        modules="importing",
+        rooms="exchange",
         floor=True,
     ),
 }
@@ -552,6 +562,20 @@ def test_rooms_have_one_door() -> None:
     )
     declared = {name: {*room.rooms.split()} for name, room in DOORS.items()}
     assert used == declared, "Remove from `DOORS` the rooms that no module imports any more."
+
+
+#: The objects that offer everything hand their calls to rooms; no other module of the core needs one.
+ON_TOP = {"episodelake.readers.episode", "episodelake.readers.view"}
+
+
+def test_the_core_needs_no_room() -> None:
+    """Below the face, only the objects on top import from rooms; nothing else of the core calls upwards."""
+    upwards = {
+        module
+        for module, targets in library_graph().items()
+        if part_of(module) != "face" and room_of(module) is None and any(map(room_of, targets))
+    }
+    assert upwards == ON_TOP, "Move what the core needs below the rooms."
 
 
 #: Longer modules; the list may only shrink. Each method of a store is a docstring and a call.

@@ -20,8 +20,9 @@ from gymnasium import spaces
 
 import episodelake as el
 from episodelake.readers.tasks import Address
+from episodelake.store.common.engines import Engine
 from test_ray_reading import LENGTHS, SPACES, recorded
-from waiting import PATIENCE, wait_until
+from waiting import PATIENCE, closed_while_a_thread_begins, wait_until
 
 STEP = ("episode_id", "t")
 
@@ -296,20 +297,20 @@ SCRIPT = """
 import os, signal, sys
 from pathlib import Path
 import episodelake as el
-from episodelake import _mapping
+from episodelake.annotations import mapping
 
 path, log, point, engine, address = sys.argv[1:]
 if engine == "ray":
     import ray
     ray.init(address=address, log_to_driver=False)
-annotate = _mapping.annotate_episodes
+annotate = mapping.annotate_episodes
 
 def dying(*arguments):
     if point == "after":
         annotate(*arguments)
     os.kill(os.getpid(), signal.SIGKILL)
 
-_mapping.annotate_episodes = dying
+mapping.annotate_episodes = dying
 
 def length(episode):
     if point == "during" and episode.length == 12:
@@ -362,6 +363,13 @@ def counting(calls: list[str]) -> Callable[[Any], int]:
 def test_a_killed_process(store: el.EpisodeStore, point: str) -> None:
     """Killed while it computes, before the commit or after it: the same call makes it whole."""
     check_resumed(store, point, "local", "")
+
+
+def test_a_run_of_processes_is_closed_while_a_thread_begins() -> None:
+    """The collector may close an abandoned run inside the lock with which threads begin and end."""
+    pieces = Engine(workers=1).run(abs, range(-100, 0))
+    assert next(pieces) == (0, 100)
+    closed_while_a_thread_begins(pieces)
 
 
 def test_a_job_whose_store_changed(store: el.EpisodeStore) -> None:

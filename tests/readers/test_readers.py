@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import pickle
-import threading
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -31,7 +29,7 @@ from real_environments import (
     values_of,
     write_numbered,
 )
-from waiting import PATIENCE
+from waiting import closed_while_a_thread_begins
 
 LENGTHS = [3, 1, 5, 2, 8, 1, 4, 6, 2, 7, 1, 9]
 
@@ -819,17 +817,7 @@ def test_an_iteration_is_closed_while_a_thread_begins(store: el.EpisodeStore) ->
     episodes = iter(el.open(store.url))
     for episode in itertools.islice(episodes, 4):
         assert len(episode.observations)  # The next ones are read in the background.
-    begin, closed = threading.Event(), threading.Event()
-
-    def close() -> None:
-        begin.wait(PATIENCE)
-        episodes.close()
-        closed.set()
-
-    threading.Thread(target=close, daemon=True).start()
-    with getattr(threading, "_shutdown_locks_lock", contextlib.nullcontext()):
-        begin.set()
-        assert closed.wait(PATIENCE)
+    closed_while_a_thread_begins(episodes)
 
 
 @pytest.mark.parametrize("walk", WALKS)
