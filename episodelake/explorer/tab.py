@@ -14,6 +14,7 @@ from nicegui.events import GenericEventArguments
 
 from .address import Address
 from .live.watch import PAUSE
+from .sql_pane import SqlPane
 from .widgets import icon_button
 
 #: Only the browser knows whether the page is dark, since it may follow the system.
@@ -53,9 +54,11 @@ class Tab:
 
     Attributes:
         name: of the store in a lake, which the address has, too.
+        sql: the pane of its SQL tab; None until that is opened.
     """
 
     name = ""
+    sql: SqlPane | None = None
 
     def __init__(self) -> None:
         self.is_dark = False
@@ -74,8 +77,15 @@ class Tab:
         self.dark.value = not self.is_dark
 
     def darkened(self, event: GenericEventArguments) -> None:
-        """Note that the page became dark or light, by its button or with the system."""
+        """Redraw after the page became dark or light, by its button or with the system."""
         self.is_dark = bool(event.args)
+        if self.sql is not None:
+            self.sql.recolour()
+
+    def close(self) -> None:
+        """Stop background work when the tab closes."""
+        if self.sql is not None:
+            self.sql.close()
 
     @property
     def address(self) -> Address:
