@@ -36,6 +36,8 @@ new MutationObserver(() => {
     document.querySelector(`[data-keep="${CSS.escape(kept)}"]`)?.focus();
 }).observe(document.body, { childList: true, subtree: true });
 """
+#: Quasar's bar of requests that are under way has no name for screen readers.
+_NAME_BAR = "document.querySelector('.q-loading-bar')?.setAttribute('aria-label', 'Loading')"
 _STYLE = Path(__file__).with_name("style.css")
 _COLORS = {
     "primary": "#0b625b",
@@ -68,6 +70,7 @@ class Tab:
         ui.on("dark", self.darkened)
         ui.run_javascript(_TELL_DARK)
         ui.run_javascript(_KEEP_FOCUS)
+        ui.run_javascript(_NAME_BAR)
 
     def dark_button(self) -> None:
         """Add the button that makes the page dark or light."""
