@@ -309,9 +309,11 @@ def test_runs_of_dead_writers_are_named(tmp_path: Path) -> None:
 
 
 def test_episodes_that_stand_out(sick: el.EpisodeStore) -> None:
-    """Episodes are listed with their reasons, and the step at which the first of them shows."""
+    """Episodes are listed with their reasons, and the step at which the first of them shows. One that the
+    recorder ended, as it does at the end of each run, does not stand out for that alone.
+    """
     rows = {row["position"]: row for row in sick.health().outliers().to_dicts()}
-    assert list(rows)[:2] == [3, 13] and {5, 7, 9, 11, 15, 19} <= set(rows)
+    assert list(rows)[:2] == [3, 13] and {5, 7, 9, 11, 15} <= set(rows) and 19 not in rows
     assert rows[3]["reasons"] == ["2 NaN in observation.body, t = 2"] and rows[3]["t"] == 2
     values = sick[5].rewards
     assert rows[5]["t"] == sick[5].length  # The last observation.
