@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from ...store.common.arguments import suggest
 from ...store.common.optional_packages import require
 from ..context import ReadContext
 from ..episode_data import EpisodeData
@@ -32,6 +33,18 @@ class Plots:
     def __init__(self, context: ReadContext, episodes: Iterable[EpisodeData]) -> None:
         self._context = context
         self._episodes = episodes
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Name the charts that are like an unknown one."""
+            near = suggest(name, [each for each in vars(Plots) if not each.startswith("_")])
+            raise AttributeError(f"plot has no attribute {name!r}.{near}", name=name, obj=self)
+
+        def __call__(self, *args: Any, **options: Any) -> Any:
+            """Name the charts, of which `plot` alone is none."""
+            charts = ", ".join(f"plot.{name}()" for name in vars(Plots) if not name.startswith("_"))
+            raise TypeError(f"plot() draws nothing. Choose a chart: {charts}.")
 
     def returns(self, over: str = "episodes", by: str | None = None, *, scale: str = "clipped") -> AnyChart:
         """Return the return of episodes over the course of their runs.

@@ -334,7 +334,7 @@ def _within(rows: _Stretches, start: int, stop: int) -> _Stretches:
 
 @dataclass(frozen=True)
 class _Piece:
-    """The share of a steps file that a task reads: a row group; all that is wanted on object stores.
+    """The part of a steps file that one task reads: a row group, or all that is wanted of a remote file.
 
     Attributes:
         segment: the file.

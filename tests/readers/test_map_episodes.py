@@ -21,6 +21,7 @@ from gymnasium import spaces
 import episodelake as el
 from episodelake.readers.tasks import Address
 from episodelake.store.common.engines import Engine
+from episodelake.testing.adapters import case
 from test_ray_reading import LENGTHS, SPACES, recorded
 from waiting import PATIENCE, closed_while_a_thread_begins, wait_until
 
@@ -486,9 +487,9 @@ def lives(process: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_bad_arguments(store: el.EpisodeStore) -> None:
+    """They are refused before anything is computed."""
+    cases: list[Any] = [
         ({"into": []}, r"into=\[\].*several different"),
         ({"into": ("a", "a")}, "several different"),
         ({"into": 3}, "into=3: expected the name"),
@@ -501,13 +502,12 @@ def lives(process: int) -> bool:
         ({"job_id": ""}, "job_id"),
         ({"on_error": "ignore"}, "ignore"),
         ({"workers": 2, "function": lambda one: 1}, "cannot be sent to another process"),
-    ],
-)
-def test_bad_arguments(store: el.EpisodeStore, arguments: dict[str, Any], message: str) -> None:
-    """They are refused before anything is computed."""
-    given = {"function": dies, "into": "a", "of": "step"} | arguments
-    with pytest.raises(el.errors.InvalidArgumentError, match=message):
-        store.map_episodes(**given)
+    ]
+    for arguments, message in cases:
+        with case((arguments, message)):
+            given = {"function": dies, "into": "a", "of": "step"} | arguments
+            with pytest.raises(el.errors.InvalidArgumentError, match=message):
+                store.map_episodes(**given)
 
 
 def test_stores_in_memory() -> None:
