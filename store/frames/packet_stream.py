@@ -213,27 +213,27 @@ def _units(packet: bytes, size: int) -> Iterator[bytes]:
 
 
 def _h264_parameters(extra: bytes) -> list[bytes]:
-    found: list[bytes] = []
+    units: list[bytes] = []
     at = 5
     for mask in (31, 255):
         count, at = extra[at] & mask, at + 1
-        at = _take(extra, at, count, found)
-    return found
+        at = _take(extra, at, count, units)
+    return units
 
 
 def _hevc_parameters(extra: bytes) -> list[bytes]:
-    found: list[bytes] = []
+    units: list[bytes] = []
     at = 23
     for _ in range(extra[22]):
-        at = _take(extra, at + 3, int.from_bytes(extra[at + 1 : at + 3]), found)
-    return found
+        at = _take(extra, at + 3, int.from_bytes(extra[at + 1 : at + 3]), units)
+    return units
 
 
-def _take(extra: bytes, at: int, count: int, found: list[bytes]) -> int:
+def _take(extra: bytes, at: int, count: int, units: list[bytes]) -> int:
     """Add so many units with lengths of two bytes; return the place after them."""
     for _ in range(count):
         size = int.from_bytes(extra[at : at + 2])
         # Zeros at the end are none of its own.
-        found.append(extra[at + 2 : at + 2 + size].rstrip(b"\0"))
+        units.append(extra[at + 2 : at + 2 + size].rstrip(b"\0"))
         at += 2 + size
     return at
