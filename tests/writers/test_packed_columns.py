@@ -260,6 +260,18 @@ def test_rows_that_were_given_in_part_before_are_unpacked(own: bool, tmp_path: P
     assert read[1].column("observation").equals(batch.column("observation").slice(2))
 
 
+def test_damaged_pages_of_a_living_writer_are_found(tmp_path: Path) -> None:
+    """A segment never takes a page that is not as it was journalled."""
+    store = el.create(tmp_path / "store", observation_space=FRAMES, action_space=gymnasium.spaces.Discrete(2))
+    path = part_path(dead_journal(tmp_path / "store", Packer().packed(journal_rows(store, 5))), 0)
+    assert [batch.rows.num_rows for batch in PartReader(path, own=True).batches()] == [5]
+    content = bytearray(path.read_bytes())
+    content[content.rindex(b"\x28\xb5\x2f\xfd") + 20] ^= 1
+    path.write_bytes(content)
+    reader = PartReader(path, own=True)
+    assert not list(reader.batches()) and reader.torn_bytes
+
+
 def journal_rows(store: el.EpisodeStore, count: int) -> pa.RecordBatch:
     """Arrivals of one episode in which observation t has the value t everywhere."""
     schema = store.handle.schema
