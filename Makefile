@@ -111,7 +111,8 @@ docs: $(VENV)/.installed-test ## build the site of the documentation into build/
 test-explorer: $(VENV)/.installed-test ## open the explorer in a headless Chromium; fails where there is none
 	@test -n "$$EPISODELAKE_CHROMIUM" || command -v chromium chromium-browser google-chrome >/dev/null || \
 	  { echo 'The explorer is tested in Chromium. Install it (Debian: apt-get install chromium), or set EPISODELAKE_CHROMIUM.' >&2; exit 1; }
-	$(PYTEST) $(LONGER) -m slow tests/look/test_explorer_page.py tests/look/test_explorer_rollouts.py $(ARGS)
+	$(PYTEST) $(LONGER) -m slow tests/look/test_explorer_page.py tests/look/test_explorer_rollouts.py \
+	  tests/look/test_explorer_accessibility.py $(ARGS)
 
 lint: $(VENV)/.installed-test ## check style and format with ruff
 	$(BIN)/ruff check .

@@ -141,10 +141,10 @@ def positions_of_ids(context: ReadContext, ids: Collection[str]) -> dict[str, in
     """
     snapshot, wanted = context.snapshot, pl.Series(list(ids), dtype=pl.String)
     frame = positioned_episodes(snapshot, None).filter(pl.col("episode_id").is_in(wanted.implode()))
-    found = collect_episodes(snapshot, frame.select("episode_id", POSITION))
+    rows = collect_episodes(snapshot, frame.select("episode_id", POSITION))
     if context.positions is not None:
-        found = found.filter(np.isin(found[POSITION].to_numpy(), context.positions))
-    positions = dict(found.iter_rows())
+        rows = rows.filter(np.isin(rows[POSITION].to_numpy(), context.positions))
+    positions = dict(rows.iter_rows())
     for episode_id in ids:
         if episode_id not in positions:
             few = episodes_frame(snapshot, context.all_positions[:3]).select("episode_id")

@@ -6,8 +6,7 @@ reads the tables' logs only. Readers start here; nothing in it changes while wri
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import groupby
 from typing import Any
@@ -16,8 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from .card import CardEntries
-from .delta.log import TableFile, commits_of
-from .delta.state import listed_log
+from .delta.log import TableFile
 from .delta.version import TableVersion
 from .dynamic import logical_types as kinds
 from .dynamic.columns import array_kinds, remember
@@ -37,22 +35,7 @@ from .parquet.page_checks import check_pages
 from .schema import LAST_OBSERVATION, MISSING, RUNS_SCHEMA, StepSchema, checked_schema
 from .tables.annotation_files import PROPERTY, AnnotationFiles, episode_annotations, parse_annotations
 from .tables.overflow import Overflow, overflow_of
-from .tables.table_files import FileGroup, Pointers, read_pointers
-
-
-def _open_tables(layout: Layout, version: int | None) -> Sequence[TableVersion]:
-    """Return a version of episodes, and the newest one of steps and runs as they were afterwards."""
-    tables = [layout.table(name) for name in (EPISODES, STEPS, RUNS)]
-    if layout.root.local is not None:
-        return [TableVersion(tables[0], version), *map(TableVersion, tables[1:])]
-    # Once the log of episodes is listed, the rest is asked for at once.
-    names = listed_log(tables[0])
-    wanted = [(tables[0], version, names), *((table, None, None) for table in tables[1:])]
-    opened = over_files(lambda each: TableVersion(*each), wanted, layout.root)
-    if version is None and opened[0].version > max(commits_of(names)):
-        return [opened[0], *(table.advanced() for table in opened[1:])]
-    return opened
-
+from .tables.table_files import FileGroup, Pointers, open_tables, read_pointers, run_ids
 
 #: Row pointers are read file by file for the episodes of so many files.
 _FEW_FILES = 8
@@ -93,7 +76,7 @@ class Snapshot:
         try:
             if after is None:
                 forget_files(layout.root)
-                self._episodes, self._steps, self._runs = _open_tables(layout, version)
+                self._episodes, self._steps, self._runs = open_tables(layout, version)
             else:
                 self._episodes = after._episodes.advanced()
                 self._steps = after._steps.advanced()
@@ -398,18 +381,8 @@ class Snapshot:
         """Remember the types of array columns, which engines do not keep; return whether there are any."""
         columns = array_kinds([*self.table_schema(STEPS), *self.table_schema(EPISODES)])
         if columns:
-            remember(self._run_ids(), columns)
+            remember(run_ids(self.layout.table(RUNS), self.run_files), columns)
         return bool(columns)
-
-    def _run_ids(self) -> Iterator[str]:
-        for file in self.run_files:
-            low, high = file.bounds("run_id") or (None, None)
-            if low is not None and low == high:
-                yield low
-                continue
-            # A damaged file of runs must not keep others from being read.
-            with suppress(CorruptStoreError):
-                yield from read_parquet(self.layout.table(RUNS) / file.name, ["run_id"]).column(0).to_pylist()
 
     @cached_property
     def hidden_rows(self) -> bool:

@@ -293,7 +293,7 @@ class EnvironmentContract(RecorderContract):
         ids |= {episode.id for episode in store.refresh() if episode.length < 2}
         assert {episode.id for episode in store} <= ids
         found = Recording(store, envs, self.adapter)
-        found.check()
+        found.check(verified=True)
         if isinstance(driver.recorder, el.types.VectorRecorder | el.types.PoolRecorder):
             lengths = [episode.length for _, episode, _ in found.pairs()]
             assert (driver.recorder.episodes, driver.recorder.transitions) == (len(lengths), sum(lengths))
@@ -323,7 +323,7 @@ class EnvironmentContract(RecorderContract):
             driver.step()
             driver.step()
         found = Recording(store.refresh(), envs, self.adapter)
-        found.check()
+        found.check(verified=True)
 
     #: Whether a step before the first reset is refused, and whether an ended episode waits for the caller's.
     early, waits = True, False
@@ -348,7 +348,7 @@ class EnvironmentContract(RecorderContract):
                 for env in envs:
                     env.raw = False
                     del env.action
-        Recording(store.refresh(), envs, self.adapter).check()
+        Recording(store.refresh(), envs, self.adapter).check(verified=True)
 
     #: Whether the environments have generators of their own, whose seeds a recorder looks for.
     seeded = False
@@ -426,7 +426,7 @@ class EnvironmentContract(RecorderContract):
                                 assert [env.calls for env in envs] == before
                 # Vectors go on with another block of rows.
                 assert refused or (small and len(envs) > 1 and not self.joint)
-                Recording(store.refresh(), envs, self.adapter).check()
+                Recording(store.refresh(), envs, self.adapter).check(verified=True)
 
     def test_episodes_show_by_count(self, tmp_path: Path) -> None:
         """With `seal_episodes` or `seal_steps` episodes show soon after they end, without a call to seal."""
@@ -468,7 +468,7 @@ class EnvironmentContract(RecorderContract):
                         driver.log([{"other": 1}] * len(envs))
                     driver.step()
                     driver.step()
-                Recording(store.refresh(), envs, self.adapter).check()
+                Recording(store.refresh(), envs, self.adapter).check(verified=True)
                 for lane in range(len(envs)):
                     first, *_ = self.adapter.episodes(store, lane)
                     rows = [logged_row(first.policy, t) for t in range(3)]
@@ -499,7 +499,7 @@ class EnvironmentContract(RecorderContract):
                 driver.step()
             assert all(env is self.env_of(driver.recorder, envs, lane) for lane, env in shown)
         found = Recording(store.refresh(), envs, self.adapter)
-        found.check()
+        found.check(verified=True)
         for lane, env in enumerate(envs):
             steps = iter(seen[lane])
             episodes = iter(self.adapter.episodes(store, lane))

@@ -29,7 +29,7 @@ def copy_menu(state: Callable[[], tuple[Address, Choice, EpisodeList]]) -> None:
 
     with ui.button("Copy as", icon="content_copy").props("flat dense no-caps").mark("copy-as"), ui.menu():
         for kind in _KINDS:
-            ui.menu_item(kind, partial(copy, kind))
+            ui.menu_item(kind, partial(copy, kind)).props("role=menuitem")
 
 
 def code(kind: str, address: Address, choice: Choice, episodes: EpisodeList) -> str:

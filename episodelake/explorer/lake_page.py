@@ -58,7 +58,6 @@ class LakePage(Tab):
         super().__init__()
         self.watch, self.name = watch, name
         self._problem = problem
-        self._sql: _LakeSqlPane | None = None
         with ui.element("header").classes("explorer-header"):
             ui.label("Episodelake").classes("brand")
             path_label(watch.lake.url)
@@ -158,15 +157,15 @@ class LakePage(Tab):
         shown = await run.io_bound(self.watch.look)
         if shown is None or self._timer.is_deleted:
             return
-        if not shown.equals(self._shown) and self._sql is not None:
-            self._sql.renew()
+        if not shown.equals(self._shown) and self.sql is not None:
+            self.sql.renew()
         self._shown = shown
         self._show()
 
     @property
     def address(self) -> Address:
         """State of this tab; `where` is what the names of stores are searched for."""
-        query = self._sql.text if self._sql else ""
+        query = self.sql.text if self.sql else ""
         return Address(pane=str(self._tabs.value), where=self._typed.value or "", query=query)
 
     async def show_address(self, address: Address) -> None:
@@ -174,24 +173,13 @@ class LakePage(Tab):
         self._typed.set_value(address.where)
         self._tabs.set_value(address.pane if address.pane == SQL else OVERVIEW)
         self._tab_changed()
-        if self._sql is not None:
-            self._sql.write(address.query)
+        if self.sql is not None:
+            self.sql.write(address.query)
 
     def _tab_changed(self) -> None:
-        if self._tabs.value == SQL and self._sql is None:
+        if self._tabs.value == SQL and self.sql is None:
             with self._sql_place:
-                self._sql = _LakeSqlPane(self)
-
-    def darkened(self, event: GenericEventArguments) -> None:
-        """Redraw after the page became dark or light."""
-        super().darkened(event)
-        if self._sql is not None:
-            self._sql.recolour()
-
-    def close(self) -> None:
-        """Stop the query when the tab closes."""
-        if self._sql is not None:
-            self._sql.close()
+                self.sql = _LakeSqlPane(self)
 
 
 def store_address(name: str, **more: Any) -> str:

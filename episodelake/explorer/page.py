@@ -16,7 +16,7 @@ from typing import Any
 
 import fastapi
 from nicegui import app, background_tasks, run, ui
-from nicegui.events import GenericEventArguments, KeyEventArguments
+from nicegui.events import KeyEventArguments
 
 from .. import Episode
 from ..errors import EpisodelakeError
@@ -36,8 +36,8 @@ from .moments import text_of
 from .overview_pane import OverviewPane
 from .panes.compare_pane import ComparePane
 from .panes.player import Player
+from .panes.reasons import ReasonBar
 from .panes.recording_pane import RecordingPane
-from .reasons import ReasonBar
 from .sql_pane import SqlPane
 from .tab import Tab
 from .widgets import BUNDLE_PATH, GONE, add_grip, note, path_label, vega_bundle
@@ -125,7 +125,6 @@ class Page(Tab):
                 self.sql_place = ui.element("div").classes("w-full h-full")
         self.export = ExportDialog(self, self.episodes)
         self._keys = keys_dialog(writable=self.watch.labels is not None)
-        self.sql: SqlPane | None = None
         ui.keyboard(on_key=self._arrow_key, ignore=["input", "select", "textarea"])
         self._timer = ui.timer(PAUSE, self._follow)
         if not self.watch.pinned:
@@ -429,12 +428,6 @@ class Page(Tab):
             with self.sql_place:
                 self.sql = SqlPane(self)
 
-    def darkened(self, event: GenericEventArguments) -> None:
-        """Redraw after the page became dark or light."""
-        super().darkened(event)
-        if self.sql is not None:
-            self.sql.recolour()
-
     def _arrow_key(self, event: KeyEventArguments) -> None:
         if not event.action.keydown:
             return
@@ -446,8 +439,3 @@ class Page(Tab):
             background_tasks.create(self.compare())
         elif event.key.arrow_up or event.key.arrow_down:
             self.episodes.move(1 if event.key.arrow_down else -1)
-
-    def close(self) -> None:
-        """Stop background work when the tab closes."""
-        if self.sql is not None:
-            self.sql.close()

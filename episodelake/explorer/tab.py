@@ -14,6 +14,7 @@ from nicegui.events import GenericEventArguments
 
 from .address import Address
 from .live.watch import PAUSE
+from .sql_pane import SqlPane
 from .widgets import icon_button
 
 #: Only the browser knows whether the page is dark, since it may follow the system.
@@ -39,6 +40,8 @@ new MutationObserver(() => {
     document.querySelector(`[data-keep="${CSS.escape(kept)}"]`)?.focus();
 }).observe(document.body, { childList: true, subtree: true });
 """
+#: Quasar's bar of requests that are under way has no name for screen readers.
+_NAME_BAR = "document.querySelector('.q-loading-bar')?.setAttribute('aria-label', 'Loading')"
 _STYLE = Path(__file__).with_name("style.css")
 _COLORS = {
     "primary": "#0b625b",
@@ -57,9 +60,11 @@ class Tab:
 
     Attributes:
         name: of the store in a lake, which the address has, too.
+        sql: the pane of its SQL tab; None until that is opened.
     """
 
     name = ""
+    sql: SqlPane | None = None
 
     def __init__(self) -> None:
         self.is_dark = False
@@ -69,6 +74,7 @@ class Tab:
         ui.on("dark", self.darkened)
         ui.run_javascript(_TELL_DARK)
         ui.run_javascript(_KEEP_FOCUS)
+        ui.run_javascript(_NAME_BAR)
 
     def dark_button(self) -> None:
         """Add the button that makes the page dark or light."""
@@ -78,8 +84,15 @@ class Tab:
         self.dark.value = not self.is_dark
 
     def darkened(self, event: GenericEventArguments) -> None:
-        """Note that the page became dark or light, by its button or with the system."""
+        """Redraw after the page became dark or light, by its button or with the system."""
         self.is_dark = bool(event.args)
+        if self.sql is not None:
+            self.sql.recolour()
+
+    def close(self) -> None:
+        """Stop background work when the tab closes."""
+        if self.sql is not None:
+            self.sql.close()
 
     @property
     def address(self) -> Address:

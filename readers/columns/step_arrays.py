@@ -334,7 +334,7 @@ def _within(rows: _Stretches, start: int, stop: int) -> _Stretches:
 
 @dataclass(frozen=True)
 class _Piece:
-    """What one task reads of a steps file: a row group, or all that is wanted of a file of an object store.
+    """The part of a steps file that one task reads: a row group, or all that is wanted of a remote file.
 
     Attributes:
         segment: the file.

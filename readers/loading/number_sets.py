@@ -36,13 +36,13 @@ class NumberSet:
 
     def __getitem__(self, places: np.ndarray) -> np.ndarray:
         """Return the numbers at some places in ascending order: int64; places are in [0, len(self))."""
-        found = np.searchsorted(self._before, places, side="right") - 1
-        left = places - self._before[found]
-        words, bit = self.words[found], np.zeros(len(found), np.int64)
+        word = np.searchsorted(self._before, places, side="right") - 1
+        left = places - self._before[word]
+        words, bit = self.words[word], np.zeros(len(word), np.int64)
         for width, mask in _HALVES:
             count = np.bitwise_count(words & mask)
             above = left >= count
             left -= np.where(above, count, 0)
             words = np.where(above, words >> np.uint64(width), words)
             bit += width * above
-        return found * _BITS + bit
+        return word * _BITS + bit

@@ -70,8 +70,8 @@ def _find(snapshot: Snapshot, table: str) -> Beside:
     ]
     ends = [end for name in whole for end in (pl.col(name).min(), pl.col(name).max().name.suffix(" "))]
     frame = stored_frame(snapshot, table)
-    found = collect_table(snapshot, table, frame.select(ends)).row(0, named=True) if ends else {}
-    rounded = {name for name in whole if is_long(found[name]) or is_long(found[f"{name} "])}
+    extremes = collect_table(snapshot, table, frame.select(ends)).row(0, named=True) if ends else {}
+    rounded = {name for name in whole if is_long(extremes[name]) or is_long(extremes[f"{name} "])}
     texts: set[str] = set()
     cells = collect_table(snapshot, table, frame.select(METADATA.json_column)).to_series().drop_nulls()
     for value in load_objects(cells.to_list(), f"the column {METADATA.json_column!r}"):
@@ -116,13 +116,13 @@ def refuse_inexact(
         return
     # What follows reads the JSON column of the table, so a comparison of any of the columns comes first.
     if long and tree.rounded_comparison(named):
-        found = tree.rounded_comparison(_rounded(snapshots, named))
-        if found is not None:
-            raise _rounded_error(kind, *found)
+        compared = tree.rounded_comparison(_rounded(snapshots, named))
+        if compared is not None:
+            raise _rounded_error(kind, *compared)
     if texts and tree.text_comparison(named):
-        found = tree.text_comparison(_with_texts(snapshots, named))
-        if found is not None:
-            raise _text_error(kind, *found, of_run=names_run_keys(text))
+        compared = tree.text_comparison(_with_texts(snapshots, named))
+        if compared is not None:
+            raise _text_error(kind, *compared, of_run=names_run_keys(text))
 
 
 def _named_numbers(snapshots: Sequence[Snapshot], text: str) -> Columns:

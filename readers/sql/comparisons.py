@@ -36,7 +36,7 @@ def long_in(value: Any) -> int | None:
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, list | tuple):
-        return next((found for item in value if (found := long_in(item)) is not None), None)
+        return next((number for item in value if (number := long_in(item)) is not None), None)
     if isinstance(value, str | Decimal):
         match = _INTEGER.fullmatch(str(value))
         value = None if match is None else int(match[1])
@@ -102,11 +102,11 @@ class QueryTree:
 
     def _number_in(self, part: Any, names: Mapping[str, int]) -> int | None:
         for node in _nodes(part):
-            found = names.get(node["column_names"][-1].casefold()) if node["class"] == "COLUMN_REF" else None
+            number = names.get(node["column_names"][-1].casefold()) if node["class"] == "COLUMN_REF" else None
             if node["class"] in ("CONSTANT", "PARAMETER"):
-                found = long_in(self._value(node))
-            if found is not None:
-                return found
+                number = long_in(self._value(node))
+            if number is not None:
+                return number
         return None
 
     def _value(self, node: dict[str, Any]) -> Any:

@@ -388,17 +388,17 @@ def parts_of(keys: Iterable[object], shares: Mapping[str, float], seed: int) -> 
     names = list(shares)
     keys = list(keys)
     places = {key: _fraction(f"{seed}:{key}") for key in keys}
-    found = {
+    part_of = {
         key: next((i for i, bound in enumerate(bounds) if place < bound), len(names) - 1)
         for key, place in places.items()
     }
     for part, bound in enumerate(bounds):
-        sizes = Counter(found.values())
+        sizes = Counter(part_of.values())
         largest, size = max(sizes.items(), key=lambda item: item[1], default=(0, 0))
         if part not in sizes and size > 1:
-            rich = [key for key, index in found.items() if index == largest]
-            found[min(rich, key=lambda key: (abs(places[key] - bound), str(key)))] = part
-    return [names[found[key]] for key in keys]
+            rich = [key for key, index in part_of.items() if index == largest]
+            part_of[min(rich, key=lambda key: (abs(places[key] - bound), str(key)))] = part
+    return [names[part_of[key]] for key in keys]
 
 
 def sized_parts(keys: Iterable[object], sizes: Mapping[str, int], seed: int) -> list[str | None]:

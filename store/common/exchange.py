@@ -41,9 +41,9 @@ def entries(role: Role) -> Mapping[str, EntryPoint]:
     from importlib import metadata
 
     ours = f"{__name__.partition('.')[0]}."
-    found = metadata.entry_points(group=f"episodelake.{role}")
+    installed = metadata.entry_points(group=f"episodelake.{role}")
     by_name: dict[str, EntryPoint] = {}
-    for entry in sorted(found, key=lambda each: not each.value.startswith(ours)):
+    for entry in sorted(installed, key=lambda each: not each.value.startswith(ours)):
         by_name.setdefault(entry.name, entry)
     if not any(entry.value.startswith(ours) for entry in by_name.values()):
         raise MissingPackageError(
@@ -59,13 +59,13 @@ def formats(role: Role) -> dict[str, Any]:
 
     One that cannot be loaded, or is no object of this role, is left out with a warning.
     """
-    found: dict[str, Any] = {}
+    objects: dict[str, Any] = {}
     for name, entry in entries(role).items():
         try:
-            found[name] = _loaded(role, entry)
+            objects[name] = _loaded(role, entry)
         except MissingPackageError as error:
             warnings.warn(f"{error} It is left out.", RuntimeWarning, stacklevel=2)
-    return found
+    return objects
 
 
 def find_format(role: Role, name: str) -> Any:
@@ -80,7 +80,7 @@ def find_format(role: Role, name: str) -> Any:
 
 def _loaded(role: Role, entry: EntryPoint) -> Any:
     try:
-        found = entry.load()
+        loaded = entry.load()
     except EpisodelakeError:
         raise
     except Exception as error:
@@ -88,13 +88,13 @@ def _loaded(role: Role, entry: EntryPoint) -> Any:
             f"{_place(role, entry)} cannot be loaded: {type(error).__name__}: {error!s:.200}. Repair or "
             "uninstall that package."
         ) from error
-    lacking = [name for name in _ATTRIBUTES[role] if not hasattr(found, name)]
+    lacking = [name for name in _ATTRIBUTES[role] if not hasattr(loaded, name)]
     if lacking:
         raise MissingPackageError(
-            f"{_place(role, entry)} is a {type(found).__name__} without {', '.join(lacking)}: "
+            f"{_place(role, entry)} is a {type(loaded).__name__} without {', '.join(lacking)}: "
             f"{_MADE_BY[role]}, then install the package again."
         )
-    return found
+    return loaded
 
 
 def _place(role: Role, entry: EntryPoint) -> str:

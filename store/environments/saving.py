@@ -94,11 +94,11 @@ def find_saved(layout: Layout, name: str) -> SavedEnvironment | None:
     """
     plain, version = split_version(name)
     records = Records(layout, SavedEnvironment)
-    found = next((each for each in reversed(records.of(plain)) if version in (None, each.version)), None)
+    saved = next((each for each in reversed(records.of(plain)) if version in (None, each.version)), None)
     plain, _, release = name.rpartition("@")
-    if found is None and plain:
-        found = next((each for each in reversed(records.of(plain)) if each.release == release), None)
-    return found
+    if saved is None and plain:
+        saved = next((each for each in reversed(records.of(plain)) if each.release == release), None)
+    return saved
 
 
 def chosen_versions(layout: Layout, name: str) -> tuple[str, int | None]:

@@ -37,14 +37,14 @@ class ImageShape:
         """Height, width, channels, and whether the channels come first."""
         match self.shape:
             case (height, width):
-                found = height, width, 1, False
+                axes = height, width, 1, False
             case (height, width, (1 | 3) as channels):
-                found = height, width, channels, False
+                axes = height, width, channels, False
             case ((1 | 3) as channels, height, width):
-                found = height, width, channels, True
+                axes = height, width, channels, True
             case _:
                 return None
-        return found if min(found[:2]) >= _SMALLEST_SIDE else None
+        return axes if min(axes[:2]) >= _SMALLEST_SIDE else None
 
     @property
     def height(self) -> int:

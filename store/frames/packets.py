@@ -72,16 +72,16 @@ def _is(order: np.ndarray | None, ranks: np.ndarray) -> bool:
 
 def _packets(container: Any, stream: Any, first: int, last: int) -> list[Any]:
     """Return packets in decoding order, from the one shown at `first` to what frames up to `last` need."""
-    found: list[Any] = []
+    kept: list[Any] = []
     for packet in container.demux(stream):
         if packet.pts is None:
             continue
         # Matroska has no decoding times; FFmpeg lacks those of the first packets.
         if packet.dts is not None and packet.dts > last:
             break
-        if found or packet.pts == first:
-            found.append(packet)
-    return found
+        if kept or packet.pts == first:
+            kept.append(packet)
+    return kept
 
 
 def _closed_starts(packets: list[Any], shown: np.ndarray) -> list[int]:

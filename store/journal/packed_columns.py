@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from ..errors import DamagedJournalError
-from ..parquet.pages import COMPRESSION, COMPRESSION_LEVEL, page_bytes, page_of, values_of_page
+from ..parquet.pages import COMPRESSION, COMPRESSION_LEVEL, page_bytes, put_page, values_of_page
 from ..schema import JOURNAL_AGENT, JOURNAL_NUMBER
 from ..spaces.arrow import MAX_OFFSET, UNGATHERED, equal_binaries
 
@@ -63,6 +63,8 @@ class Packer:
 
     def __init__(self) -> None:
         self._codec = pa.Codec(COMPRESSION, COMPRESSION_LEVEL)
+        # Fresh memory for each page would take longer than to fill and compress it.
+        self._page = np.empty(0, np.uint8)
 
     def packed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Return the batch with all columns packed that are worth it; the rest shares memory with it.
@@ -119,17 +121,20 @@ class Packer:
     def _pack(self, valid: np.ndarray, values: _Values, edges: np.ndarray) -> pa.Array:
         cuts = np.concatenate([[0], np.cumsum(valid)])[edges].tolist()
         # Each unit is gathered when it is compressed, so that it is in the processor's caches.
-        units = [
-            self._codec.compress(pa.py_buffer(page_of(values.between(low, high))), asbytes=True)
-            for low, high in pairwise(cuts)
-            if low < high
-        ]
+        units = [self._unit(values.between(low, high)) for low, high in pairwise(cuts) if low < high]
         joined = b"".join(units)
         lengths = np.zeros(len(valid), np.int64)
         lengths[_first_rows(valid, edges)] = [len(unit) for unit in units]
         ends = np.concatenate([[0], np.cumsum(lengths)])
         bits = None if valid.all() else pa.py_buffer(np.packbits(valid, bitorder="little"))
         return pa.Array.from_buffers(PACKED, len(valid), [bits, pa.py_buffer(ends), pa.py_buffer(joined)])
+
+    def _unit(self, values: np.ndarray) -> bytes:
+        size = page_bytes(*values.shape)
+        if len(self._page) < size:
+            self._page = np.empty(size, np.uint8)
+        put_page(values, self._page[:size])
+        return self._codec.compress(pa.py_buffer(self._page[:size]), asbytes=True)
 
     def _shrinks(self, values: _Values, count: int) -> bool:
         """Return whether some bytes of the middle show that packing is worth it."""
@@ -383,11 +388,13 @@ def _unpack(array: pa.Array, size: int, arena: Arena, codec: str) -> pa.Array:
     into = values.data
     cuts = [*offsets[first].tolist(), int(offsets[-1])]
     ends = [*(before[first] * size).tolist(), total]
+    largest = int(np.diff(ends).max(initial=0)) // size
+    pages = np.empty(page_bytes(largest, size) if codec == COMPRESSION else 0, np.uint8)
     for (low, high), (begin, end) in zip(pairwise(cuts), pairwise(ends), strict=True):
         frame = data.slice(low, high - low)
         if codec == COMPRESSION:
             count = (end - begin) // size
-            page = np.empty(page_bytes(count, size), np.uint8)
+            page = pages[: page_bytes(count, size)]
             _unpack_into(page.data, frame, codec)
             values[begin:end].reshape(count, size)[:] = values_of_page(page, count, size)
         else:

@@ -43,16 +43,14 @@ def page_bytes(count: int, size: int) -> int:
     return len(_levels(count)) + count * (_LENGTH_BYTES + size)
 
 
-def page_of(values: np.ndarray) -> np.ndarray:
-    """Return values, uint8 of shape (n, size), as the content of a page that is not compressed."""
+def put_page(values: np.ndarray, page: np.ndarray) -> None:
+    """Fill memory of `page_bytes` with values, uint8 of shape (n, size), as a page before compression."""
     count, size = values.shape
-    page = np.empty(page_bytes(count, size), np.uint8)
     levels = _levels(count)
     page[: len(levels)] = np.frombuffer(levels, np.uint8)
     rows = page[len(levels) :].reshape(count, -1)
     rows[:, :_LENGTH_BYTES] = _length(size)
     rows[:, _LENGTH_BYTES:] = values
-    return page
 
 
 def values_of_page(page: np.ndarray, count: int, size: int) -> np.ndarray:

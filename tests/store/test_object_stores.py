@@ -1117,10 +1117,10 @@ def test_a_loader_makes_few_requests(shaky: ObjectBackend, proxy: FaultyProxy, c
     assert len(asked) == 3 + 3 and set(asked.values()) == {1}, asked
     assert not [request for request in requests if request.method == "HEAD"]
     proxy.rules()
-    # Little of a file: its end, which is known by now, and the column.
+    # Little of a file: its end, which is known by now, and the column in each of two row groups.
     assert sum(len(batch["reward"]) for batch in opened.loader(256, cache=cache, columns=["reward"])) > 0
     few = proxy.requests()
-    assert set(Counter(request.path for request in few).values()) == {1}
+    assert max(Counter(request.path for request in few).values()) <= 2
     assert 10 * sum(request.size for request in few) < sum(request.size for request in requests)
 
 

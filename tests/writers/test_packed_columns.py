@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
@@ -22,6 +23,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import episodelake as el
+from effort import with_folders
 from episodelake.store.common.prefetch import prefetch
 from episodelake.store.journal import packed_columns
 from episodelake.store.journal.packed_columns import (
@@ -41,6 +43,7 @@ from episodelake.store.journal.run_journal import PartWriter, part_path
 from episodelake.store.parquet.pages import footer_with_pages
 from episodelake.store.segments import steps_file
 from episodelake.store.spaces.arrow import UNGATHERED
+from episodelake.testing.adapters import case
 from waiting import background_threads, line_of, wait_until
 
 SHAPE = (64, 64, 3)
@@ -138,22 +141,23 @@ def packed_by_earlier_writers(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.set_column(place, field, pa.array([unit, *[b""] * (batch.num_rows - 1)], PACKED))
 
 
-@pytest.mark.parametrize("key", [PAGE_VALUE_BYTES, VALUE_BYTES])
-@pytest.mark.parametrize(
-    "value_bytes",
-    [str(SIZE - 1), str(SIZE + 1), str(2**31 - 1), str(2**40), "0", "-1", "many", ""],
-)
-def test_a_journal_that_claims_other_sizes_is_set_aside(key: bytes, value_bytes: str, tmp_path: Path) -> None:
+def test_a_journal_that_claims_other_sizes_is_set_aside(tmp_path: Path) -> None:
     """Nobody unpacks more or less than what was packed, nor makes room for what cannot be there."""
-    store = el.create(tmp_path / "store", observation_space=FRAMES, action_space=gymnasium.spaces.Discrete(2))
-    pack = Packer().packed if key == PAGE_VALUE_BYTES else packed_by_earlier_writers
-    batch = pack(journal_rows(store, 5))
-    place = batch.schema.get_field_index("observation")
-    field = pa.field("observation", PACKED, metadata={key: value_bytes.encode()})
-    dead_journal(tmp_path / "store", batch.set_column(place, field, batch.column(place)))
-    with pytest.raises(el.errors.CorruptStoreError, match=r"000000\.frames"):
-        el.recover(tmp_path / "store")
-    assert [path.name for path in (tmp_path / "store/journal").iterdir()] == ["run-0123456789abcde.damaged"]
+    sizes = [str(SIZE - 1), str(SIZE + 1), str(2**31 - 1), str(2**40), "0", "-1", "many", ""]
+    cases = itertools.product([PAGE_VALUE_BYTES, VALUE_BYTES], sizes)
+    for folder, (key, value_bytes) in with_folders(cases, tmp_path):
+        with case((key, value_bytes)):
+            path = folder / "store"
+            spaces = {"observation_space": FRAMES, "action_space": gymnasium.spaces.Discrete(2)}
+            store = el.create(path, **spaces)
+            pack = Packer().packed if key == PAGE_VALUE_BYTES else packed_by_earlier_writers
+            batch = pack(journal_rows(store, 5))
+            place = batch.schema.get_field_index("observation")
+            field = pa.field("observation", PACKED, metadata={key: value_bytes.encode()})
+            dead_journal(path, batch.set_column(place, field, batch.column(place)))
+            with pytest.raises(el.errors.CorruptStoreError, match=r"000000\.frames"):
+                el.recover(path)
+            assert [each.name for each in (path / "journal").iterdir()] == ["run-0123456789abcde.damaged"]
 
 
 @pytest.mark.parametrize("pack", [Packer().packed, packed_by_earlier_writers, lambda batch: batch])
@@ -254,6 +258,18 @@ def test_rows_that_were_given_in_part_before_are_unpacked(own: bool, tmp_path: P
     read = [found.rows for found in PartReader(part_path(directory, 0), own=own).batches()]
     assert [rows.num_rows for rows in read] == [2, 3]
     assert read[1].column("observation").equals(batch.column("observation").slice(2))
+
+
+def test_damaged_pages_of_a_living_writer_are_found(tmp_path: Path) -> None:
+    """A segment never takes a page that is not as it was journalled."""
+    store = el.create(tmp_path / "store", observation_space=FRAMES, action_space=gymnasium.spaces.Discrete(2))
+    path = part_path(dead_journal(tmp_path / "store", Packer().packed(journal_rows(store, 5))), 0)
+    assert [batch.rows.num_rows for batch in PartReader(path, own=True).batches()] == [5]
+    content = bytearray(path.read_bytes())
+    content[content.rindex(b"\x28\xb5\x2f\xfd") + 20] ^= 1
+    path.write_bytes(content)
+    reader = PartReader(path, own=True)
+    assert not list(reader.batches()) and reader.torn_bytes
 
 
 def journal_rows(store: el.EpisodeStore, count: int) -> pa.RecordBatch:

@@ -31,7 +31,7 @@ export default {
   emits: ["problem"],
   data: () => ({ label: "", caption: "", differs: false, small: false, large: false }),
   created() {
-    this.caption = this.name;
+    this.caption = this.label = this.name;
     this.begin();
   },
   mounted() {

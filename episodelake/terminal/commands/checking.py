@@ -177,15 +177,15 @@ def health(
     from ..reports.open_store import explored
 
     kinds = column_names(ignore) or ()
-    found, status = explored(
+    health, status = explored(
         path,
         storage,
         lambda opened: opened.chosen(condition).health(ignore=kinds, progress=True),
         steps=True,
     )
-    if found.share > threshold or found.unplaced:
+    if health.share > threshold or health.unplaced:
         status = FAILED
-    return Report(health_facts(found), lambda page, _: write_health(page, found), status=status)
+    return Report(health_facts(health), lambda page, _: write_health(page, health), status=status)
 
 
 @command(

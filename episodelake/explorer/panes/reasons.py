@@ -8,12 +8,12 @@ import numpy as np
 import polars as pl
 from nicegui import ui
 
-from .. import Episode
-from ..errors import CorruptStoreError
-from ..readers.charts.signals import row_values, signal_columns
-from ..types import HealthReport
-from .moments import text_of
-from .widgets import PageOwner
+from ... import Episode
+from ...errors import CorruptStoreError
+from ...readers.charts.signals import row_values, signal_columns
+from ...types import HealthReport
+from ..moments import text_of
+from ..widgets import PageOwner
 
 _MOST_REASONS, _MOST_SIGNALS = 4, 4
 _NO_REASONS = pl.DataFrame(schema={"column": pl.String, "reason": pl.String, "t": pl.Int64})
