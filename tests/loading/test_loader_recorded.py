@@ -95,6 +95,12 @@ CASES: dict[str, tuple[str, Callable[[Any], str], dict[str, Any]]] = {
     "stream": (
         "d8b992eeb4af01ca",
         two_epochs,
+        {"shuffle": True, "cache": el.Cache("stream", buffer_bytes=1 << 12)},
+    ),
+    # Blocks of whole episodes, of which a buffer holds fewer than four, have given way to parts of episodes.
+    "stream of parts": (
+        "bd63c18d2754603a",
+        two_epochs,
         {"shuffle": True, "cache": el.Cache("stream", buffer_bytes=1 << 11)},
     ),
     "taken": ("c013e194d4ded35d", taken, {"window": 2, "shuffle": True}),
