@@ -7,6 +7,7 @@ commits may show a gap, or files that are cleaned before they are read; such rea
 from __future__ import annotations
 
 import itertools
+import json
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -18,7 +19,6 @@ from urllib.parse import unquote
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import Schema
 
 from ..errors import (
     CorruptStoreError,
@@ -60,6 +60,19 @@ _MOST_FOLLOWED = 100
 _PAUSE_SECONDS = 0.02
 _LOOKS = 10
 _FILE = ("path", "size", "modificationTime", "stats")
+_TYPES = {
+    "string": pa.string(),
+    "binary": pa.binary(),
+    "boolean": pa.bool_(),
+    "byte": pa.int8(),
+    "short": pa.int16(),
+    "integer": pa.int32(),
+    "long": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "timestamp": pa.timestamp("us", "UTC"),
+}
+_KINDS = {type: kind for kind, type in _TYPES.items()}
 _CHECKPOINT_COLUMNS = ["protocol", "metaData", "txn", *(f"add.{name}" for name in _FILE)]
 _Result = TypeVar("_Result")
 
@@ -85,15 +98,10 @@ class Metadata:
         properties = dict(self.content.get("configuration") or {})
         return {key: value for key, value in properties.items() if value is not None}
 
-    @cached_property
-    def delta_schema(self) -> Schema:
-        """Columns as the log has them."""
-        return _columns(self.content["schemaString"])[0]
-
-    @cached_property
+    @property
     def schema(self) -> pa.Schema:
         """Columns with their metadata."""
-        return _columns(self.content["schemaString"])[1]
+        return _columns(self.content["schemaString"])
 
     @cached_property
     def asked_of_writers(self) -> list[str]:
@@ -101,16 +109,33 @@ class Metadata:
         asked = [name for name in self.properties if name.startswith(_CONSTRAINTS)]
         if str(self.properties.get(_APPEND_ONLY)).lower() == "true":
             asked.append(_APPEND_ONLY)
-        for column in self.delta_schema.fields:
-            asked += [f"{name} of {column.name!r}" for name in column.metadata if name.startswith("delta.")]
+        for column in self.schema:
+            names = [key.decode() for key in column.metadata or ()]
+            asked += [f"{name} of {column.name!r}" for name in names if name.startswith("delta.")]
         return asked
 
 
 @lru_cache(256)
-def _columns(text: str) -> tuple[Schema, pa.Schema]:
-    """Return the columns of a table as the log has them, and as Arrow's; many stores have the same."""
-    schema = Schema.from_json(text)
-    return schema, pa.schema(schema)
+def _columns(text: str) -> pa.Schema:
+    """Return the columns of a table in the log as Arrow's; many stores have the same."""
+    try:
+        return pa.schema([_column(**column) for column in json.loads(text)["fields"]])
+    except (KeyError, TypeError, ValueError):
+        # Types that stores lack, and faults, are the table library's, which takes long to import.
+        from deltalake import Schema
+
+        return pa.schema(Schema.from_json(text))
+
+
+def _column(name: str, type: Any, nullable: bool, metadata: Mapping[str, Any]) -> pa.Field:
+    texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in metadata.items()}
+    return pa.field(name, _type(type), nullable, texts or None)
+
+
+def _type(kind: Any) -> pa.DataType:
+    if isinstance(kind, str):
+        return _TYPES[kind]
+    return pa.list_(pa.field("element", _type(kind["elementType"]), kind["containsNull"]))
 
 
 @dataclass
@@ -417,15 +442,28 @@ def metadata_of(schema: pa.Schema, configuration: Mapping[str, str | None]) -> d
     """Return the part of a metaData action with a table's columns and properties."""
     return {
         "format": {"provider": "parquet", "options": {}},
-        "schemaString": _delta_schema(schema).to_json(),
+        "schemaString": _schema_text(schema),
         "partitionColumns": [],
         "configuration": dict(configuration),
     }
 
 
-def _delta_schema(schema: pa.Schema) -> Schema:
-    columns = []
-    for column in schema:
-        metadata = {key.decode(): value.decode() for key, value in (column.metadata or {}).items()}
-        columns.append(column.with_metadata(metadata))
-    return Schema.from_arrow(pa.schema(columns))
+def _schema_text(schema: pa.Schema) -> str:
+    columns = [
+        {
+            "name": column.name,
+            "type": _kind(column.type),
+            "nullable": column.nullable,
+            "metadata": {key.decode(): value.decode() for key, value in (column.metadata or {}).items()},
+        }
+        for column in schema
+    ]
+    return json.dumps({"type": "struct", "fields": columns}, ensure_ascii=False, separators=(",", ":"))
+
+
+def _kind(type: pa.DataType) -> Any:
+    """Return a type as a log has it."""
+    if not pa.types.is_list(type):
+        return _KINDS[type]
+    element = type.value_field
+    return {"type": "array", "elementType": _kind(element.type), "containsNull": element.nullable}
