@@ -313,6 +313,8 @@ class Snapshot:
     @cached_property
     def step_files(self) -> list[TableFile]:
         """The steps files that this snapshot's episodes point at, in the order of first use."""
+        if self._each_has_its_steps:
+            return [self._segments[file.name] for file in self.episode_files]
         return [self._segment(name) for name in self.pointers.segments]
 
     def readable(self, segments: Iterable[str]) -> list[str]:
@@ -390,18 +392,19 @@ class Snapshot:
     @cached_property
     def hidden_rows(self) -> bool:
         """Whether some step file has rows that no episode of this snapshot points at."""
-        if not self.lost_segments and self._all_ends_shown():
+        if self._each_has_its_steps:
             return False
         rows = sum(file.rows for file in self.step_files)
         return bool(self.lost_segments) or bool(self.pointers.row_count.sum() != rows)
 
-    def _all_ends_shown(self) -> bool:
-        """Return whether each file of steps has as many last rows as its file of episodes has episodes.
+    @cached_property
+    def _each_has_its_steps(self) -> bool:
+        """Whether each file of steps has as many last rows as its file of episodes has episodes.
 
         A seal gives both the same name. False also where only the row pointers show it: with several agents,
         in older versions, and after operations that rewrote one of the files.
         """
-        if self.schema.groups or not self.newest:
+        if self.schema.groups or not self.newest or self.lost_segments:
             return False
         ends = {file.name: file.nulls("terminated") for file in self.listed_steps}
         return ends == {file.name: file.rows for file in self.episode_files}

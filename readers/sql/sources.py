@@ -340,7 +340,7 @@ def _checked(snapshot: Snapshot, segments: frozenset[str] | None, table: str) ->
     """Return the files of a table, footers checked; of the steps, those of some segments (None: all)."""
     if table != STEPS:
         return snapshot.places(table)
-    used = snapshot.pointers.segments
+    used = [file.name for file in snapshot.step_files]
     return steps_places(snapshot, [each for each in used if segments is None or each in segments])
 
 

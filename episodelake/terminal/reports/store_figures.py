@@ -16,8 +16,8 @@ from ...plugin import collected, quote
 
 #: The most objectives of a reward that are reported.
 OBJECTIVES = 8
-_ASKED = ("run_id", "length", "episode_return", "end_reason", "row_count")
-_ASKED += ("agents", "agent_groups", "agent_lengths", "agent_returns")
+_ASKED = ("run_id", "length", "episode_return", "end_reason")
+_OF_AGENTS = ("row_count", "agents", "agent_groups", "agent_lengths", "agent_returns")
 _REWARDS = "rewards."
 _TOKENS = """
 SELECT count(*) AS messages, coalesce(sum(len(tokens)), 0)::BIGINT AS tokens, coalesce(sum(CASE
@@ -52,7 +52,8 @@ def store_figures(store: EpisodeStore) -> StoreFigures:
         CorruptStoreError: a file of episodes or runs is damaged; the message names it.
     """
     snapshot = store.selection().snapshot
-    names = [name for name in _ASKED if name in snapshot.episodes_schema.names]
+    asked = (*_ASKED, *_OF_AGENTS) if store.agent_groups else _ASKED
+    names = [name for name in asked if name in snapshot.episodes_schema.names]
     episodes = collected(store.episodes.select(names))
     reasons = episodes["end_reason"].value_counts().sort("count", "end_reason", descending=[True, False])
     return StoreFigures(
