@@ -313,9 +313,8 @@ class Snapshot:
     @cached_property
     def step_files(self) -> list[TableFile]:
         """The steps files that this snapshot's episodes point at, in the order of first use."""
-        if self._each_has_its_steps:
-            return [self._segments[file.name] for file in self.episode_files]
-        return [self._segment(name) for name in self.pointers.segments]
+        files = [file.name for file in self.episode_files] if self._each_has_its_steps else None
+        return [self._segment(name) for name in files or self.pointers.segments]
 
     def readable(self, segments: Iterable[str]) -> list[str]:
         """Return those of some segments that were not left out."""
@@ -392,10 +391,9 @@ class Snapshot:
     @cached_property
     def hidden_rows(self) -> bool:
         """Whether some step file has rows that no episode of this snapshot points at."""
-        if self._each_has_its_steps:
-            return False
-        rows = sum(file.rows for file in self.step_files)
-        return bool(self.lost_segments) or bool(self.pointers.row_count.sum() != rows)
+        if self._each_has_its_steps or self.lost_segments:
+            return bool(self.lost_segments)
+        return bool(self.pointers.row_count.sum() != sum(file.rows for file in self.step_files))
 
     @cached_property
     def _each_has_its_steps(self) -> bool:
