@@ -6,6 +6,7 @@ columns on axes that fit their types.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -39,6 +40,7 @@ CURSOR = "cursor"
 BRUSH = "brush"
 #: Beside the panels of an episode a legend would take the room of the lines.
 _LEGEND_ABOVE = {"orient": "top", "title": None, "offset": 2, "symbolSize": 60, "columnPadding": 12}
+_BEYOND = re.compile(r"\bvalues? beyond .* to ")
 _OF_A_LAYER = ("mark", "encoding", "data", "transform", "name")
 
 
@@ -48,53 +50,66 @@ class Overview:
 
     Attributes:
         label: its name on the page.
-        draw: makes the chart of a view.
+        draw: makes the chart of a view, on a scale as `view.plot` has it.
         columns: which column of `episodes` a brush over a field of the chart chooses by.
     """
 
     label: str
-    draw: Callable[[EpisodeView], Any]
+    draw: Callable[[EpisodeView, str], Any]
     columns: dict[str, str]
 
 
 OVERVIEWS = {
     "returns": Overview(
         "Returns",
-        lambda view: view.plot.returns(),
+        lambda view, scale: view.plot.returns(scale=scale),
         {"x": "number", "value": "episode_return", "low": "episode_return"},
     ),
     "histogram": Overview(
         "Return histogram",
-        lambda view: view.plot.return_histogram(scale="clipped"),
+        lambda view, scale: view.plot.return_histogram(scale=scale),
         {"from": "episode_return"},
     ),
-    "lengths": Overview("Lengths", lambda view: view.plot.lengths(scale="clipped"), {"from": "length"}),
+    "lengths": Overview("Lengths", lambda view, scale: view.plot.lengths(scale=scale), {"from": "length"}),
     "lengths over time": Overview(
         "Lengths over episodes",
-        lambda view: view.plot.lengths(over="episodes"),
+        lambda view, scale: view.plot.lengths(over="episodes", scale=scale),
         {"x": "number", "value": "length", "low": "length"},
     ),
 }
 
 
-def overview_spec(name: str, view: EpisodeView, colors: SeriesColors) -> dict[str, Any]:
+def overview_spec(
+    name: str, view: EpisodeView, colors: SeriesColors, scale: str = "clipped"
+) -> dict[str, Any]:
     """Return the specification of a chart over all runs, with a brush in place of zooming.
+
+    Its usermeta has notes, and what is `beyond` a clipped axis.
 
     Args:
         name: one of `OVERVIEWS`.
         view: the episodes to draw.
         colors: those that runs have on the page.
+        scale: "clipped", or "linear" for all values.
 
     Raises:
         NothingToDrawError: the view has no episodes.
     """
     brushable = _brushable(view)
-    chart = OVERVIEWS[name].draw(view)
+    chart = OVERVIEWS[name].draw(view, scale)
     specification = _changed(_adapted(chart, colors), _low)
     specification = _changed(specification, _brushed) if brushable else specification
     # A histogram says first how many values it has, and then what is odd about them.
-    notes = chart.title.subtitle[1:] if "from" in OVERVIEWS[name].columns else []
-    return {**specification, "usermeta": {"brush": brushable, "notes": notes}}
+    meta = _meta(chart, brushable)
+    notes = meta["notes"][1:] if "from" in OVERVIEWS[name].columns else []
+    return {**specification, "usermeta": {**meta, "notes": notes}}
+
+
+def _meta(chart: Any, brush: bool | str | None) -> dict[str, Any]:
+    """Return what the page has to know: whether there is a brush, and the notes of the chart."""
+    beyond = [each for each in chart.title.subtitle if _BEYOND.search(each)]
+    notes = [each for each in chart.title.subtitle if each not in beyond]
+    return {"brush": brush, "notes": notes, "beyond": "; ".join(beyond)}
 
 
 @dataclass(frozen=True)
@@ -108,20 +123,14 @@ class Curve:
     band: str = "episodes"
 
 
-@dataclass(frozen=True)
-class Distribution:
-    """A histogram of the overview: what makes it, and the column that it shows."""
-
-    draw: Callable[[EpisodeView], Any]
-    column: str
-
-
-#: The distributions of an overview.
+#: The distributions of an overview, by title.
 DISTRIBUTIONS = {
-    "Returns": Distribution(
-        lambda view: view.plot.return_histogram(by="end_reason", scale="clipped"), "episode_return"
+    "Returns": Overview(
+        "Returns",
+        lambda view, scale: view.plot.return_histogram(by="end_reason", scale=scale),
+        {"from": "episode_return"},
     ),
-    "Lengths": Distribution(lambda view: view.plot.lengths(scale="clipped"), "length"),
+    "Lengths": OVERVIEWS["lengths"],
 }
 
 
@@ -167,30 +176,25 @@ def _cursor(field: str, **scale: Any) -> dict[str, Any]:
     }
 
 
-def distribution_spec(name: str, view: EpisodeView, colors: SeriesColors) -> dict[str, Any]:
-    """Return the specification of one of `DISTRIBUTIONS`, whose notes are in its usermeta.
+def distribution_spec(
+    name: str, view: EpisodeView, colors: SeriesColors, scale: str = "clipped"
+) -> dict[str, Any]:
+    """Return the specification of one of `DISTRIBUTIONS`; see `overview_spec`.
 
     Raises:
         NothingToDrawError: the view has no episodes, or none with finite values.
     """
-    brushable = _brushable(view)
-    chart = DISTRIBUTIONS[name].draw(view)
-    return _still(chart, colors, change=_brushed if brushable else None)
+    return _still(DISTRIBUTIONS[name].draw(view, scale), colors, brushable=_brushable(view))
 
 
 def _still(
-    chart: Any,
-    colors: SeriesColors,
-    height: int = _HIGHEST,
-    change: Callable[[dict[str, Any]], dict[str, Any]] | None = None,
+    chart: Any, colors: SeriesColors, height: int = _HIGHEST, *, brushable: bool = False
 ) -> dict[str, Any]:
     """Return a chart without zooming, which would catch the wheel of a page that scrolls; or with a brush."""
     specification = _changed(_adapted(chart, colors), lambda part: _resized(part, height))
-    if change is not None:
-        specification = _changed(specification, change)
+    specification = _changed(specification, _brushed) if brushable else specification
     kept = [each for each in specification.get("params", []) if each["name"] != "zoom"]
-    meta = {"notes": chart.title.subtitle, "brush": "released" if change else None}
-    return {**specification, "params": kept, "usermeta": meta}
+    return {**specification, "params": kept, "usermeta": _meta(chart, "released" if brushable else None)}
 
 
 def _adapted(chart: Any, colors: SeriesColors) -> dict[str, Any]:
@@ -217,9 +221,7 @@ def _changed(part: Any, change: Callable[[dict[str, Any]], dict[str, Any]]) -> A
 
 
 def _brushable(view: EpisodeView) -> bool:
-    """Return whether an interval of returns is a condition: not for several objectives, nor for several
-    agents.
-    """
+    """Return whether an interval of returns is a condition: not for several objectives or agents."""
     columns = view.episodes.collect_schema()
     return not columns["episode_return"].is_nested() and "agents" not in columns
 

@@ -105,9 +105,9 @@ class EpisodesPane:
         ticked = {name: box.value for name, box in self._boxes.items()}
         self._boxes.clear()
         self._column_menu.clear()
-        # Keys that all runs share tell nothing in a list.
-        told = (name for name in names if name in groups or not name.startswith(RUN_KEY))
-        usual = set(islice((name for name in told if name not in _LEFT_OUT), _MOST_COLUMNS))
+        # Keys that all runs share are alike in each row.
+        varied = (name for name in names if name in groups or not name.startswith(RUN_KEY))
+        usual = set(islice((name for name in varied if name not in _LEFT_OUT), _MOST_COLUMNS))
         with self._column_menu:
             for name in names:
                 box = ui.checkbox(name, value=ticked.get(name, name in usual), on_change=self._choose_columns)
@@ -135,7 +135,7 @@ class EpisodesPane:
                 )
                 self._chip.classes("mono").mark("brush").on("remove", self._clear_brush)
                 self._chip.set_visibility(False)
-            self._drawing = Drawing(on_brush=self._brush)
+            self._drawing = Drawing(on_brush=self._brush, on_scale=self.chart)
             self._drawing.mark("overview").style("min-height: 124px")
             self._no_chart = note("muted pb-2").style("white-space: normal")
 
@@ -264,11 +264,12 @@ class EpisodesPane:
         """Draw the chart of the episodes that the filter and the runs leave."""
         self._charted = time.monotonic()
         name, shown, choice = str(self._kind.value), self.page.shown, self.choice
+        scale = self._drawing.scale
         await self._drawing.draw(
             self._no_chart,
             shown.episodes.cached,
-            ("overview", name, choice.in_order),
-            lambda: overview_spec(name, shown.episodes.chosen(choice), self.page.watch.colors),
+            ("overview", name, scale, choice.in_order),
+            lambda: overview_spec(name, shown.episodes.chosen(choice), self.page.watch.colors, scale),
         )
 
     # Events

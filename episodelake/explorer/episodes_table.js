@@ -35,7 +35,7 @@ export default {
     @click="$emit('beside', props.row)"><i class="material-icons" aria-hidden="true">vertical_split</i></button>
     </div></template>
   <template #body-cell-episode_id="props"><td class="text-left" :title="props.row._id">
-    <span v-if="quick" class="thumb"><img :src="props.row._sheet" loading="lazy" fetchpriority="low" alt=""></span>
+    <span v-if="props.row._sheet" class="thumb"><img :src="props.row._sheet + (quick ? '' : '?still=1')" loading="lazy" fetchpriority="low" alt=""></span>
     <button class="open mono" :data-keep="props.row._id" @click.stop="$emit('open', props.row)"
     @keydown.space.stop.prevent="props.selected = !props.selected"
     @keydown.shift.enter.stop.prevent="$emit('beside', props.row)">{{ props.value }}</button>

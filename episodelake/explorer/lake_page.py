@@ -11,12 +11,14 @@ from nicegui.events import GenericEventArguments
 
 from ..plugin import counted, size_text
 from ..types import Lake
+from .address import OVERVIEW, SQL, Address
 from .checkup import SEVERE
 from .live.lake_figures import Health
 from .live.watch import PAUSE, LakeWatch
 from .moments import text_of
 from .sql_pane import SqlPane
-from .widgets import DataTable, Tab, note, path_label, spark
+from .tab import Tab
+from .widgets import DataTable, note, path_label, spark
 
 STORE_PATH = "/store"
 _COLUMNS = {
@@ -49,12 +51,12 @@ class LakePage(Tab):
 
     Args:
         watch: the lake.
-        problem: why the store that was asked for cannot be opened.
+        problem, name: why the store of this name, which was asked for, cannot be opened.
     """
 
-    def __init__(self, watch: LakeWatch, problem: str = "") -> None:
+    def __init__(self, watch: LakeWatch, problem: str = "", name: str = "") -> None:
         super().__init__()
-        self.watch = watch
+        self.watch, self.name = watch, name
         self._problem = problem
         self._sql: _LakeSqlPane | None = None
         with ui.element("header").classes("explorer-header"):
@@ -62,27 +64,28 @@ class LakePage(Tab):
             path_label(watch.lake.url)
             self._amounts = ui.label().classes("muted").mark("amounts")
             ui.space()
-            tabs = ui.tabs(value="stores", on_change=self._tab_changed)  # type: ignore[arg-type]
+            tabs = ui.tabs(value=OVERVIEW, on_change=self._tab_changed)  # type: ignore[arg-type]
             with tabs.props("dense no-caps inline-label") as self._tabs:
-                ui.tab("stores", "Stores", icon="view_list")
-                ui.tab("sql", "SQL", icon="terminal")
+                ui.tab(OVERVIEW, "Stores", icon="view_list")
+                ui.tab(SQL, "SQL", icon="terminal")
             self.dark_button()
         self._banner = note("problem banner")
-        panels = ui.tab_panels(self._tabs, value="stores", keep_alive=True).classes("explorer-body")
+        panels = ui.tab_panels(self._tabs, value=OVERVIEW, keep_alive=True).classes("explorer-body")
         with panels.props("animated=false"):
-            with ui.tab_panel("stores").classes("explorer-panel"), ui.element("div").classes("pane"):
+            with ui.tab_panel(OVERVIEW).classes("explorer-panel"), ui.element("div").classes("pane"):
                 self._stores()
-            with ui.tab_panel("sql").classes("explorer-panel") as self._sql_place:
+            with ui.tab_panel(SQL).classes("explorer-panel") as self._sql_place:
                 pass
         self._shown = watch.stores
         self._show()
         self._timer = ui.timer(PAUSE, self._follow)
         ui.timer(0.05, self._look, once=True)
+        self.begin()
         ui.context.client.on_delete(self.close)
 
     def _stores(self) -> None:
         with ui.element("div").classes("bar"):
-            typed = ui.input(placeholder="Part of a name or an environment").props(
+            self._typed = typed = ui.input(placeholder="Part of a name or an environment").props(
                 'outlined dense clearable aria-label="Filter the stores"'
             )
             with typed.classes("grow").add_slot("prepend"):
@@ -160,8 +163,22 @@ class LakePage(Tab):
         self._shown = shown
         self._show()
 
+    @property
+    def address(self) -> Address:
+        """State of this tab; `where` is what the names of stores are searched for."""
+        query = self._sql.text if self._sql else ""
+        return Address(pane=str(self._tabs.value), where=self._typed.value or "", query=query)
+
+    async def show_address(self, address: Address) -> None:
+        """Show what an address says; the query of another page is not run."""
+        self._typed.set_value(address.where)
+        self._tabs.set_value(address.pane if address.pane == SQL else OVERVIEW)
+        self._tab_changed()
+        if self._sql is not None:
+            self._sql.write(address.query)
+
     def _tab_changed(self) -> None:
-        if self._tabs.value == "sql" and self._sql is None:
+        if self._tabs.value == SQL and self._sql is None:
             with self._sql_place:
                 self._sql = _LakeSqlPane(self)
 

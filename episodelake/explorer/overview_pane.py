@@ -103,12 +103,12 @@ class OverviewPane:
 
     def _distribution(self, name: str) -> tuple[Drawing, ui.label]:
         with _part(name).classes(f"distribution {name.lower()}"):
-            drawing = Drawing(on_brush=partial(self._brushed, name)).style("min-height: 225px")
-            return drawing, note("caption")
+            drawing = Drawing(partial(self._brushed, name), partial(self._draw_distribution, name))
+            return drawing.style("min-height: 225px"), note("caption")
 
     async def _brushed(self, name: str, chosen: dict[str, tuple[float, float]]) -> None:
         """List the episodes of an interval of a distribution."""
-        column, frame = DISTRIBUTIONS[name].column, self.page.shown.episodes.frame
+        column, frame = DISTRIBUTIONS[name].columns["from"], self.page.shown.episodes.frame
         if chosen:
             drawing, _ = self._places[name]
             interval = to_extremes(chosen["from"], drawing.specification, frame[column])
@@ -255,8 +255,12 @@ class OverviewPane:
         self._drawn = time.monotonic()
         await self._runs.show(self.choice)
         await self._draw_curve()
-        for name, (drawing, caption) in self._places.items():
-            await self._draw_into(drawing, caption, distribution_spec, name)
+        for name in self._places:
+            await self._draw_distribution(name)
+
+    async def _draw_distribution(self, name: str) -> None:
+        drawing, caption = self._places[name]
+        await self._draw_into(drawing, caption, partial(distribution_spec, scale=drawing.scale), name)
 
     async def _draw_curve(self) -> None:
         await self._draw_into(self._drawing, self._caption, curve_spec, self.curve)
@@ -264,10 +268,11 @@ class OverviewPane:
     async def _draw_into(self, drawing: Drawing, caption: ui.label, make: Any, what: Any) -> None:
         """Draw a chart of the choice, made once for all tabs."""
         episodes, choice, colors = self.page.shown.episodes, self.choice, self.page.watch.colors
+        scale = drawing.scale
 
         def made() -> Any:
             return episodes.cached(
-                ("chart", what, choice.in_order), lambda: make(what, episodes.chosen(choice), colors)
+                ("chart", what, scale, choice.in_order), lambda: make(what, episodes.chosen(choice), colors)
             )
 
         await drawing.draw(caption, made)

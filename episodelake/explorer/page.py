@@ -7,15 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-import json
 import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import parse_qs, quote
 
 import fastapi
 from nicegui import app, background_tasks, run, ui
@@ -39,10 +36,11 @@ from .moments import text_of
 from .overview_pane import OverviewPane
 from .panes.compare_pane import ComparePane
 from .panes.player import Player
+from .panes.reasons import ReasonBar
 from .panes.recording_pane import RecordingPane
-from .reasons import ReasonBar
 from .sql_pane import SqlPane
-from .widgets import BUNDLE_PATH, GONE, Tab, add_grip, note, path_label, vega_bundle
+from .tab import Tab
+from .widgets import BUNDLE_PATH, GONE, add_grip, note, path_label, vega_bundle
 
 #: Seconds that the opening of a large store may take.
 _OPENING = 120.0
@@ -89,7 +87,7 @@ def _add_lake(lake: LakeWatch, show: Callable[[Watch, str], None]) -> None:
         except EpisodelakeError as error:
             problem = str(error)
         if opened is None:
-            LakePage(lake, problem)
+            LakePage(lake, problem, name)
         else:
             show(opened, name)
 
@@ -132,19 +130,7 @@ class Page(Tab):
         self._timer = ui.timer(PAUSE, self._follow)
         if not self.watch.pinned:
             ui.timer(POLL, self._follow_writers)
-        self._address: Address | None = None
-        # The address that was asked for last, and the lock of the one that is being shown.
-        self._wanted, self._going = Address(), asyncio.Lock()
-        request = ui.context.client.request
-        first = Address.of(parse_qs(request.url.query if request else ""))
-        if first == Address():
-            # On a slow machine a click may come before the timer, which would undo it.
-            self._address = self.address
-        else:
-            ui.timer(0.05, partial(self.go, first), once=True)
-        ui.timer(PAUSE / 8, self._keep_address)
-        ui.on("moved", lambda event: self.go(Address.of(parse_qs(str(event.args)[1:]))))
-        ui.run_javascript("addEventListener('popstate', () => emitEvent('moved', location.search))")
+        self.begin()
         ui.context.client.on_delete(self.close)
         if self.watch.labels is not None:
             ui.context.client.on_disconnect(self.watch.labels.hurry)
@@ -336,33 +322,23 @@ class Page(Tab):
             **(self._compare.state if self.tabs.value == COMPARE else step),
         )
 
-    async def go(self, address: Address) -> None:
-        """Show what an address says, unless a later one has come. What is not there any more is left out."""
-        self._wanted = address
-        async with self._going:
-            if self._wanted is address:
-                await self._go(address)
-
-    async def _go(self, address: Address) -> None:
-        self._address = None
-        try:
-            choice = address.choice
-            if address.finding:
-                choice = await self._with_finding(choice, address.finding)
-            await self.overview.choose(address.curve)
-            self.episodes.show_gallery(address.gallery)
-            await self.episodes.facets.choose(address.facets or None)
-            await self.episodes.choose(choice, address.brush)
-            await run.io_bound(self.watch.recorded)
-            await self._open(address)
-            if address.compared:
-                await self._compare.show(address.compared, address.align, address.overlaid, address.t)
-            self.tabs.set_value(COMPARE if address.compared else address.pane)
-            await self.follow_list()
-            if self.sql is not None:
-                self.sql.write(address.query)
-        finally:
-            self._address = self.address
+    async def show_address(self, address: Address) -> None:
+        """Show what an address says. What is not there any more is left out."""
+        choice = address.choice
+        if address.finding:
+            choice = await self._with_finding(choice, address.finding)
+        await self.overview.choose(address.curve)
+        self.episodes.show_gallery(address.gallery)
+        await self.episodes.facets.choose(address.facets or None)
+        await self.episodes.choose(choice, address.brush)
+        await run.io_bound(self.watch.recorded)
+        await self._open(address)
+        if address.compared:
+            await self._compare.show(address.compared, address.align, address.overlaid, address.t)
+        self.tabs.set_value(COMPARE if address.compared else address.pane)
+        await self.follow_list()
+        if self.sql is not None:
+            self.sql.write(address.query)
 
     async def _open(self, address: Address) -> None:
         """Open the episodes of an address at its step, with its signals."""
@@ -376,17 +352,10 @@ class Page(Tab):
         elif ids:
             self.player.jump(address.t)
 
-    def _keep_address(self) -> None:
-        """Write what the tab shows into the address bar. A new step alone adds nothing to go back to."""
-        now, last = self.address, self._address
-        if last is None or now == last or self.player.playing:
-            return
-        self._address = now
-        way = "replaceState" if replace(now, t=last.t) == last else "pushState"
-        query = "&".join(filter(None, (self.name and f"name={quote(self.name, safe='')}", now.text)))
-        ui.run_javascript(
-            f"history.{way}(null, '', location.pathname + {json.dumps('?' + query if query else '')})"
-        )
+    def keep_address(self) -> None:
+        """Write what the tab shows into the address bar, once it stands still."""
+        if not self.player.playing:
+            super().keep_address()
 
     # Following
 
@@ -430,8 +399,9 @@ class Page(Tab):
         writers = unsealed.writers
         self._dot.classes(replace="dot following" if writers else "dot")
         self._live.set_text("Writers record into this store." if writers else "Nothing records.")
-        since = f"{datetime.fromtimestamp(writers[0], UTC):%Y-%m-%d %H:%M}" if writers else ""
-        self._writers.set_text(f"{counted(len(writers), 'writer')} since {since} UTC" if writers else "")
+        since, today = datetime.fromtimestamp(writers[0] if writers else 0, UTC), datetime.now(UTC).date()
+        time = f"{since:%H:%M}" if since.date() == today else f"{since:%Y-%m-%d %H:%M}"
+        self._writers.set_text(f"{counted(len(writers), 'writer')} since {time} UTC" if writers else "")
 
     def _show_problems(self) -> None:
         problems = list(self.watch.left_out)

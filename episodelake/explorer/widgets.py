@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 from nicegui import run, ui
-from nicegui.events import GenericEventArguments
+from nicegui.events import GenericEventArguments, ValueChangeEventArguments
 
 from .. import Episode
 from ..errors import EpisodelakeError
@@ -22,64 +22,8 @@ from ..readers.charts.bins import usual_ends
 from .live.watch import Shown, Watch
 from .moments import text_of
 
-#: Only the browser knows whether the page is dark, since it may follow the system.
-_TELL_DARK = """
-let sent = null;
-const tell = () => {
-  const dark = document.body.classList.contains("body--dark");
-  if (dark !== sent) emitEvent("dark", (sent = dark));
-};
-new MutationObserver(tell).observe(document.body, { attributeFilter: ["class"] });
-tell();
-"""
-#: Cells of NiceGUI's slots are made anew with each change, which would take the focus from their buttons.
-_KEEP_FOCUS = """
-let kept = null;
-addEventListener("focusin", (event) => (kept = event.target.dataset.keep ?? null));
-new MutationObserver(() => {
-  if (kept && document.activeElement === document.body)
-    document.querySelector(`[data-keep="${CSS.escape(kept)}"]`)?.focus();
-}).observe(document.body, { childList: true, subtree: true });
-"""
-_STYLE = Path(__file__).with_name("style.css")
-_COLORS = {
-    "primary": "#0b625b",
-    "secondary": "#475569",
-    "accent": "#0b625b",
-    "positive": "#2f9e5f",
-    "negative": "#e0524c",
-    "warning": "#e07b1a",
-    "dark": "#16181d",
-    "dark_page": "#0f1115",
-}
-
-
 #: Behind the id of an episode.
 GONE = "is not in the newest version of the store any more."
-
-
-class Tab:
-    """A browser tab: its colours, light or dark."""
-
-    def __init__(self) -> None:
-        self.is_dark = False
-        self.dark = ui.dark_mode(None)
-        ui.colors(**_COLORS)
-        ui.add_css(_STYLE)
-        ui.on("dark", self.darkened)
-        ui.run_javascript(_TELL_DARK)
-        ui.run_javascript(_KEEP_FOCUS)
-
-    def dark_button(self) -> None:
-        """Add the button that makes the page dark or light."""
-        icon_button("dark_mode", "Light or dark", self._toggle_dark).mark("dark")
-
-    def _toggle_dark(self) -> None:
-        self.dark.value = not self.is_dark
-
-    def darkened(self, event: GenericEventArguments) -> None:
-        """Note that the page became dark or light, by its button or with the system."""
-        self.is_dark = bool(event.args)
 
 
 def icon_button(icon: str, name: str, on_click: Callable[..., Any] | None = None) -> ui.button:
@@ -98,13 +42,30 @@ def icon_button(icon: str, name: str, on_click: Callable[..., Any] | None = None
     return button
 
 
+#: The name under which the browser remembers the place of the splitter.
+_PLACE = "episodelake-split"
+
+
 def add_grip(splitter: ui.splitter) -> None:
-    """Add a handle to a splitter that the pointer drags and the arrow keys move."""
+    """Add a handle to a splitter that the pointer drags and the arrow keys move. The browser remembers its
+    place.
+    """
 
     def move(by: int) -> None:
-        low, high = splitter.props["limits"]
-        splitter.set_value(min(max((splitter.value or low) + by, low), high))
+        show((splitter.value or low) + by)
 
+    def show(place: object) -> None:
+        if isinstance(place, int | float):
+            splitter.set_value(min(max(place, low), high))
+
+    def keep(event: ValueChangeEventArguments[Any]) -> None:
+        grip.props["aria-valuenow"] = round(event.value)
+        ui.run_javascript(f"localStorage.setItem('{_PLACE}', {event.value})")
+
+    low, high = splitter.props["limits"]
+    splitter.on_value_change(keep)
+    ui.on("split", lambda event: show(event.args))
+    ui.run_javascript(f"const at = Number(localStorage.getItem('{_PLACE}')); if (at) emitEvent('split', at)")
     with splitter.separator:
         grip = ui.element("div").classes("grip").props("role=separator tabindex=0")
         grip.props["aria-label"] = "Border between the list and the episode: drag it, or press left and right"
@@ -172,12 +133,15 @@ class Drawing(ui.element, component="vega.js"):
 
     Args:
         on_brush: called with the interval of a brush by field of the chart's data; empty for none.
+        on_scale: draws the chart again after somebody chose another scale; there is a choice where the
+            specification has values `beyond` a clipped axis.
 
     Attributes:
         specification: what is drawn; None for nothing.
+        scale: "clipped", or "linear" for all values.
     """
 
-    def __init__(self, on_brush: Any = None) -> None:
+    def __init__(self, on_brush: Any = None, on_scale: Callable[[], Any] | None = None) -> None:
         super().__init__()
         self._props["bundle"] = BUNDLE_PATH.removeprefix("/")
         self._props["spec"] = None
@@ -186,10 +150,23 @@ class Drawing(ui.element, component="vega.js"):
         self.classes("w-full")
         if on_brush is not None:
             self.on("brush", lambda event: on_brush(_chosen(event)))
+        self.scale = "clipped"
+        self._on_scale = on_scale
+        self._beyond = ui.button(on_click=self._rescale).props("flat dense no-caps").classes("beyond")
+        self._beyond.set_visibility(False)
+
+    async def _rescale(self) -> None:
+        self.scale = "clipped" if self.scale == "linear" else "linear"
+        if self._on_scale is not None:
+            await self._on_scale()
 
     def show(self, specification: dict[str, Any] | None) -> None:
         """Draw a specification; hide the chart for None."""
         self._turn += 1
+        beyond = (specification or {}).get("usermeta", {}).get("beyond", "")
+        whole = specification is not None and self.scale == "linear"
+        self._beyond.set_text("All values are shown: clip outliers" if whole else f"{beyond}: show")
+        self._beyond.set_visibility(whole or bool(beyond))
         self._props["spec"] = self.specification = specification
         self.set_visibility(specification is not None)
         self.update()

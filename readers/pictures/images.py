@@ -228,6 +228,57 @@ def recorded_frames(
         position = stop
 
 
+@dataclass(frozen=True)
+class EncodedPart:
+    """The encoded frames of an episode in one row group.
+
+    Attributes:
+        first: the step of the first frame.
+        frames: as the store has them.
+        place: names them in errors.
+    """
+
+    first: int
+    frames: EncodedFrames
+    place: str
+
+    def packets(self, start: int = 0, stop: int | None = None) -> Any:
+        """Return the `PacketStream` of some frames, counted from `first`; see `EncodedFrames.stream`.
+
+        Raises:
+            CorruptStoreError: the file is damaged; the message names it.
+        """
+        try:
+            return self.frames.stream(start, stop)
+        except ValueError as error:
+            raise CorruptStoreError(f"{self.place}: {error}.") from error
+
+
+def encoded_part(episode: EpisodeData, column: ImageColumn, t: int) -> EncodedPart:
+    """Return the frames of the row group that has a step.
+
+    Args:
+        episode: of one agent.
+        column: an image that the store encodes.
+        t: below the number of observations.
+
+    Raises:
+        CorruptStoreError: a file is damaged; the message names it.
+    """
+    file = episode._block.file
+    (image,) = (each.image for each in episode.schema.video if each.name == column.name)
+    start = episode._block.first + episode._start
+    (group,) = file.groups_of(start + t, 1)
+    table = file.read([group], [column.name])
+    if column.name not in table.column_names:
+        raise CorruptStoreError(f"The file {file.path} has no column {column.name!r}.")
+    offset = int(file.starts[group])
+    first, stop = max(0, start - offset), start + episode._observation_count - offset
+    cells = table.column(0)[first:stop].combine_chunks()
+    frames = EncodedFrames(cells, image)
+    return EncodedPart(first + offset - start, frames, f"{file.path}, column '{column.name}'")
+
+
 def recorded_packets(episode: EpisodeData, column: ImageColumn) -> Iterator[Any]:
     """Yield a `PacketStream` of the frames of an episode by row group; None for a part to be decoded.
 
@@ -238,22 +289,13 @@ def recorded_packets(episode: EpisodeData, column: ImageColumn) -> Iterator[Any]
     Raises:
         CorruptStoreError: a file is damaged; the message names it.
     """
-    file = episode._block.file
-    (image,) = (each.image for each in episode.schema.video if each.name == column.name)
-    start = episode._block.first + episode._start
-    stop = start + episode._observation_count
-    for group in file.groups_of(start, stop - start):
-        first = int(file.starts[group])
-        table = file.read([group], [column.name])
-        if column.name not in table.column_names:
-            raise CorruptStoreError(f"The file {file.path} has no column {column.name!r}.")
-        cells = table.column(0)[max(0, start - first) : stop - first].combine_chunks()
-        try:
-            packets = EncodedFrames(cells, image).stream()
-        except ValueError as error:
-            raise CorruptStoreError(f"{file.path}, column '{column.name}': {error}.") from error
+    t = 0
+    while t < episode._observation_count:
+        part = encoded_part(episode, column, t)
+        packets = part.packets()
         # Others are shown with frames that no row has.
-        yield packets if packets is not None and packets.shown.max() < len(cells) else None
+        yield packets if packets is not None and packets.shown.max() < len(part.frames) else None
+        t += len(part.frames)
 
 
 #: How `steps` can be given.

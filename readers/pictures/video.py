@@ -207,20 +207,6 @@ def is_played(schema: StepSchema, column: str) -> bool:
     return encoding is not None and encoding.codec in PLAYED_CODECS
 
 
-def copied_mp4(episode: EpisodeData, column: str, path: Path, fps: float) -> bool:
-    """Write all frames of a column as they are, for browsers; return False where they have to be decoded.
-
-    Args:
-        column: for which `is_played` is true.
-
-    Raises:
-        CorruptStoreError: a file is damaged; the message names it.
-        MissingPackageError: PyAV is not installed.
-    """
-    image = image_column(episode._own_schema, column, None)
-    return copy_mp4(recorded_packets(episode, image), path, fps)
-
-
 def _video_of_game(episode: EpisodeData, steps: Sequence[int], env: Any, fps: float | None) -> EpisodeVideo:
     if env is None:
         raise InvalidArgumentError(

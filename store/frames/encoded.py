@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -73,13 +73,20 @@ class EncodedFrames:
         more = [cell for chunk in chunks for cell in chunk.cells(self.image.size)]
         return EncodedFrames(pa.concat_arrays([self.cells, pa.array(more, pa.binary())]), self.image)
 
-    def stream(self) -> PacketStream | None:
-        """Return the packets for a video file; None where the frames have to be decoded.
+    def stream(self, start: int = 0, stop: int | None = None) -> PacketStream | None:
+        """Return the packets of some frames, from the keyframe before them on; None where the frames have to
+        be decoded.
+
+        Args:
+            start: the first frame.
+            stop: the end of the frames, by default of all.
 
         Raises:
             ValueError: they are damaged.
         """
-        return packet_stream(self.cells, self.image)
+        begin = max(np.flatnonzero(chunk_starts(self.cells[: start + 1])).tolist(), default=0)
+        packets = packet_stream(self.cells[begin:stop], self.image)
+        return packets and replace(packets, shown=packets.shown + begin)
 
     def __repr__(self) -> str:
         """Return how many frames of which shape these are, and the bytes that they take."""

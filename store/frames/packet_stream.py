@@ -26,7 +26,7 @@ class PacketStream:
     Attributes:
         codec: "h264", "hevc" or "av1".
         extradata: of the chunks; streams with the same one can follow each other in a file.
-        packets: of H.264 and HEVC with start codes; the first has the parameters of the decoder.
+        packets: of H.264 and HEVC with start codes; keyframes have the parameters of the decoder.
         shown: int64, one per packet: the place at which its frame is shown, counted from 0. Those from the
             episode's number of frames on belong to none of its rows, but others are decoded with them.
         keys: bool, one per packet: the keyframes.
@@ -143,10 +143,9 @@ def packet_stream(cells: pa.Array, image: ImageShape) -> PacketStream | None:
         if row + count < len(cells) and (order[:needed] >= count).any():
             return None
         keys.append(len(packets))
-        packets += map(bytes, chunk.packets[:needed])
+        packets += _with_start_codes(first, [*map(bytes, chunk.packets[:needed])])
         shown.append(order[:needed] + row)
     assert first is not None
-    packets[:] = _with_start_codes(first, packets)
     is_key = np.isin(np.arange(len(packets)), keys)
     return PacketStream(first.codec, first.extradata, packets, np.concatenate(shown), is_key, image)
 
@@ -159,7 +158,13 @@ def stated_order(chunk: Chunk) -> np.ndarray | None:
     """
     if chunk.codec != "h264":
         return None
-    return h264_order.shown_order(_with_start_codes(chunk, [*map(bytes, chunk.packets)]))
+    packets = [*map(bytes, chunk.packets)]
+    if not _has_lengths(chunk):
+        return h264_order.shown_order(_with_start_codes(chunk, packets))
+    units = [*_split(chunk, packets)]
+    # A decoder of packets with start codes would find another unit there.
+    damaged = any(_START in unit for own in units for unit in own)
+    return None if damaged else h264_order.order_of_units(units)
 
 
 def _follows(chunk: Chunk, first: Chunk) -> bool:
@@ -171,20 +176,31 @@ def _with_start_codes(chunk: Chunk, packets: list[bytes]) -> Iterator[bytes]:
     """Yield packets of H.264 or HEVC with start codes, the first with the parameters of the extradata, where
     it lacks them: those of files that were copied have them already.
     """
-    extra = chunk.extradata
-    if chunk.codec == "av1" or not extra or extra[0] != 1:
+    if not _has_lengths(chunk):
+        extra = chunk.extradata
         for number, packet in enumerate(packets):
             lacks = not number and chunk.codec != "av1" and extra not in packet
             yield extra + packet if lacks else packet
         return
+    for units in _split(chunk, packets):
+        # With a longer code in between, FFmpeg takes its first zero for a part of the unit before.
+        yield b"\0" + b"".join(_START + unit for unit in units)
+
+
+def _has_lengths(chunk: Chunk) -> bool:
+    """Return whether the units of its packets follow their lengths, as in MP4, and not start codes."""
+    return chunk.codec != "av1" and chunk.extradata[:1] == b"\1"
+
+
+def _split(chunk: Chunk, packets: list[bytes]) -> Iterator[list[bytes]]:
+    """Yield the units of each packet, of the first with the parameters that it lacks."""
+    extra = chunk.extradata
     size = 1 + (extra[4 if chunk.codec == "h264" else 21] & 3)
     stated = _h264_parameters(extra) if chunk.codec == "h264" else _hevc_parameters(extra)
     parameters = [*dict.fromkeys(stated)]
     for packet in packets:
         own = [*_units(packet, size)]
-        lacking = [unit for unit in parameters if unit not in own]
-        # With a longer code in between, FFmpeg takes its first zero for a part of the unit before.
-        yield b"\0" + b"".join(_START + unit for unit in (*lacking, *own))
+        yield [*(unit for unit in parameters if unit not in own), *own]
         parameters = []
 
 

@@ -59,13 +59,6 @@ BUSY_THEN_CLICK = """(button) => {
     button.click();
     return begun;
 }"""
-# The mean of the frame that a video shows, NaN while it looks for it.
-PLAYED = """(video) => {
-    const context = new OffscreenCanvas(24, 24).getContext("2d");
-    context.drawImage(video, 0, 0);
-    const data = context.getImageData(0, 0, 24, 24).data;
-    return video.seeking ? NaN : data.filter((_, i) => i % 4 < 3).reduce((a, b) => a + b) / (24 * 24 * 3);
-}"""
 
 
 @pytest.fixture(scope="module")
@@ -216,6 +209,10 @@ def test_an_analyst_finds_episodes_and_exports_them(
     grip.focus()
     seen.press("ArrowLeft", "ArrowLeft", "ArrowLeft")
     wait_until(lambda: side.evaluate("(side) => side.clientWidth") < width + 40, "a narrower list")
+    narrow = side.evaluate("(side) => side.clientWidth")
+    assert narrow != width
+    page.reload()
+    wait_until(lambda: side.evaluate("(side) => side.clientWidth") == narrow, "the list as wide as before")
     page.set_viewport_size({"width": 1500, "height": 1000})
 
     # A misspelt column is reported and changes nothing; an error and an empty list offer a way out.
@@ -690,9 +687,9 @@ def test_a_roboticist_labels_episodes(visit: Open, tmp_path: Path) -> None:
     def labelled(name: str, *wanted: object) -> None:
         # The last episodes have these labels.
         def got() -> bool:
-            if save.is_visible():
-                save.click()
-                page.wait_for_timeout(300)
+            # The button goes as soon as all is saved.
+            page.evaluate("document.querySelector('[title=\"Save now\"]')?.click()")
+            page.wait_for_timeout(300)
             return [one.annotations.get(name) for one in read()][-len(wanted) :] == list(wanted)
 
         wait_until(got, f"{name} of the last episodes to be {wanted}")
@@ -700,7 +697,7 @@ def test_a_roboticist_labels_episodes(visit: Open, tmp_path: Path) -> None:
     with explored(made.path, tmp_path / "out", "--write") as explorer:
         seen = visit(explorer)
         page = seen.page
-        save, left = seen.page.get_by_title("Save now"), seen.page.locator(".label-left")
+        left = page.locator(".label-left")
         seen.opened(made[5])
         expect(left).to_have_text("6 left")
         # The page does not wait for the server, and keys in the box of the note are text.
@@ -785,6 +782,14 @@ def test_the_overview(stores: Explorer, lake: Path, visit: Open) -> None:
         page.get_by_label("Colour").click()
         page.get_by_role("option", name="run.algo").click()
     seen.check()
+    # A value that no bar is for opens by a click and closes by the keyboard.
+    beyond = page.locator(f"{returns} .beyond")
+    expect(beyond).to_contain_text("1 value beyond")
+    with redrawn(seen.canvas(returns)):
+        beyond.click()
+    expect(beyond).to_contain_text("All values are shown")
+    seen.press("Enter")
+    expect(beyond).to_contain_text("1 value beyond")
     for finding, rows in list(zip(report.findings, report.parts(), strict=True))[:2]:
         page.locator(".finding", has_text=finding.message).click()
         seen.lists(len(finding.positions))
@@ -903,7 +908,7 @@ def test_an_unsealed_episode_is_watched(stores: Explorer, lake: Path, visit: Ope
     figures = page.locator(".episode.first .figures")
     expect(row).to_have_count(1)
     expect(row.locator("td")).to_have_text([re.compile("live/000001"), "3", "6", re.compile("recording")])
-    expect(header).to_contain_text("1 writer since 20")
+    expect(header).to_contain_text(re.compile(r"1 writer since .*\d\d:\d\d UTC"))
     row.locator("button").click()
     expect(figures).to_contain_text(re.compile("6.*return.*3.*steps.*recording", re.DOTALL))
     seen.at(3, 3)
@@ -1014,11 +1019,15 @@ def test_a_lake(stores: Explorer, lake: Path, visit: Open, tmp_path: Path) -> No
     best.get_by_text("long", exact=True).click()
     seen.opened(el.open(lake / "long")[0])
     seen.at(3, 200)
+    # Its address has the query, for somebody else.
     page.go_back()
+    expect(page.locator(".cm-content")).to_contain_text("3 AS t FROM episodes")
+    assert "read_csv" not in page.url and "3+AS+t+FROM" in page.url
+    seen.tab("Stores")
     expect(rows).to_have_count(len(frame))
 
     # No name leads out, and nothing shows without the token or the cookie.
-    inside = page.url
+    inside = page.url.partition("?")[0]
     outside = ("../secret", "link", "/etc", "pixels/../../secret", "%2e%2e/secret", "pixels/three/steps", "")
     for name in outside:
         page.goto(f"{inside}store?name={quote(name, safe='')}")
@@ -1129,13 +1138,10 @@ def test_a_robot_with_cameras_and_joints(stores: Explorer, lake: Path, visit: Op
     play.click()
     expect(play).to_contain_text("play_arrow")
     t = seen.t
-    for name in CAMERAS[:2]:
-        frame = page.locator(f"video.frame[aria-label='{name} at t = {t}']")
-        wait_until(lambda frame=frame: abs(frame.evaluate(PLAYED) - 5 * t) < 2, f"{name} at {t}")
-    right = page.locator("canvas.frame[aria-label^='right']")
-    for frame, name in ((right, "right"), (wrist, "wrist")):
-        expect(frame).to_have_attribute("aria-label", f"{name} at t = {t}")
-        assert (np.abs(pixels(frame).astype(int) - 5 * t) < 2 * (name == "right") + 1).all()
+    for name in CAMERAS:
+        frame = page.locator(f"canvas.frame[aria-label='{name} at t = {t}']")
+        expect(frame).to_be_visible()
+        assert (np.abs(pixels(frame).astype(int) - 5 * t) < 3 * (name != "wrist") + 1).all(), name
     seen.check()
 
     place = page.locator(".first .chart-place")

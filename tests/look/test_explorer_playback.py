@@ -4,14 +4,17 @@ import base64
 import io
 import json
 
+import fastapi
 import numpy as np
 import pytest
+from fastapi.testclient import TestClient
 from gymnasium.spaces import Box, Dict, Discrete
 from PIL import Image
 
 import episodelake as el
 from episodelake.explorer.live.watch import Watch
 from episodelake.explorer.pictures import sources
+from episodelake.explorer.pictures.served import add_frames
 from episodelake.explorer.pictures.sources import RecordedPictures, frame_sources, rate_of
 from episodelake.store.errors import StoreAccessError
 
@@ -128,22 +131,22 @@ def test_packs_have_each_frame_once(episode: el.Episode, frames: dict[str, np.nd
     for source, exact in ((small, True), (large, False)):
         found = []
         while len(found) < source.count:
-            problem, part = unpacked(source.packed(len(found), exact=False))
+            problem, part = unpacked(source.packed(len(found), want="pictures"))
             assert problem == "" and [t for t, _ in part] == [*range(len(found), len(found) + len(part))]
             found += [_image(data) for _, data in part]
         difference = np.abs(np.stack(found).astype(int) - frames[source.name])
         assert difference.max() == 0 if exact else difference.mean() < 4
-        assert len(unpacked(source.packed(0, exact=False))[1]) == min(source.props["rows"], LENGTH + 1)
-    ((t, data),) = unpacked(large.packed(7, exact=True))[1]
+        assert len(unpacked(source.packed(0, want="pictures"))[1]) == min(source.props["rows"], LENGTH + 1)
+    ((t, data),) = unpacked(large.packed(7, want="exact"))[1]
     np.testing.assert_array_equal(_image(data), frames["large"][t])
-    assert t == 7 and unpacked(large.packed(LENGTH + 1, exact=False)) == ("", [])
+    assert t == 7 and unpacked(large.packed(LENGTH + 1, want="pictures")) == ("", [])
 
 
 def test_a_pack_says_what_is_wrong(episode: el.Episode, monkeypatch: pytest.MonkeyPatch) -> None:
     """Frames that cannot be read are a problem of the page, not of the server."""
     source = RecordedPictures(episode, "observation.small")
     monkeypatch.setattr(el.Episode, "frames", _stale)
-    assert unpacked(source.packed(0, exact=False)) == ("Stale file handle", [])
+    assert unpacked(source.packed(0, want="pictures")) == ("Stale file handle", [])
 
 
 def unpacked(pack: bytes) -> tuple[str, list[tuple[int, bytes]]]:
@@ -169,7 +172,9 @@ def test_thumbnails(episode: el.Episode, frames: dict[str, np.ndarray]) -> None:
 
 
 def test_sheets(store: el.EpisodeStore, frames: dict[str, np.ndarray]) -> None:
-    """Pictures from the first to the last, of a large frame four, made once; one that is gone has none."""
+    """Pictures from the first to the last, of a large frame four, made once; one that is gone has none. Lists
+    show the one in the middle.
+    """
     sheets, episode = Watch(store).sheets, store[0]
     assert sheets.ratio == 300 / 320 and not sheets.quick
     sheet = sheets.sheet(episode.id)
@@ -179,6 +184,12 @@ def test_sheets(store: el.EpisodeStore, frames: dict[str, np.ndarray]) -> None:
         assert picture.shape == (96, 90, 3)
         assert abs(picture.mean() - frames["large"][t].mean()) < 3
         assert np.abs(picture[::24, ::30].astype(int) - frames["large"][t][::80, ::100]).mean() < 12
+    application = fastapi.FastAPI()
+    add_frames(application)
+    answer = TestClient(application).get(f"{sheets.url_of(episode.id)}?still=1")
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "image/jpeg")
+    for picture in np.split(_image(answer.content), 12, axis=1):
+        assert np.abs(picture[::24, ::30].astype(int) - frames["large"][LENGTH // 2][::80, ::100]).mean() < 12
 
 
 RATES = [(10, 10.0), (2.5, 2.5), (None, 30.0), (0, 30.0), ("fast", 30.0), (1e9, 30.0)]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import errno
-import gc
+import json
 import struct
-import tempfile
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -18,12 +16,9 @@ import pyarrow as pa
 import pytest
 from fastapi.testclient import TestClient
 from gymnasium.spaces import Box, Dict
-from starlette.responses import FileResponse
 
 import episodelake as el
-from episodelake.errors import StoreAccessError
-from episodelake.explorer.pictures import served
-from episodelake.explorer.pictures.served import CameraVideo, add_frames
+from episodelake.explorer.pictures.served import add_frames
 from episodelake.explorer.pictures.sources import frame_sources
 from episodelake.readers.pictures import video as videos
 from episodelake.store.frames import EncodedFrames, ffmpeg, h264_order
@@ -183,102 +178,61 @@ def test_a_notebook_shows_all_packets(
     assert long == whole and "every" not in Page(long).text and f"{LENGTH + 1} frames" in Page(long).text
 
 
-def test_the_explorer_serves_ranges_of_packets(
-    store: el.EpisodeStore, tmp_path: Path, undecoded: None, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("camera", PLAYED)
+def test_browsers_get_packets_of_the_store(
+    store: el.EpisodeStore, camera: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file is made once, while its page is open; other cameras have pictures."""
+    """Those from the keyframe before the first step on, of all row groups; the server decodes none of them,
+    and each frame is there.
+    """
     application = fastapi.FastAPI()
     add_frames(application)
     client = TestClient(application)
     sources = {source.name: source for source in frame_sources(store[0], replayed=False)}
-    assert {name for name, source in sources.items() if source.video} == {*PLAYED}
-    source = sources["rgb"]
-    whole = client.get(source.video.url)
-    assert (whole.status_code, whole.headers["content-type"]) == (200, "video/mp4")
-    expected = store[0].video(column="rgb").save(tmp_path / "saved.mp4").read_bytes()
-    assert whole.content == expected
-    monkeypatch.setattr("episodelake.explorer.pictures.served.copied_mp4", None)
-    part = client.get(source.video.url, headers={"range": "bytes=100-299"})
-    assert (part.status_code, part.content) == (206, expected[100:300])
-    assert part.headers["content-range"] == f"bytes 100-299/{len(expected)}"
-    asked = client.head(source.video.url)
-    assert (asked.content, asked.headers["content-length"]) == (b"", str(len(expected)))
-    assert whole.headers["cache-control"] == part.headers["cache-control"] == "no-store"
-    assert (source.props["fps"], source.props["count"], source.props["last"]) == (30, LENGTH + 1, LENGTH)
-    url = source.video.url
+    assert {name for name, source in sources.items() if source.props["encoded"]} == {*PLAYED}
+    source = sources[camera]
+    frames = store[0].observations[camera]
+    frames = frames if frames.ndim == 4 else frames[..., None].repeat(3, -1)
+    for first, rows in ((0, LENGTH + 1), (0, 5), (5, 9), (13, 3), (LENGTH, 4)):
+        monkeypatch.setitem(source.props, "rows", rows)
+        with monkeypatch.context() as patch:
+            patch.setattr(ffmpeg, "decode", None)
+            answer = client.get(f"{source.props['url']}/{first}?want=packets")
+        assert answer.headers["cache-control"] == "no-store"
+        steps = range(first, min(first + rows, LENGTH + 1))
+        head, shown = opened(answer.content)
+        assert head["codec"][:5] == ("av01." if camera == "rgb" else "avc1.")
+        assert head["frames"][0]["key"] and head["frames"][0]["t"] <= first
+        for t in steps:
+            height, width = frames.shape[1:3]
+            assert np.abs(shown[t][:height, :width].astype(int) - frames[t]).max() <= 2, t
+    assert client.get(f"{source.props['url']}/{LENGTH + 1}?want=packets").status_code == 200
+    url = source.props["url"]
     del source, sources
-    for gone, status in ((client.get(url), 404), (client.get(f"{url}/0"), 204)):
-        assert (gone.status_code, gone.headers["cache-control"]) == (status, "no-store")
+    gone = client.get(f"{url}/0?want=packets")
+    assert (gone.status_code, gone.headers["cache-control"]) == (204, "no-store")
 
 
-@pytest.fixture
-def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty folder, where temporary files go."""
-    folder = tmp_path / "temporary"
-    folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    return folder
-
-
-def test_a_video_that_is_left_is_still_sent(
-    store: el.EpisodeStore, temporary: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A page may be closed between the answer of the route and the opening of the file."""
-    application = fastapi.FastAPI()
-    add_frames(application)
-    client = TestClient(application)
-    pages = [CameraVideo(store[0], "observation.rgb")]
-    send = FileResponse.__call__
-
-    async def left(*arguments: Any) -> None:
-        pages.clear()
-        gc.collect()
-        await send(*arguments)
-
-    monkeypatch.setattr(FileResponse, "__call__", left)
-    answer = client.get(pages[0].url)
-    assert answer.status_code == 200 and answer.content[4:8] == b"ftyp"
-    del answer
-    gc.collect()
-    assert not [*temporary.iterdir()]
-
-
-def test_a_video_that_cannot_be_made_leaves_no_file_and_is_tried_again(
-    store: el.EpisodeStore, temporary: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A store that does not answer, a full disk, and packets that do not play; then the file."""
-    application = fastapi.FastAPI()
-    add_frames(application)
-    client = TestClient(application)
-    video = CameraVideo(store[0], "observation.rgb")
-    copied = served.copied_mp4
-    for failure in (StoreAccessError("busy"), OSError(errno.ENOSPC, "No space left on device"), None):
-
-        def fail(*arguments: Any, failure: Exception | None = failure) -> bool:
-            copied(*arguments)
-            assert [*temporary.glob("*/video.mp4")]
-            if failure is not None:
-                raise failure
-            return False
-
-        monkeypatch.setattr(served, "copied_mp4", fail)
-        assert client.get(video.url).status_code == 404
-        assert not [*temporary.iterdir()]
-    monkeypatch.setattr(served, "copied_mp4", copied)
-    assert client.get(video.url).status_code == 200
-
-
-def test_no_video_outlives_the_server(store: el.EpisodeStore, temporary: Path) -> None:
-    """Files of open pages go when it shuts down, before a signal ends the process."""
-    application = fastapi.FastAPI()
-    add_frames(application)
-    video = CameraVideo(store[0], "observation.rgb")
-    with TestClient(application) as client:
-        assert client.get(video.url).status_code == 200
-        assert len([*temporary.iterdir()]) == 1
-    assert not [*temporary.iterdir()]
-    path = video.file()
-    assert path is not None and path.stat().st_size
+def opened(pack: bytes) -> tuple[dict[str, Any], dict[int, np.ndarray]]:
+    """The head of a pack, and its frames by step, decoded from keyframe to keyframe as a browser does."""
+    end = 4 + int.from_bytes(pack[:4], "little")
+    head, shown = json.loads(pack[4:end]), {}
+    if "codec" not in head:
+        return head, shown
+    decoder: Any = None
+    for frame in [*head["frames"], None]:
+        if decoder is not None and (frame is None or frame["key"]):
+            shown |= {each.pts: each.to_ndarray(format="rgb24") for each in decoder.decode(None)}
+        if frame is None:
+            break
+        if frame["key"]:
+            decoder = av.CodecContext.create("libdav1d" if head["codec"].startswith("av01") else "h264", "r")
+        packet = av.Packet(pack[end : end + frame["size"]])
+        packet.pts = frame["t"]
+        shown |= {each.pts: each.to_ndarray(format="rgb24") for each in decoder.decode(packet)}
+        end += frame["size"]
+    assert end == len(pack)
+    return head, shown
 
 
 @pytest.mark.parametrize(
@@ -299,7 +253,10 @@ def test_packets_of_files_go_on(tmp_path: Path, name: str, pixels: str, copied: 
         tmp_path / "store", space, {"front": frames}, len(frames) - 1, encodings={column: el.Video("h264")}
     )
     (source,) = frame_sources(made[0], replayed=False)
-    assert (source.video.file() is not None) == copied
+    head, shown = opened(source.packed(1, want="packets"))
+    assert ("codec" in head) == (name != "hevc")
+    if copied:
+        assert [shown[t].tolist() for t in range(1, len(frames))] == decoded(file)[1:].tolist()
     saved = decoded(made[0].video().save(tmp_path / "saved.mp4", scale=None if copied else 1))
     difference = np.abs(saved.astype(int) - decoded(file))
     assert difference.max() == 0 if copied else 0 < difference.mean() < 12

@@ -253,7 +253,7 @@ class EpisodePane:
 
     def _sources(self) -> list[FrameSource]:
         # Frames are encoded when an episode is sealed.
-        return frame_sources(self._shown, replayed=False, videos=not self.state)
+        return frame_sources(self._shown, replayed=False, encoded=not self.state)
 
     async def _replay(self) -> None:
         """Make the environment again, without trust, and draw what it renders."""

@@ -1,12 +1,11 @@
-// Draws the frames of a camera at the steps that the page plays: of a video, or of packs of pictures. A pack is
-// the size of its head, the head as JSON, and the pictures one behind the other.
+// Draws the frames of a camera at the steps that the page plays: of packs of pictures, or of packets that the
+// browser decodes. A pack is the size of its head, the head as JSON, and the pictures one behind the other.
 const KEPT_BYTES = 64e6;
-const KEPT_PIXELS = 16e6;
 const AHEAD = 8;
+// The steps that keys lead to.
+const NEAR = [0, 1, -1, 2, -2, 3, 10, -10];
 // Packs that are fetched ahead at most, while an episode plays.
 const MOST_AHEAD = 6;
-// Seconds by which a video may be away from the others before it is set right.
-const APART = 0.3;
 
 async function unpacked(url) {
   const answer = await fetch(url);
@@ -16,7 +15,7 @@ async function unpacked(url) {
   const head = JSON.parse(new TextDecoder().decode(new Uint8Array(content, 4, size)));
   let end = 4 + size;
   for (const frame of head.frames) {
-    frame.file = new Blob([new Uint8Array(content, end, frame.size)]);
+    frame.data = new Uint8Array(content, end, frame.size);
     end += frame.size;
   }
   return { ...head, bytes: content.byteLength };
@@ -26,13 +25,11 @@ export default {
   template: `<figure data-steps :class="{ differs }">
     <button class="enlarge" :aria-label="'Enlarge ' + name" @mousedown.prevent @click="enlarge"
       @keydown.esc="large && enlarge()">
-      <video v-if="video" ref="frame" class="frame" :class="{ small }" :src="video" :aria-label="label" muted
-        playsinline preload="auto" @seeked="again" @loadeddata="again" @error="broken"></video>
-      <canvas v-else ref="frame" class="frame" :class="{ small }" role="img" :aria-label="label"></canvas>
+      <canvas ref="frame" class="frame" :class="{ small }" role="img" :aria-label="label"></canvas>
     </button><figcaption class="caption">{{ caption }}</figcaption></figure>`,
   props: { source: Object, name: String },
   emits: ["problem"],
-  data: () => ({ label: "", caption: "", differs: false, small: false, large: false, video: null }),
+  data: () => ({ label: "", caption: "", differs: false, small: false, large: false }),
   created() {
     this.caption = this.name;
     this.begin();
@@ -43,7 +40,7 @@ export default {
   },
   beforeUnmount() {
     clearTimeout(this.timer);
-    this.drop(() => true);
+    this.begin();
   },
   watch: {
     source(now, before) {
@@ -55,8 +52,8 @@ export default {
     begin() {
       this.drop(() => true);
       [this.images, this.packs, this.exact] = [new Map(), new Map(), null];
-      this.video = this.source.video;
-      this.small = !!this.video && this.source.width <= 128;
+      // Pages without encryption have no decoder, but those of this machine.
+      this.encoded = this.source.encoded && "VideoDecoder" in window;
     },
     drop(unwanted) {
       for (const [at, image] of this.images ?? []) {
@@ -75,59 +72,24 @@ export default {
     show(t, rate) {
       [this.t, this.rate] = [t, rate];
       clearTimeout(this.timer);
-      if (this.video) return this.seek();
       const here = this.place(t);
       const stride = Math.max(1, Math.floor(rate / 60));
-      for (let ahead = 0; ahead < AHEAD; ahead++) this.load(here + ahead * stride);
+      for (let i = 0; i < AHEAD; i++) this.load(here + (rate ? i * stride : NEAR[i]));
       const { rows } = this.source;
       const packs = Math.max(1, Math.min(MOST_AHEAD, Math.ceil((1.5 * rate) / rows)));
       for (let more = 1; more <= packs; more++) this.pack(here + more * rows).catch(() => {});
       this.draw();
-      if (!rate && this.source.lossy) this.timer = setTimeout(() => this.sharpen(here), 60);
+      if (!rate && this.source.lossy && !this.encoded) this.timer = setTimeout(() => this.sharpen(here), 60);
     },
     ready(t) {
-      const here = this.place(t);
-      const image = this.images.get(here);
-      if (!this.video) return !!image?.bitmap || !!image?.failed;
-      const { seeking, readyState } = this.$refs.frame ?? {};
-      return !seeking && readyState > 2;
-    },
-    // A video that plays is the clock of all others.
-    now() {
-      const video = this.video && this.$refs.frame;
-      if (!video || video.paused || video.ended || this.place(this.t) >= this.source.count - 1) return null;
-      // The frame on the screen is a little ahead of the time that the video says.
-      return video.currentTime * this.source.fps + 0.3 - this.source.zero;
-    },
-    seek() {
-      const video = this.$refs.frame;
-      if (!video) return;
-      const { fps, count } = this.source;
-      const here = this.place(this.t);
-      const wanted = (here + 0.5) / fps;
-      const late = wanted - video.currentTime;
-      const pace = this.rate / fps;
-      this.tell({ t: here });
-      if (pace >= 1 / 16 && pace <= 16 && here < count - 1) {
-        if (Math.abs(late) > APART * Math.max(1, pace)) video.currentTime = wanted;
-        const wrong = Math.abs(late) > 1.5 / fps ? Math.max(-0.5, Math.min(0.5, late / APART)) : 0;
-        video.playbackRate = Math.max(1 / 16, Math.min(16, pace * (1 + wrong)));
-        if (video.paused) video.play().catch(() => {});
-        return;
-      }
-      if (!video.paused) video.pause();
-      if (!video.seeking && Math.abs(late) > 0.2 / fps) video.currentTime = wanted;
-    },
-    broken() {
-      // One that the browser cannot play, or that cannot be made.
-      this.video = null;
-      this.$nextTick(this.again);
+      const image = this.images.get(this.place(t));
+      return !!image?.bitmap || !!image?.failed;
     },
     async pack(at) {
       const { url, rows, count } = this.source;
       const first = at - (at % rows);
       if (first >= count) return null;
-      const pack = this.packs.get(first) ?? unpacked(`${url}/${first}`);
+      const pack = this.packs.get(first) ?? unpacked(`${url}/${first}${this.encoded ? "?want=packets" : ""}`);
       this.packs.delete(first);
       this.packs.set(first, pack);
       try {
@@ -147,30 +109,66 @@ export default {
     },
     async load(at) {
       const { images, source } = this;
-      if (at >= source.count || (images.has(at) && (this.rate || !images.get(at).failed))) return;
+      if (at < 0 || at >= source.count || (images.has(at) && (this.rate || !images.get(at).failed))) return;
       images.set(at, {});
       try {
-        const { problem, frames } = await this.pack(at);
-        if (problem) this.$emit("problem", problem);
-        const image = await this.decoded(frames[at % source.rows]);
-        if (images !== this.images || !images.has(at)) return image.bitmap.close();
-        images.set(at, image);
-        const room = Math.max(4 * AHEAD, KEPT_PIXELS / (image.bitmap.width * image.bitmap.height));
-        const here = this.place(this.t);
-        if (images.size > room) this.drop((each) => each < here - 2 || each > here + room / 2);
-        if (at === here) this.draw();
+        const pack = await this.pack(at);
+        if (pack.problem) this.$emit("problem", pack.problem);
+        if (!pack.codec) return this.keep(images, at, await this.decoded(pack.frames[at % source.rows]));
+        pack.decoding ??= this.decode(pack, at, images).finally(() => (pack.decoding = null));
+        await pack.decoding;
+        if (images.has(at) && !images.get(at).bitmap) throw new Error("No packet has this frame.");
       } catch {
         images.set(at, { failed: true });
       }
     },
+    keep(images, at, image) {
+      if (images !== this.images || images.get(at)?.bitmap) return image.bitmap.close();
+      images.set(at, image);
+      const { bitmap } = image;
+      const bytes = bitmap.allocationSize?.() ?? 4 * bitmap.width * bitmap.height;
+      const room = Math.max(4 * AHEAD, KEPT_BYTES / bytes);
+      const here = this.place(this.t);
+      if (images.size > room) this.drop((each) => each < here - room / 3 || each > here + room / 2);
+      if (at === here) this.draw();
+    },
     async decoded(frame) {
       const exactly = { colorSpaceConversion: "none", premultiplyAlpha: "none" };
-      return { ...frame, bitmap: await createImageBitmap(frame.file, exactly) };
+      return { ...frame, bitmap: await createImageBitmap(new Blob([frame.data]), exactly) };
+    },
+    // Decodes a pack, from the keyframe before a step on, and then what is before it.
+    async decode({ codec, frames }, at, images) {
+      const first = at - (at % this.source.rows);
+      const decoder = new VideoDecoder({
+        output: (bitmap) => {
+          const t = bitmap.timestamp;
+          if (t < first || t >= first + this.source.rows) bitmap.close();
+          else this.keep(images, t, { t, bitmap });
+        },
+        error: () => {},
+      });
+      try {
+        // Decoders of hardware stop while many of their frames are kept.
+        decoder.configure({ codec, optimizeForLatency: true, hardwareAcceleration: "prefer-software" });
+        const start = frames.findLastIndex(({ key, t }) => key && t <= at);
+        for (const { key, t, data } of [...frames.slice(start), ...frames.slice(0, start)])
+          decoder.decode(new EncodedVideoChunk({ type: key ? "key" : "delta", timestamp: t, data }));
+        await decoder.flush();
+        decoder.close();
+      } catch {
+        // One that the browser cannot decode: pictures come instead.
+        if (images === this.images) this.pictures();
+      }
+    },
+    pictures() {
+      this.begin();
+      this.encoded = false;
+      this.again();
     },
     // Large frames lose some quality while they pass by; one that stands still is exact.
     async sharpen(at) {
       const { url } = this.source;
-      const { frames } = await unpacked(`${url}/${at}?exact=1`).catch(() => ({ frames: [] }));
+      const { frames } = await unpacked(`${url}/${at}?want=exact`).catch(() => ({ frames: [] }));
       if (!frames.length || url !== this.source.url) return;
       this.exact = { ...(await this.decoded(frames[0])), at };
       this.draw();
@@ -179,8 +177,8 @@ export default {
       const here = this.place(this.t);
       const shown = this.exact?.at === here && !this.rate ? this.exact : this.images.get(here);
       const canvas = this.$refs.frame;
-      if (!shown?.bitmap || !canvas || this.video) return;
-      const { width, height } = shown.bitmap;
+      if (!shown?.bitmap || !canvas) return;
+      const { displayWidth, displayHeight, width = displayWidth, height = displayHeight } = shown.bitmap;
       if (canvas.width !== width || canvas.height !== height) Object.assign(canvas, { width, height });
       this.small = width <= 128;
       canvas.getContext("2d").drawImage(shown.bitmap, 0, 0);

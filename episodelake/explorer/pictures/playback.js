@@ -44,7 +44,8 @@ export default {
   },
   watch: {
     wanted({ t, turn, move }, before) {
-      if (turn !== before.turn) this.playing = false;
+      // One after another plays from its beginning, such as while they are labelled.
+      if (turn !== before.turn && t !== this.first) this.playing = false;
       if (move !== before.move) this.go(t);
     },
   },
@@ -90,11 +91,10 @@ export default {
       const passed = (Math.min(Math.max(now - this.before, 0), LONGEST) / 1000) * pace;
       this.before = now;
       const parts = this.parts();
-      const clock = parts.map((part) => part.now?.() ?? null).find((each) => each !== null);
-      const position = clock ?? this.position + passed;
+      const position = this.position + passed;
       const stride = Math.max(1, Math.floor(pace / 60));
       const step = Math.min(this.last, Math.floor(position / stride) * stride);
-      if (clock !== undefined || parts.every((part) => part.ready?.(step) ?? true)) {
+      if (parts.every((part) => part.ready?.(step) ?? true)) {
         this.position = position;
         if (this.t >= this.last && !this.looped) this.playing = false;
         if (this.looped && position >= this.last + 1) this.go(this.first);

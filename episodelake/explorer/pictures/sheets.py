@@ -19,7 +19,7 @@ FRAMES = 12
 _HEIGHT = 96
 #: The most bytes of sheets that are kept for a store.
 _KEPT = 64_000_000
-#: Reading larger frames is slow: lists do not show them beside names, and sheets have fewer different ones.
+#: Reading larger frames is slow: sheets have fewer different ones, and a single one beside names in lists.
 _QUICK = 128 * 128
 _FEW = 4
 
@@ -39,7 +39,7 @@ class Sheets:
     def __init__(self, store: EpisodeStore, find: Callable[[str], Episode | None]) -> None:
         self._find = find
         self._lock = threading.Lock()
-        self._kept: dict[str, bytes] = {}
+        self._kept: dict[tuple[str, bool], bytes] = {}
         self.url = offered(self)
         self.ratio, self.quick = None, False
         schema = store.selection().snapshot.schema
@@ -53,21 +53,25 @@ class Sheets:
         """Return the address of an episode's sheet; None without pictures."""
         return None if self.ratio is None else f"{self.url}/sheet/{quote(episode_id, safe='')}"
 
-    def sheet(self, episode_id: str) -> bytes:
+    def sheet(self, episode_id: str, *, still: bool = False) -> bytes:
         """Return a sheet as JPEG; empty if the episode is gone or has no pictures.
+
+        Args:
+            episode_id: the episode.
+            still: one picture, again and again.
 
         Raises:
             CorruptStoreError: the file is damaged.
         """
         # One at a time: the episode that is open comes first.
         with self._lock:
-            sheet = self._kept.pop(episode_id, None)
+            sheet = self._kept.pop((episode_id, still), None)
             if sheet is None:
                 episode = self._find(episode_id)
-                distinct = FRAMES if self.quick else _FEW
+                distinct = 1 if still else FRAMES if self.quick else _FEW
                 sheet = b"" if episode is None else sheet_of(episode, distinct)
             if sheet:
-                self._kept[episode_id] = sheet
+                self._kept[episode_id, still] = sheet
             while sum(map(len, self._kept.values())) > _KEPT:
                 del self._kept[next(iter(self._kept))]
         return sheet
@@ -78,20 +82,21 @@ def sheet_of(episode: Episode, distinct: int) -> bytes:
 
     Args:
         episode: of one agent.
-        distinct: how many different ones; a divisor of `FRAMES`.
+        distinct: how many different ones; a divisor of `FRAMES`. A single one is from the middle.
 
     Raises:
         CorruptStoreError: the file is damaged.
     """
-    places = np.linspace(0, episode._observation_count - 1, distinct).round().astype(int)
+    last = episode._observation_count - 1
+    places = (np.linspace(0, last, distinct) if distinct > 1 else np.array([last / 2])).round().astype(int)
     steps = np.unique(places).tolist()
     frames = episode.video(steps, column=image_columns(episode._own_schema)[0])
     images = require("PIL.Image", "A sheet of pictures")
     small = {}
     for t, frame in frames:
         picture = images.fromarray(frame)
-        height = min(_HEIGHT, picture.height)
-        small[t] = np.asarray(picture.resize((max(1, picture.width * height // picture.height), height)))
+        picture.thumbnail((picture.width, _HEIGHT))
+        small[t] = np.asarray(picture)
     file = io.BytesIO()
     side_by_side = [small[t] for t in places.repeat(FRAMES // distinct).tolist()]
     images.fromarray(np.concatenate(side_by_side, axis=1)).save(file, "jpeg", quality=85)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import re
 import threading
 import weakref
 from collections.abc import Iterator
@@ -20,9 +21,9 @@ import numpy as np
 from ... import Episode
 from ...errors import EnvUnavailableError, EpisodelakeError
 from ...plugin import DatasetFacts, RunEnv, require
-from ...readers.pictures.images import image_column, image_columns
-from ...readers.pictures.video import FASTEST, FPS, REPLAY, is_played, recorded_fps
-from .served import CameraVideo, offered
+from ...readers.pictures.images import EncodedPart, encoded_part, image_column, image_columns
+from ...readers.pictures.video import FASTEST, REPLAY, is_played, recorded_fps
+from .served import offered
 
 #: The most bytes of frames that a replay keeps; it stops there.
 MOST_BYTES = 256_000_000
@@ -60,8 +61,7 @@ class FrameSource:
         last: the last t of the episode.
         rows: of a pack.
         lossy: pictures of a pack are not exact.
-        width: of a frame; 0 if it is not known.
-        video: all frames at once, for browsers; None where there are only pictures.
+        encoded: there are packets, too.
     """
 
     def __init__(
@@ -72,37 +72,52 @@ class FrameSource:
         last: int,
         rows: int,
         lossy: bool = False,
-        width: int = 0,
-        video: CameraVideo | None = None,
+        encoded: bool = False,
     ) -> None:
         self.name = name
-        self.video = video
         self.count = count
         #: What the browser has to know.
         self.props = {
-            **{"url": offered(self), "video": video and video.url, "fps": FPS, "zero": 0},
-            **{"count": count, "last": last, "rows": rows, "lossy": lossy, "width": width},
+            **{"url": offered(self), "zero": 0, "count": count, "last": last},
+            **{"rows": rows, "lossy": lossy, "encoded": encoded},
         }
 
     def picture(self, t: int, *, passing: bool = False) -> Picture:
         """Return the frame of a step; of one that is passing by, a large one may lose some quality."""
         raise NotImplementedError
 
-    def packed(self, first: int, *, exact: bool) -> bytes:
-        """Return pictures from a step on as one file, or only its own without any loss.
+    def packed(self, first: int, *, want: str) -> bytes:
+        """Return frames from a step on as one file.
 
         It begins with the size of the head as four bytes, the lowest first. The head is JSON: `frames` with
-        t, size and difference of each picture, and `problem`, why there are none. The pictures follow.
+        t, size and difference of each picture, and `problem`, why there are none. The pictures follow. A head
+        with `codec` has packets instead, in the order of decoding, with `key` of keyframes.
+
+        Args:
+            first: the step.
+            want: "pictures"; "exact", only the first, without any loss; or "packets", of which there may be
+                none.
         """
+        exact = want == "exact"
         steps = range(first, min(first + (1 if exact else self.props["rows"]), self.count))
         problem, pictures = "", []
         try:
+            packets = self.packets(steps) if want == "packets" else None
+            if packets is not None:
+                return _pack(*packets)
             pictures = [self.picture(t, passing=not exact) for t in steps]
         except EpisodelakeError as error:
             problem = str(error)
         facts = [{"t": each.t, "size": len(each.data), "difference": each.difference} for each in pictures]
-        head = json.dumps({"frames": facts, "problem": problem}).encode()
-        return b"".join((len(head).to_bytes(4, "little"), head, *(each.data for each in pictures)))
+        return _pack({"frames": facts, "problem": problem}, [each.data for each in pictures])
+
+    def packets(self, steps: range) -> tuple[dict[str, Any], list[bytes]] | None:
+        """Return the head and the packets that decode some steps; None where browsers cannot."""
+
+
+def _pack(head: dict[str, Any], content: list[bytes]) -> bytes:
+    encoded = json.dumps(head).encode()
+    return b"".join((len(encoded).to_bytes(4, "little"), encoded, *content))
 
 
 #: Frames are decoded in chunks of so many bytes, of which each camera keeps some: before, now and next.
@@ -113,9 +128,13 @@ _DECODERS = ThreadPoolExecutor(max_workers=4, thread_name_prefix="explorer-frame
 #: Larger frames are sent as JPEG while they play.
 _EXACT_PIXELS = 256 * 256
 _THUMBNAIL = 64
-#: A pack has so many pixels, and so many frames at most.
+#: A pack has so many pixels, and so many frames at most; packets are smaller than pictures.
 _PACK_PIXELS = 2_500_000
 _MOST_ROWS = 64
+_PACKET_PIXELS = 8 * _PACK_PIXELS
+#: The start of H.264's parameters, which have profile and level.
+_H264_PROFILE = re.compile(rb"\x00\x00\x01[\x07\x27\x47\x67](...)", re.DOTALL)
+_AV1 = "av01.0.08M.08"
 _REPLAYED_ROWS = 16
 
 
@@ -125,25 +144,27 @@ class RecordedPictures(FrameSource):
     Args:
         episode: of one agent.
         column: the image.
-        video: the store has packets that browsers play.
+        encoded: the store has packets that browsers decode.
     """
 
-    def __init__(self, episode: Episode, column: str, *, video: bool = False) -> None:
+    def __init__(self, episode: Episode, column: str, *, encoded: bool = False) -> None:
         self._episode = episode
         self._column = column
-        image = image_column(episode._own_schema, column, None)
+        self._image = image = image_column(episode._own_schema, column, None)
         height, width = (image.leaf.shape[image.layout.index(axis)] for axis in "HW")
+        pixels, least = (_PACKET_PIXELS, 16) if encoded else (_PACK_PIXELS, 4)
         self._rows = max(1, CHUNK_BYTES // (3 * height * width))
         super().__init__(
             column.removeprefix(f"{episode._own_schema.observation.root}."),
             count=episode._observation_count,
             last=episode.length,
-            rows=min(_MOST_ROWS, max(4, _PACK_PIXELS // (height * width))),
+            rows=min(_MOST_ROWS, max(least, pixels // (height * width))),
             lossy=height * width > _EXACT_PIXELS,
-            width=width,
-            video=CameraVideo(episode, column) if video else None,
+            encoded=encoded,
         )
         self._lock = threading.Lock()
+        self._part_lock = threading.Lock()
+        self._part: EncodedPart | None = None
         self._chunks: dict[int, Future[np.ndarray]] = {}
 
     def picture(self, t: int, *, passing: bool = False) -> Picture:
@@ -173,6 +194,39 @@ class RecordedPictures(FrameSource):
                 del self._chunks[next(iter(self._chunks))]
         return chunk
 
+    def packets(self, steps: range) -> tuple[dict[str, Any], list[bytes]] | None:
+        """Return packets of the row group that has the first step; see `FrameSource.packets`.
+
+        Raises:
+            CorruptStoreError: the file is damaged.
+        """
+        if not self.props["encoded"] or not steps:
+            return None
+        head: dict[str, Any] = {"codec": "", "frames": []}
+        content: list[bytes] = []
+        at = steps.start
+        while at < steps.stop:
+            part = self._part_of(at)
+            packets = part.packets(at - part.first, steps.stop - part.first)
+            codec = packets and _codec_of(packets)
+            if not packets or not codec or (content and codec != head["codec"]):
+                return None
+            head["codec"] = codec
+            shown = (packets.shown + part.first).tolist()
+            facts = zip(shown, packets.packets, packets.keys.tolist(), strict=True)
+            head["frames"] += [{"t": t, "size": len(data), "key": key} for t, data, key in facts]
+            content += packets.packets
+            at = part.first + len(part.frames)
+        return head, content
+
+    def _part_of(self, t: int) -> EncodedPart:
+        """Return the row group of a step; the last one stays in memory."""
+        with self._part_lock:
+            part = self._part
+            if part is None or not part.first <= t < part.first + len(part.frames):
+                self._part = part = encoded_part(self._episode, self._image, t)
+        return part
+
     def thumbnails(self, most: int) -> list[tuple[int, str]]:
         """Return evenly spaced steps with their images, small, as addresses of data.
 
@@ -182,6 +236,12 @@ class RecordedPictures(FrameSource):
         steps = np.unique(np.linspace(0, self.count - 1, most).round().astype(int)).tolist()
         video = self._episode.video(steps, column=self._column)
         return [(t, _picture(_small(frame), t, passing=True).url) for t, frame in video]
+
+
+def _codec_of(packets: Any) -> str | None:
+    """Return what browsers call the codec, with the profile of H.264; None of one that few decode."""
+    profile = _H264_PROFILE.search(packets.packets[0]) if packets.codec == "h264" else None
+    return f"avc1.{profile[1].hex()}" if profile else {"av1": _AV1}.get(packets.codec)
 
 
 def _small(frame: np.ndarray) -> np.ndarray:
@@ -234,13 +294,13 @@ class ReplayedPictures(FrameSource):
         return self._kept[min(t, len(self._kept) - 1)]
 
 
-def frame_sources(episode: Episode, *, replayed: bool, videos: bool = True) -> list[FrameSource]:
+def frame_sources(episode: Episode, *, replayed: bool, encoded: bool = True) -> list[FrameSource]:
     """Return where the frames of an episode come from: each recorded camera, or a replay, or none.
 
     Args:
         episode: of one agent, or of several, which have frames by agent only.
         replayed: make the environment again (never with trust) where no images were recorded.
-        videos: send packets of encoded columns as they are.
+        encoded: send packets of encoded columns as they are.
 
     Raises:
         NothingToDrawError: it was to be replayed, and cannot be.
@@ -248,7 +308,7 @@ def frame_sources(episode: Episode, *, replayed: bool, videos: bool = True) -> l
     if episode.agents:
         return []
     cameras = [
-        RecordedPictures(episode, column, video=videos and is_played(episode.schema, column))
+        RecordedPictures(episode, column, encoded=encoded and is_played(episode.schema, column))
         for column in image_columns(episode._own_schema)
     ]
     return [*cameras] or ([ReplayedPictures(episode)] if replayed else [])
