@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import json
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
@@ -33,6 +32,7 @@ from ..files import Place
 from ..files.access import check_process
 from ..layout import CHECKPOINT_MARK, checksum_of_end
 from .checkpoints import checkpoint_fits, read_checkpoint
+from .columns import columns_of, schema_text
 from .log import (
     MOST_REPEATED,
     PROPERTY,
@@ -65,19 +65,6 @@ _MOST_FOLLOWED = 100
 _PAUSE_SECONDS = 0.02
 _LOOKS = 10
 _FILE = ("path", "size", "modificationTime", "stats")
-_TYPES = {
-    "string": pa.string(),
-    "binary": pa.binary(),
-    "boolean": pa.bool_(),
-    "byte": pa.int8(),
-    "short": pa.int16(),
-    "integer": pa.int32(),
-    "long": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "timestamp": pa.timestamp("us", "UTC"),
-}
-_KINDS = {type: kind for kind, type in _TYPES.items()}
 _CHECKPOINT_COLUMNS = ["protocol", "metaData", "txn", *(f"add.{name}" for name in _FILE)]
 _Result = TypeVar("_Result")
 
@@ -106,7 +93,7 @@ class Metadata:
     @property
     def schema(self) -> pa.Schema:
         """Columns with their metadata."""
-        return _columns(self.content["schemaString"])
+        return columns_of(self.content["schemaString"])
 
     @cached_property
     def asked_of_writers(self) -> list[str]:
@@ -118,29 +105,6 @@ class Metadata:
             names = [key.decode() for key in column.metadata or ()]
             asked += [f"{name} of {column.name!r}" for name in names if name.startswith("delta.")]
         return asked
-
-
-@lru_cache(256)
-def _columns(text: str) -> pa.Schema:
-    """Return the columns of a table in the log as Arrow's; many stores have the same."""
-    try:
-        return pa.schema([_column(**column) for column in json.loads(text)["fields"]])
-    except (KeyError, TypeError, ValueError):
-        # Types that stores lack, and faults, are the table library's, which takes long to import.
-        from deltalake import Schema
-
-        return pa.schema(Schema.from_json(text))
-
-
-def _column(name: str, type: Any, nullable: bool, metadata: Mapping[str, Any]) -> pa.Field:
-    texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in metadata.items()}
-    return pa.field(name, _type(type), nullable, texts or None)
-
-
-def _type(kind: Any) -> pa.DataType:
-    if isinstance(kind, str):
-        return _TYPES[kind]
-    return pa.list_(pa.field("element", _type(kind["elementType"]), kind["containsNull"]))
 
 
 @dataclass
@@ -489,28 +453,7 @@ def metadata_of(schema: pa.Schema, configuration: Mapping[str, str | None]) -> d
     """Return the part of a metaData action with a table's columns and properties."""
     return {
         "format": {"provider": "parquet", "options": {}},
-        "schemaString": _schema_text(schema),
+        "schemaString": schema_text(schema),
         "partitionColumns": [],
         "configuration": dict(configuration),
     }
-
-
-def _schema_text(schema: pa.Schema) -> str:
-    columns = [
-        {
-            "name": column.name,
-            "type": _kind(column.type),
-            "nullable": column.nullable,
-            "metadata": {key.decode(): value.decode() for key, value in (column.metadata or {}).items()},
-        }
-        for column in schema
-    ]
-    return json.dumps({"type": "struct", "fields": columns}, ensure_ascii=False, separators=(",", ":"))
-
-
-def _kind(type: pa.DataType) -> Any:
-    """Return a type as a log has it."""
-    if not pa.types.is_list(type):
-        return _KINDS[type]
-    element = type.value_field
-    return {"type": "array", "elementType": _kind(element.type), "containsNull": element.nullable}
