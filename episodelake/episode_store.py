@@ -22,7 +22,6 @@ from .readers.frames import arrow_table, collected
 from .readers.view import ReadView
 from .store.card import CardEntries
 from .store.common.arguments import argument_names, flag, is_integer
-from .store.common.engines import Engine
 from .store.common.progress import Progress, progress_meter
 from .store.creation import check_free, created_atomically
 from .store.errors import InvalidArgumentError
@@ -812,6 +811,7 @@ class EpisodeStore(EpisodeView):
             StoreAccessError, ConcurrentCommitError: nothing was changed; call again.
         """
         from .annotations.mapping import map_episodes
+        from .store.common.engines import Engine
 
         chosen = Engine.of(engine, workers)
         with progress_meter(progress, "Computing", "episodes") as meter:

@@ -12,7 +12,6 @@ import importlib
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
@@ -95,7 +94,7 @@ def _namespace(name: str, owner: Any) -> Any:
     return getattr(namespaces, name)(owner)
 
 
-class _OnceImported(MetaPathFinder):
+class _OnceImported:
     """Registers the namespace right after the module `polars` has run; finds nothing itself.
 
     It stays until then: a program may look for Polars, for example by `importlib.util.find_spec`, without

@@ -35,7 +35,7 @@ from .episodes import (
 )
 from .formatting import counted
 from .loading.feeding_view import FeedingView
-from .measures import health, measuring, quality
+from .measures.measured_view import MeasuredView
 from .view_base import DescribedView
 
 if TYPE_CHECKING:
@@ -47,16 +47,13 @@ if TYPE_CHECKING:
 View = TypeVar("View")
 
 
-class ReadView(DescribedView, FeedingView, Generic[View]):
+class ReadView(DescribedView, FeedingView, MeasuredView, Generic[View]):
     """Some episodes of a snapshot, in an order, with length, positions, slices and iteration."""
 
     sample_episodes = episodes.sample_episodes
     selection = episodes.selection
     make_env = episodes.make_env
     replay = episodes.replay
-    stats = measuring.stats
-    quality = quality.quality
-    health = health.health
 
     def __len__(self) -> int:
         """Return the number of episodes."""

@@ -24,8 +24,6 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, ClassVar
 
-import platformdirs
-
 from .errors import CorruptStoreError, MissingFileError, replaced_error
 from .files import Place, locate
 from .files.local import LocalPlace
@@ -107,6 +105,8 @@ class Layout:
         chosen = os.environ.get(SPOOL_VARIABLE)
         if chosen is not None:
             return Layout(root, _spool(Path(chosen), str(root)))
+        import platformdirs
+
         durable = platformdirs.user_state_path(_APPLICATION, appauthor=False)
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", _APPLICATION)
         journals, former = (_spool(folder / "spool", str(root)) for folder in (durable, cache))

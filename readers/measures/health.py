@@ -13,7 +13,7 @@ from ...store.common.arguments import suggest
 from ...store.common.progress import Progress, progress_meter
 from ...store.errors import InvalidArgumentError
 from ...store.journal.run_journal import Journals
-from ..context import ContextView, ReadContext
+from ..context import ReadContext
 from ..formatting import counted
 from ..frames import collect_episodes, episodes_frame
 from .findings import KINDS, Finding, StepScan, far, finding, length_limits, outlying
@@ -176,32 +176,14 @@ _WORST = (
 _NAMES = {"episode_return": "return"}
 
 
-def health(
-    view: ContextView, *, ignore: Sequence[str] = (), progress: bool | Progress = False
-) -> HealthReport:
-    """Look for values, endings and repetitions that are wrong, or look wrong.
-
-    docs/quality.md says what each kind of finding means. A finding is a
-    hint: constant sensors and repeated seeds may be meant. Values of infos and of the policy are not read.
-
-    Args:
-        ignore: kinds of findings to leave out, such as `["cut"]`.
-        progress: True for a bar on the terminal, or a function called with the episodes read so far and all.
-
-    Returns:
-        A report; `report.findings[0].positions` are the episodes of the first finding in this view.
-
-    Raises:
-        InvalidArgumentError: there is no such kind of finding.
-        CorruptStoreError: a file of the store is damaged.
-    """
+def examined(context: ReadContext, ignore: Sequence[str], progress: bool | Progress) -> HealthReport:
+    """Return what looks wrong in episodes; see `MeasuredView.health`."""
     for kind in ignore:
         if kind not in KINDS:
             raise InvalidArgumentError(
                 f"ignore={kind!r} is no kind of finding.{suggest(kind, list(KINDS))} "
                 f"There are: {', '.join(KINDS)}."
             )
-    context = view.context
     columns = ("episode_id", "run_id", "number", "length", "end_reason", "seed", "wide_seed", "options")
     scalar = () if context.snapshot.schema.reward_shape else ("episode_return",)
     frame = episodes_frame(context.snapshot, context.positions).select(*columns, *scalar)

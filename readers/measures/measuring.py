@@ -26,7 +26,7 @@ from ..columns.selection import EpisodeIndex, Selection, select
 from ..columns.specs import DynamicColumn, check_names, choose_columns, dynamic_fields
 from ..columns.step_arrays import ColumnSource, StepArrays, read_arrays
 from ..columns.tree import joined_leaves, leaves, row_bytes
-from ..context import ContextView
+from ..context import ReadContext
 from .column_stats import ColumnStats, Stats, StatsCache, cache_key
 
 _CHANNELS = (1, 3, 4)
@@ -289,45 +289,16 @@ def parts(index: EpisodeIndex, bytes_of_row: int) -> Iterator[slice]:
         first = stop
 
 
-QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
-
-
-def stats(
-    view: ContextView,
-    columns: Sequence[str] | None = None,
-    *,
-    quantiles: Sequence[float] = QUANTILES,
-    cache_folder: str | PathLike[str] | None = None,
-    agent: str | None = None,
-    group: str | None = None,
-    progress: bool | Progress = False,
+def measured(
+    context: ReadContext,
+    columns: Sequence[str] | None,
+    quantiles: Sequence[float],
+    cache_folder: str | PathLike[str] | None,
+    agent: str | None,
+    group: str | None,
+    progress: bool | Progress,
 ) -> Stats:
-    """Exact statistics of columns: count, mean, standard deviation, extremes and true quantiles.
-
-    They are those of this version and these episodes, and are kept on disk by column, so that asking
-    again costs nothing. A column is read whole, one at a time (frames in parts). What `ColumnStats` says
-    of a column holds for parts of nested ones too, which stand under their dotted names.
-
-    A named column whose rows differ in length (Sequence, Text and Graph spaces, lists) has statistics of all
-    its values together, in UTF-8 bytes for texts, and under `len(name)` those of the lengths.
-
-    Args:
-        columns: names; None for observations, actions, rewards and all columns of infos, policy and users
-            that are numbers or arrays of one shape.
-        quantiles: their probabilities.
-        cache_folder: where they are kept; None for the environment variable EPISODELAKE_CACHE, or else
-            the user's cache directory. One that cannot be written to is a `RuntimeWarning`.
-        agent, group: measure the rows of one agent, or of all agents of a group; a store of several
-            agents needs one of them.
-        progress: True for a bar on the terminal, or a function called with the columns measured so far and
-            all of them.
-
-    Raises:
-        InvalidArgumentError: there is no such column (the message names those that are), a probability
-            is not from 0 to 1, or the view has no episode.
-        CorruptStoreError: a file of the store is damaged.
-    """
-    context = view.context
+    """Return statistics of columns; see `MeasuredView.stats`."""
     snapshot, positions = context.snapshot, context.all_positions
     asked = _checked(quantiles)
     if not len(positions):

@@ -60,67 +60,23 @@ def _scores(value: Any) -> tuple[float, float]:
     )
 
 
-def quality(
-    view: ContextView,
-    by: str | Sequence[str] = (),
-    *,
-    state: str | None = None,
-    gamma: float = 1.0,
-    reference: ContextView | None = None,
-    scores: tuple[float, float] | None = None,
-    alpha: float = 0.7,
-    neighbours: int = 10,
-    samples: int = 2000,
-    seed: int = 0,
-    progress: bool | Progress = False,
+def measured(
+    context: ReadContext,
+    by: str | Sequence[str],
+    state: str | None,
+    gamma: float,
+    reference: ContextView | None,
+    scores: tuple[float, float] | None,
+    entropy: tuple[float, int, int, int],
+    progress: bool | Progress,
 ) -> pl.DataFrame:
-    """Measure how good these episodes are to learn from.
+    """Return how good episodes are to learn from; see `MeasuredView.quality`.
 
     Args:
-        by: columns of `episodes` or `runs`, such as "run_id" or "metadata.level"; each combination
-            of their values is measured on its own.
-        state: an SQL expression over `transitions` for what counts as a state, such as
-            `"round(observation[1], 1)"`; by default all of the observation. Continuous observations are
-            hardly ever equal, so coverage means something only if you round them.
-        gamma: the discount factor of returns, from 0 to 1.
-        reference: the episodes whose distinct pairs of state and action are the full coverage; by default
-            this view.
-        scores: the returns of a random and of an expert policy; by default `ref_min_score` and
-            `ref_max_score` of the card.
-        alpha, neighbours: of the entropy; from 0 and from 2 (a state is its own nearest neighbour).
-        samples: how many states of each group the entropy is estimated from, drawn with `seed`.
-        seed: the same seed and the same episodes give the same entropy.
-        progress: True for a bar on the terminal, or a function called with the passes over the episodes done
-            and all of them.
-
-    Returns:
-        One row for each group, after the columns `by`:
-
-        - `episodes`, `transitions`: counts.
-        - `average_return`: the mean discounted return.
-        - `trajectory_quality`: (average_return - low) / (high - low) with the scores; NULL without them
-          (Schweighofer et al., "A Dataset Perspective on Offline Reinforcement Learning", 2022).
-        - `estimated_return_improvement`: (largest - mean) / mean of the returns, all less the smallest; 0
-          if they are equal (Swazinna, Udluft and Runkler, "Measuring Data Quality for Dataset Selection
-          in Offline Reinforcement Learning", 2021).
-        - `unique_state_actions`: distinct pairs of state and action, compared by 64-bit hashes.
-        - `state_action_coverage`: the same over those of the reference (SACo, Schweighofer et al.).
-        - `duplicates`: episodes whose steps are those of an earlier one of the group.
-        - `near_duplicates`: episodes that share about 90 % or more of their distinct pairs of state and
-          action with an earlier one of the group, duplicates included (MinHash of 64 values).
-        - `behavioural_entropy`: see `readers.measures.quality`; NULL unless the states are
-          numbers, of one shape and none NULL.
-
-        In a store of rollouts a message is a state, and the entropy NULL; duplicates have equal messages,
-        tokens and log-probabilities, whatever their rewards.
-
-    Raises:
-        InvalidArgumentError: an argument is out of its range; there is no such column; the view has no
-            episode; the store has several agents or objectives.
-        QueryError: `state` is no SQL expression over `transitions`.
+        entropy: `alpha`, `neighbours`, `samples` and `seed`.
     """
-    context = view.context
     span = context.snapshot.card.reference_scores() if scores is None else _scores(scores)
+    alpha, neighbours, samples, seed = entropy
     gamma, alpha = discount_factor("gamma", gamma), real_number("alpha", alpha)
     neighbours = whole_number("neighbours", neighbours, 2, _LARGEST)
     samples, seed = whole_number("samples", samples, 2, _LARGEST), whole_number("seed", seed, 0, _LARGEST)

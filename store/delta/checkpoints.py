@@ -23,8 +23,6 @@ from collections.abc import Iterable, Mapping
 from itertools import takewhile
 from pathlib import Path
 
-from deltalake import DeltaTable
-
 from ..files import Entry, Place, temporary_folder
 from ..layout import CHECKPOINT_MARK, PARQUET_END, checked_end, checksum_of_end
 from .log import (
@@ -85,6 +83,9 @@ def _made(files: Mapping[str, bytes], version: int) -> tuple[bytes, bytes]:
     """Return the checkpoint that the table library makes of the files of a log, and its hint where to look
     first.
     """
+    # It takes long to import, and few processes come to a checkpoint.
+    from deltalake import DeltaTable
+
     with temporary_folder("episodelake-") as folder:
         log = Path(folder) / "_delta_log"
         log.mkdir()

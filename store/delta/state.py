@@ -13,14 +13,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 from typing import Any, TypeVar
 from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import Schema
 
 from ..errors import (
     CorruptStoreError,
@@ -33,6 +32,7 @@ from ..files import Place
 from ..files.access import check_process
 from ..layout import CHECKPOINT_MARK, checksum_of_end
 from .checkpoints import checkpoint_fits, read_checkpoint
+from .columns import columns_of, schema_text
 from .log import (
     MOST_REPEATED,
     PROPERTY,
@@ -90,15 +90,10 @@ class Metadata:
         properties = dict(self.content.get("configuration") or {})
         return {key: value for key, value in properties.items() if value is not None}
 
-    @cached_property
-    def delta_schema(self) -> Schema:
-        """Columns as the log has them."""
-        return _columns(self.content["schemaString"])[0]
-
-    @cached_property
+    @property
     def schema(self) -> pa.Schema:
         """Columns with their metadata."""
-        return _columns(self.content["schemaString"])[1]
+        return columns_of(self.content["schemaString"])
 
     @cached_property
     def asked_of_writers(self) -> list[str]:
@@ -106,16 +101,10 @@ class Metadata:
         asked = [name for name in self.properties if name.startswith(_CONSTRAINTS)]
         if str(self.properties.get(_APPEND_ONLY)).lower() == "true":
             asked.append(_APPEND_ONLY)
-        for column in self.delta_schema.fields:
-            asked += [f"{name} of {column.name!r}" for name in column.metadata if name.startswith("delta.")]
+        for column in self.schema:
+            names = [key.decode() for key in column.metadata or ()]
+            asked += [f"{name} of {column.name!r}" for name in names if name.startswith("delta.")]
         return asked
-
-
-@lru_cache(256)
-def _columns(text: str) -> tuple[Schema, pa.Schema]:
-    """Return the columns of a table as the log has them, and as Arrow's; many stores have the same."""
-    schema = Schema.from_json(text)
-    return schema, pa.schema(schema)
 
 
 @dataclass
@@ -464,15 +453,7 @@ def metadata_of(schema: pa.Schema, configuration: Mapping[str, str | None]) -> d
     """Return the part of a metaData action with a table's columns and properties."""
     return {
         "format": {"provider": "parquet", "options": {}},
-        "schemaString": _delta_schema(schema).to_json(),
+        "schemaString": schema_text(schema),
         "partitionColumns": [],
         "configuration": dict(configuration),
     }
-
-
-def _delta_schema(schema: pa.Schema) -> Schema:
-    columns = []
-    for column in schema:
-        metadata = {key.decode(): value.decode() for key, value in (column.metadata or {}).items()}
-        columns.append(column.with_metadata(metadata))
-    return Schema.from_arrow(pa.schema(columns))

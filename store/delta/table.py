@@ -19,7 +19,6 @@ from collections.abc import Set as AbstractSet
 from typing import Any
 
 import pyarrow as pa
-from deltalake.exceptions import DeltaError
 
 from ..dynamic.logical_types import field_kind, with_overflow
 from ..errors import (
@@ -354,6 +353,8 @@ class Table(TableVersion):
         """Write a checkpoint now and then, and clean what it replaces; a failure is left to the next one."""
         every = _CHECKPOINT_EVERY if self.path.local is not None else _REMOTE_CHECKPOINT_EVERY
         if self.version % every == 0:
+            from deltalake.exceptions import DeltaError
+
             with contextlib.suppress(DeltaError, CorruptStoreError, OSError):
                 before = write_checkpoint(self.path, self.version, checksummed=self._state.checksummed)
                 # The log of `episodes` is the store's history: that is for `vacuum` to clean.

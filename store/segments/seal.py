@@ -366,7 +366,8 @@ def _orphans(tables: Tables, job: Seal) -> list[str]:
 
 
 def commit_run(tables: Tables, header: RunHeader, ended_at: int | None) -> None:
-    """Write the run's row: first without an end when its first segment is sealed, then with it.
+    """Write the run's row: first without an end when its first segment is sealed, then with it; or with it at
+    once, where the run ends with its first segment.
 
     The caller has checked the identity of the store.
 

@@ -14,8 +14,9 @@ from checkout import REPOSITORY, installed_path, project_files
 from waiting import PATIENCE
 
 # What the library itself needs to open a store, on first use only, and what only some uses need.
-OPENING = ["deltalake", "gymnasium", "numpy", "polars", "pyarrow", "episodelake.readers"]
-LATER = [*OPENING, "duckdb", "pyarrow.compute", "episodelake.writers", "episodelake.readers.loading.loader"]
+OPENING = ["gymnasium", "numpy", "polars", "pyarrow", "episodelake.readers"]
+LATER = [*OPENING, "deltalake", "duckdb", "pyarrow.compute", "episodelake.writers"]
+LATER += ["episodelake.readers.loading.loader", "episodelake.readers.measures.measuring"]
 HEAVY = [
     "altair",
     "jax",

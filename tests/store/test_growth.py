@@ -12,9 +12,12 @@ import pytest
 from gymnasium.spaces import Box, Discrete
 
 import episodelake as el
+from episodelake.store import snapshot
 from episodelake.store.delta.table import Table
 from episodelake.store.errors import StoreAccessError
+from episodelake.store.files import Place
 from episodelake.store.tables import table_files
+from episodelake.store.tables.table_files import Pointers, read_pointers
 from waiting import PATIENCE, wait_until
 
 
@@ -183,3 +186,52 @@ def test_cycles_leave_nothing_behind(tmp_path: Path, cycles: int) -> None:
 
         wait_until(has_let_go, f"no more than {before} descriptors and threads")
         assert len(loader.episodes) == 5
+
+
+def test_a_short_run_commits_its_row_once(tmp_path: Path) -> None:
+    """A run that ends with its first segment has its end in one file and commit; a longer one in two."""
+    store = make(tmp_path / "store")
+    with store.writer(run="short") as writer:
+        play(writer)
+    assert deltalake.DeltaTable(str(store.path / "runs")).version() == 1
+    assert [path.name.rpartition("-")[2] for path in (store.path / "runs").glob("*.parquet")] == [
+        "closed.parquet"
+    ]
+    with store.writer(run="long") as writer:
+        play(writer)
+        writer.seal()
+        assert ended(store) == {"short": True, "long": False}
+        play(writer)
+    assert ended(store) == {"short": True, "long": True}
+    assert deltalake.DeltaTable(str(store.path / "runs")).version() == 3
+    assert len(store.refresh()) == 3
+
+
+def test_the_log_tells_which_files_of_steps_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQL over steps reads no row of the many files of episodes; the files and rows are those it would read,
+    also after a deletion and in an older version.
+    """
+    store = make(tmp_path / "store")
+    for _ in range(3):
+        with store.writer() as writer:
+            play(writer, 2)
+    read: list[int] = []
+
+    def counted(places: list[Place], root: Place) -> Pointers:
+        read.append(len(places))
+        return read_pointers(places, root)
+
+    monkeypatch.setattr(snapshot, "read_pointers", counted)
+    store.refresh()
+    names = [file.name for file in store.selection().snapshot.step_files]
+    assert store.query("SELECT count(*) FROM steps").item() == 18
+    assert not read
+    assert names == list(store.selection().snapshot.pointers.segments)
+    before = store.version
+    store.delete(pl.col("episode_id") == store[3].id)
+    assert store.query("SELECT count(*), count(DISTINCT episode_id) FROM steps").row(0) == (15, 5)
+    current = store.selection().snapshot
+    assert {file.name for file in current.step_files} == set(current.pointers.segments)
+    old = el.open(store.path, version=before)
+    assert [file.name for file in old.selection().snapshot.step_files] == names
+    assert old.query("SELECT count(*) FROM steps").item() == 18

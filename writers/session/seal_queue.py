@@ -175,6 +175,7 @@ class SealQueue:
 
     Attributes:
         committed: the number of the last segment that was committed; -1 before the first.
+        ended_at: when the run ended, in microseconds since 1970, UTC; None while it goes on.
     """
 
     def __init__(
@@ -186,6 +187,7 @@ class SealQueue:
         sealed: Callable[[Seal], None],
     ) -> None:
         self.committed = -1
+        self.ended_at: int | None = None
         self._store = store
         self._tables = tables
         self._header = header
@@ -323,7 +325,7 @@ class SealQueue:
     def _commit(self, job: Seal) -> None:
         try:
             if job.segment == 0:
-                commit_run(self._tables, self._header, None)
+                commit_run(self._tables, self._header, self.ended_at)
             seal = seal_reopened if job.records.continued else seal_segment
             seal(self._store, self._tables, job)
         except StoreNotFoundError as error:

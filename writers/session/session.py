@@ -397,10 +397,12 @@ class RunSession(NotCopyable, Generic[Rows]):
 
     def _finish(self) -> None:
         self.rows.end_all()
+        # A first segment that is sealed only now comes with the run's end: one commit of the run is enough.
+        self.seals.ended_at = timestamp_now()
         self.seal()
         if self.seals.committed >= 0:
             check_identity(self.store.layout)
-            commit_run(self._tables, self.header, timestamp_now())
+            commit_run(self._tables, self.header, self.seals.ended_at)
         with self.lock:
             self._finishing = True
         self.seals.stop()

@@ -19,8 +19,7 @@ from ...types import AgentGroup
 from ..output.cells import Amount, number_text
 from ..output.page import Page
 from .open_store import Explored, live_message
-from .rollout_report import rollout_figures
-from .store_figures import is_hidden, store_figures
+from .store_figures import is_hidden, rollout_figures, store_figures
 
 RUNS_SHOWN = 10
 POLICIES_SHOWN = 20

@@ -1,4 +1,4 @@
-"""Rollouts in the terminal: one as a conversation for `show`, and the figures of a store for `info`."""
+"""A rollout in the terminal: as a conversation, for `show`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ... import EpisodeStore
-from ...errors import CorruptStoreError
-from ...plugin import counted, quote
+from ...plugin import counted
 from ...rollouts.turns import Turn, departures, reward_parts, turns_of
 from ...types import Rollout
 from ..output.cells import number_text
@@ -23,40 +21,6 @@ _COLORS = {"system": "magenta", "user": "green", "assistant": "cyan", "tool": "y
 _FACTS = ("episode_id", "position", "run_id", "end_reason", "started_at", "ended_at")
 #: Metadata that has a line of its own.
 _OWN = ("group", "sample", "task", "policy_version", "stop_reason", "error", "advantage")
-
-
-_REWARDS = "rewards."
-_TOKENS = """
-SELECT count(*) AS messages, coalesce(sum(len(tokens)), 0)::BIGINT AS tokens, coalesce(sum(CASE
-    WHEN token_mask IS NOT NULL THEN len(list_filter(token_mask, lambda each: each))
-    WHEN sampled THEN len(tokens) END), 0)::BIGINT AS sampled_tokens
-FROM messages"""
-
-
-def rollout_figures(store: EpisodeStore) -> tuple[dict[str, Any] | None, list[str]]:
-    """Return the figures of a store of rollouts for `info`, and the errors of damaged files.
-
-    Returns:
-        The declaration; groups, messages, tokens and sampled_tokens (counts, the last three None where a file
-        of steps is damaged); policy_versions, rows of policy_version, rollouts, groups, mean_reward and the
-        mean of each part of the reward, oldest first. None for a store of other episodes.
-    """
-    declared = store.handle.manifest.rollouts
-    if declared is None:
-        return None, []
-    columns = store.query("SELECT * FROM rollouts LIMIT 0").schema
-    parts = [name for name, kind in columns.items() if name.startswith(_REWARDS) and kind.is_numeric()]
-    policies = store.query(
-        'SELECT policy_version, count(*) AS rollouts, count(DISTINCT "group") AS "groups", '
-        f"{', '.join(f'avg({quote(name)}) AS {quote(name)}' for name in ('reward', *parts))} "
-        "FROM rollouts GROUP BY 1 HAVING policy_version IS NOT NULL ORDER BY 1"
-    ).rename({"reward": "mean_reward"})
-    groups = store.query('SELECT count(DISTINCT "group") FROM rollouts').item()
-    figures = {**declared, "groups": groups, "policy_versions": policies.to_dicts()}
-    try:
-        return figures | store.query(_TOKENS).to_dicts()[0], []
-    except CorruptStoreError as error:
-        return figures | dict.fromkeys(("messages", "tokens", "sampled_tokens")), [str(error)]
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
-"""Figures of a store for `episodelake info` and `diff`, without reading a step.
+"""Figures of a store for `episodelake info` and `diff`.
 
-They come from a few columns of the table of episodes.
+They come from a few columns of the table of episodes; those of rollouts alone read steps.
 """
 
 from __future__ import annotations
@@ -11,12 +11,19 @@ from typing import Any
 import polars as pl
 
 from ... import EpisodeStore, EpisodeView
-from ...plugin import collected
+from ...errors import CorruptStoreError
+from ...plugin import collected, quote
 
 #: The most objectives of a reward that are reported.
 OBJECTIVES = 8
-_ASKED = ("run_id", "length", "episode_return", "end_reason", "row_count")
-_ASKED += ("agents", "agent_groups", "agent_lengths", "agent_returns")
+_ASKED = ("run_id", "length", "episode_return", "end_reason")
+_OF_AGENTS = ("row_count", "agents", "agent_groups", "agent_lengths", "agent_returns")
+_REWARDS = "rewards."
+_TOKENS = """
+SELECT count(*) AS messages, coalesce(sum(len(tokens)), 0)::BIGINT AS tokens, coalesce(sum(CASE
+    WHEN token_mask IS NOT NULL THEN len(list_filter(token_mask, lambda each: each))
+    WHEN sampled THEN len(tokens) END), 0)::BIGINT AS sampled_tokens
+FROM messages"""
 
 
 @dataclass(frozen=True)
@@ -45,7 +52,8 @@ def store_figures(store: EpisodeStore) -> StoreFigures:
         CorruptStoreError: a file of episodes or runs is damaged; the message names it.
     """
     snapshot = store.selection().snapshot
-    names = [name for name in _ASKED if name in snapshot.episodes_schema.names]
+    asked = (*_ASKED, *_OF_AGENTS) if store.agent_groups else _ASKED
+    names = [name for name in asked if name in snapshot.episodes_schema.names]
     episodes = collected(store.episodes.select(names))
     reasons = episodes["end_reason"].value_counts().sort("count", "end_reason", descending=[True, False])
     return StoreFigures(
@@ -121,3 +129,29 @@ def _agents(store: EpisodeStore, episodes: pl.DataFrame) -> list[dict[str, Any]]
     rows = episodes.select(pl.col(old).alias(new) for old, new in columns.items()).explode(*columns.values())
     agents = rows.drop_nulls("agent").group_by("agent").agg(pl.col("group").first(), *asked)
     return agents.sort("episodes", "agent", descending=[True, False]).to_dicts()
+
+
+def rollout_figures(store: EpisodeStore) -> tuple[dict[str, Any] | None, list[str]]:
+    """Return the figures of a store of rollouts for `info`, and the errors of damaged files.
+
+    Returns:
+        The declaration; groups, messages, tokens and sampled_tokens (counts, the last three None where a file
+        of steps is damaged); policy_versions, rows of policy_version, rollouts, groups, mean_reward and the
+        mean of each part of the reward, oldest first. None for a store of other episodes.
+    """
+    declared = store.handle.manifest.rollouts
+    if declared is None:
+        return None, []
+    columns = store.query("SELECT * FROM rollouts LIMIT 0").schema
+    parts = [name for name, kind in columns.items() if name.startswith(_REWARDS) and kind.is_numeric()]
+    policies = store.query(
+        'SELECT policy_version, count(*) AS rollouts, count(DISTINCT "group") AS "groups", '
+        f"{', '.join(f'avg({quote(name)}) AS {quote(name)}' for name in ('reward', *parts))} "
+        "FROM rollouts GROUP BY 1 HAVING policy_version IS NOT NULL ORDER BY 1"
+    ).rename({"reward": "mean_reward"})
+    groups = store.query('SELECT count(DISTINCT "group") FROM rollouts').item()
+    figures = {**declared, "groups": groups, "policy_versions": policies.to_dicts()}
+    try:
+        return figures | store.query(_TOKENS).to_dicts()[0], []
+    except CorruptStoreError as error:
+        return figures | dict.fromkeys(("messages", "tokens", "sampled_tokens")), [str(error)]
